@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.canary import JOBS
+from goldnode.commands.canary import SUITE
 from goldnode.commands.output import BECOME, emit, grouped, reports, say
 from goldnode.core.errors import GoldnodeError
 
@@ -80,7 +80,7 @@ class SuiteOptions:
 @grouped(
     "suite",
     SuiteOptions,
-    JOBS,
+    SUITE,
     click.option("--job", "names", multiple=True, metavar="NAME", help="Run this job only. Repeatable."),
     click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
     click.option(
@@ -100,7 +100,8 @@ class SuiteOptions:
         help="Time limit of the whole run on a node.",
     ),
     click.option(
-        "--parallel",
+        "--jobs",
+        "parallel",
         type=click.IntRange(1, 256),
         default=16,
         show_default=True,

@@ -210,6 +210,15 @@ class RolloutCommand(Part):
     timeout: Duration = "30m"
 
 
+class RolloutDual(Part):
+    """Requirement on a dual run between the two states. No report, and one of other states, is unknown."""
+
+    report: str = Field(
+        min_length=1, description="file of `goldnode dual compare --report`; {wave} is the name of the wave"
+    )
+    max_age: Duration = Field("30d", description="time since the new state was recorded")
+
+
 class RolloutRequirement(Part):
     """One requirement of every wave."""
 
@@ -217,10 +226,11 @@ class RolloutRequirement(Part):
     floors: RolloutFloors | None = None
     prometheus: RolloutPrometheus | None = None
     command: RolloutCommand | None = None
+    dual: RolloutDual | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> RolloutRequirement:
-        _one_of(self, ("boot", "floors", "prometheus", "command"), "a requirement")
+        _one_of(self, ("boot", "floors", "prometheus", "command", "dual"), "a requirement")
         return self
 
 
@@ -255,6 +265,10 @@ class RolloutDrain(Part):
     wait: Duration = Field(default="24h", description="time for the jobs of a node to end")
     then: Literal["skip"] = Field(
         default="skip", description="a node that is busy for longer is passed over, and moves when it is free"
+    )
+    late: Duration = Field(
+        default="24h",
+        description="time that the last wave waits for nodes that stay busy; then the rollout is completed without them",
     )
     reservation: str | None = Field(
         default=None,

@@ -138,6 +138,18 @@ class PerformanceFile(FactsFile):
     dense_peaks: list[DensePeak]
 
 
+class NumericTolerance(FactsRow):
+    precision: str
+    relative: float
+    absolute: float
+    source: Keys
+    note: str | None = None
+
+
+class TolerancesFile(FactsFile):
+    tolerances: list[NumericTolerance]
+
+
 class BranchFloor(FactsRow):
     branch: int
     floor: str | None
@@ -1267,6 +1279,7 @@ FILES: dict[str, type[FactsFile]] = {
     "health.yml": HealthFile,
     "pci_bridges.yml": PciBridgesFile,
     "performance.yml": PerformanceFile,
+    "tolerances.yml": TolerancesFile,
     "security.yml": SecurityFile,
     "distros.yml": DistrosFile,
     "known_bad.yml": KnownBadFile,

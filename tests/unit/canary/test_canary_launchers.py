@@ -258,7 +258,7 @@ def test_run_stores_results_and_ends_with_their_status(
     found = call("run", "--job", "discovery", "--tier", "cpu", "--out", str(out))
     assert found.exit_code == 0, found.output
     found = call(
-        "run", "--jobs", str(file), "--job", "bad", "--tier", "cpu", "--out", str(out), "--format", "json"
+        "run", "--suite", str(file), "--job", "bad", "--tier", "cpu", "--out", str(out), "--format", "json"
     )
     assert found.exit_code == 2
     (run,) = json.loads(found.stdout)["runs"]

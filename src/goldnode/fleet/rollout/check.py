@@ -216,6 +216,10 @@ class _Checker:
                 message = f'"{item.command.run[0]}" has no absolute path, and depends on who runs it'
                 self._warn("requirement", (*at, "run"), message, "write its whole path")
 
+            elif item.dual is not None and not item.dual.report.startswith("/"):
+                message = f'"{item.dual.report}" has no absolute path, and depends on who runs it'
+                self._warn("requirement", (*at, "report"), message, "write its whole path")
+
     def base_rate(self, earlier: StepOutcomes) -> None:
         """Find a base rate that is lower than what good changes had."""
         boot, steps = self.settings.boot, earlier.done + earlier.failed

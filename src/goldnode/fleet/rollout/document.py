@@ -82,7 +82,7 @@ class BootSettings:
 
 @dataclass(frozen=True)
 class OutsideRequirement:
-    """A requirement that a caller answers: floors, a query or a command."""
+    """A requirement that a caller answers: floors, a query, a command or a dual run."""
 
     name: str
     requirement: RolloutRequirement
@@ -107,6 +107,7 @@ class RolloutSettings:
     unknown_after: float
     windows: tuple[RolloutHours, ...]
     drain_wait: float
+    drain_late: float
     timeout: float
     reservation: str | None = None  # of Slurm, made for this rollout
     approve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -157,6 +158,7 @@ def settings(document: RolloutDocument) -> RolloutSettings:
             for window in document.windows
         ),
         drain_wait=seconds(document.drain.wait),
+        drain_late=seconds(document.drain.late),
         timeout=seconds(document.timeout),
         reservation=document.drain.reservation,
         approve={wave: tuple(roles) for wave, roles in document.approve.items()},
@@ -179,7 +181,7 @@ def _boot(boot: RolloutBoot) -> BootSettings:
 
 
 def kind_of(requirement: RolloutRequirement) -> str:
-    """Return the key of a requirement: boot, floors, prometheus or command."""
+    """Return the key of a requirement: boot, floors, prometheus, command or dual."""
     return next(name for name in type(requirement).model_fields if getattr(requirement, name) is not None)
 
 

@@ -1,4 +1,4 @@
-"""Answers of the requirements that are outside of goldnode: a Prometheus query, a command, and floors.
+"""Answers of the requirements that are outside of goldnode: a Prometheus query, a command, a dual run, and floors.
 
 Only a clear answer passes or fails. No data, NaN, an infinite value, an error, a timeout and an answer of another
 shape are unknown, each with its reason.
@@ -25,6 +25,7 @@ import urllib3
 
 from goldnode.core.site import Site
 from goldnode.documents.rollout import RolloutCommand, RolloutPrometheus, seconds
+from goldnode.fleet.rollout import dual_requirement
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import Answer, RequirementResult
 
@@ -79,7 +80,7 @@ class RequirementEvaluator:
         at = self.clock()
         try:
             answer, reason = self._answer(requirement, wave)
-        except _Unknown as problem:
+        except (_Unknown, dual_requirement.NoReportError) as problem:
             answer, reason = Answer.UNKNOWN, str(problem)
         except Exception as problem:  # whatever a program of the site returns must not end a controller
             answer, reason = Answer.UNKNOWN, f"the answer could not be read: {problem!r}"
@@ -95,6 +96,9 @@ class RequirementEvaluator:
         if item.command is not None:
             names = [one.name for one in self.settings.waves]
             return self._commands.run(item.command, self.settings, names[wave])
+        if item.dual is not None:
+            wave_name = self.settings.waves[wave].name
+            return dual_requirement.answer(item.dual, self.settings, wave_name, self.clock())
         raise _Unknown(_NO_FLOORS)
 
     def close(self) -> None:

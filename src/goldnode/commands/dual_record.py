@@ -1,0 +1,253 @@
+"""Command `goldnode dual record`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from goldnode.commands.output import emit, grouped, reports
+from goldnode.dual.recorder.model import PRECISIONS
+
+if TYPE_CHECKING:
+    from goldnode.dual.store import DualRecord
+
+
+@dataclass(frozen=True)
+class RecordPlace:
+    """Options: where to record."""
+
+    host: str | None
+    image: str | None
+    engine: str
+    python: str
+    gpus: str | None
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """Options: how the model runs."""
+
+    seed: int
+    torch_device: str
+    precision: str
+    threads: int | None
+    runs: int | None
+    warmup: int
+    cold: int
+    draws: int
+
+
+@dataclass(frozen=True)
+class RecordContent:
+    """Options: what the record has."""
+
+    name: str | None
+    state: str | None
+    no_layers: bool
+    elements: int
+    max_bytes: int
+    limit: float
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path), metavar="RECORD")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND]...")
+@click.option(
+    "--model",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Python file with inputs(seed) and model().",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="RECORD",
+    help="Use the inputs of another record.",
+)
+@grouped(
+    "place",
+    RecordPlace,
+    click.option("--host", metavar="HOST", help="Record on this host, over ssh."),
+    click.option("--image", metavar="IMAGE", help="Record in a container of this image."),
+    click.option(
+        "--engine",
+        type=click.Choice(["docker", "podman"]),
+        default="docker",
+        show_default=True,
+        help="Container engine for --image.",
+    ),
+    click.option(
+        "--python",
+        default="python3",
+        show_default=True,
+        metavar="PROGRAM",
+        help="Python that has the framework.",
+    ),
+    click.option(
+        "--gpus", metavar="all|N", help="Pass NVIDIA GPUs to the container, as `docker run --gpus` does."
+    ),
+    click.option(
+        "--device",
+        "devices",
+        multiple=True,
+        metavar="FILE",
+        help="Pass a device file and its group to the container (/dev/kfd, /dev/dri/renderD128). Repeatable.",
+    ),
+)
+@grouped(
+    "how",
+    RecordSettings,
+    click.option(
+        "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of inputs and weights."
+    ),
+    click.option(
+        "--torch-device",
+        default="cpu",
+        show_default=True,
+        metavar="NAME",
+        help="Device of PyTorch: cpu, cuda, cuda:1.",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        default="native",
+        show_default=True,
+        help="Precision that model and inputs are moved to; native leaves them.",
+    ),
+    click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of PyTorch on the CPU."),
+    click.option(
+        "--runs",
+        type=click.IntRange(0),
+        metavar="N",
+        show_default="100, of a command 1",
+        help="Timed runs of a model, or processes of a command.",
+    ),
+    click.option(
+        "--warmup",
+        type=click.IntRange(0),
+        default=5,
+        show_default=True,
+        metavar="N",
+        help="Runs before the timed ones.",
+    ),
+    click.option(
+        "--cold",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Processes whose first run is timed.",
+    ),
+    click.option(
+        "--draws",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Draws of a sampled output: calls of sample(model, seed).",
+    ),
+)
+@grouped(
+    "content",
+    RecordContent,
+    click.option("--name", metavar="NAME", help="Name of this side in reports, such as before."),
+    click.option(
+        "--state",
+        metavar="DIGEST",
+        show_default="of the node's class document",
+        help="State of a rollout that this side is in: its lock or disk build.",
+    ),
+    click.option("--no-layers", is_flag=True, help="Record outputs only."),
+    click.option(
+        "--elements",
+        type=click.IntRange(1),
+        default=65536,
+        show_default=True,
+        metavar="N",
+        help="Elements of a layer that are stored; the digest is of all.",
+    ),
+    click.option(
+        "--max-bytes",
+        type=click.IntRange(1),
+        default=1 << 30,
+        show_default=True,
+        metavar="N",
+        help="Greatest size of all arrays.",
+    ),
+    click.option(
+        "--timeout",
+        "limit",
+        type=click.FloatRange(1),
+        default=1800,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit of the recording.",
+    ),
+)
+@reports("dual-record")
+def record(
+    out: Path,
+    words: tuple[str, ...],
+    model: Path | None,
+    inputs: Path | None,
+    place: RecordPlace,
+    how: RecordSettings,
+    content: RecordContent,
+    form: str,
+) -> None:
+    """Run a model or a command on one stack, and write what it computes as a record.
+
+    RECORD is a new directory. The recorder needs Python 3.9 there, and the framework of the model; nothing is installed.
+    In the words of a COMMAND, {out} and {seed} are replaced; it writes .npy or JSON files into {out}.
+    """
+    from goldnode.dual import launch, store
+
+    if (model is None) == (not words):
+        raise click.UsageError("give either --model FILE or a command after --")
+    if place.host is not None and place.image is not None:
+        raise click.UsageError("--host and --image exclude each other")
+    if words and inputs is not None:
+        raise click.UsageError("--inputs needs --model: a command reads its own inputs")
+    target = launch.DualTarget(place.host, place.image, place.engine, place.python, place.gpus, place.devices)
+    given = None if inputs is None else store.read(inputs)
+    job = launch.DualJob(_arguments(how, content, bool(words)), model, words, given, content.limit)
+    found = launch.record(target, job, out)
+    emit(form, found.document.model_dump(mode="json", by_alias=True), lambda: _text(out, found))
+
+
+def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tuple[str, ...]:
+    """Return the arguments of the recorder."""
+    runs = how.runs if how.runs is not None else 1 if command else 100
+    words = ["--seed", str(how.seed), "--runs", str(runs), "--max-bytes", str(content.max_bytes)]
+    words += ["--timeout", str(content.limit), "--elements", str(content.elements)]
+    for name, value in (("--name", content.name), ("--state", content.state)):
+        words += [] if value is None else [f"{name}={value}"]
+    if command:
+        return tuple(words)
+    words += ["--device", how.torch_device, "--precision", how.precision, "--warmup", str(how.warmup)]
+    words += ["--cold", str(how.cold), "--draws", str(how.draws)]
+    words += [] if how.threads is None else ["--threads", str(how.threads)]
+    words += ["--no-layers"] if content.no_layers else []
+    return tuple(words)
+
+
+def _text(out: Path, found: DualRecord) -> str:
+    from goldnode.dual.compare import stack
+
+    document = found.document
+    roles = [row.role for row in document.arrays]
+    counts = ", ".join(
+        f"{roles.count(role)} {role}{'s' * (roles.count(role) != 1)}" for role in dict.fromkeys(roles)
+    )
+    lines = [f"{out}: {document.name}, {stack(document)}", f"arrays: {counts}"]
+    if document.repeatable is False:
+        lines.append("two runs on this stack gave different bits")
+    if document.hooks_change_output:
+        lines.append(
+            "with hooks the model computes other bits: layers are those of another path through the framework"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,296 @@
+"""Comparison of two records: inputs, layers, outputs, sampled outputs, times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+
+from goldnode.documents.dual import (
+    DualAnswer,
+    DualArray,
+    DualDifference,
+    DualDocument,
+    DualLatency,
+    DualPlace,
+    DualRecordArray,
+    DualRecordDocument,
+    DualSamples,
+    DualSide,
+)
+from goldnode.documents.rollout import fraction
+from goldnode.dual import arrays, distributions, latencies
+from goldnode.dual.numbers import floats, is_float, stored
+from goldnode.dual.recorder.values import Value
+from goldnode.dual.store import DualRecord
+from goldnode.dual.tolerances import DualTolerances, TolerancesSamples
+
+_SHOWN = 3  # names in one reason
+
+
+def compare(
+    a: DualRecord, b: DualRecord, tolerances: DualTolerances, now: float | None = None
+) -> DualDocument:
+    """Compare two records. Raises DualError if an array cannot be read."""
+    comparison = _Comparison(a, b, tolerances)
+    found = list(comparison.arrays())
+    samples = list(comparison.samples())
+    times = [row for phase in ("cold", "warm") if (row := comparison.latency(phase)) is not None]
+    reasons = list(comparison.reasons(found, samples, times))
+    answers = [answer for answer, _ in reasons]
+    answer: DualAnswer = "fail" if "fail" in answers else "unknown" if "unknown" in answers else "pass"
+    order = [row for row in found if row.role != "input"]
+    moment = datetime.fromtimestamp(time.time() if now is None else now, UTC)
+    return DualDocument(
+        schema="goldnode.dual/1",
+        answer=answer,
+        reasons=[
+            text for _, text in sorted(reasons, key=lambda row: ("fail", "unknown", "pass").index(row[0]))
+        ],
+        compared=moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        simulated=a.document.simulated or b.document.simulated,
+        a=_side(a),
+        b=_side(b),
+        differences=list(differences(a.document, b.document)),
+        first_difference=_first(order, {"within", "outside"}),
+        first_divergence=_first(order, {"outside"}),
+        arrays=found,
+        samples=samples,
+        latency=times,
+    )
+
+
+def _first(order: list[DualArray], states: set[str]) -> DualPlace | None:
+    """Return the first array of the order of execution in one of some states."""
+    for step, row in enumerate(order, start=1):
+        if row.state in states:
+            return DualPlace(step=step, role=row.role, name=row.name, module=row.module)
+    return None
+
+
+class _Comparison:
+    def __init__(self, a: DualRecord, b: DualRecord, tolerances: DualTolerances) -> None:
+        self.a, self.b, self.tolerances = a, b, tolerances
+        self.settings = (a.document.settings.precision, b.document.settings.precision)
+        self.others = {(row.role, row.name): row for row in b.document.arrays}
+
+    # Arrays
+
+    def arrays(self) -> Iterator[DualArray]:
+        """Yield the result of each array but the sampled ones: those of A in its order, then those of B alone."""
+        for row in self.a.document.arrays:
+            if row.role != "sample":
+                yield self._array(row)
+        known = {(row.role, row.name) for row in self.a.document.arrays}
+        for row in self.b.document.arrays:
+            if row.role != "sample" and (row.role, row.name) not in known:
+                yield arrays.absent(row, "only b has it")
+
+    def _array(self, row: DualRecordArray) -> DualArray:
+        other = self.others.get((row.role, row.name))
+        if other is None:
+            return arrays.absent(row, "only a has it")
+        pair = arrays.ArrayPair(row, other)
+        mismatch = pair.mismatch()
+        if mismatch is not None:
+            return arrays.absent(row, mismatch, "outside")
+        precision = pair.precision(self.settings)
+        bounds = self.tolerances.of(row.role, row.name, precision)
+        if bounds is None:
+            return arrays.absent(row, f"no tolerance is declared for {precision}")
+        return arrays.compared(pair, self.a.value(row), self.b.value(other), bounds)
+
+    # Sampled outputs
+
+    def samples(self) -> Iterator[DualSamples]:
+        """Yield the comparison of each sampled output that both records have."""
+        for row in self.a.document.arrays:
+            other = self.others.get((row.role, row.name))
+            if row.role == "sample" and other is not None:
+                yield self._samples(row, self.a.value(row), self.b.value(other))
+
+    def _samples(self, row: DualRecordArray, a: Value, b: Value) -> DualSamples:
+        default: Literal["values", "categories"] = "values" if is_float(row.dtype) else "categories"
+        declared = self.tolerances.of_samples(row.name) or TolerancesSamples(name=row.name, kind=default)
+        left, right = (floats(one) if is_float(one.dtype) else stored(one) for one in (a, b))
+        margin, confidence = fraction(declared.margin), fraction(declared.confidence)
+        found = DualSamples(
+            name=row.name,
+            kind=declared.kind,
+            draws_a=len(left),
+            draws_b=len(right),
+            distance=None,
+            low=None,
+            high=None,
+            margin=margin,
+            confidence=confidence,
+            answer="unknown",
+            why="a side has no draws",
+        )
+        if not len(left) or not len(right) or confidence >= 1:
+            return found
+        if any(is_float(one.dtype) and np.isnan(side).any() for one, side in ((a, left), (b, right))):
+            return found.model_copy(update={"answer": "fail", "why": "a draw is NaN"})
+        of = distributions.of_values if declared.kind == "values" else distributions.of_categories
+        count = len([one for one in self.a.document.arrays if one.role == "sample"])
+        bounds = of(left, right, 1 - (1 - confidence) / count)  # Bonferroni, over all sampled outputs
+        answer = bounds.answer(margin)
+        figures = {"distance": bounds.distance, "low": bounds.low, "high": bounds.high, "answer": answer}
+        return found.model_copy(
+            update={**figures, "why": _samples_why(bounds, margin, min(len(left), len(right)))}
+        )
+
+    # Times
+
+    def latency(self, phase: str) -> DualLatency | None:
+        """Return the comparison of one phase."""
+        kind: Literal["cold", "warm"] = "cold" if phase == "cold" else "warm"
+        left, right = (getattr(one.document.latency, kind) for one in (self.a, self.b))
+        return latencies.compared(kind, left, right, self.tolerances, len(self.tolerances.latency))
+
+    # The answer
+
+    def reasons(
+        self, found: list[DualArray], samples: list[DualSamples], times: list[DualLatency]
+    ) -> Iterator[tuple[DualAnswer, str]]:
+        """Yield an answer and its reason for all that decides."""
+        basis = list(self._basis(found))
+        yield from basis
+        if not basis:  # else every difference may come from other inputs
+            yield from _outputs(found)
+            for one in samples:
+                yield one.answer, f"sampled output {one.name}: {one.why}"
+        names = {row.name for row in self.b.document.arrays if row.role == "sample"}
+        for row in self.a.document.arrays:
+            if row.role == "sample" and row.name not in names:
+                yield "unknown", f"sampled output {row.name}: only a has it"
+        yield from self._times(times)
+
+    def _basis(self, found: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
+        """Yield why the outputs cannot be compared at all: other inputs, or other weights."""
+        inputs = [row.name for row in found if row.role == "input" and row.state != "equal"]
+        if inputs:
+            yield (
+                "unknown",
+                f"the inputs differ: {_names(inputs)}. Record b with --inputs and the record of a",
+            )
+        if not any(row.role == "input" for row in found) and self.a.document.source != self.b.document.source:
+            yield (
+                "unknown",
+                "the commands differ, and the records have no inputs: write them as {out}/input-NAME.npy",
+            )
+        a, b = self.a.document, self.b.document
+        if a.weights_digest != b.weights_digest:
+            others = {row.name: row.digest for row in b.weights}
+            differ = [row.name for row in a.weights if others.get(row.name) != row.digest]
+            differ += [row.name for row in b.weights if row.name not in {one.name for one in a.weights}]
+            yield "unknown", f"the weights differ before the first run: {_names(differ)}"
+
+    def _times(self, times: list[DualLatency]) -> Iterator[tuple[DualAnswer, str]]:
+        for declared in self.tolerances.latency:
+            name = f"p{declared.quantile * 100:g} of {declared.phase} runs"
+            rows = [row for one in times if one.phase == declared.phase for row in one.quantiles]
+            row = next((row for row in rows if row.quantile == declared.quantile), None)
+            if row is None or row.answer is None:
+                yield "unknown", f"{name}: a side has no times"
+            else:
+                yield row.answer, f"{name}: {row.why}"
+
+
+def _outputs(found: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
+    outputs = [row for row in found if row.role == "output"]
+    if not outputs:
+        yield "unknown", "the records have no outputs"
+    for row in outputs:
+        if row.state == "outside":
+            yield "fail", f"output {row.name}: {row.why}"
+        elif row.state == "not_compared":
+            yield "unknown", f"output {row.name}: {row.why}"
+        elif row.compared == 0:
+            yield "unknown", f"output {row.name} has no elements"
+    good = [row for row in outputs if row.state in ("equal", "within") and row.compared]
+    if good and len(good) == len(outputs):
+        same = all(row.state == "equal" for row in good)
+        what = "1 output is" if len(good) == 1 else f"{len(good)} outputs are"
+        yield "pass", f"{what} {'equal in every bit' if same else 'within tolerance'}"
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+def _samples_why(bounds: distributions.DistributionBounds, margin: float, draws: int) -> str:
+    between = f"the distance is between {bounds.low:.1%} and {bounds.high:.1%}, and {margin:.1%} is declared"
+    if bounds.answer(margin) != "unknown":
+        return between
+    needed = distributions.needed_draws(bounds, draws, margin)
+    more = "" if needed is None else f"; about {needed} draws of each side would decide"
+    return f"inconclusive: {between}{more}"
+
+
+# The sides
+
+
+def _side(record: DualRecord) -> DualSide:
+    found = record.document
+    return DualSide(
+        name=found.name,
+        record=record.digest,
+        started=found.started,
+        simulated=found.simulated,
+        how=found.how,
+        host=found.host,
+        image=found.image,
+        state=found.state,
+        stack=stack(found),
+        precision=found.settings.precision,
+        repeatable=found.repeatable,
+        hooks_change_output=found.hooks_change_output,
+    )
+
+
+def stack(found: DualRecordDocument) -> str:
+    """Return framework, device and system in one line."""
+    parts = []
+    if found.framework is not None:
+        own = found.framework
+        toolkit = f" (CUDA {own.cuda})" if own.cuda else f" (HIP {own.hip})" if own.hip else ""
+        parts.append(f"{own.name} {own.version}{toolkit}")
+    if found.device is not None:
+        parts.append(f"{found.device.kind}: {found.device.name}" if found.device.name else found.device.kind)
+    parts.append(found.machine.os or f"Python {found.machine.python}")
+    return ", ".join(parts)
+
+
+def differences(a: DualRecordDocument, b: DualRecordDocument) -> Iterator[DualDifference]:
+    """Yield the settings and versions that differ."""
+    left, right = dict(_facts(a)), dict(_facts(b))
+    for name in dict.fromkeys([*left, *right]):
+        if left.get(name) != right.get(name):
+            yield DualDifference(what=name, a=left.get(name), b=right.get(name))
+
+
+def _facts(found: DualRecordDocument) -> Iterator[tuple[str, str | None]]:
+    content: Mapping[str, Any] = found.model_dump(
+        mode="json",
+        by_alias=True,
+        include={"image", "state", "host", "recorder", "source", "settings", "machine"},
+    )
+    for part in ("framework", "device", "node"):
+        own = getattr(found, part)
+        content = {**content, part: None if own is None else own.model_dump(mode="json", by_alias=True)}
+    yield from _leaves("", content)
+    yield "seed", str(found.seed)
+
+
+def _leaves(path: str, content: Any) -> Iterator[tuple[str, str | None]]:
+    if isinstance(content, Mapping):
+        for name, below in content.items():
+            if name != "boot_id":
+                yield from _leaves(f"{path}.{name}" if path else name, below)
+    else:
+        yield path, None if content is None else str(content)

@@ -1,0 +1,170 @@
+"""Reader of records: a directory or a tar archive, written by a program that is not trusted.
+
+Nothing is unpickled, no link is followed, and no file is larger than its limit. Each file has the digest that
+record.json names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import re
+import shutil
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pydantic import ValidationError
+
+from goldnode.documents.dual import DualRecordArray, DualRecordDocument
+from goldnode.dual.errors import DualError
+from goldnode.dual.recorder.values import TYPES, RecorderError, Value, read_npy, value
+
+RECORD = "record.json"
+_DOCUMENT_BYTES = 64 << 20
+_ARRAY_BYTES = 1 << 30
+_TOTAL_BYTES = 4 << 30
+_MEMBER = re.compile(r"record\.json|arrays/[0-9]{5}\.npy")
+_MEMBERS = 4097
+_AGAIN = "record it again with `goldnode dual record`"
+
+
+@dataclass(frozen=True)
+class DualRecord:
+    """A record that was read: its directory, its document, and the digest of record.json."""
+
+    directory: Path
+    document: DualRecordDocument
+    digest: str
+
+    def value(self, row: DualRecordArray) -> Value:
+        """Read one array. Raises DualError unless it is what record.json names."""
+        path = self.directory / row.file
+        _regular(path, _ARRAY_BYTES)
+        try:
+            found = read_npy(str(path), row.dtype)
+        except (RecorderError, MemoryError, OSError) as problem:
+            raise DualError(
+                f"the array {row.name} cannot be read: {problem}", file=path, remedy=_AGAIN
+            ) from None
+        self._compare(row, found, path)
+        if row.of is None:
+            return found
+        return Value(found.dtype, found.shape, found.data, row.digest, tuple(row.of), row.stride)
+
+    def _compare(self, row: DualRecordArray, found: Value, path: Path) -> None:
+        if found.shape != tuple(row.shape):
+            message = (
+                f"the array {row.name} has the shape {list(found.shape)}, and record.json has {row.shape}"
+            )
+            raise DualError(message, file=path, remedy=_AGAIN)
+        with path.open("rb") as file:
+            digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        whole = value(row.dtype, found.shape, found.data).digest
+        if digest != row.file_digest or (row.of is None and whole != row.digest):
+            raise DualError(f"the array {row.name} does not match its digest", file=path, remedy=_AGAIN)
+
+
+def _regular(path: Path, limit: int) -> None:
+    """Raise DualError unless a file is a regular one of at most `limit` bytes, and no link leads to it."""
+    try:
+        found = path.lstat()
+        inside = path.parent.name != "arrays" or stat.S_ISDIR(path.parent.lstat().st_mode)
+    except OSError as problem:
+        raise DualError(f"cannot be read: {problem.strerror}", file=path, remedy=_AGAIN) from None
+    if not stat.S_ISREG(found.st_mode) or not inside:
+        raise DualError("this is a link or a special file, and a record has none", file=path, remedy=_AGAIN)
+    if found.st_size > limit:
+        raise DualError(f"this has {found.st_size} bytes, more than {limit}", file=path, remedy=_AGAIN)
+
+
+def read(directory: Path) -> DualRecord:
+    """Read the document of a record. Raises DualError; the arrays are read one by one later."""
+    path = directory / RECORD
+    _regular(path, _DOCUMENT_BYTES)
+    data = path.read_bytes()
+    try:
+        document = DualRecordDocument.model_validate_json(data)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        message = f"this is no record that this goldnode reads: {where}: {first['msg'][:200]}"
+        raise DualError(message, file=path, remedy=_AGAIN) from None
+    for row in document.arrays:
+        _consistent(row, path)
+    names = [(row.role, row.name) for row in document.arrays]
+    twice = (
+        next((name for name in names if names.count(name) > 1), None)
+        if len(set(names)) < len(names)
+        else None
+    )
+    if twice:
+        raise DualError(f"two arrays are named {twice[0]} {twice[1]}", file=path, remedy=_AGAIN)
+    return DualRecord(directory, document, f"sha256:{hashlib.sha256(data).hexdigest()}")
+
+
+def _consistent(row: DualRecordArray, path: Path) -> None:
+    if row.dtype not in TYPES:
+        message = f"the array {row.name} has the type {row.dtype}, and one of {', '.join(TYPES)} is expected"
+        raise DualError(message, file=path, remedy=_AGAIN)
+    count = math.prod(row.shape)
+    if count * TYPES[row.dtype][1] > _ARRAY_BYTES:
+        raise DualError(f"the array {row.name} has {count} elements, too many", file=path, remedy=_AGAIN)
+    thin = row.stride > 1
+    if thin != (row.of is not None) or (row.of is not None and count != -(-math.prod(row.of) // row.stride)):
+        message = f"the array {row.name} has {count} elements, and not every {row.stride}th of {row.of}"
+        raise DualError(message, file=path, remedy=_AGAIN)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[DualRecord]:
+    """Open a record: a directory, or a tar archive of one. Raises DualError."""
+    if not path.is_file():
+        yield read(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="goldnode-dual-") as scratch:
+        place = Path(scratch) / "record"
+        with path.open("rb") as file:
+            unpack(file, place, path)
+        yield read(place)
+
+
+def unpack(source: IO[bytes], place: Path, name: Path | str) -> None:
+    """Write the files of a tar archive into a new directory. Raises DualError for anything but a record's files."""
+    (place / "arrays").mkdir(parents=True)
+    total = 0
+    seen: set[str] = set()
+    try:
+        with tarfile.open(fileobj=source, mode="r|*") as archive:
+            for member in archive:
+                inside = member.name.removeprefix("./")
+                if member.isdir() and inside.rstrip("/") in ("", ".", "arrays"):
+                    continue
+                total += member.size
+                if not member.isreg() or not _MEMBER.fullmatch(inside) or inside in seen:
+                    raise DualError(
+                        f"the archive has {inside[:80]!r}, which no record has", file=name, remedy=_AGAIN
+                    )
+                seen.add(inside)
+                if total > _TOTAL_BYTES or member.size > _ARRAY_BYTES or len(seen) > _MEMBERS:
+                    raise DualError("the archive is larger than a record may be", file=name, remedy=_AGAIN)
+                content = archive.extractfile(member)
+                assert content is not None  # noqa: S101 - a regular file has content
+                with (place / inside).open("xb") as out:
+                    shutil.copyfileobj(content, out)
+    except (tarfile.TarError, EOFError, OSError) as problem:
+        if isinstance(problem, OSError) and problem.filename:
+            raise
+        raise DualError(f"this is no tar archive of a record: {problem}", file=name, remedy=_AGAIN) from None
+
+
+def place_new(place: Path) -> None:
+    """Raise DualError unless a record can be written to `place`."""
+    if os.path.lexists(place):
+        raise DualError("there is something already", file=place, remedy="name a new directory")
