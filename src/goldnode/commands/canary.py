@@ -29,4 +29,4 @@ SUITE = click.option(
 
 @click.group(cls=LazyGroup, sections=_SECTIONS, no_args_is_help=True)
 def canary() -> None:
-    """Run representative jobs on nodes, and show whether they compute correctly and how fast."""
+    """Run representative jobs on nodes, and measure how fast they are."""
