@@ -44,7 +44,7 @@ def stored(directory: Path) -> Results:
 
 
 @dataclass(frozen=True)
-class ReturnTests:
+class OutstandingTests:
     """The jobs that must pass after one cause, and the results of nodes."""
 
     cause: Cause

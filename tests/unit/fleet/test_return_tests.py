@@ -15,7 +15,7 @@ from goldnode.documents.canary import CanaryDocument
 from goldnode.fleet.drain import DrainCaller, DrainOutcome, DrainSettings, DrainState, SchedulerDrainer
 from goldnode.fleet.drain_record import DrainRecords
 from goldnode.fleet.identity import rollout_actor
-from goldnode.fleet.return_tests import CAUSES, ReturnTests, jobs_of, stored
+from goldnode.fleet.return_tests import CAUSES, OutstandingTests, jobs_of, stored
 from goldnode.fleet.rollout.drains import RolloutDrains
 from goldnode.fleet.rollout.model import Prior
 from goldnode.node.drained import reason
@@ -57,7 +57,7 @@ CASES: list[tuple[list[CanaryDocument], str]] = [
 def test_results_since_the_drain_and_of_the_latest_boot_decide(
     documents: list[CanaryDocument], wanted: str
 ) -> None:
-    found = ReturnTests("repair", ["gemm"], lambda _: documents).outstanding("n1", SINCE)
+    found = OutstandingTests("repair", ["gemm"], lambda _: documents).outstanding("n1", SINCE)
     assert (wanted in found) if wanted else found == ""
     assert not wanted or "goldnode canary run n1 --before-return repair" in found
 
@@ -66,19 +66,19 @@ def test_without_jobs_nothing_is_asked() -> None:
     def read(_: str) -> Iterable[CanaryDocument]:
         raise AssertionError
 
-    assert ReturnTests("xid", (), read).outstanding("n1", SINCE) == ""
+    assert OutstandingTests("xid", (), read).outstanding("n1", SINCE) == ""
 
 
 def test_results_that_cannot_be_read_are_no_pass(tmp_path: Path) -> None:
     results.store(document(AFTER, gemm="passed"), tmp_path)
     results.store(document(AFTER, gemm="failed").model_copy(update={"node": "n2"}), tmp_path)
-    tests = ReturnTests("rollout", ["gemm"], stored(tmp_path))
+    tests = OutstandingTests("rollout", ["gemm"], stored(tmp_path))
     assert tests.outstanding("n1", SINCE) == ""
     assert "gemm is failed" in tests.outstanding("n2", SINCE)
     assert "has not run" in tests.outstanding("n3", SINCE)
     (tmp_path / "broken.json").write_text("{")
     assert "cannot be read" in tests.outstanding("n1", SINCE)
-    assert "has not run" in ReturnTests("rollout", ["gemm"], stored(tmp_path / "none")).outstanding(
+    assert "has not run" in OutstandingTests("rollout", ["gemm"], stored(tmp_path / "none")).outstanding(
         "n1", SINCE
     )
 
@@ -122,7 +122,7 @@ def test_a_rollout_holds_a_node_until_its_tests_have_passed(monkeypatch: pytest.
     scheduler, documents = Recorded(), [document(BEFORE, gemm="passed")]
     monkeypatch.setattr(DrainSettings, "drainer", lambda _: scheduler)
     asked: Sequence[CanaryDocument] = documents
-    tests = ReturnTests("rollout", ["gemm"], lambda _: asked)
+    tests = OutstandingTests("rollout", ["gemm"], lambda _: asked)
     drains = RolloutDrains("r1", {"n1": DrainSettings("slurm", "n1")}, tests=tests.outstanding)
     prior = Prior(True, "sha256:0", "")
     held = drains.resume("n1", prior)

@@ -79,7 +79,7 @@ def _tests(file: RolloutFile) -> Callable[[str, str], str]:
     jobs = return_tests.jobs_of(class_, "rollout")
     if not jobs:
         return no_tests
-    return return_tests.ReturnTests("rollout", jobs, return_tests.stored(results.DIRECTORY)).outstanding
+    return return_tests.OutstandingTests("rollout", jobs, return_tests.stored(results.DIRECTORY)).outstanding
 
 
 def follows(file: RolloutFile) -> bool:
