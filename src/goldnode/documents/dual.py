@@ -109,7 +109,7 @@ class DualRecordLatency(Part):
 
 
 class DualRecordDocument(Part):
-    """What a model or a command computed on one stack."""
+    """Arrays and times of a model or a command on one stack."""
 
     schema_: Literal["goldnode.dual-record/1"] = Field(alias="schema")
     name: _Short

@@ -37,7 +37,8 @@ def exact_number(x: float, precision: str) -> int:
     if size < smallest:
         return steps
     found = (exponent - (1 - bias)) * 2**bits + steps
-    return min(found, (2**exponent_bits - 1) * 2**bits)
+    infinity: int = (2**exponent_bits - 1) * 2**bits
+    return min(found, infinity)
 
 
 def exact_distance(a: float, b: float, precision: str) -> int:

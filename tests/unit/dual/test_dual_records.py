@@ -38,7 +38,7 @@ def model(directory: Path, text: str) -> Path:
     return path
 
 
-PLAIN = """
+MODEL = """
 def inputs(seed):
     return [[1.0, 2.0], [3.0, float(seed)]]
 
@@ -54,7 +54,7 @@ def sample(model, seed):
 """
 
 
-def recorded(tmp_path: Path, *arguments: str, text: str = PLAIN, **job: Any) -> store.DualRecord:
+def recorded(tmp_path: Path, *arguments: str, text: str = MODEL, **job: Any) -> store.DualRecord:
     target = launch.DualTarget(python=sys.executable)
     given = launch.DualJob(("--runs", "5", *arguments), model(tmp_path, text), **job)
     return launch.record(target, given, tmp_path / "record")
@@ -230,7 +230,7 @@ def test_a_command_that_fails_is_one_error(words: tuple[str, ...], message: str,
 
 
 def test_a_recorder_that_does_not_end_is_stopped(tmp_path: Path) -> None:
-    text = PLAIN + "\nimport time\ntime.sleep(60)\n"
+    text = MODEL + "\nimport time\ntime.sleep(60)\n"
     with pytest.raises(DualError, match="did not end within"):
         recorded(tmp_path, text=text, limit=2.0)
 
