@@ -60,3 +60,12 @@ def commit() -> str:
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return done.stdout.strip()
+
+
+def about(found: Mapping[str, Any]) -> str:
+    """Date, commit and machine of the figures, as the first sentence of a page."""
+    on = found["machine"]
+    return (
+        f"{found['date']}, commit `{found['commit']}`. {on['cores']} cores ({on['processor']}), kernel {on['kernel']}, "
+        f"load {on['load']} before the first run."
+    )

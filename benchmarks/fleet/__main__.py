@@ -1,6 +1,6 @@
 """Grants a second of the store on SQLite and PostgreSQL, and 10,000 HTTP clients against the lock service.
 
-    python -m benchmarks.fleet [--clients N] [--seconds S] [--out FILE]
+    benchmarks/run fleet [--clients N] [--seconds S] [--out DIR]
 
 A grant and its return are two transactions, each flushed to disk (PostgreSQL with fsync and synchronous_commit).
 `transactions`: each of 8 threads waits for its own commit. `batches`: as the service does it, up to 64 requests share
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime as dt
 import json
 import multiprocessing
 import os
@@ -21,13 +22,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tests import postgresql
 
+from benchmarks import pages
 from goldnode.fleet.service import batch
 from goldnode.fleet.service.server import Listen, server
 from goldnode.fleet.store import grants, nodes, schema
@@ -186,14 +188,54 @@ def _files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def text(found: Mapping[str, Any]) -> str:
+    """Return the tables of the page."""
+    titles = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+    rates, storms = [], []
+    for name, row in found["stores"].items():
+        for key, title in (
+            ("transactions", "one commit each, 8 threads"),
+            ("batches", "up to 64 share a commit"),
+        ):
+            one = row[key]
+            rates.append(
+                [
+                    f"{titles[name]}, {title}",
+                    f"{one['transactions_per_second']:,.0f}",
+                    f"{one['p50_ms']:.1f}",
+                    f"{one['p99_ms']:.1f}",
+                ]
+            )
+        one = row["clients"]
+        storms.append(
+            [
+                titles[name],
+                f"{one['clients']:,}",
+                f"{one['seconds']:.1f}",
+                f"{one['answers_per_second']:,.0f}",
+                ", ".join(f"{number:,} x {status}" for status, number in one["statuses"].items()),
+            ]
+        )
+    head = ["Grants and returns", "a second", "p50 ms", "p99 ms"]
+    clients = ["HTTP clients at once", "Clients", "s", "Answers/s", "Statuses"]
+    return f"{pages.about(found)}\n\n{pages.table(head, rates)}\n{pages.table(clients, storms)}"
+
+
 def main() -> None:
     """Measure, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=pages.ROOT / "docs/benchmarks")
     chosen = parser.parse_args()
-    found: dict[str, Any] = {"cpus": os.cpu_count(), "load_before": round(os.getloadavg()[0], 1)}
+    found: dict[str, Any] = {
+        "schema": "goldnode.benchmark/1",
+        "benchmark": "fleet",
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "commit": pages.commit(),
+        "machine": pages.machine(),
+        "stores": {},
+    }
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-")))
         stores = {"sqlite": str(place / "fleet.db")}
@@ -201,14 +243,13 @@ def main() -> None:
             stores["postgresql"] = stack.enter_context(postgresql.cluster("on")).create("fleet")
         for name, address in stores.items():
             prepare(address).close()
-            found[name] = {
+            found["stores"][name] = {
                 "transactions": transactions(address, chosen.seconds),
                 "batches": batches(address, chosen.seconds),
                 "clients": clients(address, chosen.clients),
             }
-            print(name, json.dumps(found[name], indent=2), flush=True)
-    if chosen.out:
-        chosen.out.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            print(name, json.dumps(found["stores"][name], indent=2), flush=True)
+    pages.write("fleet", found, text(found), chosen.out)
 
 
 if __name__ == "__main__":

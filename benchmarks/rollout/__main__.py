@@ -1,6 +1,6 @@
 """CPU time of a simulated rollout, and nodes touched before a bad change is stopped.
 
-    python -m benchmarks.rollout [--nodes N] [--runs N] [--out FILE]
+    benchmarks/run rollout [--nodes N] [--runs N] [--out DIR]
 
 The figures of nodes and hours are simulated. The time is that of the process, so other work on the machine changes it less
 than a clock; the load is in the result.
@@ -9,14 +9,16 @@ than a clock; the load is in the result.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
-import os
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pages
 from goldnode.fleet.rollout.document import RolloutSettings, load
 from goldnode.fleet.rollout.faults import parse
 from goldnode.fleet.rollout.simulate import Simulation, made_up, percentile
@@ -77,20 +79,47 @@ def measure(found: RolloutSettings, faults: tuple[str, ...], nodes: int, runs: i
     }
 
 
+def text(found: Mapping[str, Any]) -> str:
+    """Return the tables of the page."""
+    rows = []
+    for name, row in found["cases"].items():
+        touched = row["touched_p50_p95"]
+        rows.append(
+            [
+                name,
+                f"{row['cpu_seconds_median']:.2f}",
+                f"{row['cpu_seconds_most']:.2f}",
+                f"{row['simulated_hours_p50']:.1f}",
+                f"{row['stopped']} of {found['runs']}",
+                f"{touched[0]:.0f} / {touched[1]:.0f}" if touched else "",
+            ]
+        )
+    head = ["The change", "CPU s, median", "most", "Simulated hours", "Stopped", "Nodes touched, p50 / p95"]
+    return f"{pages.about(found)} {found['nodes']:,} simulated nodes, {found['runs']} seeds.\n\n{pages.table(head, rows)}"
+
+
 def main() -> None:
     """Measure, print, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=pages.ROOT / "docs/benchmarks")
     chosen = parser.parse_args()
-    found: dict[str, Any] = {"cpus": os.cpu_count(), "load_before": round(os.getloadavg()[0], 1)}
+    found: dict[str, Any] = {
+        "schema": "goldnode.benchmark/1",
+        "benchmark": "rollout",
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "commit": pages.commit(),
+        "machine": pages.machine(),
+        "nodes": chosen.nodes,
+        "runs": chosen.runs,
+        "cases": {},
+    }
     own = settings()
     for name, faults in CASES.items():
-        found[name] = measure(own, faults, chosen.nodes, chosen.runs)
-        print(name, json.dumps(found[name]), flush=True)
-    if chosen.out:
-        chosen.out.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        found["cases"][name] = measure(own, faults, chosen.nodes, chosen.runs)
+        print(name, json.dumps(found["cases"][name]), flush=True)
+    pages.write("rollout", found, text(found), chosen.out)
 
 
 if __name__ == "__main__":

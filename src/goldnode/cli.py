@@ -46,12 +46,19 @@ _SECTIONS = {
     },
     "Operate nodes": {
         "apply": ("apply", "Apply a node class to this machine, without an inventory and without SSH."),
+        "canary": (
+            "canary",
+            "Run representative jobs on nodes: do they compute what they have to, and how fast?",
+        ),
+        "cache": ("cache", "Show, explain and verify the keys of caches of compiled GPU code."),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "dual": ("dual", "Compare what two stacks, images or backends compute from the same inputs."),
         "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),
+        "floors": ("floors", "Learn performance floors from canary results, and check results against them."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
         "rollout": ("rollout", "Check, simulate, run and watch rollouts of a class, wave by wave."),
+        "slurm": ("slurm", "Write Slurm's configuration of the GPUs of a class, and check slurmd's."),
         "xid": ("xid", "Explain NVIDIA Xid and SXid errors."),
     },
     "Set up the shell": {
@@ -90,7 +97,7 @@ class _Commands(LazyGroup):
 
 
 # Commands that may take longer than a few seconds: they show progress.
-_LONG = {"adopt", "disks", "images", "lock", "mirror", "modules", "plan"}
+_LONG = {"adopt", "canary", "disks", "images", "lock", "mirror", "modules", "plan"}
 _LABEL = 70  # characters
 INTERRUPTED = 130  # exit status, as of a shell: 128 + SIGINT
 _GIVEN = "goldnode.given"  # key of click's Context.meta: the words of the command line

@@ -20,9 +20,10 @@ pytestmark = pytest.mark.lab
 
 # What goldnode[ansible] requires, as modules of this environment. The node's Python has the same version.
 REQUIRED = (
-    "*.dist-info", "_cffi_backend*", "_yaml", "annotated_types", "ansible", "cffi", "click", "cryptography", "jinja2",
-    "markdown_it", "markupsafe", "mdurl", "packaging", "pydantic", "pydantic_core", "pygments", "pynvml.py", "resolvelib",
-    "rich", "typing_extensions.py", "typing_inspection", "urllib3", "yaml",
+    "*.dist-info", "_cffi_backend*", "_yaml", "annotated_types", "ansible", "ansible_runner", "cffi", "click", "cryptography",
+    "daemon", "jinja2", "lockfile", "markdown_it", "markupsafe", "mdurl", "packaging", "pexpect", "ptyprocess", "pydantic",
+    "pydantic_core", "pygments", "pynvml.py", "resolvelib", "rich", "typing_extensions.py", "typing_inspection", "urllib3",
+    "yaml",
 )  # fmt: skip
 VENV = "/opt/goldnode/venv"
 PROGRAM = "#!{venv}/bin/python\nimport sys\nfrom {module} import main\nsys.exit(main())\n"

@@ -194,6 +194,8 @@ def test_schema(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {
         "archives",
+        "canary",
+        "cache-key",
         "capture",
         "class",
         "channel",
@@ -204,6 +206,7 @@ def test_schema(tmp_path: Path) -> None:
         "dual",
         "dual-record",
         "error",
+        "floors",
         "gate",
         "images",
         "plan",

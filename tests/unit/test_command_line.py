@@ -29,7 +29,7 @@ from goldnode.core import progress
 FILES = ("class export", "completion", "fleet serve", "node-program", "rollout events", "schema")
 # First words of a command's help. Add a verb here, in the imperative.
 VERBS = re.compile(
-    "Apply|Approve|Boot|Build|Check|Compare|Copy|Deny|Download|Explain|Export|Fetch|Inspect|Lift|List|Lock|Point|Print|Propose|Publish|"
+    "Apply|Approve|Boot|Build|Check|Compare|Copy|Deny|Download|Explain|Export|Fetch|Inspect|Learn|Lift|List|Lock|Point|Print|Propose|Publish|"
     "Push|Create|Migrate|Remove|Replace|Resolve|Roll|Run|Show|Sign|Stop|Submit|Turn|Verify|Write"
 )
 # One name for one thing: name that must not come back -> the name to use.

@@ -1,3 +1,4 @@
-"""Keys and directories of engine and compilation caches."""
+"""Caches of compiled GPU code on the controller: keys from recorded captures, and the caches that a rollout turns cold.
 
-from __future__ import annotations
+The keys themselves are made in :mod:`goldnode.node.cachekey`, so that a node and a controller make the same ones.
+"""

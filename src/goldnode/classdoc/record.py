@@ -32,7 +32,7 @@ def judge(record: str, name: str | None, now: float | None = None) -> dict[str, 
     if name is None:
         return dict(undeclared.examine(host, known.collect(), captured=capture, now=now))
     if Path(name).suffix == ".json" or "/" in name:
-        return check.check(host, _document(name), now=now, captured=capture)
+        return check.check(host, document_in(name), now=now, captured=capture)
     catalog = load_catalog()
     site = load_site()
     part = declaration(name, catalog, site)
@@ -45,7 +45,8 @@ def judge(record: str, name: str | None, now: float | None = None) -> dict[str, 
     return check.check(host, document, now=now, captured=capture)
 
 
-def _document(name: str) -> Mapping[str, Any]:
+def document_in(name: str) -> Mapping[str, Any]:
+    """Return the class document in a file. Raises GoldnodeError if it is none."""
     try:
         found = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:

@@ -13,6 +13,10 @@ _SECTIONS = {
         "status": ("fleet_view", "Show limits, holds, freezes and rollouts."),
         "log": ("fleet_view", "Show the log of the store."),
     },
+    "Captures of the fleet": {
+        "ingest": ("fleet_ingest", "Write captures and verdicts of nodes to the fleet's data."),
+        "prune": ("fleet_ingest", "Remove captures that are older than a number of days."),
+    },
     "Orders of a person": {
         "freeze": ("fleet_orders", "Stop all grants of a class, of a rack, or of the fleet."),
         "unfreeze": ("fleet_orders", "Remove a freeze."),

@@ -16,6 +16,7 @@ from goldnode.core import extras
 from goldnode.core.site import load_site
 
 if TYPE_CHECKING:
+    from goldnode.cache.rollout import ColdCaches
     from goldnode.fleet.rollout.check import RolloutReport, StepOutcomes
 
 
@@ -26,6 +27,7 @@ class RolloutAssumptions:
     size: int | None
     minutes: float
     confidence: float
+    locks: tuple[Path, ...]
 
 
 @click.command()
@@ -58,6 +60,14 @@ class RolloutAssumptions:
         metavar="SHARE",
         help="Confidence of the failure rates that a clean wave excludes.",
     ),
+    click.option(
+        "--lock",
+        "locks",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Lock of `from` or `to` that has been replaced here, to compare the keys of caches.",
+    ),
 )
 @reports("rollout-check")
 def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, form: str) -> None:
@@ -68,6 +78,8 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     limit, empty waves, waves that do not reach 100 %, windows that never open, a class or target that cannot
     be, requirements that decide nothing.
 
+    Names the caches of compiled GPU code that turn cold, with the parts of their keys that change.
+
     Where this machine has a store with completed rollouts of the class, their failures are compared with the base
     rate.
 
@@ -77,6 +89,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     """
     import time
 
+    from goldnode.cache import rollout as caches
     from goldnode.classdoc.load import load_catalog
     from goldnode.fleet.rollout import check as checking
     from goldnode.fleet.rollout.document import load
@@ -86,11 +99,13 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     file = load(document)
     nodes = None if inventory is None else nodes_of(inventory, file.document.class_, file.settings.origin)
     basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
+    catalog = load_catalog()
+    cold = caches.cold(file.document, catalog, load_site(), assumed.locks)
     found = checking.check(
         file,
         nodes=nodes,
         size=assumed.size,
-        catalog=load_catalog(),
+        catalog=catalog,
         basis=basis,
         earlier=_earlier(file.document.class_),
     )
@@ -101,9 +116,11 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
         "step_minutes": assumed.minutes,
         "waves": [asdict(wave) for wave in found.waves],
         "findings": [{**asdict(finding), "file": str(finding.file)} for finding in found.findings],
+        "caches": asdict(cold),
         "refused": found.refused,
     }
-    emit(form, content, lambda: _text(file.document.rollout, found))
+    warm = any(item.command is not None for item in file.document.require)
+    emit(form, content, lambda: _text(file.document.rollout, found, _cold_text(cold, warm)))
     sys.exit(1 if found.refused else 0)
 
 
@@ -118,7 +135,28 @@ def _earlier(node_class: str) -> StepOutcomes | None:
         return history.outcomes(connection, node_class)
 
 
-def _text(name: str, report: RolloutReport) -> str:
+WARM = (
+    "To compile them in the soak of the canary wave, add a requirement such as\n"
+    '  - command: {run: [/usr/local/sbin/warm-caches, "{wave}"], timeout: 2h}\n'
+    "(docs/how-to/cache-keys.md has the program)."
+)
+
+
+def _cold_text(cold: ColdCaches, has_command: bool) -> list[str]:
+    """Return the lines about caches. `has_command`: the document has a requirement that may warm them."""
+    if cold.unknown is not None:
+        return ["", f"caches that turn cold: unknown: {cold.unknown}."]
+    if not cold.caches:
+        return ["", "No cache of compiled GPU code turns cold."]
+    rows = [["cache that turns cold", "key", "of", "because"]]
+    places = {"all": "all programs", "host": "programs without an image"}
+    for row in cold.caches:
+        because = ", ".join(map(str, row.changes))
+        rows.append([row.cache, " and ".join(row.strengths), places[row.where], because])
+    return ["", table(rows), *([] if has_command else [WARM])]
+
+
+def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
     lines = [str(finding) for finding in report.findings]
     confidence = f"{report.basis.confidence:.0%}"
     if report.waves:
@@ -146,5 +184,6 @@ def _text(name: str, report: RolloutReport) -> str:
         )
         if report.size is None:
             lines.append("For the waves by percentage give the inventory (-i) or --nodes.")
+    lines += [*caches, ""]
     lines.append("refused" if report.refused else "it can work")
     return "\n".join(lines).strip()

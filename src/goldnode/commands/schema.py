@@ -17,12 +17,14 @@ from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
 from goldnode.documents.canary import CanaryDocument
+from goldnode.documents.cache_key import CacheKeyDocument
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.plan import PlanDocument
 from goldnode.documents.rollout import RolloutDocument
@@ -42,6 +44,7 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
 }
 EXCHANGED: Mapping[str, type[BaseModel]] = {
     "canary": CanaryDocument,
+    "cache-key": CacheKeyDocument,
     "capture": CaptureDocument,
     "channel": ChannelDocument,
     "class-document": ClassDocument,
@@ -49,6 +52,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "dual": DualDocument,
     "dual-record": DualRecordDocument,
     "error": ErrorDocument,
+    "floors": FloorsDocument,
     "gate": GateDocument,
     "plan": PlanDocument,
     "rollout": RolloutDocument,

@@ -109,6 +109,12 @@ VARIABLES = (
         "The store of rollouts: a file (SQLite) or `postgresql://USER@HOST/DATABASE`; `--fleet-store` takes precedence.",
     ),
     Variable(
+        "GOLDNODE_FLEET_DATA",
+        "the site file's `fleet.data`, else `.goldnode/fleet-data`",
+        "Directory of the captures and verdicts of the fleet; `--data` takes precedence. With it or the site file's, "
+        "`site.yml` fetches those of every node.",
+    ),
+    Variable(
         "GOLDNODE_VARS_STAGE",
         "`inventory`",
         "When Ansible's plugin `goldnode_class` gives hosts their class: `inventory` (once per inventory), "

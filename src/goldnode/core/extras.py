@@ -28,6 +28,7 @@ EXTRAS = {
     "fleet": ("alembic", "cryptography", "securesystemslib", "sqlalchemy", "starlette", "uvicorn"),
     "floors": ("cryptography", "numpy", "scipy", "securesystemslib"),
     "postgresql": ("psycopg",),
+    "report": ("duckdb", "pyarrow"),
     "updates": ("cryptography", "securesystemslib", "tuf"),
     "test": ("docker", "pytest", "testinfra"),
 }
@@ -60,10 +61,11 @@ def of_module(module: str | None) -> str | None:
 def missing(names: Iterable[str]) -> MissingExtraError:
     """Return the error for extras that are not installed, with the command for each kind of installation."""
     extras = sorted(names)
+    absent = sorted({module for name in extras for module in EXTRAS[name] if not _installed(module)})
     wanted = f"goldnode[{','.join(extras)}]"
     pipx = "pipx install --force" + (f" {INCLUDE_DEPS}" if "ansible" in extras else "")
     return MissingExtraError(
-        "this needs packages that are not installed",
+        f"this needs packages that are not installed ({', '.join(absent)})",
         remedy=f"install {wanted}: `{pipx} '{wanted}'`, `uv tool install '{wanted}'`, or, in a virtual "
         f"environment, `pip install '{wanted}'`",
     )

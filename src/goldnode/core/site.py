@@ -29,6 +29,7 @@ Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{40}$", to_
 NodeCommand = Annotated[tuple[str, ...], Field(min_length=1)]
 
 FLEET_STORE = ".goldnode/fleet.db"  # where neither the environment nor the site file names a store
+FLEET_DATA = ".goldnode/fleet-data"  # likewise for the captures of the fleet
 
 SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
 
@@ -232,6 +233,14 @@ class SiteFleet(BaseModel):
             "`.goldnode/fleet.db` in the current directory."
         ),
     )
+    data: str | None = Field(
+        default=None,
+        description=(
+            "Directory of the captures and verdicts of the fleet, relative to the site file. With it, `site.yml` "
+            "fetches those of every node. null: `.goldnode/fleet-data` in the current directory, for "
+            "`report.yml` and `goldnode fleet ingest` alone."
+        ),
+    )
     signing_key: str | None = Field(
         default=None,
         description=(
@@ -424,6 +433,17 @@ class Site(BaseModel):
         if named or not self.fleet.store:
             return named or FLEET_STORE
         return self.fleet.store if "://" in self.fleet.store else str(self.resolve(self.fleet.store))
+
+    def fleet_data(self) -> Path:
+        """Return the directory of captures: $GOLDNODE_FLEET_DATA, else `fleet.data`, else one in the current directory."""
+        return self.declared_fleet_data() or Path(FLEET_DATA)
+
+    def declared_fleet_data(self) -> Path | None:
+        """Return the directory of captures that the environment or the site file names; None if neither does."""
+        named = os.environ.get("GOLDNODE_FLEET_DATA")
+        if named:
+            return Path(named).expanduser()
+        return self.resolve(self.fleet.data) if self.fleet.data else None
 
     def deny_list(self, store: str | None = None) -> DenyListPlace | None:
         """Return where the deny list is. None: the store is a server, and `fleet.deny_list` names no file."""

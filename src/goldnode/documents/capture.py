@@ -380,9 +380,11 @@ class CapturedEvents(Part):
 
 
 class CapturedCpu(Part):
-    """The processors."""
+    """The processors. `flags` are those of the first one."""
 
+    architecture: str | None = Field(None, description="as `uname -m` prints it")
     model: Text = None
+    flags: list[str] | MissingValue | None = None
     sockets: Number = None
     cores: Number = None
     threads: Number = None

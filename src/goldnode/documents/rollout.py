@@ -266,6 +266,10 @@ class RolloutDrain(Part):
     then: Literal["skip"] = Field(
         default="skip", description="a node that is busy for longer is passed over, and moves when it is free"
     )
+    late: Duration = Field(
+        default="24h",
+        description="time that the last wave waits for nodes that stay busy; then the rollout is completed without them",
+    )
     reservation: str | None = Field(
         default=None,
         min_length=1,

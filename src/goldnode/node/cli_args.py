@@ -32,6 +32,11 @@ ELSEWHERE_RUN = {
     "watch-log": ("watch", "Run the passive check when the kernel logs a fault (goldnode-events.service)."),
     "slot": ("slotcommand", "Show or change the two root partitions of the disk, and which one boots next."),
     "follow": ("follow.command", "Follow a signed channel: ask for leave, apply, boot and report."),
+    "cache": ("cachekey.command", "Make keys and directories for caches of compiled GPU code."),
+    "slurm": (
+        "slurm",
+        "Print the GPUs of the class for slurm.conf and gres.conf, or compare them with slurmd.",
+    ),
     "serve": ("serve.command", "Answer requests on the diagnostics endpoint (goldnode-serve.socket)."),
 }
 # Commands that report nothing that a program would read: `capture` prints JSON always.

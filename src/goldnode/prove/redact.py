@@ -12,7 +12,7 @@ import re
 import socket
 from typing import Any, Dict, Iterable, List
 
-from goldnode.node.probe.command import FREE, INTERNET, NAMES, PATTERNS
+from goldnode.node.probe.command import FREE, INTERNET, NAMES, PATTERNS, without_init
 
 # Elements of `nvidia-smi -q -x`, by the kind of their content.
 ELEMENTS = {
@@ -184,6 +184,8 @@ class Redactor:
             return [self.json(item, key) for item in value]
         if not isinstance(value, str):
             return value
+        if key == "cmdline":
+            value = without_init(value)
         if (key in NAMES or key in SERIALS) and value.strip().lower() in self._all():
             return self._all()[value.strip().lower()]
         return self.text(

@@ -12,11 +12,13 @@ import shutil
 import statistics
 import time
 import zipfile
+import zlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from goldnode.node.__main__ import SEAL
 from goldnode.node.probe import smi
 from goldnode.node.state.finding import Finding
 from goldnode.node.state.model import NodeError
@@ -486,6 +488,8 @@ def timing(session: Session) -> StepOutcome:
             done = session.children.run(command, session.left(60))
             if done.fault or done.rc not in (0, 1, 2, 3, 4) or b"Traceback" in done.err:
                 raise NotChecked(f"{name}: {done.fault or done.last()}")
+            if name.startswith("check") and VERDICT not in done.out:  # a refusal takes less time
+                raise NotChecked(f"{name}: it printed no verdict: {done.last()}")
             taken[name].append(1e3 * done.seconds)
     floor = statistics.median(taken["floor: python3 -I -S -c pass"])
     rows = {
@@ -503,16 +507,19 @@ def timing(session: Session) -> StepOutcome:
     return StepOutcome(PASSED, reason, rows)
 
 
+VERDICT = b"goldnode.verdict/"
 # Answers from the verdict kept below a root, as `check --cached` does once the program has unpacked itself.
 CACHED = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.verdict import current; sys.exit(current.answer('json', False, sys.argv[2]))"
 
 
 def _fresh_copy(node: Path, temporary: Path) -> Path:
-    """Return a copy of the program with another digest, so that it has no compiled copy yet."""
+    """Return a sound copy of the program with another digest, so that it has no compiled copy yet."""
     copy = temporary / "fresh-copy"
     shutil.copyfile(node, copy)
     with zipfile.ZipFile(copy, "a") as archive:
-        archive.comment = str(time.time_ns()).encode()
+        archive.comment = str(time.time_ns()).encode() + b"0" * SEAL
+    data = copy.read_bytes()[:-SEAL]
+    copy.write_bytes(data + b"%0*x" % (SEAL, zlib.crc32(data)))
     return copy
 
 

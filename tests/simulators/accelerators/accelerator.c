@@ -1,15 +1,16 @@
 /* Simulated libcuda, libcudart, libcublas and libnccl, and libamdhip64, librocblas and librccl: the functions that
- * goldnode-smoke calls, implemented with the memory and the processor of the host. Each library exports
+ * goldnode-smoke and goldnode-canary call, implemented with the memory and the processor of the host. Each library exports
  * `goldnode_simulated`, and every device name begins with SIMULATED.
  *
  * CUDA or HIP selects the interface; DRIVER, RUNTIME, BLAS or COLLECTIVE selects the library. The variable
  * GOLDNODE_ACCELERATOR is a list of words: count=N, name=TEXT, hang=FUNCTION, crash=FUNCTION, error=FUNCTION:CODE,
- * wrong=memory|product|sum|relu, free=MIB.
+ * wrong=memory|product|sum|relu|copy, free=MIB.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 int goldnode_simulated = 1;
@@ -40,7 +41,9 @@ static int count(void) { return atoi(word("count", "1")); }
 
 #ifdef DRIVER
 typedef struct { const char *name; } kernel;
-static kernel known[] = {{"goldnode_fill"}, {"goldnode_verify"}, {"goldnode_relu"}, {"goldnode_gemm"}, {"goldnode_compiled"}};
+static kernel known[] = {{"goldnode_fill"}, {"goldnode_verify"}, {"goldnode_relu"}, {"goldnode_gemm"}, {"goldnode_compiled"},
+                         {"goldnode_nothing"}, {"goldnode_copy"}, {"goldnode_triad"}};
+static size_t blocks; /* of the running launch: a block of goldnode_copy and goldnode_triad moves 16 KiB */
 
 static uint32_t pattern(uint64_t i, uint32_t seed) { return (uint32_t)i * 2654435761u ^ (uint32_t)(i >> 32) ^ seed; }
 
@@ -71,6 +74,12 @@ static void run(const char *name, void **p) {
         float *x = *(float **)p[0];
         int n = *(int *)p[1];
         for (int i = 0; i < n; i++) x[i] *= 2;
+    } else if (!strcmp(name, "goldnode_copy")) {
+        memcpy(*(void **)p[0], *(void **)p[1], blocks * 16384);
+        if (is("wrong", "copy")) **(char **)p[0] ^= 1;
+    } else if (!strcmp(name, "goldnode_triad")) {
+        float *to = *(float **)p[0], *left = *(float **)p[1], *right = *(float **)p[2], factor = *(float *)p[3];
+        for (size_t i = 0; i < blocks * 4096; i++) to[i] = left[i] + factor * right[i];
     }
 }
 static void name_of(char *out, int size) { snprintf(out, size, "SIMULATED %s", word("name", "board")); }
@@ -104,10 +113,27 @@ int cuModuleLoadData(void **out, const void *image) { FAULT; *out = (void *)imag
 int cuModuleGetFunction(void **out, void *module, const char *name) { (void)module; *out = function_of(name); return *out ? 0 : 500; }
 int cuLaunchKernel(void *f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned s, void *q, void **p, void **x) {
     FAULT;
-    (void)a; (void)b; (void)c; (void)d; (void)e; (void)g; (void)s; (void)q; (void)x;
+    (void)b; (void)c; (void)d; (void)e; (void)g; (void)s; (void)q; (void)x;
+    blocks = a;
     run(((kernel *)f)->name, p);
     return 0;
 }
+int cuMemsetD32_v2(uint64_t to, uint32_t value, size_t n) { for (size_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)to)[i] = value; return 0; }
+int cuMemsetD8_v2(uint64_t to, unsigned char value, size_t n) { memset((void *)(uintptr_t)to, value, n); return 0; }
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void *q) { FAULT; (void)q; memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, size); return 0; }
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, void *q) { FAULT; (void)q; memcpy((void *)(uintptr_t)to, from, size); return 0; }
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, void *q) { FAULT; (void)q; memcpy(to, (void *)(uintptr_t)from, size); return 0; }
+int cuMemHostAlloc(void **out, size_t size, unsigned flags) { FAULT; (void)flags; *out = malloc(size); return *out ? 0 : 2; }
+int cuMemFreeHost(void *memory) { free(memory); return 0; }
+int cuEventCreate(void **out, unsigned flags) { (void)flags; *out = calloc(1, sizeof(struct timespec)); return *out ? 0 : 2; }
+int cuEventRecord(void *event, void *q) { (void)q; clock_gettime(CLOCK_MONOTONIC, event); return 0; }
+int cuEventSynchronize(void *event) { FAULT; (void)event; return 0; }
+int cuEventElapsedTime(float *out, const void *start, const void *end) {
+    const struct timespec *a = start, *b = end;
+    *out = (float)((b->tv_sec - a->tv_sec) * 1e3 + (b->tv_nsec - a->tv_nsec) / 1e6);
+    return 0;
+}
+int cuEventDestroy_v2(void *event) { free(event); return 0; }
 #endif
 #if defined CUDA && defined RUNTIME
 int cudaRuntimeGetVersion(int *out) { FAULT; *out = 12040; return 0; }
@@ -142,7 +168,10 @@ int hipModuleLaunchKernel(void *f, unsigned a, unsigned b, unsigned c, unsigned 
 #endif
 
 #ifdef BLAS
-static float read_(const void *m, int half, size_t i) { return half ? (float)((const _Float16 *)m)[i] : ((const float *)m)[i]; }
+static float read_(const void *m, int half, size_t i) {
+    if (half == 14) { union { uint32_t bits; float value; } brain = {(uint32_t)((const uint16_t *)m)[i] << 16}; return brain.value; }
+    return half ? (float)((const _Float16 *)m)[i] : ((const float *)m)[i];
+}
 static void product(size_t n, const void *a, const void *b, float *c, int half) {
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i < n; i++) {
@@ -160,7 +189,7 @@ int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *al, c
     FAULT;
     (void)h; (void)al; (void)be; (void)la; (void)lb; (void)lc; (void)algorithm;
     if (ta || tb || m != n || k != n || at != bt || ct || (compute != 68 && compute != 77)) return 7;
-    product(n, a, b, c, at == 2);
+    product(n, a, b, c, at == 14 ? 14 : at == 2);
     return 0;
 }
 #else

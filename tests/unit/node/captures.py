@@ -256,7 +256,9 @@ def healthy(count: int = 8) -> Json:
             "error": None,
         },
         "cpu": {
+            "architecture": "x86_64",
             "model": "Example CPU",
+            "flags": ["avx2", "sse4_2"],
             "sockets": 2,
             "cores": 96,
             "threads": 96,

@@ -17,6 +17,7 @@ from goldnode.node.host import Host, Json
 from goldnode.node.probe import command, gpus, pci
 from goldnode.node.state import engine
 from goldnode.node.state.model import NodeError
+from goldnode.prove.redact import Redactor
 
 H100: Json = {
     "class": "x",
@@ -600,6 +601,22 @@ def test_a_host_whose_name_is_a_word_changes_no_values() -> None:
     assert found["identity"]["hostname"] == "HOST-0"
     assert found["gpus"][0]["recovery_action"] == "node_reboot"
     assert found["numa"] == {"node": 1, "distances": {"a": {"b": "other_node"}}, "x": "node"}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("root=/dev/vda1 ro quiet", "root=/dev/vda1 ro quiet"),
+        ("ro quiet -- --token=abc --log 10.0.0.7", "ro quiet -- ARGUMENTS"),
+        ("rdinit=/site/start ro init=/site/run initrd=x", "rdinit=PROGRAM ro init=PROGRAM initrd=x"),
+        ("a=x--y -- ", "a=x--y -- ARGUMENTS"),
+    ],
+)
+def test_what_a_command_line_passes_to_init_is_left_out(line: str, expected: str) -> None:
+    found = command.anonymous({"schema": probe.SCHEMA, "os": {"kernel": {"cmdline": line}}})
+    assert found["os"]["kernel"]["cmdline"] == expected
+    assert command.without_init(expected) == expected
+    assert Redactor().json({"cmdline": line}) == {"cmdline": expected}
 
 
 def test_the_command(make: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

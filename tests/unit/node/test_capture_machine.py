@@ -47,7 +47,9 @@ def test_hundreds_of_cpus_are_reported_in_a_few_words(tmp_path: Path) -> None:
     files["/proc/cpuinfo"] = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse\n\nprocessor\t: 1\n"
     got = machine.cpu(context(make(tmp_path, files)))
     assert got == {
+        "architecture": os.uname().machine,
         "model": "Some CPU",
+        "flags": ["fpu", "sse"],
         "sockets": 2,
         "cores": 128,
         "threads": 256,

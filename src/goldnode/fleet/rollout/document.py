@@ -107,6 +107,7 @@ class RolloutSettings:
     unknown_after: float
     windows: tuple[RolloutHours, ...]
     drain_wait: float
+    drain_late: float
     timeout: float
     reservation: str | None = None  # of Slurm, made for this rollout
     approve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -157,6 +158,7 @@ def settings(document: RolloutDocument) -> RolloutSettings:
             for window in document.windows
         ),
         drain_wait=seconds(document.drain.wait),
+        drain_late=seconds(document.drain.late),
         timeout=seconds(document.timeout),
         reservation=document.drain.reservation,
         approve={wave: tuple(roles) for wave, roles in document.approve.items()},

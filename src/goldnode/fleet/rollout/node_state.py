@@ -17,10 +17,9 @@ from goldnode.node.remote import CLAIM
 from goldnode.node.state.applied import INDEX
 from goldnode.node.state.apply import LOCK
 from goldnode.node.state.domains.program import CLASS
-from goldnode.node.state.finding import MISMATCH, UNREAD
-from goldnode.node.state.kinds import DRIVER, SOFTWARE, kind
+from goldnode.node.state.finding import MISMATCH
 from goldnode.node.verdict import current
-from goldnode.node.verdict.blame import GONE
+from goldnode.node.verdict.blame import causes
 
 _MARK = "--- goldnode "
 _DEGRADED = 1  # exit code of a check that found a difference
@@ -90,26 +89,8 @@ def observe(node: str, at: float, found: NodeReading, accepted: Collection[int] 
     answer = (
         Answer.PASSES if code in accepted else Answer.UNKNOWN if code == current.UNKNOWN else Answer.FAILS
     )
-    software, hardware = causes(found.verdict) if answer is Answer.FAILS else ((), ())
-    return NodeObservation(node, at, found.boot_id, found.digest, answer, software, hardware)
-
-
-def causes(verdict: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of the findings that count against the change, and against the node; severe ones first.
-
-    As in `goldnode.node.verdict.blame`: findings of the driver do not blame the change while a GPU is missing, and an
-    unknown finding counts as hardware.
-    """
-    rows = [row for row in verdict["findings"] if row["outcome"] in (MISMATCH, UNREAD)]
-    bad = [row for row in rows if row["outcome"] == MISMATCH] or rows
-    gone = any(row["id"] in GONE for row in bad)
-    blamed = (SOFTWARE,) if gone else (SOFTWARE, DRIVER)
-    software: dict[str, None] = {}
-    hardware: dict[str, None] = {}
-    for row in sorted(bad, key=lambda row: row["severity"] != "drain"):
-        domain = getattr(kind(row["id"]), "domain", None)
-        (software if domain in blamed else hardware)[str(row["id"])] = None
-    return tuple(software), tuple(hardware)
+    software, hardware = causes(found.verdict) if answer is Answer.FAILS else ([], [])
+    return NodeObservation(node, at, found.boot_id, found.digest, answer, tuple(software), tuple(hardware))
 
 
 def _in_force(files: Mapping[str, str]) -> Mapping[str, Any]:

@@ -49,6 +49,7 @@ SAME_CAUSE, BASE_RATE = "boot: the same cause twice", "boot: more failures than 
 HARDWARE_RATE = "boot: more hardware findings than the hardware rate explains"
 CONTROL_ARM = "boot: more hardware findings than in the control arm"
 BUSY_LONG = "is busy for longer than drain.wait"
+LATE = "nodes that are busy for long; it waits for them for drain.late"
 SELF = "goldnode"  # who froze, where no person did
 
 
@@ -187,10 +188,20 @@ class _Planner:
         wave, state = self.record.wave, self.state
         if state.ended[wave] < state.wave_size[wave] or self._frozen():
             return
-        if wave + 1 >= len(self.settings.waves) and (state.queue or state.active):
-            return  # nodes that were busy for long
+        if wave + 1 >= len(self.settings.waves) and self._last_wave_moves():
+            return
         if state.wave_size[wave] == 0 or self._requirements_pass(wave):
             self._promote(wave)
+
+    def _last_wave_moves(self) -> bool:
+        """Return whether nodes still move in the last wave, or it waits for those that are busy for long."""
+        if self.state.active:
+            return True
+        end = _late(self.settings, self.state)
+        if all(place == 0 and self.now >= end for place, *_ in self.state.queue):
+            return False
+        self._wait(f"wave {self.settings.waves[self.record.wave].name}", LATE, SELF, end)
+        return True
 
     def _promote(self, wave: int) -> None:
         if wave + 1 >= len(self.settings.waves):
@@ -358,6 +369,17 @@ class _Planner:
         return True
 
 
+def _late(settings: RolloutSettings, state: RolloutState) -> float:
+    """Return the time after which the last wave takes no node that it has passed over: the rollout ends without it.
+
+    Infinite in an earlier wave, and once the rollout is completed.
+    """
+    record = state.record
+    if record.phase is not RolloutPhase.RUNNING or record.wave + 1 < len(settings.waves):
+        return math.inf
+    return record.wave_since + settings.drain_late
+
+
 class _Grants:
     """The choice of the nodes that may go out now, within all limits."""
 
@@ -382,6 +404,7 @@ class _Grants:
             item.subject for item in state.freezes.values() if item.scope is FreezeScope.RACK
         }
         self.again: float | None = None
+        self.late = now >= _late(settings, state)
 
     def choose(self) -> list[Action]:
         """Return grants in the order of the queue."""
@@ -389,6 +412,8 @@ class _Grants:
         for place, free_at, _, unit in self.state.queue:
             if self.room <= 0:
                 break
+            if self.late and place == 0:
+                continue
             if self.direction is Direction.FORWARD and free_at > self.now + self.settings.drain_wait:
                 self._busy(place, free_at, unit, found)
                 continue

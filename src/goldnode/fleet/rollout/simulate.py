@@ -66,7 +66,8 @@ class SimulatedRun:
 
     seed: int
     end: str  # phase at the end, or frozen, or not ended
-    hours: float
+    hours: float  # until the last node had moved
+    hours_completed: float | None  # until the rollout was completed; nodes that were deferred move later
     hours_99: float | None  # until 99 % of the nodes had moved
     touched: int  # nodes that had a grant forward
     touched_at_stop: int | None
@@ -444,6 +445,7 @@ class Simulation:
             seed=self.seed,
             end=end,
             hours=now / 3600,
+            hours_completed=tally.completed,
             hours_99=next((row[0] for row in tally.timeline if row[1] >= 0.99 * len(state.nodes)), None),
             touched=len(tally.touched),
             touched_at_stop=tally.touched_at_stop,
@@ -481,6 +483,7 @@ class _Tally:
     waited: list[float] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     peak: int = 0
+    completed: float | None = None
     timeline: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     def count(self, state: RolloutState, action: Action, now: float) -> None:
@@ -497,6 +500,8 @@ class _Tally:
             self.waited.append(now - self.drained.get(action.node, now))
         elif isinstance(action, ChangePhase | Freeze):
             self.peak = max(self.peak, state.ledger.out)
+            if isinstance(action, ChangePhase) and action.phase is RolloutPhase.COMPLETED:
+                self.completed = now / 3600
 
     def _stop(self, now: float, rule: str, reason: str) -> None:
         self.touched_at_stop, self.stopped_after = len(self.touched), now / 3600

@@ -29,6 +29,7 @@ class SimulationSummary:
     touched_at_stop: tuple[float, float] | None
     stopped_after: tuple[float, float] | None
     hours: tuple[float, float]
+    hours_completed: tuple[float, float] | None
     hours_99: tuple[float, float] | None
     capacity_lost: tuple[float, float]
     idle: tuple[float, float]
@@ -56,6 +57,7 @@ def summarize(runs: Sequence[SimulatedRun]) -> SimulationSummary:
         touched_at_stop=pair(lambda run: run.touched_at_stop),
         stopped_after=pair(lambda run: run.stopped_after),
         hours=known(lambda run: run.hours),
+        hours_completed=pair(lambda run: run.hours_completed),
         hours_99=pair(lambda run: run.hours_99),
         capacity_lost=known(lambda run: run.capacity_lost),
         idle=known(lambda run: run.idle_median),
@@ -79,8 +81,9 @@ def text(summary: SimulationSummary) -> str:
         *((f"  by {rule}", f"{count} runs") for rule, count in summary.rules),
         ("nodes touched before the stop", _pair(summary.touched_at_stop, "nodes", 0)),
         ("hours to the stop", _pair(summary.stopped_after, "h", 1)),
-        ("hours to the end", _pair(summary.hours, "h", 1)),
+        ("hours until it was completed", _pair(summary.hours_completed, "h", 1)),
         ("hours until 99 % had moved", _pair(summary.hours_99, "h", 1)),
+        ("hours until the last node had moved", _pair(summary.hours, "h", 1)),
         ("capacity lost to steps", _pair(summary.capacity_lost, "node-hours", 0)),
         ("drained node waits for its step", _pair(summary.idle, "s (median of a run)", 0)),
         ("most nodes out at once", _pair(summary.peak_out, "nodes", 0)),

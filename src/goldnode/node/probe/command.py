@@ -222,6 +222,19 @@ PATTERNS = (
 INTERNET = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
 
 
+def without_init(cmdline: str) -> str:
+    """Return a kernel command line without the program that it starts as init, and without its arguments.
+
+    The kernel passes everything after ` -- ` to init (Documentation/admin-guide/kernel-parameters.rst), where a
+    site may have a token or an address.
+    """
+    import re
+
+    parameters, separator, _ = cmdline.partition(" -- ")
+    parameters = re.sub(r"(?<!\S)((?:rd)?init)=\S+", r"\1=PROGRAM", parameters)
+    return parameters + separator + ("ARGUMENTS" if separator else "")
+
+
 def anonymous(captured: Json) -> Json:
     """Return the capture with a placeholder for each name of a machine or its parts.
 
@@ -292,6 +305,8 @@ def anonymous(captured: Json) -> Json:
             return {text(one, ""): replace(item, free or one) for one, item in value.items()}
         if isinstance(value, list):
             return [replace(item, key) for item in value]
+        if key == "cmdline" and isinstance(value, str):
+            value = without_init(value)
         return text(value, key) if isinstance(value, str) else value
 
     return {**replace(captured), "schema": captured.get("schema"), "anonymous": True}

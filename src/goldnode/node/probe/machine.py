@@ -270,8 +270,11 @@ def cpu(context: Context) -> Json:
             break
         microcode.setdefault(reported)
     version = first.get("microcode")
+    flags = first.get("flags") or first.get("Features")  # x86 and Arm
     return {
+        "architecture": os.uname().machine,
         "model": first.get("model name") or first.get("CPU part") or not_exposed("/proc/cpuinfo names none"),
+        "flags": sorted(flags.split()) if flags else unread("/proc/cpuinfo lists none"),
         "sockets": len(sockets) or not_exposed("no topology in sysfs"),
         "cores": len(cores) or not_exposed("no topology in sysfs"),
         "threads": len(numbers) or online,
@@ -286,9 +289,10 @@ def _processor(files: Files) -> Dict[str, str]:
     """Return the first processor of /proc/cpuinfo."""
     data = files.data("/proc/cpuinfo", 4096)
     text = data.decode("utf-8", "replace").partition("\n\n")[0] if isinstance(data, bytes) else ""
-    return {
-        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())
-    }
+    lines = text.splitlines()
+    if len(text) >= 4000:
+        lines = lines[:-1]  # the last line may be cut
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def _groups(files: Files, numbers: List[int], name: str, older: str) -> List[int]:

@@ -93,6 +93,7 @@ def public(captured: Any) -> Dict[str, Any]:
     found["identity"] = _picked(capture.get("identity"), ("hostname", "class", "image_id"))
     kernel = capture["os"].get("kernel") if isinstance(capture.get("os"), dict) else None
     found["os"] = {"kernel": _picked(kernel, ("running",))}
+    found["cpu"] = _picked(capture.get("cpu"), ("architecture", "model", "flags"))
     gpus = capture.get("gpus")
     if isinstance(gpus, list):
         gpus = [

@@ -535,7 +535,9 @@ def test_could_not_check_is_neither_good_nor_bad(
 def test_findings_are_divided_by_their_fault_domain() -> None:
     def causes(*names: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         rows = [finding("stack.lock", "match"), *(finding(name) for name in names)]
-        return node_state.causes({"findings": rows})
+        verdict = {**VERDICT, "exit_code": 1, "findings": rows}
+        found = node_state.observe("n1", 5.0, reading(verdict, INDEX), (0,))
+        return found.software, found.hardware
 
     assert causes("kernel.running", "gpu.count") == (("kernel.running",), ("gpu.count",))
     assert causes("driver.loaded") == (("driver.loaded",), ())

@@ -163,10 +163,13 @@ class OneBusy(Simulation):
         super()._scheduler(node, time, in_service, DAY if late else free_at)
 
 
-def simulated(directory: Path, busy: str, seed: int) -> tuple[SimulatedRun, dict[str, float], str | None]:
+def simulated(
+    directory: Path, busy: str, seed: int, late: str = "24h"
+) -> tuple[SimulatedRun, dict[str, float], str | None]:
     """Return a run of 1,000 nodes, when each node was done, and why the busy node waited."""
     limits = ("planned: 4, failed: 8, total: 10", "planned: 60, failed: 80, total: 140")
-    settings = documents.settings(directory, WAIT, limits, *FAST)
+    wait = (WAIT[0], WAIT[1].replace("4h", f"4h, late: {late}"))
+    settings = documents.settings(directory, wait, limits, *FAST)
     done: dict[str, float] = {}
     cause: list[str | None] = []
 
@@ -194,3 +197,17 @@ def test_busy_node_of_a_thousand_delays_nobody(tmp_path: Path, seed: int) -> Non
     assert done[busy] >= DAY
     share = sorted(done.values())[990] / sorted(before.values())[990]
     assert share < 1.1, "99 % are done as early as without it"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rollout_is_completed_without_nodes_that_stay_busy(tmp_path: Path, seed: int) -> None:
+    _, before, _ = simulated(tmp_path, "", seed)
+    busy = next(iter(before))
+    found, done, cause = simulated(tmp_path, busy, seed, "2h")
+    assert (found.end, cause, found.done) == ("completed", BUSY_LONG, 1000)
+    assert found.hours_completed is not None
+    assert 3600 * found.hours_completed < DAY <= done[busy], "it moves when its job is over"
+    assert sum(time <= 3600 * found.hours_completed for time in done.values()) >= 900
+    waits, _, _ = simulated(tmp_path, busy, seed, "3d")
+    assert waits.hours_completed is not None
+    assert 3600 * waits.hours_completed >= DAY

@@ -1,0 +1,1 @@
+"""The report over 10,000 synthetic nodes."""

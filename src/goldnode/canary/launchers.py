@@ -1,0 +1,101 @@
+"""Ways to start the suite on a node: here, by ssh, in a container, as a Slurm job, as a Kubernetes Job.
+
+Each returns a :class:`CanaryRun`. The programs of engine and scheduler are the site's own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from goldnode.canary.runner.arrivals import RUN, Arrivals
+from goldnode.canary.session import PROGRAM, Arrived, CanaryRun
+from goldnode.canary.slurm import SlurmJob
+
+Json = Mapping[str, Any]
+
+
+def local(request: Json, node: str) -> CanaryRun:
+    """Run the suite on this machine, with the interpreter of goldnode."""
+    return CanaryRun(node, "local", (sys.executable, *PROGRAM[1:]), request, Arrivals().work)
+
+
+def ssh(request: Json, node: str, command: Sequence[str], arrived: Arrived | None = None) -> CanaryRun:
+    """Run the suite on a node by ssh. `command` runs :data:`PROGRAM` there."""
+    return CanaryRun(node, "ssh", command, request, arrived)
+
+
+@dataclass(frozen=True)
+class ContainerOptions:
+    """How a container is started. `image`: a name or digest that the engine has, or can fetch."""
+
+    image: str
+    engine: str = "docker"
+    gpus: str | None = None
+    devices: tuple[str, ...] = ()
+    cpus: float | None = None
+    cpuset: str | None = None
+
+
+def container(request: Json, node: str, options: ContainerOptions) -> CanaryRun:
+    """Run the suite in a container of this machine's engine (docker or podman): no network, no privileges, read-only root."""
+    name = f"goldnode-canary-{os.getpid()}-{os.urandom(3).hex()}"
+    words = [options.engine, "run", "--rm", "--interactive", "--init", "--name", name, "--network", "none"]
+    words += [
+        "--read-only",
+        "--cap-drop",
+        "ALL",
+        "--security-opt",
+        "no-new-privileges",
+        "--entrypoint",
+        "python3",
+    ]
+    # exec: an extension that was compiled is loaded from there. shm: PyTorch's and NCCL's shared memory.
+    words += [
+        "--tmpfs",
+        "/tmp:rw,exec,mode=1777",  # noqa: S108
+        "--shm-size",
+        "1g",
+        "--env",
+        "HOME=/tmp",
+        "--env",
+        f"{RUN}={name}",
+    ]
+    words += ["--gpus", options.gpus] if options.gpus else []
+    for device in options.devices:
+        words += ["--device", device]
+    words += ["--cpus", f"{options.cpus:g}"] if options.cpus else []
+    words += ["--cpuset-cpus", options.cpuset] if options.cpuset else []
+    words += [options.image, *PROGRAM[1:]]
+    return CanaryRun(
+        node,
+        "engine",
+        words,
+        request,
+        Arrivals(own_run=name).work,
+        _run([options.engine, "rm", "--force", name]),
+    )
+
+
+def slurm(request: Json, node: str, partition: str | None = None, minutes: int = 60) -> CanaryRun:
+    """Run the suite as a Slurm job that has the node for itself.
+
+    The job starts at once or not at all, so it runs on an idle node. It is cancelled when another job waits for the node.
+    """
+    job = SlurmJob(node, partition, minutes)
+    return CanaryRun(
+        node, "slurm", job.command(PROGRAM), request, job.arrived, job.cancel, limit=60.0 * minutes
+    )
+
+
+def _run(words: Sequence[str]) -> Callable[[], None]:
+    """Return a function that runs a command and ignores its failure."""
+
+    def call() -> None:
+        subprocess.run(words, capture_output=True, check=False, timeout=30)
+
+    return call

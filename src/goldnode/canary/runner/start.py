@@ -1,0 +1,229 @@
+"""Command line of goldnode-canary."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from typing import Any, List, NoReturn, Optional
+
+from goldnode.images.smoke.runner import image
+
+from . import machine, plan, site_job
+from .arrivals import PERIOD, Arrivals
+from .child import Starter
+from .records import COULD_NOT_CHECK, FAILED, NOT_COUNTED, PASSED, SCHEMA, Json
+
+OK, BAD, UNKNOWN = 0, 2, 3
+NOTICED = 10.0  # seconds after which other work has been noticed
+ABOUT = (
+    "Run the canary jobs on this node: does it compute what it has to, and how fast? The result is one document (goldnode.canary/1) on "
+    "standard output. Use it on a node without other work, which would slow the jobs down."
+)
+CODES = (
+    "Exit code 0: every job passed, or this node lacks what it needs. 2: a job failed. 3: a job could not check, or was ended by a "
+    "signal (then it is not counted), wrong use, or a fault of this program."
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser that exits with 3 on wrong usage: 2 means a failed job here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        raise SystemExit(UNKNOWN)
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    found = Parser(prog="goldnode-canary", description=ABOUT, epilog=CODES)
+    add = found.add_argument
+    add("--tier", choices=("auto", *plan.TIERS), default="auto", help="auto: gpu where device files are")
+    add("--job", action="append", metavar="NAME", help="run this job only; may be given several times")
+    add("--limit", type=float, metavar="SECONDS", help="time limit of each job; default: its own")
+    add("--request", metavar="FILE", help="JSON of a launcher (goldnode.canary-request/1)")
+    add("--out", metavar="FILE", help="write the document to this file, whole or not at all")
+    add(
+        "--until-eof",
+        action="store_true",
+        help="end the jobs when standard input is closed: the launcher is gone",
+    )
+    add("--remove", metavar="DIRECTORY", help="remove this directory at the end: a launcher made it")
+    add("--list", action="store_true", help="print the jobs of this tier and their limits, run none")
+    return found
+
+
+def main(place: str, digest: str, arguments: Optional[List[str]] = None) -> int:
+    """Run the jobs and return the exit code.
+
+    `place` is the entry that jobs add to sys.path, `digest` that of this program.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        return _main(options, Starter(place), digest)
+    finally:
+        if options.remove:
+            shutil.rmtree(options.remove, ignore_errors=True)
+
+
+def _main(options: argparse.Namespace, starter: Starter, digest: str) -> int:
+    def stop(number: int, _: Any) -> None:
+        starter.stop(f"ended by {signal.Signals(number).name}: other work has arrived, or a person ended it")
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    if options.until_eof:
+        threading.Thread(target=_until_eof, args=(starter,), daemon=True).start()
+    try:
+        wanted = _request(options)
+        tier = plan.tier_of(wanted.tier, image.devices("cuda"))
+        jobs = plan.jobs(wanted, tier)
+        if options.list:
+            print("\n".join(f"{job.name:20} {job.limit:g} s" for job in jobs))
+            return OK
+        if wanted.watch:
+            _watch(starter)
+        document = run(starter, wanted, tier, jobs, digest)
+        text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+        if options.out:
+            write(options.out, text)
+        else:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    except (OSError, ValueError) as problem:
+        print(f"goldnode-canary: {problem}", file=sys.stderr)
+        return UNKNOWN
+    except Exception:  # a fault of this program must not look like a failed job
+        traceback.print_exc()
+        return UNKNOWN
+    return exit_code(document)
+
+
+def _watch(starter: Starter) -> None:
+    """End the jobs when other work is on the node, now or later."""
+    arrivals = Arrivals(own_job=os.environ.get("SLURM_JOB_ID", ""))
+
+    def look() -> None:
+        while not starter.stopped:
+            found = arrivals.work()
+            if found:
+                starter.stop(f"the node is not idle: {found}")
+            time.sleep(PERIOD)
+
+    if found := arrivals.work():
+        starter.stop(f"the node is not idle: {found}")
+    threading.Thread(target=look, daemon=True).start()
+
+
+def _until_eof(starter: Starter) -> None:
+    while os.read(0, 4096):
+        pass
+    starter.stop("ended because the launcher closed standard input")
+
+
+def _request(options: Any) -> plan.Request:
+    """Return the request of the options. Raises ValueError with the name of a file that is none."""
+    data: Json = {"schema": plan.REQUEST}
+    if options.request:
+        try:
+            with open(options.request, encoding="utf-8") as opened:
+                data = json.load(opened)
+            found = plan.request(data)
+        except (ValueError, TypeError) as problem:
+            raise ValueError(f"{options.request}: {problem}") from None
+    else:
+        found = plan.request(data)
+    if options.tier != "auto":
+        found = found._replace(tier=options.tier)
+    if options.job:
+        found = found._replace(names=tuple(options.job))
+    if options.limit:
+        found = found._replace(limits={row["name"]: options.limit for row in [*plan.table(), *found.site]})
+    return found
+
+
+def run(starter: Starter, wanted: plan.Request, tier: str, jobs: List[plan.Job], digest: str) -> Json:
+    """Run the jobs and return the document."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    done: List[Json] = []
+    ends: List[float] = []
+    platform, simulated = "", False
+    for job in jobs:
+        print(f"goldnode-canary: {job.name}", file=sys.stderr, flush=True)
+        begun = time.monotonic()
+        found = one(starter, job)
+        simulated = simulated or bool(found.pop("simulated", False))
+        platform = platform or str(found["facts"].get("platform", ""))
+        ended = time.monotonic()
+        ends.append(ended)
+        done.append({"name": job.name, "seconds": round(ended - begun, 3), **found})
+    if starter.stopped:
+        _disturbed(starter, done, ends)
+    if not platform:
+        platform = _platform(starter, tier)
+    for job, row in zip(jobs, done):
+        row["verified"] = plan.verified(job, tier, platform)
+    values: Json = {
+        "node": machine.node_name(),
+        "class": None,
+        "class_digest": None,
+        "image": None,
+        "how": "local",
+    }
+    values.update(wanted.values)
+    return {
+        "schema": SCHEMA, "simulated": simulated, "platform": platform, "runner": digest, "started": started,
+        "boot_id": machine.boot_id(), "jobs": done, **values,
+    }  # fmt: skip
+
+
+def _disturbed(starter: Starter, done: List[Json], ends: List[float]) -> None:
+    """Mark jobs that passed shortly before other work was noticed: it may have slowed them down."""
+    for row, ended in zip(done, ends):
+        if row["state"] == PASSED and ended > starter.stopped_at - NOTICED:
+            row.update(state=NOT_COUNTED, why=starter.stopped, metrics=[])
+
+
+def one(starter: Starter, job: plan.Job) -> Json:
+    """Run one job and return its result."""
+    if not job.command:
+        request = {"call": job.call, "arguments": job.arguments}
+        return starter.run(request, job.limit, job.site_packages)
+    ended = starter.command(job.command, job.limit)
+    return dict(ended) if isinstance(ended, dict) else site_job.result(*ended[:3])
+
+
+def _platform(starter: Starter, tier: str) -> str:
+    """Return the platform where no job has reported it, because discovery was not asked for."""
+    call = {"gpu": "gpu_jobs.discovery", "cpu": "cpu_jobs.discovery"}[tier]
+    found = starter.run({"call": call, "arguments": {}}, 120, False)
+    return str(found["facts"].get("platform", "unknown"))
+
+
+def exit_code(document: Json) -> int:
+    """Return 2 if a job failed, 3 if one could not check or was not counted, otherwise 0."""
+    states = {job["state"] for job in document["jobs"]}
+    if FAILED in states:
+        return BAD
+    return UNKNOWN if states & {COULD_NOT_CHECK, NOT_COUNTED} or not states else OK
+
+
+def write(path: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    number, name = tempfile.mkstemp(prefix=".canary-", dir=os.path.dirname(os.path.abspath(path)))
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError:
+        os.unlink(name)
+        raise

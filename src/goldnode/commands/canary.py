@@ -1,0 +1,32 @@
+"""The group `goldnode canary`. Each command is in a file of its own and is imported when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from goldnode.commands import LazyGroup
+
+_SECTIONS = {
+    "Run": {
+        "list": ("canary_list", "List the jobs of the suite, and where they have run."),
+        "run": ("canary_run", "Run the canary suite on nodes."),
+        "show": ("canary_show", "Show results: states, and quantiles with their bounds."),
+    },
+    "Nodes without a controller": {
+        "program": ("canary_program", "Write goldnode-canary, which runs the suite on a node, to a file."),
+    },
+}
+JOBS = click.option(
+    "--jobs",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Jobs and settings of the site (canary.yml).",
+)
+
+
+@click.group(cls=LazyGroup, sections=_SECTIONS, no_args_is_help=True)
+def canary() -> None:
+    """Run representative jobs on nodes: do they compute what they have to, and how fast?"""

@@ -1,0 +1,31 @@
+"""Command `goldnode canary list`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from goldnode.commands.canary import JOBS
+from goldnode.commands.output import emit, reports, table
+
+
+@click.command("list")
+@JOBS
+@reports("canary-jobs")
+def list_(file: Path | None, form: str) -> None:
+    """List the jobs of the suite, and where they have run.
+
+    A job whose GPU tier has not run on a model of GPU is *not verified* there; its results state that.
+    """
+    from goldnode.canary.suite import load_suite
+
+    suite = load_suite(file)
+    rows = [["JOB", "TIERS", "LIMIT", "GPU TIER SEEN ON", "PURPOSE"]]
+    for job in suite.jobs:
+        seen = (
+            "the site's" if job.site else "any" if "*" in job.seen else ", ".join(job.seen) or "not verified"
+        )
+        rows.append([job.name, "+".join(job.tiers), f"{job.limit:g} s", seen, job.title])
+    emit(form, {"jobs": [asdict(job) for job in suite.jobs]}, lambda: table(rows))

@@ -1,0 +1,280 @@
+"""Command `goldnode canary run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from goldnode.commands.canary import JOBS
+from goldnode.commands.output import BECOME, emit, grouped, reports, say
+from goldnode.core.errors import GoldnodeError
+
+if TYPE_CHECKING:
+    from goldnode.canary.session import Arrived, CanaryRun
+    from goldnode.documents.canary import CanaryDocument
+
+PASSED, FAILED, UNKNOWN = 0, 2, 3
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How the suite is started on the nodes."""
+
+    how: str
+    inventory: str | None
+    become: bool
+    image: str | None
+    engine: str
+    gpus: str | None
+    partition: str | None
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """Jobs, class and limits of a run."""
+
+    file: Path | None
+    names: tuple[str, ...]
+    class_name: str | None
+    tier: str
+    limit: float
+    parallel: int
+
+
+@click.command()
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@grouped(
+    "launch",
+    LaunchOptions,
+    click.option(
+        "--how",
+        type=click.Choice(["local", "ssh", "engine", "slurm", "kubernetes"]),
+        default="local",
+        show_default=True,
+        help="Way to the nodes: this machine, ssh, a container on this machine, a Slurm job, a Kubernetes Job (not verified).",
+    ),
+    click.option(
+        "-i",
+        "--inventory",
+        metavar="PATH",
+        help="Inventory with the nodes: how ssh reaches them, and their schedulers.",
+    ),
+    BECOME,
+    click.option("--image", metavar="IMAGE", help="Container image, for `engine` and `kubernetes`."),
+    click.option(
+        "--engine",
+        type=click.Choice(["docker", "podman"]),
+        default="docker",
+        show_default=True,
+        help="Program that runs the container.",
+    ),
+    click.option("--gpus", metavar="all|N", help="Pass NVIDIA GPUs to the container."),
+    click.option("--partition", metavar="NAME", help="Partition of Slurm, or namespace of Kubernetes."),
+)
+@grouped(
+    "suite",
+    SuiteOptions,
+    JOBS,
+    click.option("--job", "names", multiple=True, metavar="NAME", help="Run this job only. Repeatable."),
+    click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
+    click.option(
+        "--tier",
+        type=click.Choice(["auto", "gpu", "cpu"]),
+        default="auto",
+        show_default=True,
+        help="Jobs for GPUs or for processors; auto: for GPUs where device files are.",
+    ),
+    click.option(
+        "--timeout",
+        "limit",
+        type=click.FloatRange(10),
+        default=3600,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit of the whole run on a node.",
+    ),
+    click.option(
+        "--parallel",
+        type=click.IntRange(1, 256),
+        default=16,
+        show_default=True,
+        metavar="N",
+        help="Number of nodes at a time.",
+    ),
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Directory of the results, instead of .goldnode/canary.",
+)
+@reports("canary-runs")
+def run(
+    nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions, out: Path | None, form: str
+) -> None:
+    """Run the canary suite on nodes.
+
+    Runs on nodes without other work only. When work arrives, the jobs are ended within ten seconds and are not
+    counted. A node whose scheduler shows work is left alone.
+
+    Exit status: 0 all jobs passed or do not apply, 2 a job failed, 3 a job could not check or was not counted, or a node
+    was busy.
+    """
+    from goldnode.canary import results
+    from goldnode.commands import canary_show
+
+    runs = prepared(nodes, launch, suite)
+    directory = out or results.DIRECTORY
+    with ThreadPoolExecutor(min(suite.parallel, len(runs))) as threads:
+        done = list(threads.map(lambda one: _outcome(one, directory), runs))
+    for one in done:
+        if one.document is None:
+            say(f"{one.node}: {one.error}")
+        elif form == "text":
+            click.echo("\n".join(canary_show.lines(one.document)))
+            click.echo(f"wrote {one.file}")
+    emit(form, {"runs": [one.to_json() for one in done]})
+    sys.exit(exit_status(done))
+
+
+@dataclass(frozen=True)
+class NodeOutcome:
+    """Result of the suite on a node: the document and its file, or the error."""
+
+    node: str
+    document: CanaryDocument | None = None
+    file: Path | None = None
+    error: GoldnodeError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome for the document of the command."""
+        return {
+            "node": self.node,
+            "file": str(self.file) if self.file else None,
+            "result": self.document.model_dump(by_alias=True) if self.document else None,
+            "error": str(self.error) if self.error else None,
+        }
+
+
+def exit_status(done: list[NodeOutcome]) -> int:
+    """Return the exit status of a run."""
+    states = {job.state for one in done if one.document for job in one.document.jobs}
+    if "failed" in states:
+        return FAILED
+    unknown = any(one.document is None for one in done) or states & {"could_not_check", "not_counted"}
+    return UNKNOWN if unknown or not states else PASSED
+
+
+def _outcome(given: CanaryRun, directory: Path) -> NodeOutcome:
+    from goldnode.canary import kubernetes, results, session
+
+    try:
+        if given.arrived is not None and (busy := given.arrived()):
+            raise GoldnodeError(
+                f"left alone: {busy}", remedy="run the suite when the node is idle or drained"
+            )
+        document = kubernetes.run(given) if given.how == "kubernetes" else session.run(given)
+        return NodeOutcome(given.node, document, results.store(document, directory))
+    except GoldnodeError as problem:
+        return NodeOutcome(given.node, error=problem)
+
+
+def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions) -> list[CanaryRun]:
+    """Return the runs of a command line. Raises GoldnodeError for what cannot be."""
+    import platform
+
+    from goldnode.canary import suite as suites
+    from goldnode.canary.classes import of_document
+
+    found = suites.load_suite(suite.file)
+    class_ = None
+    if suite.class_name is not None:
+        from goldnode.classdoc.cache import ClassDocuments
+
+        document = ClassDocuments().document(suite.class_name)
+        if "error" in document:
+            raise GoldnodeError(f"class {suite.class_name} cannot be used: {document['error']}")
+        class_ = of_document(document)
+    here = launch.how in ("local", "engine")
+    if here and nodes:
+        raise click.UsageError(f"--how {launch.how} runs on this machine, without NODE")
+    if not here and not nodes:
+        raise click.UsageError(f"--how {launch.how} needs a NODE")
+    if launch.how in ("engine", "kubernetes") and not launch.image:
+        raise click.UsageError(f"--how {launch.how} needs --image")
+    request = suites.request(
+        found,
+        suite.names,
+        class_=class_,
+        tier=suite.tier,
+        watch=launch.how not in ("slurm", "kubernetes"),
+    )
+    start = _launcher(launch, request)
+    runs = [start(node) for node in nodes or (platform.node(),)]
+    return [replace(one, limit=min(one.limit, suite.limit)) for one in runs]
+
+
+def _launcher(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str], CanaryRun]:
+    """Return the function that makes the run of a node."""
+    from goldnode.canary import kubernetes, launchers
+
+    if launch.how == "slurm":
+        return lambda node: launchers.slurm(request, node, launch.partition)
+    if launch.how == "kubernetes":
+        return lambda node: kubernetes.prepared(
+            request, node, launch.image or "", launch.partition, int(launch.gpus or 0)
+        )
+    if launch.how == "ssh":
+        return _by_ssh(launch, request)
+    if launch.how == "engine":
+        options = launchers.ContainerOptions(launch.image or "", launch.engine, launch.gpus)
+        return lambda node: launchers.container(request, node, options)
+    return lambda node: launchers.local(request, node)
+
+
+def _by_ssh(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str], CanaryRun]:
+    from goldnode.canary import launchers
+    from goldnode.canary.session import PROGRAM
+    from goldnode.fleet import disk_update
+    from goldnode.fleet.drain import drain_settings
+
+    hosts: Mapping[str, Any] = {}
+    if launch.inventory is not None:
+        from goldnode.inventory.listing import listed
+        from goldnode.inventory.selection import check_inventory
+
+        check_inventory(launch.inventory)
+        hosts = listed(launch.inventory)["_meta"]["hostvars"]
+
+    def start(node: str) -> CanaryRun:
+        if launch.inventory is not None and node not in hosts:
+            raise GoldnodeError(f"the inventory has no host {node}", file=launch.inventory)
+        variables = hosts.get(node, {})
+        reached = disk_update.reached(node, variables, launch.become)
+        busy = _scheduled(node, drain_settings(node, variables)) if variables else None
+        return launchers.ssh(request, node, reached.local_command(*PROGRAM), busy)
+
+    return start
+
+
+def _scheduled(node: str, settings: Any) -> Arrived | None:
+    """Return the question for work that the node's scheduler shows; None for a scheduler that shows none."""
+    from goldnode.fleet.rollout.schedulers import SiteSchedulers
+
+    schedulers = SiteSchedulers({node: settings})
+    if not schedulers.asks(node):
+        return None
+
+    def busy() -> str:
+        seen = schedulers.read([node])
+        if not seen:
+            return f"{settings.by} does not know {node}"
+        return f"{settings.by} shows work on {node}" if seen[0].free_at else ""
+
+    return busy

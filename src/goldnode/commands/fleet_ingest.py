@@ -1,0 +1,120 @@
+"""Command `goldnode fleet ingest` and `goldnode fleet prune`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from goldnode.commands.output import emit, options, reports
+from goldnode.core import extras
+from goldnode.core.site import FLEET_DATA, load_site
+
+if TYPE_CHECKING:
+    from goldnode.fleet.ingest.files import IngestResult
+
+_PATH = click.Path(path_type=Path)
+DATA = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    show_default=f"$GOLDNODE_FLEET_DATA, else the site file's fleet.data, else {FLEET_DATA}",
+    help="Directory of the fleet's captures.",
+)
+
+
+def directory(given: Path | None) -> Path:
+    """Return the directory of captures that a command uses. Raise MissingExtraError without the extra `report`."""
+    extras.require("report")
+    return given or load_site().fleet_data()
+
+
+@click.command()
+@click.argument("sources", nargs=-1, type=_PATH, metavar="[FILE|DIRECTORY]...")
+@options(
+    click.option("--class", "class_name", metavar="CLASS", help="Class of nodes whose capture names none."),
+    click.option(
+        "--backfill",
+        is_flag=True,
+        help="Store old captures as if they had arrived when they were made: reports on the past then have them.",
+    ),
+)
+@DATA
+@reports("fleet-ingest")
+def ingest(
+    sources: tuple[Path, ...], class_name: str | None, backfill: bool, data: Path | None, form: str
+) -> None:
+    """Write captures and verdicts of nodes to the fleet's data.
+
+    Without arguments, it stores what `site.yml`, `report.yml` and the service have received, and removes it from the
+    inbox. In a directory, each file *.json is a capture; NAME.verdict.json is the verdict of NAME.json, and
+    verdict.json that of capture.json. The same capture is stored once.
+
+    Exit status: 0 all are stored, 1 some were refused.
+    """
+    where = directory(data)
+    from goldnode.fleet.ingest.files import IngestRequest
+    from goldnode.fleet.ingest.files import ingest as run
+
+    now = datetime.now(UTC)
+    result = run(IngestRequest(where, sources, None if backfill else now, class_name), now)
+    for refusal in result.refused:
+        remedy = f". {refusal.remedy[:1].upper()}{refusal.remedy[1:]}" if refusal.remedy else ""
+        click.echo(f"refused: {refusal.file}: {refusal.message}{remedy}.", err=True)
+    emit(form, _content(result), _text(result, where))
+    if result.refused:
+        click.get_current_context().exit(1)
+
+
+def _content(result: IngestResult) -> dict[str, object]:
+    refused = [
+        {"file": str(one.file), "message": one.message, "remedy": one.remedy} for one in result.refused
+    ]
+    parts = [{"class": part.class_, "day": part.day, "id": part.id} for part in result.parts]
+    return {"stored": result.stored, "known": result.known, "refused": refused, "parts": parts}
+
+
+def _text(result: IngestResult, where: Path) -> str:
+    days = len({(part.class_, part.day) for part in result.parts})
+    counts = [f"{result.stored} captures stored in {where}"]
+    if days:
+        counts[0] += f", of {days} classes and days" if days > 1 else ""
+    if result.known:
+        counts.append(f"{result.known} were stored before")
+    if result.refused:
+        counts.append(f"{len(result.refused)} refused")
+    return "; ".join(counts)
+
+
+@click.command()
+@click.option("--keep", required=True, metavar="DAYS", help="Days to keep, as 90d.")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@DATA
+@reports("fleet-prune")
+def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
+    """Remove captures that are older than a number of days.
+
+    It prints each class and day first, and asks. Nothing else in the directory is removed.
+    """
+    where = directory(data)
+    from goldnode.fleet.ingest import prune as pruning
+
+    found = pruning.candidates(where, pruning.days(keep), datetime.now(UTC))
+    lines = [f"{day.day}  {day.class_}  {len(day.parts)} parts, {day.size / 1e6:.1f} MB" for day in found]
+    content = {
+        "removed": [
+            {"class": day.class_, "day": day.day, "parts": [part.id for part in day.parts], "bytes": day.size}
+            for day in found
+        ]
+    }
+    if not found:
+        emit(form, content, f"nothing in {where} is older than {keep}")
+        return
+    click.echo("\n".join(lines), err=form == "json")
+    if not yes:
+        click.confirm(f"Remove these days from {where}?", abort=True, err=True)
+    pruning.prune(where, found)
+    total = sum(day.size for day in found)
+    emit(form, content, f"removed {len(found)} classes and days, {total / 1e6:.1f} MB")

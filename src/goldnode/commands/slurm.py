@@ -1,0 +1,99 @@
+"""Commands `goldnode slurm config` and `check`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from goldnode.commands.output import emit, reports
+from goldnode.core.errors import GoldnodeError
+
+MOST = 1 << 20  # bytes of slurmd's answer
+_CLASS = click.option(
+    "-c", "--class", "name", required=True, metavar="CLASS", help="Node class: a name, or a FILE."
+)
+
+
+@click.group(no_args_is_help=True)
+def slurm() -> None:
+    """Write Slurm's configuration of the GPUs of a class, and check slurmd's."""
+
+
+def _class(name: str) -> Mapping[str, Any]:
+    """Return the class document in a file, or the parts of a class of the catalog that need no lock."""
+    from goldnode.classdoc.compile import declaration
+    from goldnode.classdoc.load import load_catalog
+    from goldnode.classdoc.record import document_in
+    from goldnode.core.site import load_site
+
+    if Path(name).suffix == ".json" or "/" in name:
+        return document_in(name)
+    catalog = load_catalog()
+    found = declaration(name, catalog, load_site())
+    driver = catalog.stacks[catalog.node_class(name).item.stack].item.driver
+    return {**found, "driver": None if driver is None else {"branch": driver.branch}}
+
+
+@slurm.command()
+@_CLASS
+@click.option(
+    "--nodes", required=True, metavar="HOSTLIST", help="Slurm's names of the nodes, such as gpu[001-128]."
+)
+@reports("slurm-config")
+def config(name: str, nodes: str, form: str) -> None:
+    """Print the lines of slurm.conf and gres.conf for nodes of a class.
+
+    They have the GPUs and the features of the nodes. Add sockets, cores and memory as `slurmd -C` prints them. NVIDIA's
+    GPUs have device files. Partitions (MIG) and the GPUs of other vendors are detected by slurmd; for partitions with
+    device files run `goldnode-node slurm` on the node.
+    """
+    from goldnode.node import slurm as node
+    from goldnode.node.state.model import NodeError
+
+    if not nodes or any(letter.isspace() or not letter.isprintable() for letter in nodes):
+        raise GoldnodeError(f"{nodes!r} is no list of hosts", remedy="write it as Slurm does: gpu[001-128]")
+    document = _class(name)
+    vendor = str((document.get("gpu") or {}).get("vendor"))
+    try:
+        lines = node.with_files(node.wanted(document), vendor, None)
+    except NodeError as problem:
+        raise GoldnodeError(str(problem).rstrip(".")) from None
+    report = {
+        "slurm_conf": node.slurm_conf(lines, node.features(document), nodes),
+        "gres_conf": node.gres_conf(lines, vendor, nodes),
+    }
+    emit(form, report, lambda: node.config_text(report))
+
+
+@slurm.command()
+@click.argument("file", type=click.File("rb"), metavar="FILE")
+@_CLASS
+@reports("slurm-check")
+def check(file: Any, name: str, form: str) -> None:
+    """Check the answer of `slurmd -G` against a class.
+
+    FILE is the output of `slurmd -G` with its standard error (`slurmd -G 2>&1`); - is standard input.
+
+    Exit status: 0 slurmd has the GPUs of the class, 1 it does not, 2 could not check.
+    """
+    from goldnode.node import slurm as node
+    from goldnode.node.state.model import NodeError
+
+    text = file.read(MOST).decode("utf-8", "replace")
+    answer = node.parsed(text)
+    try:
+        wanted = node.wanted(_class(name))
+    except NodeError as problem:
+        raise GoldnodeError(str(problem).rstrip(".")) from None
+    if wanted and not answer.lines and not answer.problems:
+        raise GoldnodeError(
+            "there is no line of `slurmd -G`",
+            remedy="store both outputs: `slurmd -G >FILE 2>&1`",
+        )
+    report = node.check_report(wanted, answer)
+    emit(form, report, lambda: node.check_text(report))
+    sys.exit(1 if report["differences"] else 0)

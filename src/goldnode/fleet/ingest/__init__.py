@@ -1,0 +1,1 @@
+"""Captures and verdicts of the fleet as Parquet files, flattened when they arrive. Needs the extra `report`."""

@@ -1,0 +1,157 @@
+"""Reports in files: captures, verdicts beside them, and the inbox of the data directory.
+
+The inbox holds what Ansible and the service have received and no ingest has stored yet, each file complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import replace_file
+from goldnode.fleet.ingest.refused import RefusedReportError
+from goldnode.fleet.ingest.report import LARGEST, REPORT, VERDICT, Origin, attached, load, parse, too_large
+from goldnode.fleet.ingest.tables import PartName
+from goldnode.fleet.ingest.write import writer
+
+INBOX = "inbox"
+REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A file that was not stored, and why."""
+
+    file: Path
+    message: str
+    remedy: str | None
+
+
+@dataclass
+class IngestResult:
+    """Outcome of an ingest."""
+
+    stored: int = 0
+    known: int = 0  # captures that were stored before
+    refused: list[Refusal] = field(default_factory=list)
+    parts: list[PartName] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class IngestRequest:
+    """Files or directories to ingest; none: the inbox. `received` None: as the captures' own times."""
+
+    data: Path
+    sources: tuple[Path, ...] = ()
+    received: datetime | None = None
+    class_: str | None = None
+
+
+def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
+    """Store the reports of all files. A file that cannot be stored does not end the ingest of the others.
+
+    Files of the inbox are removed once their rows have names. Those that no ingest can store move to `refused`.
+    """
+    now = now or datetime.now(UTC)
+    inbox = not request.sources
+    result, done = IngestResult(), []
+    with writer(request.data, request.received) as out:
+        for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
+            try:
+                report = attached(
+                    parse(read(file), Origin(class_=request.class_), now), _verdict(file), file.name
+                )
+                added = out.add(report)
+            except RefusedReportError as problem:
+                result.refused.append(Refusal(file, problem.message, problem.remedy))
+                continue
+            done.append(file)
+            result.stored += added
+            result.known += not added
+        parts = out.parts  # filled as the block ends
+    result.parts = sorted(parts)
+    if inbox:
+        _empty(request.data, done, result.refused)
+    return result
+
+
+def _empty(data: Path, done: list[Path], refused: list[Refusal]) -> None:
+    for file in done:
+        file.unlink(missing_ok=True)
+    for refusal in refused:
+        (data / REFUSED).mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            refusal.file.replace(data / REFUSED / refusal.file.name)
+
+
+def _files(sources: tuple[Path, ...], inbox: bool) -> Iterator[Path]:
+    """Yield the files of captures and reports. A file that is named is one, whatever its name."""
+    for source in sources:
+        if source.is_dir():
+            for folder, folders, names in os.walk(source):
+                folders[:] = [name for name in folders if not name.startswith(".")]
+                yield from (
+                    Path(folder) / name
+                    for name in names
+                    if name.endswith(".json") and not name.startswith(".") and not is_verdict(name)
+                )
+        elif source.exists():
+            yield source
+        elif not inbox:
+            raise GoldnodeError("there is no such file or directory", file=source, remedy="correct its name")
+
+
+def is_verdict(name: str) -> bool:
+    """Return whether a file is, by its name, the verdict of a capture beside it."""
+    return name == "verdict.json" or name.endswith(".verdict.json")
+
+
+def _verdict(file: Path) -> Mapping[str, Any] | None:
+    """Return the verdict in the file beside a capture; None if there is none."""
+    if file.name == "capture.json":
+        beside = file.with_name("verdict.json")
+    else:
+        beside = file.with_name(f"{file.name.removesuffix('.json').removesuffix('.capture')}.verdict.json")
+    if not beside.exists():
+        return None
+    found = load(read(beside))
+    if found.get("schema") != VERDICT:
+        raise RefusedReportError(
+            f"{beside.name} beside it is not of schema {VERDICT}", remedy="correct its name"
+        )
+    return found
+
+
+def read(file: Path) -> bytes:
+    """Return the content of a regular file. Raise RefusedReportError for any other, and for a large one."""
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        raise RefusedReportError(
+            f"cannot be read: {problem.strerror}", remedy="correct who may read it"
+        ) from None
+    with os.fdopen(handle, "rb") as opened:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise RefusedReportError("not a regular file", remedy="remove it from the directory")
+        if found.st_size > LARGEST:
+            raise too_large()
+        return opened.read(LARGEST + 1)
+
+
+def put(data: Path, report: Mapping[str, Any]) -> Path:
+    """Write a report into the inbox, whole or not at all. The same report has the same name."""
+    content = json.dumps({"schema": REPORT, **report}, separators=(",", ":"), sort_keys=True).encode()
+    file = data / INBOX / f"{hashlib.sha256(content).hexdigest()[:32]}.json"
+    if not file.exists():
+        replace_file(file, content)
+    return file

@@ -1,0 +1,119 @@
+"""Tables of the report's data, and the names of their files.
+
+One file holds the rows of one ingest for one class and one day (UTC) of the captures:
+
+    DIRECTORY/TABLE/class=CLASS/day=YYYY-MM-DD/part-ID.parquet
+
+`class` and `day` are columns by the names of the directories, as DuckDB and ClickHouse read them. The five files
+of one part have the same ID. The file of `nodes` gets its name last: a part without it is the rest of an ingest that
+was killed, and no reader here opens it. All times are UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+NODES, FINDINGS, FACTS, NUMBERS, DIGESTS = "nodes", "findings", "facts", "numbers", "digests"
+_MOMENT = pa.timestamp("ms")
+
+SCHEMAS: dict[str, pa.Schema] = {
+    # One row for each capture.
+    NODES: pa.schema(
+        [
+            ("node", pa.string()),
+            ("time", _MOMENT),  # of the capture, by the clock of the node
+            ("cohort", pa.string()),
+            ("received", _MOMENT),  # of the ingest, by the clock of the controller
+            ("boot_id", pa.string()),
+            ("uptime", pa.float64()),  # seconds
+            ("simulated", pa.bool_()),
+            ("status", pa.string()),  # of the verdict; null: there was no verdict
+            ("class_digest", pa.string()),
+            ("lock_digest", pa.string()),
+            ("engine", pa.string()),  # digest of the program on the node
+            ("source", pa.string()),  # directory, ansible, http
+        ]
+    ),
+    # One row for each finding of the verdict.
+    FINDINGS: pa.schema(
+        [
+            ("node", pa.string()),
+            ("time", _MOMENT),
+            ("id", pa.string()),
+            ("outcome", pa.string()),
+            ("severity", pa.string()),
+            ("domain", pa.string()),
+            ("subject", pa.string()),
+            ("expected", pa.string()),
+            ("got", pa.string()),
+        ]
+    ),
+    # One row for each text, flag and constant number of a capture. `fault` is set where the node has no value.
+    FACTS: pa.schema(
+        [
+            ("node", pa.string()),
+            ("time", _MOMENT),
+            ("item", pa.string()),  # identity of the part; "" for the node itself
+            ("key", pa.string()),
+            ("value", pa.string()),
+            ("fault", pa.string()),  # not_exposed or unread, then `value` is its text
+        ]
+    ),
+    # One row for each counter and gauge.
+    NUMBERS: pa.schema(
+        [
+            ("node", pa.string()),
+            ("time", _MOMENT),
+            ("item", pa.string()),
+            ("key", pa.string()),
+            ("value", pa.float64()),
+        ]
+    ),
+    # One row for each section of a capture: a digest of its facts. Equal digests need no comparison of facts.
+    DIGESTS: pa.schema(
+        [("node", pa.string()), ("time", _MOMENT), ("section", pa.string()), ("digest", pa.string())]
+    ),
+}
+# In the order in which a part gets its names: the file of `nodes` completes it.
+ORDER = (FINDINGS, FACTS, NUMBERS, DIGESTS, NODES)
+NO_CLASS = "_none"  # directory of captures of nodes without a class
+_CLASS = re.compile(r"[a-z0-9][a-z0-9_]{0,127}|_none")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_PART = re.compile(r"part-([0-9a-f]{24})\.parquet")
+
+
+class PartName(NamedTuple):
+    """Name of a part: class, day of its captures, and the digest of its content."""
+
+    class_: str
+    day: str
+    id: str
+
+    def file(self, directory: Path, table: str) -> Path:
+        """Return the file of one table."""
+        return folder(directory, table, self.class_, self.day) / f"part-{self.id}.parquet"
+
+
+def folder(directory: Path, table: str, class_: str, day: str) -> Path:
+    """Return the directory of one table for one class and day."""
+    return directory / table / f"class={class_}" / f"day={day}"
+
+
+def is_class(text: str) -> bool:
+    """Return whether a text is the name of a class, as the catalog allows it, or NO_CLASS."""
+    return _CLASS.fullmatch(text) is not None
+
+
+def found_parts(directory: Path, table: str = NODES) -> list[PartName]:
+    """Return the parts that have a file in a table, sorted. Other files and directories are ignored."""
+    found = []
+    for file in (directory / table).glob("class=*/day=*/part-*.parquet"):
+        class_, day = file.parts[-3].removeprefix("class="), file.parts[-2].removeprefix("day=")
+        match = _PART.fullmatch(file.name)
+        if match and _DAY.fullmatch(day) and is_class(class_):
+            found.append(PartName(class_, day, match[1]))
+    return sorted(found)

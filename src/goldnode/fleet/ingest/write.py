@@ -1,0 +1,183 @@
+"""Write reports into the Parquet files of the report's data, each part whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from goldnode.core.files import sync
+from goldnode.fleet.ingest.report import NodeReport
+from goldnode.fleet.ingest.rows import Group
+from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, PartName, found_parts
+
+MOST_ROWS = 2_000_000  # rows that wait in memory, of all groups together
+_MOST_OPEN = 64  # groups with open files
+_WORK = ".ingest"  # directory of files that have no name yet
+LOCK = ".lock"
+
+
+@contextmanager
+def writer(directory: Path, received: datetime | None) -> Iterator[PartWriter]:
+    """Yield a writer. Its rows have their names when the block ends; an error leaves none.
+
+    One process writes at a time; another one waits. `received` is the time of this ingest. None: that of the
+    latest capture of each part, so that a report on the past has them.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        clean_up(directory)
+        (directory / _WORK).mkdir(exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=directory / _WORK))
+        try:
+            found = PartWriter(directory, work, received)
+            yield found
+            found.finish()
+        finally:
+            shutil.rmtree(directory / _WORK, ignore_errors=True)
+
+
+def clean_up(directory: Path) -> None:
+    """Remove what a killed ingest has left: files without a name, and parts without a file of `nodes`."""
+    shutil.rmtree(directory / _WORK, ignore_errors=True)
+    whole = set(found_parts(directory))
+    for table in ORDER:
+        for part in found_parts(directory, table):
+            if part not in whole:
+                part.file(directory, table).unlink(missing_ok=True)
+
+
+class PartWriter:
+    """Adds reports, and writes the parts of one ingest."""
+
+    def __init__(self, directory: Path, work: Path, received: datetime | None) -> None:
+        self.directory = directory
+        self._received = None if received is None else int(received.timestamp() * 1000)
+        self.parts: list[PartName] = []
+        self._work = work
+        self._opened = self._size = 0
+        self._groups: dict[tuple[str, str], _OpenPart] = {}
+        self._known: dict[tuple[str, str], set[tuple[str, int]]] = {}
+
+    def add(self, report: NodeReport) -> bool:
+        """Add a report. Return False for a capture that is stored already. Raise RefusedReportError."""
+        place = (report.class_, report.day)
+        known = self._known.get(place)
+        if known is None:
+            known = self._known[place] = stored(self.directory, *place)
+        capture = (report.node, report.milliseconds)
+        if capture in known:
+            return False
+        group = self._open(place).group
+        before = group.size
+        group.add(report)
+        known.add(capture)
+        self._size += group.size - before
+        if self._size > MOST_ROWS:
+            largest = max(self._groups.values(), key=lambda part: part.group.size)
+            self._size -= largest.group.size
+            largest.flush()
+        return True
+
+    def finish(self) -> None:
+        """Write what waits, and name the files."""
+        for place in list(self._groups):
+            self._close(place)
+
+    def _open(self, place: tuple[str, str]) -> _OpenPart:
+        if place not in self._groups:
+            if len(self._groups) >= _MOST_OPEN:
+                self._close(next(iter(self._groups)))
+            self._opened += 1
+            self._groups[place] = _OpenPart(self._work / str(self._opened))
+        return self._groups[place]
+
+    def _close(self, place: tuple[str, str]) -> None:
+        found = self._groups.pop(place)
+        self._size -= found.group.size
+        if not found.used:
+            return
+        part = PartName(*place, found.close(self._received))
+        for table in ORDER:
+            file = part.file(self.directory, table)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            found.file(table).replace(file)
+            sync(file.parent)
+        self.parts.append(part)
+
+
+# Large pages: in small ones, the names of nodes and items that repeat with each key would be stored again in each.
+_FORMAT: dict[str, Any] = {
+    "compression": "zstd",
+    "store_schema": False,
+    "write_statistics": ["key", "time"],
+    "data_page_size": 4 << 20,
+    "max_rows_per_page": 1 << 20,
+}
+
+
+class _OpenPart:
+    """Files of one part that have no name yet."""
+
+    def __init__(self, work: Path) -> None:
+        self.group = Group()
+        self._work = work
+        self._writers: dict[str, pq.ParquetWriter] = {}
+        self._nodes: list[dict[str, Any]] = []
+        self._digest = hashlib.sha256()
+
+    @property
+    def used(self) -> bool:
+        """Whether the part has a capture."""
+        return bool(self._nodes or self.group.members)
+
+    def file(self, table: str) -> Path:
+        """Return the file of a table."""
+        return self._work / f"{table}.parquet"
+
+    def flush(self) -> None:
+        """Write the rows in memory as row groups."""
+        self._work.mkdir(exist_ok=True)
+        for table in ORDER[:-1]:
+            rows = self.group.table(table)
+            if table not in self._writers:
+                self._writers[table] = pq.ParquetWriter(self.file(table), rows.schema, **_FORMAT)
+            self._writers[table].write_table(rows, row_group_size=MOST_ROWS * 2)
+        for member in self.group.members:
+            self._digest.update(repr(member).encode())
+        self._nodes += self.group.nodes()
+        self.group = Group()
+
+    def close(self, received: int | None) -> str:
+        """Complete the files, and return the id of the part."""
+        if self.group.members:
+            self.flush()
+        at = max(row["time"] for row in self._nodes) if received is None else received
+        rows = pa.Table.from_pylist([row | {"received": at} for row in self._nodes], SCHEMAS[NODES])
+        pq.write_table(rows, self.file(NODES), **_FORMAT)
+        sync(self.file(NODES))
+        for table, opened in self._writers.items():
+            opened.close()
+            sync(self.file(table))
+        return self._digest.hexdigest()[:24]
+
+
+def stored(directory: Path, class_: str, day: str) -> set[tuple[str, int]]:
+    """Return the captures of a class and day that are stored: node, and time in milliseconds."""
+    found: set[tuple[str, int]] = set()
+    for part in found_parts(directory):
+        if (part.class_, part.day) == (class_, day):
+            rows = pq.read_table(part.file(directory, NODES), columns=["node", "time"], partitioning=None)
+            times = rows["time"].cast(pa.int64()).to_pylist()
+            found.update(zip(rows["node"].to_pylist(), times, strict=True))
+    return found

@@ -1,0 +1,157 @@
+"""Causes: rows of the views `declared`, `majority` and `last_week` joined, so that each difference is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from goldnode.documents.fleet_report import ReportCause, ReportChange, ReportNodes
+from goldnode.fleet.report.fold import fold
+
+NONE, SEPARATOR = "␀", "␟"  # as the views write them
+_Row = Mapping[str, Any]
+
+
+@dataclass
+class _OpenCause:
+    """A cause whose evidence is not complete."""
+
+    class_: str
+    topic: str
+    changes: tuple[ReportChange, ...]
+    nodes: set[str]
+    severity: str | None = None
+    domain: str | None = None
+    evidence: list[str] = field(default_factory=list)
+    usual: int | None = None
+    total: int | None = None
+    also: list[str] = field(default_factory=list)
+
+
+def nodes_of(names: Iterable[str]) -> ReportNodes:
+    """Return some nodes as a document has them."""
+    found = sorted(names)
+    return ReportNodes(count=len(found), folded=fold(found), names=found)
+
+
+def changes_of(texts: Iterable[str]) -> tuple[ReportChange, ...]:
+    """Return the changes that a view has as texts."""
+    found = []
+    for text in texts:
+        key, part, expected, got, *_ = text.split(SEPARATOR)
+        found.append(ReportChange(key=key, part=part or None, expected=_value(expected), got=_value(got)))
+    return tuple(found)
+
+
+def _value(text: str) -> str | None:
+    return None if text == NONE else text
+
+
+def causes(declared: Iterable[_Row], majority: Iterable[_Row], changed: Iterable[_Row]) -> list[ReportCause]:
+    """Return one cause for each way in which nodes differ, the most severe and widest first.
+
+    A difference from the majority is no cause of its own where a finding of the same topic names the node.
+    """
+    found = [_declared(row) for row in declared if row["outcome"] == "mismatch"]
+    named: dict[tuple[str, str], set[str]] = {}
+    for cause in found:
+        named.setdefault((cause.class_, cause.topic), set()).update(cause.nodes)
+    found += _majority(majority, found, named)
+    _mark_new(found, changed)
+    found = _below_class(found)
+    found.sort(key=_rank)
+    return [_finished(cause) for cause in found]
+
+
+def _declared(row: _Row) -> _OpenCause:
+    severities, domains = set(), set()
+    for text in row["changes"]:
+        *_, severity, domain = text.split(SEPARATOR)
+        severities.add(severity)
+        domains.add(domain)
+    return _OpenCause(
+        row["class"],
+        row["topic"],
+        changes_of(row["changes"]),
+        set(row["nodes"]),
+        severity="drain" if "drain" in severities else "degraded",
+        domain=next((one for one in ("hardware", "driver", "software") if one in domains), None),
+        evidence=["declared"],
+    )
+
+
+def _majority(
+    rows: Iterable[_Row], declared: Sequence[_OpenCause], named: Mapping[tuple[str, str], set[str]]
+) -> list[_OpenCause]:
+    """Return the causes of the majority view for nodes without a finding of that topic, and mark the others."""
+    found: list[_OpenCause] = []
+    for row in rows:
+        changes = []
+        for text in row["changes"]:
+            key, part, usual, got, *_ = text.split(SEPARATOR)
+            changes.append(ReportChange(key=key, part=part or None, expected=_value(usual), got=_value(got)))
+        nodes = set(row["nodes"])
+        for cause in declared:
+            if (cause.class_, cause.topic) == (row["class"], row["topic"]) and cause.nodes & nodes:
+                cause.usual, cause.total = row["n"], row["total"]
+                if "majority" not in cause.evidence:
+                    cause.evidence.append("majority")
+        others = nodes - named.get((row["class"], row["topic"]), set())
+        if others:
+            found.append(
+                _OpenCause(
+                    row["class"],
+                    row["topic"],
+                    tuple(changes),
+                    others,
+                    evidence=["majority"],
+                    usual=row["n"],
+                    total=row["total"],
+                )
+            )
+    return found
+
+
+def _mark_new(found: Iterable[_OpenCause], changed: Iterable[_Row]) -> None:
+    new: dict[tuple[str, str], set[str]] = {}
+    for row in changed:
+        new.setdefault((row["class"], row["topic"]), set()).update(row["nodes"])
+    for cause in found:
+        if cause.nodes <= new.get((cause.class_, cause.topic), set()):
+            cause.evidence.append("last_week")
+
+
+def _below_class(found: list[_OpenCause]) -> list[_OpenCause]:
+    """Return the causes without those that another class document explains: they are on exactly its nodes."""
+    tops = [cause for cause in found if cause.topic == "class"]
+    result = []
+    for cause in found:
+        top = next((one for one in tops if one.class_ == cause.class_ and one.nodes == cause.nodes), None)
+        if top is None or top is cause or "declared" in cause.evidence:
+            result.append(cause)
+        else:
+            top.also.append(cause.topic)
+    return result
+
+
+def _rank(cause: _OpenCause) -> tuple[Any, ...]:
+    order = {"drain": 0, "degraded": 1, None: 2}
+    return order[cause.severity], -len(cause.nodes), cause.class_, cause.topic, sorted(cause.nodes)[:1]
+
+
+def _finished(cause: _OpenCause) -> ReportCause:
+    return ReportCause.model_validate(
+        {
+            "class": cause.class_,
+            "topic": cause.topic,
+            "severity": cause.severity,
+            "domain": cause.domain,
+            "evidence": cause.evidence,
+            "changes": list(cause.changes),
+            "share": None if not cause.total or cause.usual is None else round(cause.usual / cause.total, 4),
+            "of": cause.total,
+            "also": sorted(cause.also),
+            "nodes": nodes_of(cause.nodes),
+        }
+    )

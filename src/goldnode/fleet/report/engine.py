@@ -1,0 +1,96 @@
+"""The views in DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest.tables import FACTS, FINDINGS, NODES, NUMBERS
+from goldnode.fleet.report import frame
+from goldnode.fleet.report.frame import Dialect, ReportKeys, ReportSettings, ReportSource, ReportView, Value
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEMORY, THREADS = "700MB", 2
+
+
+def _quote(value: Value) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return frame.literal(value)
+
+
+def _files(paths: Sequence[Path]) -> str:
+    listed = ", ".join(_quote(str(path)) for path in paths)
+    return f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
+
+
+DUCKDB = Dialect(
+    types={"text": "VARCHAR", "int": "INTEGER", "float": "DOUBLE"},
+    file_table=_files,
+    seconds="(epoch_ms({}) / 1000.0)",
+    flag="CAST({} AS INTEGER)",
+)
+
+
+@contextmanager
+def opened(
+    source: ReportSource, settings: ReportSettings, more: Path | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a connection with all views of a report. It cannot change the files.
+
+    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses.
+    """
+    import duckdb  # here, since an installation without the extra has none
+
+    files = frame.parts(source, settings)
+    connection = duckdb.connect(":memory:")
+    try:
+        connection.execute(f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'")
+        connection.execute(frame.prelude("duckdb"))
+        for table in (FACTS, NUMBERS, FINDINGS, "digests"):
+            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
+        captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
+        connection.execute(f"CREATE VIEW captures AS {captures}")
+        row = ", ".join(f"CAST({value!r} AS DOUBLE) AS {name}" for name, value in frame.settings_row(settings).items())
+        connection.execute(f"CREATE TABLE settings AS SELECT {row}")
+        for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():
+            connection.execute(f"CREATE TABLE {name} AS {frame.values(columns, rows, DUCKDB.types, _quote)}")
+        for view in frame.views(more):
+            _create(connection, view)
+        yield connection
+    finally:
+        connection.close()
+
+
+def keys_of(connection: duckdb.DuckDBPyConnection) -> ReportKeys:
+    """Return the keys and findings that the files have."""
+
+    def column(name: str, table: str) -> list[str]:
+        return [row[0] for row in connection.execute(f"SELECT DISTINCT {name} FROM {table}").fetchall()]  # noqa: S608
+
+    return ReportKeys(column("key", FACTS), column("key", NUMBERS), column("id", FINDINGS))
+
+
+def _create(connection: duckdb.DuckDBPyConnection, view: ReportView) -> None:
+    import duckdb
+
+    kind = "TEMP TABLE" if view.stored else "VIEW"
+    try:
+        connection.execute(f"CREATE {kind} {view.name} AS {view.text}")
+    except duckdb.Error as problem:
+        raise GoldnodeError(
+            f"DuckDB refuses the view {view.name}: {problem}",
+            remedy=f"correct {view.file}; `goldnode fleet sql` shows the tables that views can use",
+        ) from None
+
+
+def rows(connection: duckdb.DuckDBPyConnection, view: str) -> list[dict[str, Any]]:
+    """Return the rows of a view, in the order of their values."""
+    found = connection.execute(f"SELECT * FROM {view} ORDER BY ALL")  # noqa: S608
+    names = [column[0] for column in found.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -1,0 +1,8 @@
+-- Functions that the views use and that each engine names in its own way: here ClickHouse.
+CREATE OR REPLACE FUNCTION names AS (x) -> arraySort(groupUniqArray(x));
+CREATE OR REPLACE FUNCTION listed AS (x) -> arrayStringConcat(arraySort(groupUniqArray(toString(x))), ', ');
+CREATE OR REPLACE FUNCTION middle AS (x) -> quantileExactInclusive(0.5)(x);
+CREATE OR REPLACE FUNCTION board AS (item) -> splitByChar('/', item)[1];
+SET join_use_nulls = 1;
+SET union_default_mode = 'DISTINCT';
+SET transform_null_in = 0;

@@ -1,0 +1,255 @@
+"""Results of the canary suite as rows, and which of them do not count.
+
+A row has the samples of one metric on one device in one run of the suite. It does not count if the job did not pass, if
+the device was slowed from outside of the node, or if it is of another kind than what it would be compared with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from goldnode.core.errors import GoldnodeError, nearest
+from goldnode.documents.canary import CanaryDocument, CanaryJob, CanaryMetric
+from goldnode.floors.bounds import Values, oriented
+
+# Highest clocks that differ by more are of two settings. Our choice, not verified on hardware.
+CLOCK_TOLERANCE = 0.03
+_SHOWN = 12  # names in a message
+_LARGEST = 64 << 20  # bytes of a document that is read
+
+
+class FloorsError(GoldnodeError):
+    """Results or a baseline that cannot be read, or from which nothing can be learnt."""
+
+
+@dataclass(frozen=True)
+class MetricKey:
+    """Name of a metric as a person writes it: `gemm_fp16`, or `gemm_fp16/cold` for the first call of a process."""
+
+    name: str
+    phase: str
+
+    def __str__(self) -> str:
+        return self.name if self.phase == "warm" else f"{self.name}/{self.phase}"
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """Samples of a metric on one device in one run of the suite, with their circumstances."""
+
+    document: CanaryDocument
+    job: CanaryJob
+    metric: CanaryMetric
+
+    @property
+    def key(self) -> MetricKey:
+        """Return the name of the metric with its phase."""
+        return MetricKey(self.metric.name, self.metric.phase)
+
+    @property
+    def node(self) -> str:
+        """Return the name of the node."""
+        return self.document.node
+
+    @property
+    def device(self) -> str | None:
+        """Return the address of the device; None for the node as a whole."""
+        return self.metric.device
+
+    @property
+    def values(self) -> Values:
+        """Return the samples, turned so that more is better."""
+        return oriented(np.array(self.metric.samples, dtype=np.float64), self.metric.better)
+
+    @property
+    def clock(self) -> float | None:
+        """Return the highest SM clock of the run; None if it was not read."""
+        return None if self.metric.conditions.sm_mhz is None else self.metric.conditions.sm_mhz[1]
+
+
+@dataclass(frozen=True)
+class UncountedRow:
+    """A result, or a part of one, that does not count, and why. `metric` None: the whole result."""
+
+    node: str
+    device: str | None
+    metric: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class ResultIdentity:
+    """Circumstances that results must share to be compared."""
+
+    class_: str | None
+    class_digest: str | None
+    platform: str
+    runner: str
+    simulated: bool
+
+    def difference(self, other: ResultIdentity) -> str | None:
+        """Return why a result of `other` does not count here; None if it counts."""
+        if other.simulated != self.simulated:
+            return f"it is {_kind(other.simulated)}, and the others are {_kind(self.simulated)}"
+        if other.class_ != self.class_:
+            return f"it is of class {other.class_ or 'none'}, and not {self.class_ or 'of no class'}"
+        if other.platform != self.platform:
+            return f"it is of platform {other.platform}, and not {self.platform}"
+        if other.runner != self.runner:
+            return f"it is of runner {short(other.runner)}, and not {short(self.runner)}"
+        if other.class_digest != self.class_digest:
+            return f"it is of class digest {short(other.class_digest)}, and not {short(self.class_digest)}"
+        return None
+
+
+def _kind(simulated: bool) -> str:
+    return "simulated" if simulated else "measured"
+
+
+def short(digest: str | None) -> str:
+    """Return the begin of a digest."""
+    return "none" if digest is None else digest if len(digest) <= 20 else f"{digest[:19]}…"
+
+
+def identity(document: CanaryDocument) -> ResultIdentity:
+    """Return the circumstances of a result."""
+    return ResultIdentity(
+        document.class_, document.class_digest, document.platform, document.runner, document.simulated
+    )
+
+
+def read(paths: Sequence[Path]) -> list[CanaryDocument]:
+    """Read the results in files and directories, in the order of node and time. Raises FloorsError.
+
+    In a directory, every `*.json` counts that states the schema of canary results. Equal results are read once.
+    """
+    found: dict[str, CanaryDocument] = {}
+    for path, named in _files(paths):
+        document = _read(path, named)
+        if document is not None:
+            found[document.model_dump_json()] = document
+    if not found:
+        raise FloorsError(
+            "there are no canary results here",
+            file=paths[0] if paths else None,
+            remedy="name the files or directories that `goldnode canary run` wrote",
+        )
+    return ordered(found.values())
+
+
+def ordered(documents: Iterable[CanaryDocument]) -> list[CanaryDocument]:
+    """Return results in the order of node and time."""
+    return sorted(documents, key=lambda one: (one.node, one.started, one.boot_id, one.model_dump_json()))
+
+
+def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Return the files, each with whether a person has named it."""
+    for path in paths:
+        if path.is_dir():
+            yield from ((file, False) for file in sorted(path.rglob("*.json")) if file.is_file())
+        else:
+            yield path, True
+
+
+def _read(path: Path, named: bool) -> CanaryDocument | None:
+    """Return a result; None for a document of another schema in a directory."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise FloorsError(f"the file is larger than {_LARGEST >> 20} MiB", file=path)
+        data = path.read_bytes()
+        content = json.loads(data)
+    except OSError as problem:
+        raise FloorsError(
+            f"the file cannot be read: {problem.strerror}", file=path, remedy="correct its name or its mode"
+        ) from problem
+    except (ValueError, RecursionError) as problem:
+        raise FloorsError(
+            f"the file is no JSON: {problem}",
+            file=path,
+            line=getattr(problem, "lineno", None),
+            remedy="measure the node again, or remove the file",
+        ) from problem
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != "goldnode.canary/1":
+        if not named:
+            return None
+        raise FloorsError(
+            f"the file has the schema {schema}, and goldnode.canary/1 is expected",
+            file=path,
+            remedy="name the results that `goldnode canary run` wrote",
+        )
+    try:
+        return CanaryDocument.model_validate_json(data)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise FloorsError(
+            f"{where}: {first['msg']}", file=path, remedy="measure the node again, or remove the file"
+        ) from problem
+
+
+def rows(documents: Iterable[CanaryDocument]) -> tuple[list[MetricRow], list[UncountedRow]]:
+    """Return the rows that count by themselves, and those that do not."""
+    counted: list[MetricRow] = []
+    left_out: list[UncountedRow] = []
+    for document in documents:
+        for job in document.jobs:
+            if job.state != "passed":
+                why = f"job {job.name} is {job.state.replace('_', ' ')}" + (f": {job.why}" if job.why else "")
+                left_out.append(UncountedRow(document.node, None, None, why))
+                continue
+            for metric in job.metrics:
+                row = MetricRow(document, job, metric)
+                problem = _problem(row)
+                if problem is None:
+                    counted.append(row)
+                else:
+                    left_out.append(UncountedRow(row.node, row.device, str(row.key), problem))
+    return counted, left_out
+
+
+def _problem(row: MetricRow) -> str | None:
+    """Return why a row does not count by itself; None if it does."""
+    if not row.metric.samples:
+        return "it has no samples"
+    if min(row.metric.samples) <= 0:
+        return f"a sample is {min(row.metric.samples):g}, and only positive ones can be compared"
+    throttled = row.metric.conditions.throttled
+    if throttled:
+        return f"the device was slowed from outside: {', '.join(sorted(throttled))}"
+    return None
+
+
+def check_metrics(given: Iterable[str], documents: Iterable[CanaryDocument]) -> None:
+    """Raise FloorsError for a name that no result has as a metric."""
+    known = {
+        str(MetricKey(metric.name, metric.phase))
+        for document in documents
+        for job in document.jobs
+        for metric in job.metrics
+    }
+    check_names("metric", given, known)
+
+
+def check_names(what: str, given: Iterable[str], known: set[str]) -> None:
+    """Raise FloorsError for a name that is not known, with the nearest one."""
+    for name in given:
+        if name not in known:
+            some = ", ".join(sorted(known)[:_SHOWN]) or "those that were measured"
+            raise FloorsError(
+                f'there is no {what} "{name}"', remedy=nearest(name, known) or f"use one of {some}"
+            )
+
+
+def other_clock(row: MetricRow, low: float, high: float) -> str | None:
+    """Return why the clock of a row is another setting than that of rows with clocks from `low` to `high`."""
+    if row.clock is None or low * (1 - CLOCK_TOLERANCE) <= row.clock <= high * (1 + CLOCK_TOLERANCE):
+        return None
+    usual = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    return f"the SM clock rose to {row.clock:g} MHz, and to {usual} in the others"

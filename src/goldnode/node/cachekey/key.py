@@ -1,0 +1,202 @@
+"""The key of a cache: a digest over the canonical form of every value that decides, and the comparison of two keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import NamedTuple
+
+from ..follow import canonical
+from ..state.model import NodeError
+from .caches import CACHES, EXACT, PORTABLE, STRENGTHS, TUNING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple, TypeAlias
+
+Json: TypeAlias = "Dict[str, Any]"
+
+SCHEMA = "goldnode.cache-key/1"
+SECTIONS = ("device", "driver", "image", "libraries", "host", "options", "environment", "source")
+DIGITS = 64  # hexadecimal digits of the digest in a key
+MOST = 1 << 20  # bytes of a document
+_PROCESSOR = ("cpu_flags", "cpu_model")
+
+
+class KeyDifference(NamedTuple):
+    """One value that two keys do not share. None: it is absent on that side."""
+
+    path: str
+    first: Any
+    second: Any
+    strengths: Tuple[str, ...]
+
+
+def decisive(cache: str, strength: str, components: Mapping[str, Any]) -> Json:
+    """Return the components that decide for a cache at a strength. Pure.
+
+    Exact: all of them, except the processor for caches without code for it. Portable: also without the image, the
+    tuning of the device, and libraries that the cache does not use.
+    """
+    row = CACHES[cache]
+    found = {name: components.get(name) for name in SECTIONS}
+    if not row.processor:
+        host = found["host"] or {}
+        found["host"] = {name: value for name, value in host.items() if name not in _PROCESSOR}
+    if strength == PORTABLE:
+        del found["image"]
+        device, libraries = found["device"] or {}, found["libraries"] or {}
+        found["device"] = {name: value for name, value in device.items() if name not in TUNING}
+        found["libraries"] = {name: value for name, value in libraries.items() if name in row.libraries}
+    return found
+
+
+def of_node(cache: str, strength: str, components: Mapping[str, Any]) -> Json:
+    """Return the decisive components that a node has, without those of the program. Pure."""
+    found = decisive(cache, strength, components)
+    host = found["host"] or {}
+    own = {name: host.get(name) for name in ("architecture", *_PROCESSOR) if name in host}
+    return {"device": found["device"], "driver": found["driver"], "host": own}
+
+
+def missing(cache: str, strength: str, components: Mapping[str, Any]) -> List[str]:
+    """Return what is missing for a key, each as a sentence with its remedy. Pure."""
+    row = CACHES[cache]
+    found = []
+    if strength == PORTABLE and row.portable is None:
+        found.append(
+            f"no document states that {row.title} may be shared without the image, clocks and power limit; "
+            "use the exact key"
+        )
+    libraries = components.get("libraries") or {}
+    covered = strength == EXACT and components.get("image")
+    if row.needs and not covered and not any(name in libraries for name in row.needs):
+        found.append(
+            f"the version of {row.needs[0]} is unknown; give --image, --libraries DIR, or "
+            f"--library {row.needs[0]}=VERSION"
+        )
+    host = components.get("host") or {}
+    if row.stubs and not covered:
+        found += [
+            f"{name} is unknown; give --{name.replace('_', '-')}, or --image"
+            for name in ("glibc", "python_abi")
+            if not host.get(name)
+        ]
+    if row.processor and not host.get("cpu_flags"):
+        found.append("the flags of the processor are unknown; use a capture of this version of goldnode-node")
+    if row.own_source and not components.get("source"):
+        found.append(
+            f"{row.title} are not separated by their network; give --source FILE (network and weights)"
+        )
+    return found
+
+
+def key(cache: str, strength: str, components: Mapping[str, Any]) -> str:
+    """Return the key, which is also the name of a directory: CACHE-STRENGTH-DIGEST. Pure.
+
+    Raises NodeError for a component that has no canonical form.
+    """
+    found = {
+        "schema": SCHEMA,
+        "cache": cache,
+        "strength": strength,
+        "components": decisive(cache, strength, components),
+    }
+    try:
+        data = canonical.encoded(found)
+    except (ValueError, AttributeError, TypeError) as problem:
+        raise NodeError(f"the components of the key have no canonical form: {problem}.") from None
+    return f"{cache}-{strength}-{hashlib.sha256(data).hexdigest()}"
+
+
+def document(cache: str, strength: str, components: Mapping[str, Any]) -> Json:
+    """Return the key with everything that it is made of (schema goldnode.cache-key/1).
+
+    Raises NodeError if a component is missing.
+    """
+    if cache not in CACHES or strength not in STRENGTHS:
+        raise NodeError(f"the caches are {', '.join(CACHES)}, and the strengths {', '.join(STRENGTHS)}.")
+    reasons = missing(cache, strength, components)
+    if reasons:
+        raise NodeError(f"no {strength} key for {cache}: {'; '.join(reasons)}.")
+    return {
+        "schema": SCHEMA,
+        "cache": cache,
+        "strength": strength,
+        "key": key(cache, strength, components),
+        "components": {name: components.get(name) for name in SECTIONS},
+    }
+
+
+def parsed(data: bytes, origin: str) -> Json:
+    """Return a key document. `origin` names it in errors.
+
+    Raises NodeError for other data, and if the key is not that of the components.
+    """
+    if len(data) > MOST:
+        raise NodeError(f"{origin} is larger than {MOST >> 20} MiB, and no key of a cache.")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise NodeError(
+            f"{origin} is not JSON. `goldnode-node cache key --format json` writes one."
+        ) from None
+    fault = fault_of(found)
+    if fault is not None:
+        raise NodeError(f"{origin} {fault}.")
+    return {name: found[name] for name in ("schema", "cache", "strength", "key", "components")}
+
+
+def fault_of(found: Any) -> Optional[str]:
+    """Return why a value is not a key document; None if it is one. Pure."""
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        return f"is not a document of schema {SCHEMA}"
+    if found.get("cache") not in list(CACHES) or found.get("strength") not in list(STRENGTHS):
+        return "names a cache or a strength that this version does not have"
+    components = found.get("components")
+    if not isinstance(components, dict) or set(components) != set(SECTIONS):
+        return "has other components than a key of this version"
+    if any(not isinstance(components[name], dict) for name in SECTIONS if name not in ("image", "source")):
+        return "has components of another type"
+    try:
+        made = key(found["cache"], found["strength"], components)
+    except NodeError as problem:
+        return str(problem).rstrip(".")
+    return None if found.get("key") == made else f"was changed: its components give the key {made}"
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> List[KeyDifference]:
+    """Return the components that two key documents do not share, each with the strengths that it decides. Pure."""
+    cache = first["cache"]
+    decide = {
+        strength: tuple(
+            leaves(decisive(cache, strength, document["components"])) for document in (first, second)
+        )
+        for strength in STRENGTHS
+        if strength == EXACT or CACHES[cache].portable is not None
+    }
+    a, b = (leaves(document["components"]) for document in (first, second))
+    found = []
+    for path in sorted(set(a) | set(b)):
+        if _at(a, path) == _at(b, path):
+            continue
+        strengths = tuple(
+            strength for strength, (left, right) in decide.items() if _at(left, path) != _at(right, path)
+        )
+        found.append(KeyDifference(path, a.get(path), b.get(path), strengths))
+    return found
+
+
+def _at(found: Mapping[str, Any], path: str) -> Tuple[bool, str]:
+    """Return whether a path is there, and its value as text: True is not 1 here."""
+    return path in found, json.dumps(found.get(path), sort_keys=True)
+
+
+def leaves(value: Any, prefix: str = "") -> Dict[str, Any]:
+    """Return the leaves of nested objects by their path. An empty object is a leaf."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    found: Dict[str, Any] = {}
+    for name, item in value.items():
+        found.update(leaves(item, f"{prefix}.{name}" if prefix else str(name)))
+    return found
