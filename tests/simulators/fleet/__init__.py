@@ -27,12 +27,18 @@ def capture(number: int, time: datetime, gpus: int = 8) -> Json:
     found["time"] = f"{time:%Y-%m-%dT%H:%M:%SZ}"
     found["simulated"] = True
     found["gpu_count"] = gpus
-    found["identity"] |= {"hostname": f"node{number:04}", "machine_id": f"{number:032x}", "boot_id": f"boot-{number}-1"}
+    found["identity"] |= {
+        "hostname": f"node{number:04}",
+        "machine_id": f"{number:032x}",
+        "boot_id": f"boot-{number}-1",
+    }
     found["identity"]["product"] |= {"serial": f"S{number}"}
     for index, gpu in enumerate(found["gpus"]):
         gpu["uuid"] = f"GPU-{number:08x}-0000-0000-0000-{index:012x}"
         gpu["serial"] = f"165{number:06}{index:02}"
-    found["network"]["eth0"]["mac"] = f"b8:ce:f6:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+    found["network"]["eth0"]["mac"] = (
+        f"b8:ce:f6:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+    )
     for device in found["infiniband"].values():
         device["guid"] = f"b8cef603{number:08x}"
     return found
@@ -143,9 +149,11 @@ def put(path: str, value: Any) -> Change:
 
     def change(place: Any, parts: list[str]) -> None:
         head, *rest = parts
-        keys = (range(len(place)) if isinstance(place, list) else list(place)) if head == "*" else [
-            int(head) if isinstance(place, list) else head
-        ]
+        keys = (
+            (range(len(place)) if isinstance(place, list) else list(place))
+            if head == "*"
+            else [int(head) if isinstance(place, list) else head]
+        )
         for key in keys:
             if rest:
                 change(place[key], rest)

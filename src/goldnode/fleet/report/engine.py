@@ -26,7 +26,9 @@ def _quote(value: Value) -> str:
 
 def _files(paths: Sequence[Path]) -> str:
     listed = ", ".join(_quote(str(path)) for path in paths)
-    return f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
+    return (
+        f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
+    )
 
 
 DUCKDB = Dialect(
@@ -56,7 +58,9 @@ def opened(
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
         captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
         connection.execute(f"CREATE VIEW captures AS {captures}")
-        row = ", ".join(f"CAST({value!r} AS DOUBLE) AS {name}" for name, value in frame.settings_row(settings).items())
+        row = ", ".join(
+            f"CAST({value!r} AS DOUBLE) AS {name}" for name, value in frame.settings_row(settings).items()
+        )
         connection.execute(f"CREATE TABLE settings AS SELECT {row}")
         for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():
             connection.execute(f"CREATE TABLE {name} AS {frame.values(columns, rows, DUCKDB.types, _quote)}")
