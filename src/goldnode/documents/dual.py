@@ -175,7 +175,7 @@ class DualTolerance(Part):
 
 
 class DualArray(Part):
-    """Comparison of one array. Figures are over elements that are finite on both sides; null: there are none."""
+    """Comparison of one array. Figures are over elements that are finite on both sides; null: without any."""
 
     role: DualRole
     name: str
