@@ -34,6 +34,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/conftest.py", (EVERYTHING,)),
     # Playbooks and code that runs on nodes.
     ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet", RELEASE)),
+    ("report.yml", ("tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("rollout.yml", ("marker:lab", "tests/unit/fleet", RELEASE)),
     ("rollout/*", ("marker:lab", "tests/unit/fleet", RELEASE)),

@@ -995,7 +995,7 @@ class Serve(Strict):
     )
     slurm: bool = Field(
         default=False,
-        description="Whether /usr/lib/goldnode/slurm-health is there, for Slurm's HealthCheckProgram.",
+        description="Whether slurm-health, slurm-prolog and slurm-task-prolog are in /usr/lib/goldnode, for Slurm's programs.",
     )
     npd: bool = Field(
         default=False,

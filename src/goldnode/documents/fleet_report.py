@@ -26,8 +26,12 @@ class ReportChange(Part):
     """One value that differs. null is no value."""
 
     key: str = Field(description="path of the value, or id of the finding")
-    part: str | None = Field(description="the part of the node; null: the node, or one of several equal parts")
-    expected: str | None = Field(description="the value that was declared, that the majority has, or that was there before")
+    part: str | None = Field(
+        description="the part of the node; null: the node, or one of several equal parts"
+    )
+    expected: str | None = Field(
+        description="the value that was declared, that the majority has, or that was there before"
+    )
     got: str | None
 
 
@@ -37,15 +41,21 @@ class ReportCause(Part):
     class_: str = Field(alias="class")
     topic: str
     severity: Literal["degraded", "drain"] | None = Field(description="of the findings; null: no finding")
-    domain: Literal["software", "driver", "hardware"] | None = Field(description="fault domain of the findings")
+    domain: Literal["software", "driver", "hardware"] | None = Field(
+        description="fault domain of the findings"
+    )
     evidence: list[ReportEvidence] = Field(
         description="declared: a finding of the verdict. majority: other nodes of class and platform differ. "
         "last_week: it was not so at the earlier time"
     )
     changes: list[ReportChange]
-    share: float | None = Field(description="share of the nodes of class and platform that have the usual values")
+    share: float | None = Field(
+        description="share of the nodes of class and platform that have the usual values"
+    )
     of: int | None = Field(description="nodes of class and platform that were compared")
-    also: list[str] = Field(description="topics that differ on exactly these nodes, beside another class document")
+    also: list[str] = Field(
+        description="topics that differ on exactly these nodes, beside another class document"
+    )
     nodes: ReportNodes
 
 

@@ -27,7 +27,9 @@ def moment(seconds: float | None) -> str | None:
     return None if seconds is None else f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def report(source: ReportSource, settings: ReportSettings, more: Path | None = None) -> doc.FleetReportDocument:
+def report(
+    source: ReportSource, settings: ReportSettings, more: Path | None = None
+) -> doc.FleetReportDocument:
     """Return the report on a fleet. The same files and settings give the same document."""
     with opened(source, settings, more) as connection:
         return _Builder(connection, settings).document()
@@ -48,7 +50,12 @@ def diff(source: ReportSource, settings: ReportSettings) -> doc.FleetDiffDocumen
                 "simulated": any(row["simulated"] for row in latest),
                 "changed": _differences(rows(connection, "last_week")),
                 "statuses": [
-                    {"class": row["class"], "before": row["old_status"], "after": row["new_status"], "nodes": nodes_of(row["nodes"])}
+                    {
+                        "class": row["class"],
+                        "before": row["old_status"],
+                        "after": row["new_status"],
+                        "nodes": nodes_of(row["nodes"]),
+                    }
                     for row in rows(connection, "last_week_states")
                 ],
                 "compared": len(both),
@@ -60,8 +67,12 @@ def diff(source: ReportSource, settings: ReportSettings) -> doc.FleetDiffDocumen
 def _differences(found: Iterable[_Row]) -> list[doc.ReportDifference]:
     made = [
         doc.ReportDifference.model_validate(
-            {"class": row["class"], "topic": row["topic"], "changes": list(changes_of(row["changes"])),
-             "nodes": nodes_of(row["nodes"])}
+            {
+                "class": row["class"],
+                "topic": row["topic"],
+                "changes": list(changes_of(row["changes"])),
+                "nodes": nodes_of(row["nodes"]),
+            }
         )
         for row in found
     ]
@@ -112,14 +123,23 @@ class _Builder:
             states = {row["state"]: row["nodes"] for row in group}
             away = states.get("stale", 0) + states.get("silent", 0)
             found.append(
-                {"class": name, "nodes": sum(states.values()), "known": sum(states.values()) - away, "states": states}
+                {
+                    "class": name,
+                    "nodes": sum(states.values()),
+                    "known": sum(states.values()) - away,
+                    "states": states,
+                }
             )
         return found
 
     def _unchecked(self, declared: Iterable[_Row]) -> list[dict[str, Any]]:
         return [
-            {"class": row["class"], "topic": row["topic"], "changes": list(changes_of(row["changes"])),
-             "nodes": nodes_of(row["nodes"])}
+            {
+                "class": row["class"],
+                "topic": row["topic"],
+                "changes": list(changes_of(row["changes"])),
+                "nodes": nodes_of(row["nodes"]),
+            }
             for row in declared
             if row["outcome"] == "could_not_read"
         ]
@@ -159,8 +179,13 @@ class _Builder:
         for (name, _, key, slot, topic), values in groupby(sorted(self.rows("mixed"), key=group), key=group):
             shown = sorted(values, key=lambda row: (row["n"], row["value"]))
             found.append(
-                {"group": name, "topic": topic, "key": key, "part": slot or None,
-                 "values": [{"value": row["value"], "nodes": nodes_of(row["nodes"])} for row in shown]}
+                {
+                    "group": name,
+                    "topic": topic,
+                    "key": key,
+                    "part": slot or None,
+                    "values": [{"value": row["value"], "nodes": nodes_of(row["nodes"])} for row in shown],
+                }
             )
         return found
 
@@ -172,8 +197,14 @@ class _Builder:
         for place, values in groupby(sorted(self.rows("no_majority"), key=group), key=group):
             shown = sorted(values, key=lambda row: (-row["n"], row["value"]))
             found.append(
-                {"class": place[0], "platform": place[1], "topic": place[2], "key": place[3], "part": place[4] or None,
-                 "values": [{"value": row["value"], "count": int(row["n"])} for row in shown]}
+                {
+                    "class": place[0],
+                    "platform": place[1],
+                    "topic": place[2],
+                    "key": place[3],
+                    "part": place[4] or None,
+                    "values": [{"value": row["value"], "count": int(row["n"])} for row in shown],
+                }
             )
         return found
 
@@ -195,7 +226,9 @@ class _Builder:
         ]
 
     def _trends(self) -> list[dict[str, Any]]:
-        found = sorted(self.rows("trends"), key=lambda row: (-row["slope"], row["node"], row["key"], row["item"]))
+        found = sorted(
+            self.rows("trends"), key=lambda row: (-row["slope"], row["node"], row["key"], row["item"])
+        )
         return [
             {
                 "node": row["node"],
@@ -224,8 +257,14 @@ class _Builder:
 
     def _versions(self) -> list[dict[str, Any]]:
         order = {key: place for place, key in enumerate(AGREED)}
-        found = sorted(self.rows("versions"), key=lambda row: (row["class"], order[row["key"]], -row["nodes"], row["value"]))
-        return [{"class": row["class"], "key": row["key"], "value": row["value"], "count": row["nodes"]} for row in found]
+        found = sorted(
+            self.rows("versions"),
+            key=lambda row: (row["class"], order[row["key"]], -row["nodes"], row["value"]),
+        )
+        return [
+            {"class": row["class"], "key": row["key"], "value": row["value"], "count": row["nodes"]}
+            for row in found
+        ]
 
     def _days(self) -> list[dict[str, Any]]:
         found = []

@@ -1,4 +1,5 @@
 """The views in DuckDB."""
+# ruff: noqa: S608  # names of tables and files, quoted; nothing that a request gives
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def _quote(value: Value) -> str:
 
 def _files(paths: Sequence[Path]) -> str:
     listed = ", ".join(_quote(str(path)) for path in paths)
-    return f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
+    return (
+        f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
+    )
 
 
 DUCKDB = Dialect(
@@ -52,11 +55,18 @@ def opened(
     try:
         connection.execute(f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'")
         connection.execute(frame.prelude("duckdb"))
+        # Read-only shells may open these files alone.
+        connection.execute("CREATE TABLE report_files (file VARCHAR)")
+        connection.executemany(
+            "INSERT INTO report_files VALUES (?)", [[str(one)] for each in files.values() for one in each]
+        )
         for table in (FACTS, NUMBERS, FINDINGS, "digests"):
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
         captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
         connection.execute(f"CREATE VIEW captures AS {captures}")
-        row = ", ".join(f"CAST({value!r} AS DOUBLE) AS {name}" for name, value in frame.settings_row(settings).items())
+        row = ", ".join(
+            f"CAST({value!r} AS DOUBLE) AS {name}" for name, value in frame.settings_row(settings).items()
+        )
         connection.execute(f"CREATE TABLE settings AS SELECT {row}")
         for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():
             connection.execute(f"CREATE TABLE {name} AS {frame.values(columns, rows, DUCKDB.types, _quote)}")
@@ -71,7 +81,7 @@ def keys_of(connection: duckdb.DuckDBPyConnection) -> ReportKeys:
     """Return the keys and findings that the files have."""
 
     def column(name: str, table: str) -> list[str]:
-        return [row[0] for row in connection.execute(f"SELECT DISTINCT {name} FROM {table}").fetchall()]  # noqa: S608
+        return [row[0] for row in connection.execute(f"SELECT DISTINCT {name} FROM {table}").fetchall()]
 
     return ReportKeys(column("key", FACTS), column("key", NUMBERS), column("id", FINDINGS))
 
@@ -84,13 +94,18 @@ def _create(connection: duckdb.DuckDBPyConnection, view: ReportView) -> None:
         connection.execute(f"CREATE {kind} {view.name} AS {view.text}")
     except duckdb.Error as problem:
         raise GoldnodeError(
-            f"DuckDB refuses the view {view.name}: {problem}",
+            f"DuckDB refuses the view {view.name}: {first_line(problem)}",
             remedy=f"correct {view.file}; `goldnode fleet sql` shows the tables that views can use",
         ) from None
 
 
 def rows(connection: duckdb.DuckDBPyConnection, view: str) -> list[dict[str, Any]]:
     """Return the rows of a view, in the order of their values."""
-    found = connection.execute(f"SELECT * FROM {view} ORDER BY ALL")  # noqa: S608
+    found = connection.execute(f"SELECT * FROM {view} ORDER BY ALL")
     names = [column[0] for column in found.description or ()]
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def first_line(problem: Exception) -> str:
+    """Return DuckDB's reason, without the excerpt of the statement."""
+    return str(problem).partition("\n")[0]

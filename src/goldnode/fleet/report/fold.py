@@ -50,5 +50,8 @@ def unfold(text: str) -> list[str]:
             continue
         for part in match[2].split(","):
             low, _, high = part.partition("-")
-            names += [f"{match[1]}{number:0{len(low)}}{match[3]}" for number in range(int(low), int(high or low) + 1)]
+            names += [
+                f"{match[1]}{number:0{len(low)}}{match[3]}"
+                for number in range(int(low), int(high or low) + 1)
+            ]
     return sorted(names)

@@ -3,6 +3,7 @@
 The views of `sql/views` are the same text in both. Each is one SELECT; its name is that of the file without the
 number. `-- stored` in its first lines makes it a temporary table in DuckDB, since others read it more than once.
 """
+# ruff: noqa: S608  # names of tables and files, quoted; nothing that a request gives
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class ReportSettings:
     stale_after: timedelta = timedelta(hours=26)
     min_share: float = 0.6
     min_nodes: int = 3
-    samples: int = 9
+    samples: int = 25
+    sigmas: float = 3.25  # of healthy nodes, 1 in 10,000 is slow; of those that lost a tenth, 9 in 10
     trend: timedelta = timedelta(days=7)
     month: timedelta = timedelta(days=30)
 
@@ -75,12 +77,20 @@ class ReportView:
 def views(more: Path | None = None) -> list[ReportView]:
     """Return goldnode's views, then those of the directory `more`, in the order of their files."""
     own = files("goldnode.fleet.report") / "sql" / "views"
-    found = [_view(item.name, item.read_text(encoding="utf-8")) for item in own.iterdir() if item.name.endswith(".sql")]
+    found = [
+        _view(item.name, item.read_text(encoding="utf-8"))
+        for item in own.iterdir()
+        if item.name.endswith(".sql")
+    ]
     found.sort(key=lambda view: view.file)
     if more is not None:
         if not more.is_dir():
-            raise GoldnodeError("there is no such directory of views", file=more, remedy="name one with files NN_NAME.sql")
-        found += [_view(path.name, path.read_text(encoding="utf-8"), path) for path in sorted(more.glob("*.sql"))]
+            raise GoldnodeError(
+                "there is no such directory of views", file=more, remedy="name one with files NN_NAME.sql"
+            )
+        found += [
+            _view(path.name, path.read_text(encoding="utf-8"), path) for path in sorted(more.glob("*.sql"))
+        ]
     return found
 
 
@@ -88,7 +98,9 @@ def _view(file: str, text: str, path: Path | None = None) -> ReportView:
     match = _FILE.fullmatch(file)
     if match is None:
         raise GoldnodeError(
-            "the name of a view's file is a number, an underscore and small letters", file=path, remedy="rename it: 99_name.sql"
+            "the name of a view's file is a number, an underscore and small letters",
+            file=path,
+            remedy="rename it: 99_name.sql",
         )
     comments = [line[3:] for line in text.splitlines() if line.startswith("-- ")]
     stored = "stored" in comments
@@ -119,7 +131,9 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
         NUMBERS: settings.at - settings.trend,
         FINDINGS: settings.at - settings.month,
     }
-    return {table: _files(source.directory, table, found, since, settings.at) for table, since in first.items()}
+    return {
+        table: _files(source.directory, table, found, since, settings.at) for table, since in first.items()
+    }
 
 
 def _files(
@@ -146,6 +160,7 @@ def settings_row(settings: ReportSettings) -> dict[str, float]:
         "min_share": settings.min_share,
         "min_nodes": settings.min_nodes,
         "samples": settings.samples,
+        "sigmas": settings.sigmas,
     }
 
 
@@ -172,18 +187,38 @@ class ReportKeys:
     findings: Sequence[str]
 
 
-def reference(source: ReportSource, settings: ReportSettings, keys: ReportKeys) -> dict[str, tuple[list[str], list[Row]]]:
+def reference(
+    source: ReportSource, settings: ReportSettings, keys: ReportKeys
+) -> dict[str, tuple[list[str], list[Row]]]:
     """Return the tables under the views that come from no file: name -> columns with types, rows."""
     found = [topics.report_key(key) for key in sorted(keys.facts)]
     rates = [(key, rule) for key in sorted(keys.numbers) if (rule := topics.rate(key))]
-    metrics = [(key, rule) for key in sorted(keys.numbers) if (rule := topics.metric(key))]
+    metrics = [(key, own) for key in sorted(keys.numbers) if (own := topics.metric(key))]
     return {
         "keys": (
-            ["key text", "section text", "topic text", "kind text", "compared int", "loose int", "agree int", "named int",
-             "optional int"],
             [
-                (one.key, one.section, one.topic, one.kind, int(one.compared), int(one.loose), int(one.agree), int(one.named),
-                 int(one.optional))
+                "key text",
+                "section text",
+                "topic text",
+                "kind text",
+                "compared int",
+                "loose int",
+                "agree int",
+                "named int",
+                "optional int",
+            ],
+            [
+                (
+                    one.key,
+                    one.section,
+                    one.topic,
+                    one.kind,
+                    int(one.compared),
+                    int(one.loose),
+                    int(one.agree),
+                    int(one.named),
+                    int(one.optional),
+                )
                 for one in found
             ],
         ),
@@ -197,7 +232,10 @@ def reference(source: ReportSource, settings: ReportSettings, keys: ReportKeys) 
         ),
         "finding_topics": (
             ["id text", "topic text", "loose int"],
-            [(one, topics.finding_topic(one), int(topics.finding_is_loose(one))) for one in sorted(keys.findings)],
+            [
+                (one, topics.finding_topic(one), int(topics.finding_is_loose(one)))
+                for one in sorted(keys.findings)
+            ],
         ),
         "bounds": (["n int", "place int"], bounds(settings.samples)),
         "expected": (
@@ -227,18 +265,26 @@ def literal(value: Value) -> str:
     return repr(value)
 
 
-def values(columns: Sequence[str], rows: Sequence[Row], types: Mapping[str, str], quote: Callable[[Value], str]) -> str:
+def values(
+    columns: Sequence[str], rows: Sequence[Row], types: Mapping[str, str], quote: Callable[[Value], str]
+) -> str:
     """Return a SELECT of rows; columns are given as `NAME TYPE` with the types of `reference`."""
     named = [column.split() for column in columns]
     if not rows:
-        nothing = ", ".join(f"CAST({0 if kind != 'text' else quote('')} AS {types[kind]}) AS {name}" for name, kind in named)
+        nothing = ", ".join(
+            f"CAST({0 if kind != 'text' else quote('')} AS {types[kind]}) AS {name}" for name, kind in named
+        )
         return f"SELECT {nothing} WHERE 1 = 0"
     first, *others = rows
     head = ", ".join(
-        f"CAST({quote(value)} AS {types[kind]}) AS {name}" for value, (name, kind) in zip(first, named, strict=True)
+        f"CAST({quote(value)} AS {types[kind]}) AS {name}"
+        for value, (name, kind) in zip(first, named, strict=True)
     )
     tail = [
-        "SELECT " + ", ".join(f"CAST({quote(value)} AS {types[kind]})" for value, (_, kind) in zip(row, named, strict=True))
+        "SELECT "
+        + ", ".join(
+            f"CAST({quote(value)} AS {types[kind]})" for value, (_, kind) in zip(row, named, strict=True)
+        )
         for row in others
     ]
     return " UNION ALL ".join([f"SELECT {head}", *tail])

@@ -20,6 +20,7 @@ from goldnode.fleet.rollout.controller import ControllerParts
 from goldnode.fleet.rollout.document import RolloutError, RolloutFile
 from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains, no_tests
 from goldnode.fleet.rollout.duties import ControllerDuties
+from goldnode.fleet.rollout.floors import stored_moves
 from goldnode.fleet.rollout.follow import FollowReader, FollowWorker
 from goldnode.fleet.rollout.parts import NodeReader, NodeWorker
 from goldnode.fleet.rollout.push import Push, PushReader, PushSettings
@@ -67,7 +68,9 @@ def parts(
         worker,
         scheduler=schedulers,
         nodes=nodes,
-        requirements=RequirementEvaluator(file.settings, sources(load_site())),
+        requirements=RequirementEvaluator(
+            file.settings, sources(load_site()), moved=lambda: stored_moves(store, file.settings)
+        ),
         written=duties,
         closed=duties.close,
     )
