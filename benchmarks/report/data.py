@@ -2,6 +2,7 @@
 
 Parsing 10,000 captures is the benchmark of the ingest; here only the files matter. Simulated.
 """
+# ruff: noqa: S608  # names and times of this file alone
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ _DRIFT = {
 }
 
 
-def make(directory: Path, nodes: int = 10_000, times: tuple[timedelta, ...] = (timedelta(hours=1), timedelta(days=7, hours=2))) -> None:
+def make(
+    directory: Path,
+    nodes: int = 10_000,
+    times: tuple[timedelta, ...] = (timedelta(hours=1), timedelta(days=7, hours=2)),
+) -> None:
     """Write the captures of `nodes` nodes for these ages."""
     with tempfile.TemporaryDirectory() as folder:
         seed = Path(folder)
@@ -39,7 +44,9 @@ def make(directory: Path, nodes: int = 10_000, times: tuple[timedelta, ...] = (t
             _day(connection, seed, directory, nodes, NOW - age)
 
 
-def _day(connection: duckdb.DuckDBPyConnection, seed: Path, directory: Path, nodes: int, time: datetime) -> None:
+def _day(
+    connection: duckdb.DuckDBPyConnection, seed: Path, directory: Path, nodes: int, time: datetime
+) -> None:
     stamp = f"TIMESTAMP_MS '{time:%Y-%m-%d %H:%M:%S}'"
     earlier = "true" if NOW - time > timedelta(days=6) else "false"
     present = f"(SELECT range AS n, {_NAME.replace('n)', 'range)')} AS node FROM range({nodes}) WHERE {earlier} OR range % 50 <> 11)"
@@ -47,12 +54,12 @@ def _day(connection: duckdb.DuckDBPyConnection, seed: Path, directory: Path, nod
     selects = {
         NODES: f"""SELECT p.node, {stamp} AS time, printf('ring%04d', n // 8) AS cohort, {stamp} AS received,
             printf('boot-%d', n) AS boot_id, 3600.0 AS uptime, true AS simulated,
-            CASE WHEN {odd['driver']} THEN 'drain' ELSE 'healthy' END AS status, class_digest, lock_digest, engine, source
+            CASE WHEN {odd["driver"]} THEN 'drain' ELSE 'healthy' END AS status, class_digest, lock_digest, engine, source
             FROM {present} p, seed""",
         FACTS: f"""SELECT p.node, {stamp} AS time,
             CASE WHEN starts_with(item, 'GPU-') THEN printf('GPU-%08x', n) || substr(item, 13) ELSE item END AS item, key,
-            CASE WHEN key = 'driver.loaded' AND {odd['driver']} THEN '570.86.15'
-                 WHEN key = 'network.mtu' AND {odd['network']} THEN '1500'
+            CASE WHEN key = 'driver.loaded' AND {odd["driver"]} THEN '570.86.15'
+                 WHEN key = 'network.mtu' AND {odd["network"]} THEN '1500'
                  WHEN key IN ('gpu.uuid', 'gpu.serial') THEN printf('GPU-%08x', n) || substr(item, 13)
                  WHEN starts_with(key, 'identity.') AND key IN ('identity.hostname', 'identity.machine_id', 'identity.boot_id',
                     'identity.boot_identity', 'identity.product.serial') THEN p.node ELSE value END AS value, fault
@@ -62,15 +69,21 @@ def _day(connection: duckdb.DuckDBPyConnection, seed: Path, directory: Path, nod
             CASE WHEN key = 'gpu.temperature.gpu_c' THEN 30.0 + (n * 7 + ascii(right(item, 1))) % 40 ELSE value END AS value
             FROM seed, {present} p ORDER BY key, item, p.node""",
         DIGESTS: f"""SELECT p.node, {stamp} AS time, section,
-            CASE WHEN section = 'driver' AND {odd['driver']} THEN 'a'
-                 WHEN section = 'network' AND {odd['network']} THEN 'b' ELSE digest END AS digest
+            CASE WHEN section = 'driver' AND {odd["driver"]} THEN 'a'
+                 WHEN section = 'network' AND {odd["network"]} THEN 'b' ELSE digest END AS digest
             FROM {present} p, seed""",
         FINDINGS: f"""SELECT p.node, {stamp} AS time, 'driver.loaded' AS id, 'mismatch' AS outcome, 'drain' AS severity,
             'driver' AS domain, NULL::VARCHAR AS subject, '580.95.05' AS expected, '570.86.15' AS got
-            FROM {present} p WHERE {odd['driver']}""",
+            FROM {present} p WHERE {odd["driver"]}""",
     }
     for table, select in selects.items():
-        file = directory / table / "class=h100" / f"day={time:%Y-%m-%d}" / f"part-{time:%Y%m%d%H%M%S}{'0' * 10}.parquet"
+        file = (
+            directory
+            / table
+            / "class=h100"
+            / f"day={time:%Y-%m-%d}"
+            / f"part-{time:%Y%m%d%H%M%S}{'0' * 10}.parquet"
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         seeds = next(iter((seed / table).glob("*/*/*.parquet")))
         with_seed = f"WITH seed AS (SELECT * FROM read_parquet('{seeds}', hive_partitioning=false))"

@@ -10,6 +10,7 @@ import click
 
 from goldnode.commands.fleet_common import STORE, key_file, opened
 from goldnode.commands.output import emit, options, reports
+from goldnode.core import extras
 from goldnode.core.site import load_site
 
 _PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -58,6 +59,13 @@ def nodes(file: Path, where: str | None, form: str) -> None:
         help="Authority of the certificates of nodes: a node may then ask only for itself.",
     ),
     click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIRECTORY",
+        show_default="$GOLDNODE_FLEET_DATA, else the site file's fleet.data",
+        help="Accept captures of nodes, and write them to the fleet's data here.",
+    ),
+    click.option(
         "--plain-http",
         "plain",
         is_flag=True,
@@ -71,6 +79,9 @@ def serve(where: str | None, **given: Any) -> None:
     Any number of services may share one store. The service stops on SIGTERM, after the requests in progress.
     """
     site = load_site()
+    given["data"] = given["data"] or site.declared_fleet_data()
+    if given["data"]:
+        extras.require("report")
     with opened(where, create=True) as store:
         from goldnode.fleet.service.server import Listen
         from goldnode.fleet.service.server import serve as run

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from goldnode.canary.suite import CanaryFile
 from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
@@ -24,6 +25,7 @@ from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.plan import PlanDocument
@@ -37,6 +39,7 @@ from goldnode.images.matrix import MatrixFile
 
 WRITTEN: Mapping[str, type[BaseModel]] = {
     **FILES,
+    "canary-jobs": CanaryFile,
     "derive": DeriveFile,
     "disks": DefinitionFile,
     "images": MatrixFile,
@@ -52,6 +55,8 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "dual": DualDocument,
     "dual-record": DualRecordDocument,
     "error": ErrorDocument,
+    "fleet-diff": FleetDiffDocument,
+    "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,
     "gate": GateDocument,
     "plan": PlanDocument,

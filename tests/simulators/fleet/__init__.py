@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from tests.unit.node.captures import healthy
 
 from goldnode.fleet.ingest.report import Origin, parse
+from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS, PartName
 from goldnode.fleet.ingest.write import writer
 
 Json = dict[str, Any]
 Change = Callable[[Json], None]
 NOW = datetime(2026, 11, 26, 8, 0, tzinfo=UTC)
+ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
 FIRST_ID = 1000
+
+
+@cache
+def _healthy(gpus: int) -> bytes:
+    return pickle.dumps(healthy(gpus))
 
 
 def capture(number: int, time: datetime, gpus: int = 8) -> Json:
     """Return the capture of a healthy node, with identities of its own."""
-    found = healthy(gpus)
+    found: Json = pickle.loads(_healthy(gpus))  # noqa: S301 made above
     found["time"] = f"{time:%Y-%m-%dT%H:%M:%SZ}"
     found["simulated"] = True
     found["gpu_count"] = gpus
@@ -84,18 +95,18 @@ class SyntheticNode:
     cohort: str | None = None
     changes: list[tuple[datetime, Change]] = field(default_factory=list)
     findings: list[tuple[datetime, Json]] = field(default_factory=list)
-    status: str | None = None  # instead of that of the findings
+    judged: bool = True
 
     @property
     def name(self) -> str:
         """Return the name of the node."""
         return f"node{self.number:04}"
 
-    def change(self, change: Change, since: datetime = datetime.min.replace(tzinfo=UTC)) -> None:
+    def change(self, change: Change, since: datetime = ALWAYS) -> None:
         """Apply a change to all captures from a time on."""
         self.changes.append((since, change))
 
-    def find(self, row: Json, since: datetime = datetime.min.replace(tzinfo=UTC)) -> None:
+    def find(self, row: Json, since: datetime = ALWAYS) -> None:
         """Add a finding to all verdicts from a time on."""
         self.findings.append((since, row))
 
@@ -107,15 +118,13 @@ class SyntheticNode:
             if time >= since:
                 change(found)
         judged = verdict(self.class_, time, (row for since, row in self.findings if time >= since))
-        if self.status:
-            judged["status"] = self.status
         return {
             "schema": "goldnode.node-report/1",
             "node": self.name,
             "class": self.class_,
             "cohort": self.cohort,
             "capture": found,
-            "verdict": judged,
+            "verdict": judged if self.judged else None,
         }
 
 
@@ -137,10 +146,11 @@ def store(
     """Ingest one report of each node for each time, received a minute later; return the directory."""
     fixed = list(nodes)
     for time in times:
-        with writer(directory) as parts:
+        arrived = (received or {}).get(time, time + timedelta(minutes=1))
+        with writer(directory, arrived) as parts:
             for node in fixed:
-                origin = Origin("directory", (received or {}).get(time, time + timedelta(minutes=1)))
-                parts.add(parse(json.dumps(node.report(time, gpus)).encode(), origin))
+                origin = Origin("directory")
+                parts.add(parse(json.dumps(node.report(time, gpus)).encode(), origin, arrived))
     return directory
 
 
@@ -160,4 +170,51 @@ def put(path: str, value: Any) -> Change:
             else:
                 place[key] = copy.deepcopy(value)
 
-    return lambda capture: change(capture, path.replace("//", "\0").split("/"))
+    return lambda capture: change(capture, path.split("/"))
+
+
+def numbers(
+    directory: Path,
+    series: Iterable[tuple[str, datetime, str, str, float]],
+    class_: str = "h100",
+    boots: Mapping[tuple[str, datetime], str] | None = None,
+) -> Path:
+    """Write rows of numbers as the ingest does, without captures: node, time, item, key, value.
+
+    Each node and time also gets a row of `nodes`, so that views know the capture; `boots` has other boots than b1.
+    """
+    rows: dict[str, list[tuple[str, datetime, str, str, float]]] = {}
+    for row in series:
+        rows.setdefault(f"{row[1]:%Y-%m-%d}", []).append(row)
+    for day, found in rows.items():
+        captures = sorted({(row[0], row[1]) for row in found})
+        columns = {
+            NODES: [
+                {
+                    "node": node,
+                    "time": time,
+                    "received": time,
+                    "boot_id": (boots or {}).get((node, time), "b1"),
+                    "simulated": True,
+                    "status": "healthy",
+                    "source": "directory",
+                }
+                for node, time in captures
+            ],
+            NUMBERS: [dict(zip(("node", "time", "item", "key", "value"), row, strict=True)) for row in found],
+            FACTS: [],
+            FINDINGS: [],
+            DIGESTS: [],
+        }
+        for table, content in columns.items():
+            file = PartName(class_, day, "0" * 24).file(directory, table)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            plain = [
+                {
+                    key: value.replace(tzinfo=None) if isinstance(value, datetime) else value
+                    for key, value in row.items()
+                }
+                for row in content
+            ]
+            pq.write_table(pa.Table.from_pylist(plain, SCHEMAS[table]), file)
+    return directory

@@ -1,13 +1,8 @@
-"""Reports in files: captures, verdicts beside them, and the inbox of the data directory.
-
-The inbox holds what Ansible and the service have received and no ingest has stored yet, each file complete.
-"""
+"""Reports in files: captures, verdicts beside them, and the inbox of the data directory."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -17,14 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.core.files import replace_file
+from goldnode.fleet.ingest.inbox import INBOX
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.report import LARGEST, REPORT, VERDICT, Origin, attached, load, parse, too_large
+from goldnode.fleet.ingest.report import (
+    INBOX_SOURCE,
+    LARGEST,
+    VERDICT,
+    Origin,
+    attached,
+    load,
+    parse,
+    too_large,
+)
 from goldnode.fleet.ingest.tables import PartName
 from goldnode.fleet.ingest.write import writer
 
-INBOX = "inbox"
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
+_MOST_REFUSED = 1_000  # files in it
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,12 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     """
     now = now or datetime.now(UTC)
     inbox = not request.sources
+    origin = Origin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
     result, done = IngestResult(), []
     with writer(request.data, request.received) as out:
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
-                report = attached(
-                    parse(read(file), Origin(class_=request.class_), now), _verdict(file), file.name
-                )
+                report = attached(parse(read(file), origin, now), _verdict(file), file.name)
                 added = out.add(report)
             except RefusedReportError as problem:
                 result.refused.append(Refusal(file, problem.message, problem.remedy))
@@ -85,12 +88,19 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
 
 
 def _empty(data: Path, done: list[Path], refused: list[Refusal]) -> None:
+    """Remove what is stored from the inbox, and move what is refused. Of that, the newest files are left."""
     for file in done:
         file.unlink(missing_ok=True)
+    if not refused:
+        return
+    aside = data / REFUSED
+    aside.mkdir(exist_ok=True)
     for refusal in refused:
-        (data / REFUSED).mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            refusal.file.replace(data / REFUSED / refusal.file.name)
+            refusal.file.replace(aside / refusal.file.name)
+    found = sorted(aside.iterdir(), key=lambda file: (file.stat().st_mtime, file.name))
+    for file in found[:-_MOST_REFUSED]:
+        file.unlink(missing_ok=True)
 
 
 def _files(sources: tuple[Path, ...], inbox: bool) -> Iterator[Path]:
@@ -146,12 +156,3 @@ def read(file: Path) -> bytes:
         if found.st_size > LARGEST:
             raise too_large()
         return opened.read(LARGEST + 1)
-
-
-def put(data: Path, report: Mapping[str, Any]) -> Path:
-    """Write a report into the inbox, whole or not at all. The same report has the same name."""
-    content = json.dumps({"schema": REPORT, **report}, separators=(",", ":"), sort_keys=True).encode()
-    file = data / INBOX / f"{hashlib.sha256(content).hexdigest()[:32]}.json"
-    if not file.exists():
-        replace_file(file, content)
-    return file

@@ -14,13 +14,17 @@ from pydantic_core import from_json
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.tables import NO_CLASS, is_class
 from goldnode.fleet.ingest.text import clean
+from goldnode.node.reporting import BIGGEST
+from goldnode.node.reporting import SCHEMA as REPORT
 
-LARGEST = 4 << 20  # bytes of a report; a capture of an 8-way node has 0.1 MB
+LARGEST = BIGGEST  # bytes of a report; a capture of an 8-way node has 0.1 MB
 _MOST_ELEMENTS = 200_000  # commas, which bounds the memory of the parsed document
 AHEAD = timedelta(minutes=10)  # a clock of a node may be this much ahead of the controller's
 EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)  # a clock without a battery starts before
-CAPTURE, VERDICT, REPORT = "goldnode.capture/1", "goldnode.verdict/1", "goldnode.node-report/1"
+CAPTURE, VERDICT = "goldnode.capture/1", "goldnode.verdict/1"
 STATUSES = ("healthy", "degraded", "drain", "could_not_check", "not_this_class")
+SOURCES = ("ansible", "http")  # beside `directory`
+INBOX_SOURCE = "inbox"
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -29,7 +33,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 class Origin:
     """Where a report comes from, and the values that only the controller knows."""
 
-    source: str = "directory"  # or ansible, http
+    source: str = "directory"  # or one of SOURCES; INBOX_SOURCE: as the report names it
     node: str | None = None
     class_: str | None = None
     cohort: str | None = None
@@ -154,7 +158,9 @@ def _named(document: Mapping[str, Any], origin: Origin) -> Origin:
         if value is not None and (not isinstance(value, str) or len(value) > 255):
             raise RefusedReportError(f"its {key} is not a text", remedy=_RECORD)
         found[name] = getattr(origin, name) or (clean(value) if value else None)
-    return Origin(origin.source, **found)
+    # Only what this program has put into the inbox may name another source than the directory.
+    source = document.get("source") if origin.source == INBOX_SOURCE else None
+    return Origin(source if source in SOURCES else origin.source, **found)
 
 
 def _node(name: Any) -> str:

@@ -59,7 +59,7 @@ def causes(declared: Iterable[_Row], majority: Iterable[_Row], changed: Iterable
         named.setdefault((cause.class_, cause.topic), set()).update(cause.nodes)
     found += _majority(majority, found, named)
     _mark_new(found, changed)
-    found = _below_class(found)
+    found = _below_others(found)
     found.sort(key=_rank)
     return [_finished(cause) for cause in found]
 
@@ -122,17 +122,43 @@ def _mark_new(found: Iterable[_OpenCause], changed: Iterable[_Row]) -> None:
             cause.evidence.append("last_week")
 
 
-def _below_class(found: list[_OpenCause]) -> list[_OpenCause]:
-    """Return the causes without those that another class document explains: they are on exactly its nodes."""
-    tops = [cause for cause in found if cause.topic == "class"]
+# Differences from the majority that another cause explains, on the same nodes: its topic -> their topics.
+# A GPU that is gone takes its PCI function, its device node and its place in the topology with it.
+_EXPLAINED = {
+    "GPU count": frozenset(
+        {"PCIe", "NUMA", "device nodes", "NVLink", "NVSwitch", "CDI", "GPU place", "fabric"}
+    ),
+    "driver": frozenset({"kernel modules", "fabric manager", "CDI"}),
+    "kernel": frozenset({"kernel modules"}),
+}
+
+
+def _below_others(found: list[_OpenCause]) -> list[_OpenCause]:
+    """Return the causes without those that another one explains, which names them."""
     result = []
     for cause in found:
-        top = next((one for one in tops if one.class_ == cause.class_ and one.nodes == cause.nodes), None)
-        if top is None or top is cause or "declared" in cause.evidence:
+        top = (
+            None
+            if "declared" in cause.evidence
+            else next((one for one in found if _explains(one, cause)), None)
+        )
+        if top is None:
             result.append(cause)
-        else:
+        elif cause.topic not in top.also:
             top.also.append(cause.topic)
     return result
+
+
+def _explains(top: _OpenCause, cause: _OpenCause) -> bool:
+    if top is cause or top.class_ != cause.class_:
+        return False
+    if top.topic == "class":  # another class document: whatever differs on exactly its nodes
+        return cause.nodes == top.nodes and cause.topic != "class"
+    if cause.topic not in _EXPLAINED.get(top.topic, ()):
+        return False
+    if top.topic == "GPU count":
+        return cause.nodes <= top.nodes and any(change.got is None for change in cause.changes)
+    return cause.nodes == top.nodes
 
 
 def _rank(cause: _OpenCause) -> tuple[Any, ...]:

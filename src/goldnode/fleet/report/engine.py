@@ -1,4 +1,5 @@
 """The views in DuckDB."""
+# ruff: noqa: S608  # names of tables and files, quoted; nothing that a request gives
 
 from __future__ import annotations
 
@@ -54,6 +55,11 @@ def opened(
     try:
         connection.execute(f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'")
         connection.execute(frame.prelude("duckdb"))
+        # Read-only shells may open these files alone.
+        connection.execute("CREATE TABLE report_files (file VARCHAR)")
+        connection.executemany(
+            "INSERT INTO report_files VALUES (?)", [[str(one)] for each in files.values() for one in each]
+        )
         for table in (FACTS, NUMBERS, FINDINGS, "digests"):
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
         captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
@@ -75,7 +81,7 @@ def keys_of(connection: duckdb.DuckDBPyConnection) -> ReportKeys:
     """Return the keys and findings that the files have."""
 
     def column(name: str, table: str) -> list[str]:
-        return [row[0] for row in connection.execute(f"SELECT DISTINCT {name} FROM {table}").fetchall()]  # noqa: S608
+        return [row[0] for row in connection.execute(f"SELECT DISTINCT {name} FROM {table}").fetchall()]
 
     return ReportKeys(column("key", FACTS), column("key", NUMBERS), column("id", FINDINGS))
 
@@ -88,13 +94,18 @@ def _create(connection: duckdb.DuckDBPyConnection, view: ReportView) -> None:
         connection.execute(f"CREATE {kind} {view.name} AS {view.text}")
     except duckdb.Error as problem:
         raise GoldnodeError(
-            f"DuckDB refuses the view {view.name}: {problem}",
+            f"DuckDB refuses the view {view.name}: {first_line(problem)}",
             remedy=f"correct {view.file}; `goldnode fleet sql` shows the tables that views can use",
         ) from None
 
 
 def rows(connection: duckdb.DuckDBPyConnection, view: str) -> list[dict[str, Any]]:
     """Return the rows of a view, in the order of their values."""
-    found = connection.execute(f"SELECT * FROM {view} ORDER BY ALL")  # noqa: S608
+    found = connection.execute(f"SELECT * FROM {view} ORDER BY ALL")
     names = [column[0] for column in found.description or ()]
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def first_line(problem: Exception) -> str:
+    """Return DuckDB's reason, without the excerpt of the statement."""
+    return str(problem).partition("\n")[0]

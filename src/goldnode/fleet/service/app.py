@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 from starlette.applications import Starlette
@@ -43,6 +43,9 @@ from goldnode.fleet.store.errors import (
 )
 from goldnode.fleet.store.grants import GivenBack, Leave, LeaveRequest
 from goldnode.fleet.store.status import measured
+
+if TYPE_CHECKING:
+    from goldnode.fleet.service.captures import CaptureReceiver
 
 LOGGER = logging.getLogger("goldnode.fleet")
 _BODY = 64 * 1024  # bytes
@@ -71,6 +74,7 @@ class ServiceSettings:
 
     certificates: bool = False
     signing_key: Path | None = None
+    data: Path | None = None  # of captures; None: they are not accepted
     clock: Callable[[], float] = time.time
     tick: float = _TICK
 
@@ -91,11 +95,21 @@ class LockService:
         self.counters = ServiceCounters()
         self.writer = BatchWriter(store)
         self._sealed_at = 0.0
+        self.captures: CaptureReceiver | None = None
+        if settings.data is not None:
+            # An installation without the extra `report` serves without captures.
+            from goldnode.fleet.service.captures import CaptureReceiver, CaptureSettings
+
+            self.captures = CaptureReceiver(
+                CaptureSettings(settings.data, settings.certificates, settings.clock)
+            )
 
     def app(self) -> Starlette:
         """Return the application."""
+        captures = [Route("/v1/captures", self.received, methods=["POST"])] if self.captures else []
         return Starlette(
             routes=[
+                *captures,
                 Route("/v1/pre-reboot", self.pre_reboot, methods=["POST"]),
                 Route("/v1/steady-state", self.steady_state, methods=["POST"]),
                 Route("/v1/report", self.report, methods=["POST"]),
@@ -117,6 +131,15 @@ class LockService:
     async def report(self, request: Request) -> Response:
         """Record what a node reports about itself. It changes no leave."""
         return await self._answer(request, self._observe)
+
+    async def received(self, request: Request) -> Response:
+        """Take the capture and verdict of a node."""
+        assert self.captures is not None  # noqa: S101 - the route exists only then
+        began = time.monotonic()
+        response = await self.captures.receive(request)
+        kind = "" if response.status_code == 202 else "refused"
+        self.counters.count(request.url.path, response.status_code, kind, time.monotonic() - began)
+        return response
 
     async def health(self, request: Request) -> Response:
         """Answer 200 if the store can be read, and 503 if it cannot."""
@@ -220,6 +243,8 @@ class LockService:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(self.writer.run()), asyncio.create_task(self._background())]
+        if self.captures:
+            tasks.append(asyncio.create_task(self.captures.run()))
         try:
             yield
         finally:

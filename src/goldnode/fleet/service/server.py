@@ -30,6 +30,7 @@ class Listen:
     key: Path | None = None
     client_ca: Path | None = None
     plain: bool = False  # HTTP without TLS on another address than the loopback
+    data: Path | None = None  # directory of captures; None: they are not accepted
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -73,7 +74,7 @@ def serve(store: StoreDatabase, listen: Listen, signing_key: Path | None = None)
 
 def server(store: StoreDatabase, listen: Listen, signing_key: Path | None = None) -> uvicorn.Server:
     """Return the server, not started."""
-    settings = ServiceSettings(certificates=listen.client_ca is not None, signing_key=signing_key)
+    settings = ServiceSettings(listen.client_ca is not None, signing_key, listen.data)
     config = uvicorn.Config(
         LockService(store, settings).app(),
         host=listen.host,

@@ -1,5 +1,5 @@
 -- Slow nodes: the bound of the median of the last captures is worse than the floor of class and platform.
--- The floor is the median of the nodes, less the greater of the margin and of 3 robust standard deviations.
+-- The floor is the median of the nodes, less the greater of the margin and of `sigmas` robust standard deviations.
 -- With fewer captures than `bounds` has rows for, no node is named.
 WITH ordered AS (
     SELECT
@@ -58,10 +58,10 @@ SELECT
     abs(m.bound) AS bound,
     abs(c.value) AS centre,
     p.sigma AS sigma,
-    abs(c.value - greatest(m.margin * abs(c.value), 3 * p.sigma)) AS floor_value,
+    abs(c.value - greatest(m.margin * abs(c.value), s.sigmas * p.sigma)) AS floor_value,
     c.nodes AS nodes
 FROM medians AS m
 INNER JOIN centres AS c ON c.class = m.class AND c.platform = m.platform AND c.key = m.key
 INNER JOIN spreads AS p ON p.class = m.class AND p.platform = m.platform AND p.key = m.key
 CROSS JOIN settings AS s
-WHERE c.nodes >= s.min_nodes AND m.bound < c.value - greatest(m.margin * abs(c.value), 3 * p.sigma)
+WHERE c.nodes >= s.min_nodes AND m.bound < c.value - greatest(m.margin * abs(c.value), s.sigmas * p.sigma)

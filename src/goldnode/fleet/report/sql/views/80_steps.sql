@@ -12,7 +12,8 @@ WITH points AS (
         lag(n.value) OVER (PARTITION BY n.node, n.item, n.key ORDER BY c.seconds) AS old_value,
         lag(c.seconds) OVER (PARTITION BY n.node, n.item, n.key ORDER BY c.seconds) AS old_seconds,
         lag(c.boot_id) OVER (PARTITION BY n.node, n.item, n.key ORDER BY c.seconds) AS old_boot_id,
-        row_number() OVER (PARTITION BY n.node, n.item, n.key ORDER BY c.seconds) AS place
+        row_number() OVER (PARTITION BY n.node, n.item, n.key ORDER BY c.seconds) AS place,
+        count(*) OVER (PARTITION BY n.node, n.item, n.key) AS captures
     FROM numbers AS n
     INNER JOIN growing AS g ON g.node = n.node AND g.item = n.item AND g.key = n.key
     INNER JOIN rates AS r ON r.key = n.key
@@ -21,7 +22,7 @@ WITH points AS (
     WHERE c.seconds >= s.trend_s
 )
 
-SELECT node, item, key, seconds, (seconds - old_seconds) / 3600.0 AS hours, value - old_value AS growth
+SELECT node, item, key, captures, seconds, (seconds - old_seconds) / 3600.0 AS hours, value - old_value AS growth
 FROM points
 WHERE
     place > 1

@@ -1,9 +1,10 @@
 -- Counters that grow steadily: the Theil-Sen slope an hour over the steps of the window, from the rate's limit on.
+-- A counter that begins anew at more than 4 of 10 captures has no slope.
 WITH candidates AS (
     SELECT node, item, key
     FROM steps
     GROUP BY node, item, key
-    HAVING sum(growth) > 0 AND count(*) >= 5
+    HAVING sum(growth) > 0 AND count(*) >= 5 AND count(*) >= 0.6 * (max(captures) - 1)
 ),
 
 sums AS (

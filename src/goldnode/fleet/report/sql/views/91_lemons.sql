@@ -30,7 +30,9 @@ SELECT
     c.kinds AS kinds,
     c.xids AS xids,
     coalesce(b.boots, 0) AS boots,
-    2.0 * c.faults + 1.0 * c.drains + 2.0 * c.repeats + 0.5 * c.kinds + 0.5 * c.xids + 0.25 * coalesce(b.boots, 0) AS score
+    CAST(
+        2 * c.faults + c.drains + 2 * c.repeats + 0.5 * c.kinds + 0.5 * c.xids + 0.25 * coalesce(b.boots, 0) AS DOUBLE
+    ) AS score
 FROM counted AS c
 INNER JOIN latest AS l ON l.node = c.node
 LEFT JOIN boots AS b ON b.node = c.node

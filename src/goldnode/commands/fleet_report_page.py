@@ -1,0 +1,212 @@
+"""The report on a fleet as one HTML page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from goldnode.commands.output import html_page
+from goldnode.documents import fleet_report as doc
+from goldnode.fleet.report.causes import nodes_of
+
+LIMIT = 300  # rows of a table of the page; the list of nodes has all
+# States from the worst to the best, with their words and the tag of page.css. Further statuses of a verdict have none.
+STATES = {
+    "drain": ("drain", "block"),
+    "not_this_class": ("not this class", "block"),
+    "degraded": ("degraded", "warn"),
+    "could_not_check": ("could not check", "unknown"),
+    "no_verdict": ("no verdict", "unknown"),
+    "stale": ("stale: not known", "unknown"),
+    "silent": ("silent: not known", "unknown"),
+    "not_reported": ("not reported", "unknown"),
+    "healthy": ("healthy", "ok"),
+}
+_EVIDENCE = {"declared": "declared", "majority": "majority", "last_week": "new"}
+
+
+@dataclass(frozen=True)
+class _AwayNodes:
+    state: str
+    class_: str
+    nodes: doc.ReportNodes
+
+
+def html(found: doc.FleetReportDocument) -> str:
+    """Return the page: no network, all of the report in it."""
+    totals = totals_of(found)
+    return html_page(
+        "fleet_report.html.j2",
+        found=found,
+        limit=LIMIT,
+        hours=f"{found.stale_after_hours:g}",
+        totals={state: number for state, number in totals.items() if number},
+        away=_away(found),
+        words=words,
+        figure=figure,
+        evidence=evidence,
+        data=_script(_data(found)),
+    )
+
+
+def totals_of(found: doc.FleetReportDocument) -> dict[str, int]:
+    """Return the number of nodes in each state, the worst first."""
+    counts = [(str(state), number) for one in found.classes for state, number in one.states.items()]
+    return {state: sum(number for name, number in counts if name == state) for state in STATES}
+
+
+def words(state: str) -> str:
+    """Return a state in words."""
+    return STATES[state][0] if state in STATES else state
+
+
+def figure(value: float) -> str:
+    """Return a number with four digits."""
+    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
+
+
+def evidence(cause: doc.ReportCause) -> str:
+    """Return how a cause was seen, and the share of the majority."""
+    shown = [_EVIDENCE[one] for one in cause.evidence]
+    if cause.share is not None and cause.of is not None and "majority" in cause.evidence:
+        shown[cause.evidence.index("majority")] += f" ({cause.share:.1%} of {cause.of})"
+    return ", ".join(shown)
+
+
+def _away(found: doc.FleetReportDocument) -> list[_AwayNodes]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node in found.not_known:
+        groups.setdefault((node.state, node.class_), []).append(node.node)
+    return [_AwayNodes(*key, nodes_of(names)) for key, names in sorted(groups.items())]
+
+
+def _script(content: dict[str, Any]) -> Markup:
+    """Return JSON for a script element: no text in it can end the element, or be markup."""
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    for one in "<>&\u2028\u2029":
+        text = text.replace(one, f"\\u{ord(one):04x}")
+    return Markup(text)  # noqa: S704 the characters of markup are escaped above
+
+
+class _Places:
+    """Texts, each with a number."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self.places = {text: place for place, text in enumerate(texts)}
+
+    def __getitem__(self, text: str) -> int:
+        return self.places.setdefault(text, len(self.places))
+
+
+def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
+    """Return what the script of the page reads; fleet_report.js describes it."""
+    states, classes, cohorts, statuses = _Places(STATES), _Places(), _Places(), _Places(STATES)
+    index = {node.node: place for place, node in enumerate(found.nodes)}
+    nodes = [
+        [
+            node.node,
+            states[node.state],
+            classes[node.class_],
+            None if not node.cohort else cohorts[node.cohort],
+            _seconds(node.at),
+            [[_seconds(e.at), statuses[e.status], int(e.booted), int(e.class_changed)] for e in node.history],
+        ]
+        for node in found.nodes
+    ]
+    days = [
+        [_seconds(f"{day.day}T00:00:00Z"), status, number]
+        for day in found.days
+        for status, number in day.states.items()
+    ]
+    return {
+        "at": _seconds(found.at),
+        "compared": found.compared,
+        "order": list(STATES),
+        "words": {state: one[0] for state, one in STATES.items()},
+        "tags": {state: one[1] for state, one in STATES.items()},
+        "states": list(states.places),
+        "classes": list(classes.places),
+        "cohorts": list(cohorts.places),
+        "statuses": list(statuses.places),
+        "nodes": nodes,
+        "causes": [
+            {
+                "topic": one.topic,
+                "evidence": evidence(one),
+                "changes": _changes(one.changes),
+                "nodes": _ranges(one.nodes, index),
+            }
+            for one in found.causes
+        ],
+        "changed": [
+            {"topic": one.topic, "changes": _changes(one.changes), "nodes": _ranges(one.nodes, index)}
+            for one in found.changed
+        ],
+        "mixed": [
+            {
+                "text": f"{one.group}: {one.key} is {value.value} on {value.nodes.count} nodes",
+                "nodes": _ranges(value.nodes, index),
+            }
+            for one in found.mixed
+            for value in one.values
+        ],
+        "lines": _lines(found, index),
+        "days": days,
+    }
+
+
+def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, list[str]]:
+    """Return the sentences on single nodes, by the place of the node."""
+    result: dict[int, list[str]] = {}
+    for slow in found.slow:
+        result.setdefault(index[slow.node], []).append(slow_line(slow))
+    for trend in found.trends:
+        result.setdefault(index[trend.node], []).append(trend_line(trend))
+    for lemon in found.lemons:
+        result.setdefault(index[lemon.node], []).append(lemon_line(lemon))
+    return result
+
+
+def slow_line(one: doc.ReportSlow) -> str:
+    """Return a slow metric in one sentence."""
+    part = f" of {one.part}" if one.part else ""
+    return (
+        f"{one.metric}{part}: median {figure(one.median)} of {one.samples} samples, 99 % bound {figure(one.bound)}, "
+        f"floor {figure(one.floor)}; usual {figure(one.usual)} on {one.nodes} nodes"
+    )
+
+
+def trend_line(one: doc.ReportTrend) -> str:
+    """Return a trend in one sentence."""
+    part = f" of {one.part}" if one.part else ""
+    return f"{one.counter}{part} grows by {figure(one.an_hour)} an hour: {figure(one.growth)} in {figure(one.hours)} hours"
+
+
+def lemon_line(one: doc.ReportLemon) -> str:
+    """Return the score of a repeat offender in one sentence."""
+    parts = ", ".join(f"{number} {name}" for name, number in one.parts.items() if number)
+    return f"repeat offender with score {figure(one.score)}: {parts}"
+
+
+def _seconds(moment: str | None) -> int | None:
+    return None if moment is None else int(datetime.fromisoformat(moment).timestamp())
+
+
+def _changes(items: Sequence[doc.ReportChange]) -> list[list[str | None]]:
+    return [[item.key, item.part, item.expected, item.got] for item in items]
+
+
+def _ranges(nodes: doc.ReportNodes, index: dict[str, int]) -> list[list[int]]:
+    """Return the places of nodes as ranges."""
+    ranges: list[list[int]] = []
+    for place in sorted(index[name] for name in nodes.names if name in index):
+        if ranges and ranges[-1][1] == place - 1:
+            ranges[-1][1] = place
+        else:
+            ranges.append([place, place])
+    return ranges

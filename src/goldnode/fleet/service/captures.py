@@ -1,0 +1,170 @@
+"""Captures over HTTP: `POST /v1/captures` puts the report of a node into the inbox of the fleet's data.
+
+The body is a report (schema goldnode.node-report/1), as `goldnode-node report` prints it. The answer 202 says that
+it is on disk; an ingest in a process of its own stores it within a minute. With certificates, a node may report only
+itself. Needs the extra `report`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from goldnode.fleet.ingest.inbox import INBOX, put
+from goldnode.fleet.ingest.refused import RefusedReportError
+from goldnode.fleet.ingest.report import LARGEST, Origin, parse
+from goldnode.fleet.ingest.rows import Group
+
+LOGGER = logging.getLogger("goldnode.fleet")
+_TOGETHER = 16  # bodies in memory
+_WAITING = 256  # requests that wait for their turn
+_SILENCE = 30.0  # seconds for one body
+_MOST = 100_000  # reports in the inbox; ingest takes 500 a second
+_APART = 10.0  # seconds between two reports of one node
+_PERIOD = 60.0  # seconds between two ingests
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """Where captures go, and whether the certificate of a connection names its node."""
+
+    data: Path
+    certificates: bool = False
+    clock: Callable[[], float] = time.time
+    period: float = _PERIOD
+
+
+@dataclass
+class _Refused(Exception):  # noqa: N818 - an answer, not a failure
+    status: int
+    kind: str
+    value: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class CaptureReceiver:
+    """The endpoint, and the ingest in the background."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self.settings = settings
+        self._turns = asyncio.Semaphore(_TOGETHER)
+        self._waiting = 0
+        self._last: dict[str, float] = {}
+        self._inbox = 0
+
+    async def receive(self, request: Request) -> Response:
+        """Store a report in the inbox, or refuse it with a kind and a reason."""
+        try:
+            node = await self._received(request)
+        except _Refused as problem:
+            content = {"kind": problem.kind, "value": problem.value}
+            return JSONResponse(content, problem.status, headers=problem.headers)
+        except (ClientDisconnect, TimeoutError):
+            return JSONResponse({"kind": "invalid_request", "value": "the body did not arrive"}, 408)
+        return JSONResponse({"node": node}, 202)
+
+    async def _received(self, request: Request) -> str:
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > LARGEST:
+            raise _too_large()
+        if self._waiting >= _WAITING or self._inbox >= _MOST:
+            raise _Refused(503, "busy", "too many reports wait", {"Retry-After": "60"})
+        self._waiting += 1
+        try:
+            async with self._turns:
+                async with asyncio.timeout(_SILENCE):
+                    body = await _body(request)
+                return await asyncio.to_thread(self._accept, body, request.scope["state"].get("peer", ()))
+        finally:
+            self._waiting -= 1
+
+    def _accept(self, body: bytes, peer: Any) -> str:
+        """Put a report into the inbox and return the name of its node. Raise _Refused."""
+        now = self.settings.clock()
+        try:
+            report = parse(body, Origin("http"), datetime.fromtimestamp(now, UTC))
+            Group().add(report)  # what no ingest can store does not reach the disk
+        except RefusedReportError as problem:
+            raise _Refused(422, "refused_report", str(problem)) from None
+        if self.settings.certificates and report.node not in peer:
+            why = f"the certificate of this connection is not for {report.node}"
+            raise _Refused(403, "wrong_node_certificate", why)
+        if now - self._last.get(report.node, 0.0) < _APART:
+            raise _Refused(
+                429, "too_often", f"{report.node} has just reported", {"Retry-After": f"{_APART:.0f}"}
+            )
+        origin = report.origin
+        content: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
+        content["cohort"] = origin.cohort
+        content |= {"capture": report.capture, "verdict": report.verdict}
+        try:
+            put(self.settings.data, report.node, content)
+        except OSError as problem:
+            full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+            LOGGER.error("the inbox of captures cannot be written: %s", problem)
+            raise _Refused(507 if full else 503, "inbox", "the inbox cannot be written") from None
+        if len(self._last) > _MOST:
+            self._last.clear()
+        self._last[report.node] = now
+        self._inbox += 1
+        return report.node
+
+    async def run(self) -> None:
+        """Store the inbox again and again, until the task is cancelled. Failures are logged."""
+        while True:
+            await self.ingest()
+            await asyncio.sleep(self.settings.period)
+
+    async def ingest(self) -> None:
+        """Store what is in the inbox, in another process: it would take seconds from the answers of this one."""
+        self._inbox = await asyncio.to_thread(_count, self.settings.data / INBOX)
+        if not self._inbox:
+            return
+        words = ("-m", "goldnode.cli", "fleet", "ingest", "--data", str(self.settings.data))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            _, errors = await process.communicate()
+        except asyncio.CancelledError:
+            with suppress(ProcessLookupError):
+                process.terminate()  # the next ingest completes it
+            await process.wait()
+            raise
+        for line in errors.decode("utf-8", "replace").splitlines():
+            LOGGER.warning("captures: %s", line)
+        if process.returncode not in (0, 1):
+            LOGGER.error("captures: `goldnode fleet ingest` ended with %s", process.returncode)
+        self._inbox = await asyncio.to_thread(_count, self.settings.data / INBOX)
+
+
+async def _body(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > LARGEST:
+            raise _too_large()
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large() -> _Refused:
+    return _Refused(
+        413, "invalid_request", f"the body is longer than {LARGEST} bytes", {"Connection": "close"}
+    )
+
+
+def _count(inbox: Path) -> int:
+    return sum(1 for _ in inbox.glob("*.json"))

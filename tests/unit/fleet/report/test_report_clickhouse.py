@@ -1,0 +1,132 @@
+"""Every view gives the same rows in DuckDB and in ClickHouse (chdb), over the same files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.simulators.fleet import NOW, finding, fleet, put, store
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.report import clickhouse, engine
+from goldnode.fleet.report.frame import ExpectedNode, ReportSettings, ReportSource, views
+
+HOUR = timedelta(hours=1)
+# Captures of these ages, in hours, of every node that reports.
+AGES = (180, 50, 30, 24, 16, 12, 4, 1)
+NAMES = [view.name for view in views()]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> ReportSource:
+    """A small fleet in which every view has rows."""
+    directory = tmp_path_factory.mktemp("captures")
+    nodes = fleet(12, cohort_size=6)
+    for node in nodes:
+        node.change(
+            lambda capture: capture["storage"].update(
+                paths={"/scratch": {"latency_ms": 1.0, "read_mb_s": 5000.0}}
+            )
+        )
+    for node in nodes[:2]:
+        node.change(put("driver/loaded", "570"), NOW - 35 * HOUR)
+        node.find(finding("driver.loaded", "580", "570", severity="drain"), NOW - 35 * HOUR)
+    for node in nodes[6:]:
+        node.change(put("memory/numa_balancing", True))
+    nodes[2].change(put("gpus/1/uuid", "GPU-other"), NOW - 35 * HOUR)
+    nodes[3].change(lambda capture: capture["storage"]["paths"]["/scratch"].update(read_mb_s=3000.0))
+    nodes[4].change(lambda capture: capture["storage"]["mounts"].clear())
+    nodes[5].find(finding("gpu.vbios", "96", "unread", outcome="could_not_read"))
+    for age in AGES[1:]:
+        nodes[6].change(put("gpus/0/pcie/replay", 2 * (50 - age)), NOW - age * HOUR)
+    for start in (50, 30, 16):
+        fault = finding("gpu.ecc.uncorrected", "0", "3", domain="hardware", severity="drain")
+        nodes[8].findings.append((NOW - start * HOUR, fault))
+    faults = nodes[8].findings
+    for age in AGES:
+        nodes[8].findings = faults if age in (50, 30, 16, 12) else []
+        reporting = nodes[:-1] if age < 180 else nodes
+        store(directory, reporting, [NOW - age * HOUR], gpus=2)
+    return ReportSource(
+        directory,
+        [ExpectedNode("spare1", "h100", "ring09")],
+        [("job7", nodes[0].name), ("job7", nodes[9].name)],
+    )
+
+
+@pytest.fixture(scope="module")
+def settings() -> ReportSettings:
+    return ReportSettings(NOW)
+
+
+@pytest.fixture(scope="module")
+def duckdb_rows(source: ReportSource, settings: ReportSettings) -> dict[str, list[dict[str, Any]]]:
+    with engine.opened(source, settings) as connection:
+        return {name: engine.rows(connection, name) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def session(
+    source: ReportSource, settings: ReportSettings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    session = pytest.importorskip("chdb.session").Session(str(tmp_path_factory.mktemp("clickhouse")))
+    session.query("CREATE DATABASE goldnode")
+    session.query("USE goldnode")
+    with engine.opened(source, settings) as connection:
+        for statement in clickhouse.statements(source, settings, engine.keys_of(connection)):
+            session.query(statement)
+    yield session
+    session.close()
+
+
+def plain(rows: list[dict[str, Any]]) -> list[str]:
+    """Rows with the types of JSON: numbers to nine digits, times to the second, in one order."""
+
+    def value(found: Any) -> Any:
+        if isinstance(found, bool) or found is None or isinstance(found, list):
+            return found
+        if isinstance(found, int | float):
+            return f"{float(found):.9g}"
+        text = str(found)
+        return f"{float(text):.9g}" if text.replace(".", "", 1).isdigit() and "." not in text else text[:19]
+
+    return sorted(json.dumps({key: value(one) for key, one in row.items()}, sort_keys=True) for row in rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_view_has_the_same_rows_in_both_engines(
+    name: str, duckdb_rows: dict[str, list[dict[str, Any]]], session: Any
+) -> None:
+    text = session.query(f"SELECT * FROM {name}", "JSONEachRow").data()  # noqa: S608
+    assert duckdb_rows[name], f"the fleet of this test has nothing for {name}"
+    assert plain([json.loads(line) for line in text.splitlines()]) == plain(duckdb_rows[name])
+
+
+def test_view_of_a_site_can_use_the_others_and_a_wrong_one_is_named(
+    source: ReportSource, tmp_path: Path
+) -> None:
+    (tmp_path / "99_busy.sql").write_text("-- Nodes that work.\nSELECT node FROM latest WHERE known = 1;\n")
+    with engine.opened(source, ReportSettings(NOW), tmp_path) as connection:
+        assert len(engine.rows(connection, "busy")) == 11
+    (tmp_path / "99_busy.sql").write_text("SELECT nothing FROM latest")
+    with (
+        pytest.raises(GoldnodeError, match=r"refuses the view busy.*99_busy\.sql"),
+        engine.opened(source, ReportSettings(NOW), tmp_path),
+    ):
+        pass
+    (tmp_path / "99_busy.sql").rename(tmp_path / "busy.sql")
+    with (
+        pytest.raises(GoldnodeError, match=r"busy\.sql.*99_name\.sql"),
+        engine.opened(source, ReportSettings(NOW), tmp_path),
+    ):
+        pass
+
+
+def test_every_view_says_what_it_holds() -> None:
+    for view in views():
+        assert len(view.about) > 30, view.name
+    assert len(NAMES) == len(set(NAMES))

@@ -1,0 +1,206 @@
+"""One hundred drifts of twenty kinds: each is one cause with its nodes, and nothing else is one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.simulators.fleet import NOW, Change, Json, SyntheticNode, finding, fleet, put, store
+
+from goldnode.documents.fleet_report import FleetReportDocument
+from goldnode.fleet.report.build import report
+from goldnode.fleet.report.frame import ReportSettings, ReportSource
+
+
+def reported(directory: Path) -> FleetReportDocument:
+    return report(ReportSource(directory), ReportSettings(NOW))
+
+
+def lose_gpus(capture: Json, count: int) -> None:
+    """GPUs that are gone leave the bus, the device nodes and the topology."""
+    for _ in range(count):
+        address = capture["gpus"].pop()["address"]
+        capture["gpu_count"] -= 1
+        capture["pci"].pop(address)
+        capture["numa"]["affinity"].pop(address)
+        capture["devices"].pop(f"/dev/nvidia{capture['gpu_count']}")
+
+
+def all_of(*changes: Change) -> Change:
+    def change(capture: Json) -> None:
+        for one in changes:
+            one(capture)
+
+    return change
+
+
+@dataclass(frozen=True)
+class DriftKind:
+    """A kind of drift: the topic of its cause, and the change for a version of its own."""
+
+    topic: str
+    change: Callable[[int], Change]
+    finding: str | None = None
+
+
+KINDS = (
+    DriftKind(
+        "driver",
+        lambda n: all_of(
+            *(put(f"driver/{key}", f"570.{n}") for key in ("loaded", "library", "proc", "reported")),
+            put("gpus/*/gsp_firmware", f"570.{n}"),
+        ),
+        "driver.loaded",
+    ),
+    DriftKind(
+        "kernel",
+        lambda n: all_of(put("os/kernel/running", f"6.1.{n}"), put("os/kernel/installed", [f"6.1.{n}"])),
+        "kernel.running",
+    ),
+    DriftKind("kernel command line", lambda n: put("os/kernel/cmdline", f"ro quiet x={n}")),
+    DriftKind("VBIOS", lambda n: put("gpus/0/vbios", f"96.00.1.{n}")),
+    DriftKind("InfoROM", lambda n: put("gpus/0/inforom/image", f"G520.{n}")),
+    DriftKind("MIG", lambda n: put("gpus/0/mig/instances", [f"{n}g.10gb"])),
+    DriftKind("power limit", lambda n: put("gpus/*/power/limit_w", 500.0 + n), "policy.power_limit_watts"),
+    DriftKind("GPU policy", lambda n: put("gpus/*/compute_mode", f"mode{n}")),
+    DriftKind("GPU count", lambda n: lambda capture: lose_gpus(capture, n + 1)),
+    DriftKind("PCIe", lambda n: put("pci/0000:18:00.0/link/width", n + 1), "pcie.width"),
+    DriftKind("fabric manager", lambda n: put("fabric_manager/installed", f"570.{n}")),
+    DriftKind("NIC firmware", lambda n: put("network/eth0/firmware", f"28.{n}")),
+    DriftKind("MTU", lambda n: put("network/eth0/mtu", 1500 + n), "net.mtu"),
+    DriftKind("HCA firmware", lambda n: put("infiniband/mlx5_0/firmware", f"28.{n}")),
+    DriftKind("SSD firmware", lambda n: put("storage/devices/nvme0n1/firmware", f"GDC{n}")),
+    DriftKind("container toolkit", lambda n: put("runtime/toolkit", f"1.1.{n}")),
+    DriftKind("transparent huge pages", lambda n: put("memory/transparent_hugepages", f"other{n}")),
+    DriftKind("CPU microcode", lambda n: put("cpu/microcode", [f"0x{n}"])),
+    DriftKind("bios", lambda n: put("identity/product/bios_version", f"0.{n}")),
+    DriftKind("services", lambda n: put("services/nvidia-persistenced.service/active", f"state{n}")),
+)
+
+
+def test_hundred_drifts_are_hundred_causes_and_nothing_else(tmp_path: Path) -> None:
+    chosen = random.Random(21)  # noqa: S311 a fixed choice
+    nodes = fleet(120)
+    expected = set()
+    for kind in KINDS:
+        free = chosen.sample(nodes, 20)  # at most 20 of 120 nodes drift in one topic: the majority remains
+        for number in range(5):
+            hit = [free.pop() for _ in range(1 + number % 4)]
+            for node in hit:
+                node.change(kind.change(number))
+                if kind.finding:
+                    node.find(finding(kind.finding, "declared", f"other {number}"))
+            expected.add((kind.topic, tuple(sorted(node.name for node in hit))))
+    found = [(cause.topic, tuple(cause.nodes.names)) for cause in reported(store(tmp_path, nodes)).causes]
+    assert (len(KINDS), len(expected)) == (20, 100)
+    assert len(found) == len(set(found)), "a cause was reported twice"
+    assert set(found) - expected == set()
+    assert expected - set(found) == set()
+
+
+def test_clean_fleet_reports_nothing(tmp_path: Path) -> None:
+    nodes = fleet(40, cohort_size=8)
+    for node in nodes[::3]:  # what differs between healthy nodes: boots, temperatures, order of GPUs
+        node.change(put("identity/boot_id", f"boot-{node.number}-7"))
+        node.change(put("gpus/*/temperature/gpu_c", float(node.number % 50)))
+        node.change(put("gpus/*/throttle/active", ["sw_power_cap"]))
+        node.change(put("pci/*/link/gen", 1))
+        node.change(lambda capture: capture["gpus"].reverse())
+        for place in range(8):
+            node.change(put(f"gpus/{place}/index", place))
+    found = reported(store(tmp_path, nodes))
+    assert found.causes == []
+    sections = ("mixed", "no_majority", "unchecked", "not_known", "slow", "trends", "lemons", "changed")
+    assert {name: getattr(found, name) for name in sections if getattr(found, name)} == {}
+
+
+def test_another_class_document_is_one_cause_with_what_it_brings(tmp_path: Path) -> None:
+    nodes = fleet(12)
+    for node in nodes[:3]:
+        node.change(put("identity/class_digest", "sha256:9"))
+        node.change(put("os/kernel/running", "6.1.9"))
+        node.change(put("runtime/toolkit", "1.2"))
+    found = reported(store(tmp_path, nodes)).causes
+    assert [(cause.topic, cause.also, cause.nodes.count) for cause in found] == [
+        ("class", ["container toolkit", "kernel"], 3)
+    ]
+
+
+def test_part_that_the_majority_has_and_a_node_lacks_is_drift(tmp_path: Path) -> None:
+    nodes = fleet(8)
+    nodes[2].change(lambda capture: capture["storage"]["mounts"].clear())
+    found = reported(store(tmp_path, nodes)).causes
+    assert [
+        (cause.topic, cause.nodes.names, {change.got for change in cause.changes}) for cause in found
+    ] == [("mounts", [nodes[2].name], {None})]
+
+
+@pytest.mark.parametrize("fault", ["unread", "not_exposed"])
+def test_value_that_could_not_be_read_is_no_drift(tmp_path: Path, fault: str) -> None:
+    nodes = fleet(8)
+    nodes[2].change(put("driver/loaded", {"fault": fault, "text": "no"}))
+    nodes[3].change(
+        lambda capture: capture["storage"]["mounts"]["/"].update(type={"fault": fault, "text": "no"})
+    )
+    assert reported(store(tmp_path, nodes)).causes == []
+
+
+def test_finding_that_could_not_be_read_is_neither_drift_nor_healthy(tmp_path: Path) -> None:
+    nodes = fleet(4)
+    nodes[1].find(finding("gpu.vbios", "96", "unread: GPU is lost", outcome="could_not_read"))
+    found = reported(store(tmp_path, nodes))
+    assert found.causes == []
+    assert [(one.topic, one.nodes.names) for one in found.unchecked] == [("VBIOS", [nodes[1].name])]
+    assert found.classes[0].states == {"could_not_check": 1, "healthy": 3}
+
+
+def names(nodes: list[SyntheticNode]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def test_nodes_that_all_drifted_alike_are_declared_drift_and_no_majority_drift(tmp_path: Path) -> None:
+    nodes = fleet(6)
+    for node in nodes:
+        node.change(put("driver/loaded", "570"))
+        node.find(finding("driver.loaded", "580", "570"))
+    [cause] = reported(store(tmp_path, nodes)).causes
+    assert (cause.topic, cause.evidence, cause.nodes.names) == ("driver", ["declared"], names(nodes))
+
+
+def test_half_of_the_nodes_moved_is_no_majority_and_no_drift(tmp_path: Path) -> None:
+    nodes = fleet(6)
+    for node in nodes[:3]:
+        node.change(put("driver/loaded", "570"))
+    found = reported(store(tmp_path, nodes))
+    assert found.causes == []
+    [open_fact] = found.no_majority
+    assert (open_fact.key, [(one.value, one.count) for one in open_fact.values]) == (
+        "driver.loaded",
+        [("570", 3), ("580.95.05", 3)],
+    )
+
+
+@pytest.mark.parametrize(("moved", "share"), [(2, 4 / 6), (1, 5 / 6)])
+def test_majority_has_its_share_and_count(tmp_path: Path, moved: int, share: float) -> None:
+    nodes = fleet(6)
+    for node in nodes[:moved]:
+        node.change(put("driver/loaded", "570"))
+    [cause] = reported(store(tmp_path, nodes)).causes
+    assert (cause.evidence, cause.nodes.count, cause.of, cause.share) == (
+        ["majority"],
+        moved,
+        6,
+        round(share, 4),
+    )
+
+
+def test_platforms_are_compared_apart(tmp_path: Path) -> None:
+    nodes = fleet(12)
+    for node in nodes[:6]:
+        node.change(put("identity/product/name", "Other"))
+        node.change(put("identity/product/bios_version", "7"))
+    found = reported(store(tmp_path, nodes))
+    assert found.causes == []

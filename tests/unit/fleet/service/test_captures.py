@@ -1,0 +1,176 @@
+"""Captures over HTTP: accepted from the node itself, bounded, on disk before the answer, and stored by an ingest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.fleet.ingest.fleet_reports import CLASS, capture, verdict
+from tests.unit.fleet.service.test_app import Ask, running
+
+from goldnode.fleet.ingest.files import IngestRequest, ingest
+from goldnode.fleet.ingest.read import connect
+from goldnode.fleet.ingest.report import LARGEST
+from goldnode.fleet.service import captures
+from goldnode.fleet.service.app import LockService
+from goldnode.fleet.store.database import StoreDatabase
+
+NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
+NODE = frozenset({"n1"})
+
+
+@pytest.fixture
+def store(tmp_path: Path, migrated: Path) -> Iterator[StoreDatabase]:
+    database = StoreDatabase(str(shutil.copy(migrated, tmp_path / "fleet.db")))
+    yield database
+    database.close()
+
+
+def report(node: str = "n1", **more: Any) -> str:
+    found = capture(node)
+    content = {"node": node, "class": CLASS, "capture": found, "verdict": verdict(found)}
+    return json.dumps({"schema": "goldnode.node-report/1", **content, **more})
+
+
+def serve(store: StoreDatabase, work: Any, data: Path, **more: Any) -> None:
+    running(store, work, data=data, clock=lambda: NOW.timestamp(), tick=3600.0, **more)
+
+
+def test_a_report_is_on_disk_before_the_answer_and_stored_by_an_ingest(
+    store: StoreDatabase, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+
+    async def work(ask: Ask, service: LockService) -> None:
+        answer = await ask("/v1/captures", report())
+        assert (answer.status, answer.json()) == (202, {"node": "n1"})
+        assert len(list((data / "inbox").iterdir())) == 1
+
+    serve(store, work, data)
+    assert ingest(IngestRequest(data, received=NOW), NOW).stored == 1
+    found = connect(data).execute("SELECT node, class, status, source FROM nodes").fetchall()
+    assert found == [("n1", CLASS, "degraded", "http")]
+
+
+def test_with_certificates_a_node_reports_only_itself(store: StoreDatabase, tmp_path: Path) -> None:
+    async def work(ask: Ask, service: LockService) -> None:
+        other = await ask("/v1/captures", report("n2"), peer=NODE)
+        assert (other.status, other.json()["kind"]) == (403, "wrong_node_certificate")
+        assert (await ask("/v1/captures", report(), peer=frozenset())).status == 403
+        assert not (tmp_path / "data").exists()
+        assert (await ask("/v1/captures", report(), peer=NODE)).status == 202
+
+    serve(store, work, tmp_path / "data", certificates=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ("", 422, "not JSON"),
+        ("[" * 10_000, 422, "not JSON"),
+        ("{}", 422, "schema 'None'"),
+        (report("<b>x</b>"), 422, "is not a name of a node"),
+        (report(capture=capture("n1", "2026-11-27T10:00:00Z")), 422, "after that of this machine"),
+        (
+            report(capture={**capture("n1"), "x": {f"k{n}": 1 for n in range(60_000)}}),
+            422,
+            "more than 50000 values",
+        ),
+        (report(verdict={"schema": "goldnode.verdict/1", "status": "fine"}), 422, "no known status"),
+        ('{"x": "' + "y" * LARGEST + '"}', 413, "longer than"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_and_not_on_disk(
+    store: StoreDatabase, tmp_path: Path, body: str, status: int, text: str
+) -> None:
+    async def work(ask: Ask, service: LockService) -> None:
+        answer = await ask("/v1/captures", body)
+        assert answer.status == status
+        assert text in answer.json()["value"]
+        assert (
+            'goldnode_fleet_requests_total{path="/v1/captures"'
+            in (await ask("/metrics", method="GET")).body.decode()
+        )
+
+    serve(store, work, tmp_path / "data")
+    assert not list(tmp_path.glob("data/inbox/*"))
+
+
+def test_a_declared_length_is_refused_before_the_body(store: StoreDatabase, tmp_path: Path) -> None:
+    async def work(ask: Ask, service: LockService) -> None:
+        answer = await ask("/v1/captures", "{}", headers={"content-length": str(LARGEST + 1)})
+        assert answer.status == 413
+        assert answer.headers["connection"] == "close"
+
+    serve(store, work, tmp_path / "data")
+
+
+def test_a_node_that_reports_too_often_has_to_wait(store: StoreDatabase, tmp_path: Path) -> None:
+    async def work(ask: Ask, service: LockService) -> None:
+        assert (await ask("/v1/captures", report())).status == 202
+        again = await ask("/v1/captures", report())
+        assert (again.status, again.headers["retry-after"]) == (429, "10")
+        assert (await ask("/v1/captures", report("n2"))).status == 202
+
+    serve(store, work, tmp_path / "data")
+
+
+def test_waiting_requests_and_the_inbox_are_bounded(
+    store: StoreDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captures, "_MOST", 2)
+
+    async def work(ask: Ask, service: LockService) -> None:
+        answers = [(await ask("/v1/captures", report(f"n{number}"))).status for number in range(4)]
+        assert answers == [202, 202, 503, 503]
+
+    serve(store, work, tmp_path / "data")
+    monkeypatch.setattr(captures, "_WAITING", 0)
+
+    async def waiting(ask: Ask, service: LockService) -> None:
+        answer = await ask("/v1/captures", report("n9"))
+        assert (answer.status, answer.headers["retry-after"]) == (503, "60")
+
+    serve(store, waiting, tmp_path / "other")
+
+
+def test_without_a_directory_of_captures_there_is_no_endpoint(store: StoreDatabase) -> None:
+    async def work(ask: Ask, service: LockService) -> None:
+        assert (await ask("/v1/captures", report())).status == 404
+
+    running(store, work)
+
+
+def test_an_inbox_that_cannot_be_written_is_reported(store: StoreDatabase, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file", encoding="utf-8")
+
+    async def work(ask: Ask, service: LockService) -> None:
+        assert (await ask("/v1/captures", report())).json() == {
+            "kind": "inbox",
+            "value": "the inbox cannot be written",
+        }
+
+    serve(store, work, tmp_path / "data")
+
+
+def test_the_service_stores_the_inbox_in_another_process(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    settings = captures.CaptureSettings(data, clock=lambda: NOW.timestamp())
+
+    async def main() -> None:
+        receiver = captures.CaptureReceiver(settings)
+        await receiver.ingest()  # nothing there: no process
+        assert not data.exists()
+        body = report(capture=capture("n1", "2026-11-20T10:00:00Z")).encode()
+        assert await asyncio.to_thread(receiver._accept, body, ()) == "n1"
+        await receiver.ingest()
+
+    asyncio.run(main())
+    assert connect(data).execute("SELECT node, source FROM nodes").fetchall() == [("n1", "http")]
+    assert not list((data / "inbox").iterdir())
