@@ -205,9 +205,10 @@ def _devices(counted: Iterable[MetricRow]) -> tuple[dict[MetricKey, list[_Device
 def _clocked(same: Sequence[MetricRow]) -> Iterator[tuple[MetricRow, str | None]]:
     """Return the rows, each with why its clock is another one than that of most."""
     clocks = [row.clock for row in same if row.clock is not None]
-    usual = float(np.median(clocks)) if clocks else 0.0
+    devices = [row.device_clock for row in same if row.device_clock is not None]
+    usual, device = (float(np.median(found)) if found else 0.0 for found in (clocks, devices))
     for row in same:
-        yield row, other_clock(row, usual, usual)
+        yield row, other_clock(row, (usual, usual), device)
 
 
 # A class
