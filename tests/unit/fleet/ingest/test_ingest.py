@@ -313,14 +313,14 @@ def test_the_inbox_is_emptied_and_what_cannot_be_stored_is_set_aside(tmp_path: P
     data = tmp_path / "data"
     found = capture("n1")
     report = {
-        "node": "rack1-n1",
+        "source": "ansible",
         "class": CLASS,
         "cohort": "ring0",
         "capture": found,
         "verdict": verdict(found),
     }
-    file = files.put(data, report)
-    assert files.put(data, report) == file
+    file = inbox.put(data, "rack1-n1", report)
+    assert inbox.put(data, "rack1-n1", report) == file
     (data / "inbox" / "bad.json").write_text("{}", encoding="utf-8")
     (data / "inbox" / ".new-x").write_text("half", encoding="utf-8")
     result = run(data)
