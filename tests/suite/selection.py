@@ -58,6 +58,8 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "src/goldnode/testing/testinfra/*",
         ("marker:lab", "marker:real", "tests/unit/testinfra", "tests/simulators"),
     ),
+    ("src/goldnode/canary/runner/jobs.json", ("tests/unit/canary",)),
+    ("tests/unit/canary/recorded/*", ("tests/unit/canary",)),
     ("src/goldnode/catalog/*", NODES),
     ("src/goldnode/compat/*", (*NODES, "marker:images")),
     ("src/goldnode/fleet/*", NODES),

@@ -24,13 +24,13 @@ from goldnode.floors.bounds import (
     holm,
     loss_bounds,
     loss_p_value,
-    nodes_needed,
     pooled_spread,
     quantile,
     runs_needed,
     smallest_loss_seen,
 )
 from goldnode.floors.learn import SHARES, rounded
+from goldnode.floors.limits import ALPHA, CONTROL, MARGIN, NODES, RUNS, nodes_needed
 from goldnode.floors.results import (
     FloorsError,
     MetricRow,
@@ -43,9 +43,6 @@ from goldnode.floors.results import (
 )
 from goldnode.floors.verdicts import SpeedAnswer, SpeedReport, SpeedVerdict, command, why_uncounted
 
-MARGIN, ALPHA = 0.02, 0.025
-NODES, RUNS = 8, 5  # changed nodes, and runs of each before and after
-CONTROL = 4  # nodes of a control arm
 _Arm = tuple[str, str]  # (changed or control, before or after)
 _Circumstances = TypeVar("_Circumstances", bound=Hashable)
 
@@ -206,16 +203,18 @@ def _same_clock(
 ) -> dict[_Arm, list[MetricRow]]:
     """Return the rows at the clock of the changed nodes before. Adds the others to `uncounted`."""
     usual: dict[object, list[float]] = {}
+    device = 0.0
     for row in found["changed", "before"]:
         if row.clock is not None:
             usual.setdefault(row.key, []).append(row.clock)
+            device = max(device, row.device_clock or 0.0)
     fit: dict[_Arm, list[MetricRow]] = {}
     for arm, same in found.items():
         fit[arm] = []
         for row in same:
             clocks = usual.get(row.key)
             middle = float(np.median(clocks)) if clocks else 0.0
-            why = other_clock(row, middle, middle) if clocks else None
+            why = other_clock(row, (middle, middle), device) if clocks else None
             if why is None:
                 fit[arm].append(row)
             else:

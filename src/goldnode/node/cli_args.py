@@ -36,8 +36,9 @@ ELSEWHERE_RUN = {
     "cache": ("cachekey.command", "Make keys and directories for caches of compiled GPU code."),
     "slurm": (
         "slurm",
-        "Print the GPUs of the class for slurm.conf and gres.conf, or compare them with slurmd.",
+        "Print the GPUs of the class for the configuration of Slurm, or check slurmd.",
     ),
+    "preflight": ("preflight.command", "Check right before a job starts that the job fits this node."),
     "serve": ("serve.command", "Answer requests on the diagnostics endpoint (goldnode-serve.socket)."),
 }
 # Commands that report nothing that a program would read: `capture` and `report` print JSON always.

@@ -25,6 +25,7 @@ from goldnode.floors import bounds
 from goldnode.floors.baseline import FloorBaseline
 from goldnode.floors.dead_board import dead_board_floors
 from goldnode.floors.learn import RUNS, LearnSettings, floor_of, learn
+from goldnode.floors.results import FloorsError
 from goldnode.floors.slow import SlowQuestion, judge
 from goldnode.floors.verdicts import SpeedAnswer, SpeedReport
 
@@ -188,6 +189,15 @@ def test_board_that_throttles_by_itself_is_slow() -> None:
     assert judged(result(0.8, given=hot)).answer is SpeedAnswer.FAILS
 
 
+def test_board_at_its_power_limit_is_slow_if_other_jobs_show_the_usual_clock() -> None:
+    """In products the clock of a leaky board is 10 % lower; its setting shows in a job that needs less power."""
+    limited = result(0.9, given=replace(USUAL, conditions={"sm_mhz": [1200.0, 1300.0]}))
+    idle = result(1.0, given=replace(USUAL, metric={"name": "launch"})).jobs[0]
+    assert judged(limited).answer is SpeedAnswer.INCONCLUSIVE
+    whole = limited.model_copy(update={"jobs": [*limited.jobs, idle]})
+    assert judged(whole).answer is SpeedAnswer.FAILS
+
+
 def test_one_slow_device_fails_a_node_and_a_missing_metric_is_inconclusive() -> None:
     other = replace(USUAL, metric={"device": "0000:8a:00.0"})
     found = judged(result(1.0), result(0.8, given=other))
@@ -198,7 +208,8 @@ def test_one_slow_device_fails_a_node_and_a_missing_metric_is_inconclusive() -> 
     assert found.answer is SpeedAnswer.FAILS
     renamed = replace(USUAL, metric={"name": "gemm_bf16"})
     assert judged(result(1.0, given=renamed)).answer is SpeedAnswer.INCONCLUSIVE
-    assert judged(result(1.0), question=SlowQuestion(nodes=("gpu901",))).answer is SpeedAnswer.INCONCLUSIVE
+    with pytest.raises(FloorsError, match='no result of node "gpu901"'):
+        judged(result(1.0), question=SlowQuestion(nodes=("gpu901",)))
 
 
 def test_cold_and_warm_have_floors_of_their_own() -> None:
