@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.inbox import INBOX
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import (
@@ -58,6 +59,7 @@ class IngestRequest:
     sources: tuple[Path, ...] = ()
     received: datetime | None = None
     class_: str | None = None
+    anonymous: bool = False
 
 
 def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
@@ -67,13 +69,14 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     """
     now = now or datetime.now(UTC)
     inbox = not request.sources
+    names = FleetNames(request.data) if request.anonymous else None
     origin = ReportOrigin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
     result, done = IngestResult(), []
     with writer(request.data, request.received) as out:
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
                 report = attached(parse(read(file), origin, now), _verdict(file), file.name)
-                added = out.add(report)
+                added = out.add(names.report(report) if names else report)
             except RefusedReportError as problem:
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue

@@ -17,7 +17,7 @@ from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture, verdict
 from tests.unit.fleet.ingest.fleet_reports import write as captured
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest import read, write
+from goldnode.fleet.ingest import inbox, read, write
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
 from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, found_parts
