@@ -206,7 +206,11 @@ def _diff_sections(found: doc.FleetDiffDocument) -> Iterator[_TextSection]:
                 for one in found.statuses
             ],
         )
-    if not found.changed and not found.statuses:
+    if not found.compared:
+        yield _TextSection(
+            "No node could be compared: give times with captures, or a longer --stale-after", (), []
+        )
+    elif not found.changed and not found.statuses:
         yield _TextSection("Nothing has changed", (), [])
 
 

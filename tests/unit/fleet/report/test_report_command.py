@@ -35,9 +35,9 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         node.change(put("driver/loaded", "570.1"), NOW - 3 * DAY)
         node.find(finding("driver.loaded", "580", "570.1", severity="drain"), NOW - 3 * DAY)
     nodes[3].change(put("gpus/0/uuid", "GPU-12345678-0000-0000-0000-000000000009"), NOW - DAY)
-    nodes[3].change(put("gpus/0/serial", "SERIAL4711"), NOW - DAY)
+    nodes[5].change(put("gpus/0/serial", "SERIAL4711"), NOW - DAY)
     nodes[4].find(finding("net.mtu", "9000", "1500 on 10.1.2.3 b8:ce:f6:00:00:01", subject="node1004-eth0"))
-    return store(directory, nodes, [NOW - 8 * DAY, NOW - DAY / 24])
+    return store(directory, nodes, [NOW - 8 * DAY, NOW - DAY / 24, NOW - DAY / 48])
 
 
 def run(*words: object, **given: Any) -> Result:
@@ -48,7 +48,11 @@ def test_text_has_one_line_for_each_cause(captures: Path) -> None:
     found = run("report", "--data", captures, "--at", AT)
     assert found.exit_code == 0, found.output
     assert found.output.startswith("SIMULATED")
-    [line] = [line for line in found.output.splitlines() if line.startswith("driver ") and "570.1" in line and "drain" in line]
+    [line] = [
+        line
+        for line in found.output.splitlines()
+        if line.startswith("driver ") and "570.1" in line and "drain" in line
+    ]
     assert re.split(r"\s{2,}", line) == [
         "driver", "drain", "2", "node[1000-1001]", "driver.loaded 580 → 570.1", "declared, majority (66.7% of 6), new",
     ]  # fmt: skip
@@ -76,10 +80,12 @@ def test_report_of_a_past_time_is_the_same_bytes_again(captures: Path, tmp_path:
 
 
 def test_diff_names_what_changed_and_nothing_more(captures: Path) -> None:
-    found = run("diff", "--data", captures, "--from", "2026-11-20", "--to", AT)
+    found = run("diff", "--data", captures, "--from", "2026-11-18T09:00Z", "--to", AT)
     assert "node[1000-1001]  driver.loaded 580.95.05 → 570.1" in found.output
     assert "healthy → drain" in found.output
-    nothing = run("diff", "--data", captures, "--from", "2026-11-26T07:30Z", "--to", AT)
+    away = run("diff", "--data", captures, "--from", "2026-11-20", "--to", AT)
+    assert "No node could be compared" in away.output
+    nothing = run("diff", "--data", captures, "--from", "2026-11-26T07:10Z", "--to", AT)
     assert "Nothing has changed" in nothing.output
 
 
@@ -110,14 +116,31 @@ def test_groups_and_expected_nodes_come_from_files(captures: Path, tmp_path: Pat
     (tmp_path / "groups").write_text("job1,node1001\njob1,node1002\n")
     (tmp_path / "fleet.yml").write_text("classes:\n  h100:\n    nodes:\n      spare1: {cohort: ring7}\n")
     found = run(
-        "report", "--data", captures, "--at", AT, "--groups", tmp_path / "groups", "--nodes", tmp_path / "fleet.yml"
+        "report",
+        "--data",
+        captures,
+        "--at",
+        AT,
+        "--groups",
+        tmp_path / "groups",
+        "--nodes",
+        tmp_path / "fleet.yml",
     )
     assert re.search(r"job1 +driver.loaded +570.1: node1001; 580.95.05: node1002", found.output)
     assert re.search(r"silent +h100 +1 +spare1", found.output)
 
 
 def test_sql_reads_views_and_changes_nothing(captures: Path, tmp_path: Path) -> None:
-    found = run("sql", "--data", captures, "--at", AT, "SELECT state, nodes FROM states ORDER BY state", "--format", "json")
+    found = run(
+        "sql",
+        "--data",
+        captures,
+        "--at",
+        AT,
+        "SELECT state, nodes FROM states ORDER BY state",
+        "--format",
+        "json",
+    )
     assert json.loads(found.output)["rows"] == [["degraded", 1], ["drain", 2], ["healthy", 3]]
     before = sorted(captures.rglob("*"))
     for query in (
@@ -135,7 +158,14 @@ def test_sql_reads_views_and_changes_nothing(captures: Path, tmp_path: Path) -> 
 
 
 def test_sql_shell_goes_on_after_a_wrong_statement(captures: Path) -> None:
-    found = run("sql", "--data", captures, "--at", AT, input="views;\nSELECT nothing;\nSELECT count(*) AS n\nFROM latest;\n")
+    found = run(
+        "sql",
+        "--data",
+        captures,
+        "--at",
+        AT,
+        input="views;\nSELECT nothing;\nSELECT count(*) AS n\nFROM latest;\n",
+    )
     assert found.exit_code == 0
     assert "no_majority" in found.output
     assert found.output.rstrip().endswith("n\n6")

@@ -94,7 +94,9 @@ def opened(browser: Any, page_file: Path, request: pytest.FixtureRequest) -> Ite
     window = OpenedPage(browser, page_file, getattr(request, "param", 1280))
     yield window
     assert window.messages == []
-    assert {one.partition("#")[0] for one in window.requests} == {page_file.as_uri()}, "it asked for something"
+    assert {one.partition("#")[0] for one in window.requests} == {page_file.as_uri()}, (
+        "it asked for something"
+    )
     window.page.close()
 
 
