@@ -16,6 +16,7 @@ DATA = (
     "catalog",
     "images",
     "integrations",
+    "report.yml",
     "roles",
     "rollback.yml",
     "rollout",

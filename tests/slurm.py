@@ -37,6 +37,7 @@ JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 MailProg=/bin/true
 RebootProgram=/bin/true
+{more}
 {nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
@@ -123,8 +124,11 @@ def _ports(count: int) -> list[int]:
 
 
 @contextmanager
-def cluster(count: int) -> Iterator[SlurmCluster]:
-    """Run a cluster of `count` nodes named n1, n2, … until the end of the context."""
+def cluster(count: int, more: str = "") -> Iterator[SlurmCluster]:
+    """Run a cluster of `count` nodes named n1, n2, … until the end of the context.
+
+    `more` are further lines of slurm.conf, in which {directory} is the directory of the cluster.
+    """
     directory = Path(tempfile.mkdtemp(prefix="goldnode-slurm-"))  # short: it is in the path of a socket
     names = tuple(f"n{number}" for number in range(1, count + 1))
     host = socket.gethostname().partition(".")[0]
@@ -140,7 +144,14 @@ def cluster(count: int) -> Iterator[SlurmCluster]:
     (directory / "munge/key").chmod(0o600)
     found = SlurmCluster(directory, names)
     Path(found.conf).write_text(
-        CONF.format(host=host, port=ports[0], user="root", directory=directory, nodes="\n".join(rows))
+        CONF.format(
+            host=host,
+            port=ports[0],
+            user="root",
+            directory=directory,
+            nodes="\n".join(rows),
+            more=more.format(directory=directory),
+        )
     )
     munge = directory / "munge"
     programs: list[Sequence[str]] = [

@@ -48,7 +48,7 @@ _SECTIONS = {
         "apply": ("apply", "Apply a node class to this machine, without an inventory and without SSH."),
         "canary": (
             "canary",
-            "Run representative jobs on nodes: do they compute what they have to, and how fast?",
+            "Run representative jobs on nodes, and measure how fast they are.",
         ),
         "cache": ("cache", "Show, explain and verify the keys of caches of compiled GPU code."),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),

@@ -34,6 +34,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/conftest.py", (EVERYTHING,)),
     # Playbooks and code that runs on nodes.
     ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet", RELEASE)),
+    ("report.yml", ("tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("rollout.yml", ("marker:lab", "tests/unit/fleet", RELEASE)),
     ("rollout/*", ("marker:lab", "tests/unit/fleet", RELEASE)),
@@ -57,6 +58,8 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "src/goldnode/testing/testinfra/*",
         ("marker:lab", "marker:real", "tests/unit/testinfra", "tests/simulators"),
     ),
+    ("src/goldnode/canary/runner/jobs.json", ("tests/unit/canary",)),
+    ("tests/unit/canary/recorded/*", ("tests/unit/canary",)),
     ("src/goldnode/catalog/*", NODES),
     ("src/goldnode/compat/*", (*NODES, "marker:images")),
     ("src/goldnode/fleet/*", NODES),

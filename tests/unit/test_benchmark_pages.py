@@ -17,6 +17,7 @@ WRITERS = {
     "disks": "report",
     "images": "__main__",
     "inspect": "__main__",
+    "preflight": "__main__",
     "provision": "report",
     "sanity": "__main__",
 }

@@ -26,7 +26,15 @@ from goldnode.commands.output import FormatOption, OutputOption
 from goldnode.core import progress
 
 # Commands without a report: they print or write one file in its own format, or serve.
-FILES = ("class export", "completion", "fleet serve", "node-program", "rollout events", "schema")
+FILES = (
+    "canary program",
+    "class export",
+    "completion",
+    "fleet serve",
+    "node-program",
+    "rollout events",
+    "schema",
+)
 # First words of a command's help. Add a verb here, in the imperative.
 VERBS = re.compile(
     "Apply|Approve|Boot|Build|Check|Compare|Copy|Deny|Download|Explain|Export|Fetch|Inspect|Learn|Lift|List|Lock|Point|Print|Propose|Publish|"

@@ -50,7 +50,8 @@ def fault(words: list[str]) -> str | None:
     known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {
         "--help"
     }
-    for word in words:
+    # The words after -- are those of another program.
+    for word in words[: words.index("--")] if "--" in words else words:
         if word.startswith("-") and word != "-" and word.partition("=")[0] not in known:
             return f"{command.name} has no option {word}"
     return None
@@ -67,11 +68,12 @@ def test_commands_and_options_exist(page: Path) -> None:
 def test_wrong_commands_are_found() -> None:
     text = (
         "```console\n$ goldnode chek -c l4\n# goldnode lock X \\\n    --upgrad  # later\n```\n"
-        "`goldnode mirror X -j 2`, `goldnode plan --nope`, `goldnode needs root`"
+        "`goldnode mirror X -j 2`, `goldnode plan --nope`, `goldnode needs root`, `goldnode dual record R -- x --own`"
     )
     assert [fault(words) for words in commands(text)] == [
         "no command chek",
         "lock has no option --upgrad",
         None,
         "plan has no option --nope",
+        None,
     ]

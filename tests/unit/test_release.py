@@ -100,7 +100,14 @@ def test_the_wheel_has_the_data_of_the_tree(release: Path) -> None:
             if path.is_file()
         }
         assert there == {name: text for name, text in packed.items() if name.startswith(f"{folder}/")}
-    assert {"site.yml", "rollback.yml", "rollout.yml", "rollout/apply.yml", "ansible.cfg"} <= packed.keys()
+    assert {
+        "site.yml",
+        "report.yml",
+        "rollback.yml",
+        "rollout.yml",
+        "rollout/apply.yml",
+        "ansible.cfg",
+    } <= packed.keys()
 
 
 def test_commands_run_in_an_empty_directory(installed: Installed) -> None:

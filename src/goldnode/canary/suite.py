@@ -27,7 +27,7 @@ class SiteJob(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: JobName = Field(description="Name of the job in results; not one of goldnode's own.")
+    name: JobName = Field(description="Name of the job in results; not that of a built-in job.")
     title: str = Field(default="", description="Purpose in a few words.")
     command: Words = Field(
         description=(
@@ -44,23 +44,22 @@ class SiteJob(BaseModel):
 
 
 class CanaryFile(BaseModel):
-    """canary.yml: jobs of a site, and settings of goldnode's own."""
+    """canary.yml: jobs of a site, and settings of the built-in jobs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     canary: Literal[1] = Field(description="Number of this file's format.")
     jobs: list[SiteJob] = Field(
-        default_factory=list, description="Jobs of the site, run after goldnode's own."
+        default_factory=list, description="Jobs of the site, run after the built-in ones."
     )
-    skip: list[JobName] = Field(
-        default_factory=list, description="Jobs of goldnode that the site leaves out."
-    )
+    skip: list[JobName] = Field(default_factory=list, description="Built-in jobs that the site leaves out.")
     arguments: dict[JobName, dict[str, Any]] = Field(
         default_factory=dict,
-        description="Arguments of goldnode's jobs, for instance `storage: {directories: [/scratch]}`.",
+        description="Arguments of built-in jobs, for instance `storage: {directories: [/scratch]}`.",
     )
     limits: dict[JobName, Seconds] = Field(
-        default_factory=dict, description="Time limits of goldnode's jobs in seconds, instead of their own."
+        default_factory=dict,
+        description="Time limits of built-in jobs in seconds, instead of their defaults.",
     )
 
 
@@ -141,7 +140,7 @@ def load_suite(path: Path | None = None) -> Suite:
 
 @dataclass(frozen=True)
 class CanaryClass:
-    """What the suite needs to know of a node class. `digest` is that of its document."""
+    """The parts of a node class that the suite uses. `digest` is that of its document."""
 
     name: str
     digest: str | None = None

@@ -995,7 +995,7 @@ class Serve(Strict):
     )
     slurm: bool = Field(
         default=False,
-        description="Whether /usr/lib/goldnode/slurm-health is there, for Slurm's HealthCheckProgram.",
+        description="Whether slurm-health, slurm-prolog and slurm-task-prolog are in /usr/lib/goldnode, for Slurm's programs.",
     )
     npd: bool = Field(
         default=False,
@@ -1045,6 +1045,23 @@ class Follow(Strict):
     )
 
 
+_CanaryJobs = list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]]
+
+
+class ReturnTests(Strict):
+    """Canary jobs that must pass before a node returns to service (`goldnode canary list` names the built-in ones)."""
+
+    after_repair: _CanaryJobs = Field(
+        default_factory=list, description="After a part was repaired or replaced."
+    )
+    after_xid: _CanaryJobs = Field(default_factory=list, description="After an Xid that needs an action.")
+    after_rollout: _CanaryJobs = Field(
+        default_factory=list,
+        description="After a rollout has changed the node. A rollout holds it until they have passed.",
+    )
+    after_absence: _CanaryJobs = Field(default_factory=list, description="After a long absence.")
+
+
 class NodeClass(Strict):
     """Hardware, backend, stack, policy and baseline of one kind of node.
 
@@ -1088,6 +1105,9 @@ class NodeClass(Strict):
     )
     suppressions: list[Suppression] = Field(
         default_factory=list, description="Findings that are known and accepted, until when, and by whom."
+    )
+    return_tests: ReturnTests | None = Field(
+        default=None, description="Tests before a node returns to service. null: none."
     )
     images: list[WorkloadImage] = Field(
         default_factory=list, description="Images that run on its nodes; checked against the stack."

@@ -18,8 +18,8 @@ _SECTIONS = {
         "program": ("canary_program", "Write goldnode-canary, which runs the suite on a node, to a file."),
     },
 }
-JOBS = click.option(
-    "--jobs",
+SUITE = click.option(
+    "--suite",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -29,4 +29,4 @@ JOBS = click.option(
 
 @click.group(cls=LazyGroup, sections=_SECTIONS, no_args_is_help=True)
 def canary() -> None:
-    """Run representative jobs on nodes: do they compute what they have to, and how fast?"""
+    """Run representative jobs on nodes, and measure how fast they are."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from goldnode.commands.canary import JOBS
+from goldnode.commands.canary import SUITE
 from goldnode.commands.output import emit, reports, table
 
 
 @click.command("list")
-@JOBS
+@SUITE
 @reports("canary-jobs")
 def list_(file: Path | None, form: str) -> None:
     """List the jobs of the suite, and where they have run.

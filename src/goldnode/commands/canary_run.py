@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.canary import JOBS
+from goldnode.commands.canary import SUITE
 from goldnode.commands.output import BECOME, emit, grouped, reports, say
 from goldnode.core.errors import GoldnodeError
 
@@ -42,6 +42,7 @@ class SuiteOptions:
     file: Path | None
     names: tuple[str, ...]
     class_name: str | None
+    cause: str | None
     tier: str
     limit: float
     parallel: int
@@ -80,9 +81,15 @@ class SuiteOptions:
 @grouped(
     "suite",
     SuiteOptions,
-    JOBS,
+    SUITE,
     click.option("--job", "names", multiple=True, metavar="NAME", help="Run this job only. Repeatable."),
     click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
+    click.option(
+        "--before-return",
+        "cause",
+        type=click.Choice(["repair", "xid", "rollout", "absence"]),
+        help="Run the jobs that the class wants before a node returns after this (`return_tests`).",
+    ),
     click.option(
         "--tier",
         type=click.Choice(["auto", "gpu", "cpu"]),
@@ -100,7 +107,8 @@ class SuiteOptions:
         help="Time limit of the whole run on a node.",
     ),
     click.option(
-        "--parallel",
+        "--jobs",
+        "parallel",
         type=click.IntRange(1, 256),
         default=16,
         show_default=True,
@@ -201,6 +209,7 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
         if "error" in document:
             raise GoldnodeError(f"class {suite.class_name} cannot be used: {document['error']}")
         class_ = of_document(document)
+    names = suite.names or before_return(suite)
     here = launch.how in ("local", "engine")
     if here and nodes:
         raise click.UsageError(f"--how {launch.how} runs on this machine, without NODE")
@@ -210,7 +219,7 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
         raise click.UsageError(f"--how {launch.how} needs --image")
     request = suites.request(
         found,
-        suite.names,
+        names,
         class_=class_,
         tier=suite.tier,
         watch=launch.how not in ("slurm", "kubernetes"),
@@ -218,6 +227,25 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
     start = _launcher(launch, request)
     runs = [start(node) for node in nodes or (platform.node(),)]
     return [replace(one, limit=min(one.limit, suite.limit)) for one in runs]
+
+
+def before_return(suite: SuiteOptions) -> tuple[str, ...]:
+    """Return the jobs that the class wants before a return; empty without --before-return. Raises GoldnodeError."""
+    if suite.cause is None:
+        return ()
+    if suite.class_name is None:
+        raise click.UsageError("--before-return needs --class")
+    from goldnode.classdoc.load import load_catalog
+    from goldnode.fleet.return_tests import CAUSES, jobs_of
+
+    cause = next(one for one in CAUSES if one == suite.cause)
+    found = jobs_of(load_catalog().node_class(suite.class_name).item, cause)
+    if not found:
+        raise GoldnodeError(
+            f"class {suite.class_name} names no tests for a return after {cause}",
+            remedy=f"add return_tests: {{after_{cause}: [discovery, gemm]}} to its file",
+        )
+    return found
 
 
 def _launcher(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str], CanaryRun]:

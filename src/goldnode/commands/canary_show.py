@@ -47,7 +47,7 @@ def lines(document: CanaryDocument) -> Iterator[str]:
     class_ = f", class {document.class_}" if document.class_ else ""
     yield f"{document.node}: {document.platform}{class_}, {document.started}, by {document.how}"
     if document.simulated:
-        yield "SIMULATED HARDWARE: this says nothing of a real device"
+        yield "SIMULATED HARDWARE: no result of a real device"
     for job in document.jobs:
         yield "  " + state(job)
     rows = [row for job in document.jobs for row in _rows(job)]

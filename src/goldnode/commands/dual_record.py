@@ -31,6 +31,7 @@ class RecordPlace:
 class RecordSettings:
     """Options: how the model runs."""
 
+    inputs: Path | None
     seed: int
     torch_device: str
     precision: str
@@ -61,12 +62,6 @@ class RecordContent:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Python file with inputs(seed) and model().",
-)
-@click.option(
-    "--inputs",
-    type=click.Path(exists=True, path_type=Path),
-    metavar="RECORD",
-    help="Use the inputs of another record.",
 )
 @grouped(
     "place",
@@ -101,6 +96,12 @@ class RecordContent:
 @grouped(
     "how",
     RecordSettings,
+    click.option(
+        "--inputs",
+        type=click.Path(exists=True, path_type=Path),
+        metavar="RECORD",
+        help="Use the inputs of another record.",
+    ),
     click.option(
         "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of inputs and weights."
     ),
@@ -193,7 +194,6 @@ def record(
     out: Path,
     words: tuple[str, ...],
     model: Path | None,
-    inputs: Path | None,
     place: RecordPlace,
     how: RecordSettings,
     content: RecordContent,
@@ -210,10 +210,10 @@ def record(
         raise click.UsageError("give either --model FILE or a command after --")
     if place.host is not None and place.image is not None:
         raise click.UsageError("--host and --image exclude each other")
-    if words and inputs is not None:
+    if words and how.inputs is not None:
         raise click.UsageError("--inputs needs --model: a command reads its own inputs")
     target = launch.DualTarget(place.host, place.image, place.engine, place.python, place.gpus, place.devices)
-    given = None if inputs is None else store.read(inputs)
+    given = None if how.inputs is None else store.read(how.inputs)
     job = launch.DualJob(_arguments(how, content, bool(words)), model, words, given, content.limit)
     found = launch.record(target, job, out)
     emit(form, found.document.model_dump(mode="json", by_alias=True), lambda: _text(out, found))

@@ -14,7 +14,10 @@ _SECTIONS = {
         "log": ("fleet_view", "Show the log of the store."),
     },
     "Captures of the fleet": {
-        "report": ("fleet_report", "Show drift, mixed groups, slow nodes, growing counters and repeat offenders."),
+        "report": (
+            "fleet_report",
+            "Show drift, mixed groups, slow nodes, growing counters and repeat offenders.",
+        ),
         "diff": ("fleet_report", "Show what changed on the nodes between two times."),
         "sql": ("fleet_report", "Run SQL on the captures and on the views of the report."),
         "ingest": ("fleet_ingest", "Write captures and verdicts of nodes to the fleet's data."),

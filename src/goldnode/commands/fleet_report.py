@@ -219,7 +219,8 @@ def sql(query: str | None, what: ReportOptions, script: str | None, data: Path |
 
 
 def _now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0)
+    """Return the next full second: what has just arrived belongs to the report."""
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
 
 
 def _settings(what: ReportOptions) -> ReportSettings:

@@ -81,7 +81,8 @@ def simulate(
     figures are simulated.
 
     Kinds of faults: module, image, late, slow, absent, lying, hardware, killed, partition, no-data. Queries and
-    commands pass, without no-data. Requirements on floors are unknown: goldnode has no measured floors yet.
+    commands pass, without no-data. Requirements on floors are judged by simulated canary results, of 16 changed
+    nodes and 8 others.
 
     Exit status: 0 the runs ended, 2 the document could not be read.
     """

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from goldnode.canary.suite import CanaryFile
 from goldnode.catalog.models import FILES
 from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
@@ -38,6 +39,7 @@ from goldnode.images.matrix import MatrixFile
 
 WRITTEN: Mapping[str, type[BaseModel]] = {
     **FILES,
+    "canary-jobs": CanaryFile,
     "derive": DeriveFile,
     "disks": DefinitionFile,
     "images": MatrixFile,

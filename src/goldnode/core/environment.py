@@ -129,11 +129,35 @@ ON_NODES = (
         "`/run/goldnode`",
         "Directory of the last verdict: in a pod, the mount point of the node's directory.",
     ),
-    Variable("GOLDNODE_STATE", "`/var/lib/goldnode`", "File in which `slurm-health` records its drains."),
+    Variable(
+        "GOLDNODE_STATE",
+        "`/var/lib/goldnode`",
+        "Directory of the file in which `slurm-health` and `slurm-prolog` record their drains.",
+    ),
+    Variable(
+        "GOLDNODE_PROGRAM",
+        "`/usr/lib/goldnode/goldnode-node`",
+        "Program that `slurm-prolog` and `slurm-task-prolog` call.",
+    ),
+    Variable(
+        "GOLDNODE_COHORT",
+        "none",
+        "With `goldnode-node preflight`: directory of a job that its nodes share, or a file of all nodes; `--cohort` goes before it.",
+    ),
+    Variable(
+        "GOLDNODE_IMAGE_FILE",
+        "none",
+        "With `goldnode-node preflight`: description of the job's image; `--image` goes before it.",
+    ),
+    Variable(
+        "GOLDNODE_CACHES, GOLDNODE_CACHE_NAMES, GOLDNODE_IMAGE",
+        "none; `cuda triton inductor`; none",
+        "With `slurm-task-prolog`: directory of all caches, the caches of the job, and the digest of its image.",
+    ),
     Variable(
         "GOLDNODE_PATH",
         "none",
-        "Directories that `slurm-health` searches for `scontrol` before the usual ones.",
+        "Directories that `slurm-health` and `slurm-prolog` search for `scontrol` before the usual ones.",
     ),
     Variable(
         "GOLDNODE_DEBUG",

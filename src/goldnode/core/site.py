@@ -270,6 +270,13 @@ class SiteFleet(BaseModel):
         default=None,
         description="The server that answers the requirements `prometheus` of rollouts. null: they are unknown.",
     )
+    canary: str | None = Field(
+        default=None,
+        description=(
+            "Directory with results of the canary suite, which the requirements `floors` of rollouts read; relative to "
+            "the site file. null: they are unknown."
+        ),
+    )
     power_cycle: tuple[str, ...] = Field(
         default=(),
         description=(

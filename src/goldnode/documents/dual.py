@@ -109,7 +109,7 @@ class DualRecordLatency(Part):
 
 
 class DualRecordDocument(Part):
-    """What a model or a command computed on one stack."""
+    """Arrays and times of a model or a command on one stack."""
 
     schema_: Literal["goldnode.dual-record/1"] = Field(alias="schema")
     name: _Short
@@ -175,7 +175,7 @@ class DualTolerance(Part):
 
 
 class DualArray(Part):
-    """Comparison of one array. Figures are over elements that are finite on both sides; null: there are none."""
+    """Comparison of one array. Figures are over elements that are finite on both sides; null: without any."""
 
     role: DualRole
     name: str

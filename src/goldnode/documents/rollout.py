@@ -186,10 +186,16 @@ class RolloutBoot(Part):
 
 
 class RolloutFloors(Part):
-    """Requirement on measured speed. goldnode has no measured floors yet: it is unknown."""
+    """Requirement on measured speed: canary results of changed nodes, before and after, less those of other nodes."""
 
-    metrics: list[str] = Field(min_length=1)
+    metrics: list[Annotated[str, Field(min_length=1)]] = Field(
+        min_length=1, description="such as gemm_fp16, gemm_fp16/cold or decode_ms:p99"
+    )
     margin: Percent = Field("2%", description="loss that is accepted")
+    control: bool = Field(
+        default=True,
+        description="compare with nodes that have not changed; false: a drift of all nodes counts as a loss",
+    )
 
 
 class RolloutPrometheus(Part):

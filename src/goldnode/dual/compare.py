@@ -162,11 +162,11 @@ class _Comparison:
         if not basis:  # else every difference may come from other inputs
             yield from _outputs(found)
             for one in samples:
-                yield one.answer, f"sampled output {one.name}: {one.why}"
+                yield one.answer, f"{_sampled(one.name)}: {one.why}"
         names = {row.name for row in self.b.document.arrays if row.role == "sample"}
         for row in self.a.document.arrays:
             if row.role == "sample" and row.name not in names:
-                yield "unknown", f"sampled output {row.name}: only a has it"
+                yield "unknown", f"{_sampled(row.name)}: only a has it"
         yield from self._times(times)
 
     def _basis(self, found: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
@@ -205,17 +205,22 @@ def _outputs(found: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
     if not outputs:
         yield "unknown", "the records have no outputs"
     for row in outputs:
+        name = "the output" if row.name == "output" else f"output {row.name}"
         if row.state == "outside":
-            yield "fail", f"output {row.name}: {row.why}"
+            yield "fail", f"{name}: {row.why}"
         elif row.state == "not_compared":
-            yield "unknown", f"output {row.name}: {row.why}"
+            yield "unknown", f"{name}: {row.why}"
         elif row.compared == 0:
-            yield "unknown", f"output {row.name} has no elements"
+            yield "unknown", f"{name} has no elements"
     good = [row for row in outputs if row.state in ("equal", "within") and row.compared]
     if good and len(good) == len(outputs):
         same = all(row.state == "equal" for row in good)
         what = "1 output is" if len(good) == 1 else f"{len(good)} outputs are"
         yield "pass", f"{what} {'equal in every bit' if same else 'within tolerance'}"
+
+
+def _sampled(name: str) -> str:
+    return "the sampled output" if name == "sample" else f"sampled output {name}"
 
 
 def _names(names: list[str]) -> str:

@@ -66,7 +66,7 @@ class TolerancesLatency(Part):
     confidence: Percent = "95%"
 
 
-class TolerancesFile(Part):
+class DualTolerancesFile(Part):
     """Tolerances of a site for dual runs."""
 
     tolerances: Literal[1]
@@ -139,7 +139,7 @@ def load(path: Path | None) -> DualTolerances:
     if path is None:
         return own
     source = yamlsource.read(path, error=DualError)
-    file = yamlsource.validate(TolerancesFile, source, error=DualError)
+    file = yamlsource.validate(DualTolerancesFile, source, error=DualError)
     changed: dict[str, DualTolerance] = {
         name: _tolerance(row, name, path.name) for name, row in file.precisions.items()
     }

@@ -164,16 +164,6 @@ def holm(p_values: list[float], alpha: float) -> list[bool]:
     return rejected
 
 
-def nodes_needed(control: int | None, alpha: float) -> int:
-    """Return the fewest changed nodes whose losses can be significant at level `alpha`."""
-    changed = 1
-    while True:
-        least = 0.5**changed if control is None else 1 / math.comb(changed + control, changed)
-        if least <= alpha:
-            return changed
-        changed += 1
-
-
 def pooled_spread(changed: Values, control: Values | None) -> float:
     """Return an upper bound (80 %) on the standard deviation of the losses of nodes, pooled over the arms."""
     arms = [changed] if control is None else [changed, control]

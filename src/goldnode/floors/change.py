@@ -24,13 +24,13 @@ from goldnode.floors.bounds import (
     holm,
     loss_bounds,
     loss_p_value,
-    nodes_needed,
     pooled_spread,
     quantile,
     runs_needed,
     smallest_loss_seen,
 )
 from goldnode.floors.learn import SHARES, rounded
+from goldnode.floors.limits import ALPHA, CONTROL, MARGIN, NODES, RUNS, nodes_needed
 from goldnode.floors.results import (
     FloorsError,
     MetricRow,
@@ -43,9 +43,6 @@ from goldnode.floors.results import (
 )
 from goldnode.floors.verdicts import SpeedAnswer, SpeedReport, SpeedVerdict, command, why_uncounted
 
-MARGIN, ALPHA = 0.02, 0.025
-NODES, RUNS = 8, 5  # changed nodes, and runs of each before and after
-CONTROL = 4  # nodes of a control arm
 _Arm = tuple[str, str]  # (changed or control, before or after)
 _Circumstances = TypeVar("_Circumstances", bound=Hashable)
 

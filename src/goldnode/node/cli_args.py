@@ -24,6 +24,7 @@ CHECK = "A machine without a class is judged by the facts of its GPUs. Exit stat
 # imported only when its command is used.
 ELSEWHERE_RUN = {
     "capture": ("probe.command", "Print the state that this node reports, as JSON."),
+    "report": ("reporting", "Print the capture and the verdict of the last check, as JSON."),
     "diagnose": (
         "diagnose.command",
         "Find the bottleneck of the running work in two samples, one second apart.",
@@ -35,12 +36,13 @@ ELSEWHERE_RUN = {
     "cache": ("cachekey.command", "Make keys and directories for caches of compiled GPU code."),
     "slurm": (
         "slurm",
-        "Print the GPUs of the class for slurm.conf and gres.conf, or compare them with slurmd.",
+        "Print the GPUs of the class for the configuration of Slurm, or check slurmd.",
     ),
+    "preflight": ("preflight.command", "Check right before a job starts that the job fits this node."),
     "serve": ("serve.command", "Answer requests on the diagnostics endpoint (goldnode-serve.socket)."),
 }
-# Commands that report nothing that a program would read: `capture` prints JSON always.
-WITHOUT_FORMAT = ("capture", "watch-log", "serve")
+# Commands that report nothing that a program would read: `capture` and `report` print JSON always.
+WITHOUT_FORMAT = ("capture", "report", "watch-log", "serve")
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -120,6 +120,11 @@ def run(options: Any) -> int:
         )
         planned = after.to_json()
         planned["done"] = done
+        if done and host.live and options.document == CLASS:  # the gate goes by the node's own class
+            from .judging import judge
+
+            for line in judge(host, document, not after.actions)[1]:
+                print(line, file=sys.stderr)
     print(json.dumps(planned, indent=1, sort_keys=True) if options.format == "json" else plan_text(planned))
     return 0
 
@@ -284,6 +289,11 @@ def run_policy(host: Host, options: Any) -> int:
     changed: List[Any] = []
     if options.verb == "apply":
         changed, findings = reapply.reapply(host, document, lambda text: print(text, file=sys.stderr))
+        if changed and host.live and options.document == CLASS:
+            from .judging import judge_again  # the verdict was of the settings before
+
+            for line in judge_again(host, document):
+                print(line, file=sys.stderr)
     else:
         findings = reapply.judged(document, reapply.outstanding(host, document)[0])
     outcomes = {finding.outcome for finding in findings}

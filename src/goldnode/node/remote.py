@@ -1,12 +1,12 @@
 """Requests of a controller, one per call: JSON on standard input, and the answer as one line of JSON on
 standard output.
 
-The request: {operation: plan|apply|survey, state: present|absent|earlier, part, document, lock_timeout, to, claim}.
-`earlier` returns the node to a former class document, which `to` names (state/rollback.py). With `claim`, an apply
-is refused unless it is the token in CLAIM. The answer is the
-result of the Ansible module goldnode_state: {changed, plan, done, verdict, gate, rollback}, or {failed: true,
-msg, done, refusals}. The program that answers is the file that it installs on the node, so the controller
-sends nothing else.
+The request: {operation: plan|apply|survey|report, state: present|absent|earlier, part, document, lock_timeout, to,
+claim, report}. `earlier` returns the node to a former class document, which `to` names (state/rollback.py). With
+`claim`, an apply is refused unless it is the token in CLAIM. With `report`, an answer also has the node's report
+(reporting.py). The answer is the result of the Ansible module goldnode_state: {changed, plan, done, verdict, gate,
+rollback, report}, or {failed: true, msg, done, refusals}. The program that answers is the file that it installs on
+the node, so the controller sends nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import shutil
 import sys
 
 from .host import PROGRAM, Host
-from .json_lines import by_lines
 from .state.engine import plan, plan_absent
 from .state.model import ABSENT, EARLIER, NodeError
 from .state.observe import INITRAMFS_CACHE
@@ -48,8 +47,18 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
             reply: Dict[str, Any] = {"changed": False, "survey": survey(host)}
             if not host.exists(PROGRAM):
                 forget_program(host)
+        elif request["operation"] == "report":
+            from .reporting import report
+
+            reply = {"changed": False, "report": report(host, engine)}
+            if not host.exists(PROGRAM):
+                forget_program(host)
         elif request["operation"] == "plan":
             reply = {"changed": False, **planned(host, request, engine)}
+            if request.get("report") and host.live and request["state"] != ABSENT:
+                from .reporting import recorded
+
+                reply["report"] = recorded(host, engine)
         elif request.get("claim") and (host.text(CLAIM) or "").strip() != request["claim"]:
             reply = {"failed": True, "msg": LOST, "lost": True}
         else:
@@ -104,9 +113,9 @@ def applied(
 ) -> Dict[str, Any]:
     """Apply one part of a class document, or remove goldnode. Return the answer."""
     from . import gate
+    from .judging import judge
     from .state import applied as applied_file
     from .state import apply as applying  # imported here, to keep a plan quick
-    from .verdict import check as checking
 
     timeout = float(request["lock_timeout"])
     if request["state"] == ABSENT:
@@ -128,19 +137,24 @@ def applied(
     done, _, after = applying.apply(host, document, request["part"], payloads, applying.teller(host), timeout)
     if not host.live:  # there is nothing to check in an image
         return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
-    # Always check again: the earlier verdict is about the node before these changes.
-    verdict = checking.check(host, document)
-    gate.save(host, verdict, by_lines(verdict))
-    if not after.actions and not gate.reasons(verdict):
-        applied_file.mark(host, document, good=True)
-    # The gate acts when the run has applied everything, not on states in between. After a failed run, the
-    # passive check acts.
-    acted = [] if after.actions else gate.act(host, document, verdict)
-    return {
+
+    # Always check again: the earlier verdict is about the node before these changes. The gate acts when the run has
+    # applied everything, not on states in between. After a failed run, the passive check acts.
+    def settled(verdict: Dict[str, Any]) -> None:
+        if not after.actions and not gate.reasons(verdict):
+            applied_file.mark(host, document, good=True)
+
+    checked, acted = judge(host, document, not after.actions, settled)
+    reply = {
         "changed": bool(done),
         "done": done,
         "plan": after.to_json(),
-        "verdict": verdict,
+        "verdict": checked.verdict,
         "gate": acted,
         "rollback": about,
     }
+    if request.get("report") and not after.actions:
+        from .reporting import recorded
+
+        reply["report"] = recorded(host, engine)
+    return reply

@@ -5,7 +5,8 @@ Called with ``goldnode-node plan --resident --engine-digest E --class-digest D -
 the digest of the program file. D is that of /etc/goldnode/class.json, that is, of the document with its site.
 Both have the form ``sha256:…`` of :func:`state.names.digest`.
 
-Prints the plan (schema goldnode.plan/1) as one line of JSON and exits with 0. Without output, it exits with
+Prints the plan (schema goldnode.plan/1) as one line of JSON and exits with 0. With ``--report last``, a second line
+is the report of the last check (schema goldnode.node-report/1), or null if its verdict does not hold. Without output, it exits with
 OTHER if the program differs, and with OTHER_CLASS if the class differs; the controller then ships what
 differs. Any other exit status is a fault, which the controller treats like OTHER.
 """
@@ -43,4 +44,8 @@ def answer(words: List[str], engine: Optional[str], host: Optional[Host] = None)
         lock_timeout=float(wanted["--lock-timeout"]),
     )
     print(json.dumps(found.to_json()))
+    if wanted.get("--report"):
+        from .reporting import recorded  # most plans are asked for without
+
+        print(json.dumps(recorded(host, engine), separators=(",", ":")))
     return 0

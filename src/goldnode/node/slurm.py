@@ -308,7 +308,7 @@ def run(host: Host, options: Any) -> int:
 
 
 def check(host: Host, lines: Sequence[GresLine], options: Any) -> int:
-    """Compare the answer of slurmd. Raises NodeError if slurmd has none."""
+    """Compare the answer of slurmd. Raises NodeError without an answer."""
     done = host.run("slurmd", *(("-N", options.node) if options.node else ()), "-G", timeout=60)
     answer = parsed(done.out + done.err)
     if done.rc != 0 and not answer.problems:

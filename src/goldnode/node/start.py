@@ -55,6 +55,10 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
         from . import remote
 
         return remote.answer(engine, archive)
+    if arguments[:1] == ["preflight"]:
+        from .preflight.start import main as preflight
+
+        return preflight(arguments)
     from .program import main as program
 
     return program()

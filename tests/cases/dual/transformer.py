@@ -85,8 +85,12 @@ def model():
     return made
 
 
+SHARES = {}  # model -> shares of the next token: computed once for many draws
+
+
 def sample(model, seed):
     """Return a token that is drawn from the logits of a fixed sequence."""
-    device = next(model.parameters()).device
-    logits = model(inputs(0)[:1].to(device))[0, -1].float().cpu()
-    return torch.multinomial(torch.softmax(logits, 0), 1, generator=torch.Generator().manual_seed(seed))
+    if model not in SHARES:
+        device = next(model.parameters()).device
+        SHARES[model] = torch.softmax(model(inputs(0)[:1].to(device))[0, -1].float().cpu(), 0)
+    return torch.multinomial(SHARES[model], 1, generator=torch.Generator().manual_seed(seed))

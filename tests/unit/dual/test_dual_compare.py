@@ -76,7 +76,7 @@ def test_a_fault_is_named_by_its_first_layer(tmp_path: Path) -> None:
     other = replaced("embed", 1.0 + 2**-23, 2.0, 3.0, rows=other)
     found = report(tmp_path, GOOD, other)
     assert found.answer == "fail"
-    assert found.reasons[0] == "output output: 1 of 2 elements are outside of the tolerance"
+    assert found.reasons[0] == "the output: 1 of 2 elements are outside of the tolerance"
     assert found.first_difference is not None
     assert found.first_divergence is not None
     assert found.first_difference.name == "embed"
@@ -103,7 +103,7 @@ def test_nan_in_one_side_fails(value: float, tmp_path: Path) -> None:
     [
         (GOOD, replaced("input.0", 1.0, 3.0, dtype="float64"), ({}, {}), "the inputs differ: input.0"),
         (GOOD, GOOD[1:], ({}, {}), "the inputs differ: input.0"),
-        (GOOD, GOOD[:-1], ({}, {}), "output output: only a has it"),
+        (GOOD, GOOD[:-1], ({}, {}), "the output: only a has it"),
         (GOOD[:-1], GOOD[:-1], ({}, {}), "the records have no outputs"),
         (
             GOOD,

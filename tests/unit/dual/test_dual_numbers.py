@@ -31,13 +31,14 @@ def exact_number(x: float, precision: str) -> int:
         exponent += 1
     step = Fraction(2) ** (exponent - bits)
     whole, rest = divmod(size, step)
-    steps = int(whole)
+    steps: int = int(whole)
     if rest > step / 2 or (rest == step / 2 and steps % 2):
         steps += 1
     if size < smallest:
         return steps
-    found = (exponent - (1 - bias)) * 2**bits + steps
-    return min(found, (2**exponent_bits - 1) * 2**bits)
+    found: int = (exponent - (1 - bias)) * 2**bits + steps
+    infinity: int = (2**exponent_bits - 1) * 2**bits
+    return min(found, infinity)
 
 
 def exact_distance(a: float, b: float, precision: str) -> int:

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import documents
-from tests.unit.dual.dual_records import numbers, written
+from tests.unit.dual.dual_records import ZERO, numbers, written
 
 from goldnode.dual import launch, pack, store
 from goldnode.dual.errors import DualError
@@ -38,7 +38,7 @@ def model(directory: Path, text: str) -> Path:
     return path
 
 
-PLAIN = """
+MODEL = """
 def inputs(seed):
     return [[1.0, 2.0], [3.0, float(seed)]]
 
@@ -54,7 +54,7 @@ def sample(model, seed):
 """
 
 
-def recorded(tmp_path: Path, *arguments: str, text: str = PLAIN, **job: Any) -> store.DualRecord:
+def recorded(tmp_path: Path, *arguments: str, text: str = MODEL, **job: Any) -> store.DualRecord:
     target = launch.DualTarget(python=sys.executable)
     given = launch.DualJob(("--runs", "5", *arguments), model(tmp_path, text), **job)
     return launch.record(target, given, tmp_path / "record")
@@ -230,9 +230,58 @@ def test_a_command_that_fails_is_one_error(words: tuple[str, ...], message: str,
 
 
 def test_a_recorder_that_does_not_end_is_stopped(tmp_path: Path) -> None:
-    text = PLAIN + "\nimport time\ntime.sleep(60)\n"
+    text = MODEL + "\nimport time\ntime.sleep(60)\n"
     with pytest.raises(DualError, match="did not end within"):
         recorded(tmp_path, text=text, limit=2.0)
+
+
+def test_a_host_is_reached_through_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for ssh: it hands the words to a shell, as sshd does."""
+    ssh = tmp_path / "bin/ssh"
+    ssh.parent.mkdir()
+    ssh.write_text('#!/bin/sh\n[ "$3" = -- ] && [ "$4" = n1 ] || exit 255\nshift 4\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    job = launch.DualJob(("--runs", "1", "--name=a name; exit 1 'x'"), model(tmp_path, MODEL))
+    found = launch.record(launch.DualTarget(host="n1", python=sys.executable), job, tmp_path / "record")
+    assert (found.document.how, found.document.host) == ("ssh", "n1")
+    assert found.document.name == "a name; exit 1 'x'"
+    with pytest.raises(DualError, match="on n2 ended with status 255"):
+        launch.record(launch.DualTarget(host="n2", python=sys.executable), job, tmp_path / "other")
+
+
+def test_a_container_has_no_network_and_no_capabilities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for docker, which notes its arguments and runs Python itself."""
+    docker = tmp_path / "bin/docker"
+    docker.parent.mkdir()
+    docker.write_text(
+        f"""#!/bin/sh
+echo "$1" >> {tmp_path}/calls
+case "$1" in
+image) echo {ZERO}; exit 0;;
+run) while [ "$1" != {ZERO} ]; do echo "$1" >> {tmp_path}/words; shift; done; shift; exec {sys.executable} "$@";;
+esac
+"""
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    job = launch.DualJob(("--runs", "1"), model(tmp_path, MODEL))
+    target = launch.DualTarget(image="x:1", gpus="all", devices=("/dev/null",))
+    found = launch.record(target, job, tmp_path / "record")
+    assert (found.document.how, found.document.image) == ("engine", ZERO)
+    words = " ".join((tmp_path / "words").read_text().split())
+    for wanted in (
+        "--network none",
+        "--read-only",
+        "--cap-drop ALL",
+        "no-new-privileges",
+        "--gpus all",
+        "--device /dev/null",
+    ):
+        assert wanted in words
+    assert (tmp_path / "calls").read_text().split()[-1] == "rm"
 
 
 def test_the_limit_of_bytes_is_an_error(tmp_path: Path) -> None:

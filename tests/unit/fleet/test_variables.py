@@ -91,6 +91,7 @@ def test_every_variable_that_is_used_is_known() -> None:
     used = set()
     places = [
         ROOT / "site.yml",
+        ROOT / "report.yml",
         ROOT / "rollback.yml",
         ROOT / "rollout.yml",
         *(ROOT / "rollout").glob("*.yml"),

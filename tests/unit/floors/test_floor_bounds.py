@@ -11,6 +11,7 @@ from scipy import stats
 
 from goldnode.floors import bounds
 from goldnode.floors.bounds import ComparisonSize, Values
+from goldnode.floors.limits import nodes_needed
 
 LOSSES = st.floats(-0.2, 0.2, allow_nan=False).map(lambda value: round(value, 9))
 
@@ -119,9 +120,9 @@ def test_lower_bound_without_control_agrees_with_the_signed_rank(losses: list[in
 def test_too_few_nodes_have_no_bound() -> None:
     found = bounds.loss_bounds(np.array([0.1, 0.2, 0.3]), None, 0.025)
     assert (found.low, found.high) == (None, None)
-    assert bounds.nodes_needed(None, 0.025) == 6
-    assert bounds.nodes_needed(None, 0.025 / 20) == 10
-    assert bounds.nodes_needed(8, 0.025 / 20) == 5  # 1 of 1287
+    assert nodes_needed(None, 0.025) == 6
+    assert nodes_needed(None, 0.025 / 20) == 10
+    assert nodes_needed(8, 0.025 / 20) == 5  # 1 of 1287
 
 
 def test_losses_that_are_all_zero_or_tied_are_no_loss() -> None:

@@ -14,7 +14,8 @@ from tests.unit.floors.populations import DIGEST, USUAL, Circumstances, document
 from goldnode.documents.canary import CanaryDocument
 from goldnode.floors import bounds
 from goldnode.floors.bounds import ComparisonSize, Values
-from goldnode.floors.change import ALPHA, MARGIN, ChangeMetric, ChangeQuestion, arms_of, judge, metric_of
+from goldnode.floors.change import ChangeMetric, ChangeQuestion, arms_of, judge, metric_of
+from goldnode.floors.limits import ALPHA, MARGIN
 from goldnode.floors.results import FloorsError
 from goldnode.floors.verdicts import SpeedAnswer, SpeedReport, SpeedVerdict
 

@@ -25,6 +25,7 @@ from goldnode.floors import bounds
 from goldnode.floors.baseline import FloorBaseline
 from goldnode.floors.dead_board import dead_board_floors
 from goldnode.floors.learn import RUNS, LearnSettings, floor_of, learn
+from goldnode.floors.results import FloorsError
 from goldnode.floors.slow import SlowQuestion, judge
 from goldnode.floors.verdicts import SpeedAnswer, SpeedReport
 
@@ -198,7 +199,8 @@ def test_one_slow_device_fails_a_node_and_a_missing_metric_is_inconclusive() -> 
     assert found.answer is SpeedAnswer.FAILS
     renamed = replace(USUAL, metric={"name": "gemm_bf16"})
     assert judged(result(1.0, given=renamed)).answer is SpeedAnswer.INCONCLUSIVE
-    assert judged(result(1.0), question=SlowQuestion(nodes=("gpu901",))).answer is SpeedAnswer.INCONCLUSIVE
+    with pytest.raises(FloorsError, match='no result of node "gpu901"'):
+        judged(result(1.0), question=SlowQuestion(nodes=("gpu901",)))
 
 
 def test_cold_and_warm_have_floors_of_their_own() -> None:

@@ -321,6 +321,23 @@ def test_explanation_names_exactly_the_differences(found: Json) -> None:
     assert [row[0::3] for row in key.differences(first, second)] == [("image", ("exact",))]
 
 
+@given(_components, _components)
+def test_explanation_is_empty_only_for_equal_components(first: Json, second: Json) -> None:
+    rows = key.differences({"cache": "xla", "components": first}, {"cache": "xla", "components": second})
+    assert (rows == []) == (canonical.encoded(first) == canonical.encoded(second))
+    same = key.key("xla", "exact", first) == key.key("xla", "exact", second)
+    assert same == (not any("exact" in row.strengths for row in rows))
+
+
+def test_an_absent_value_is_not_null() -> None:
+    empty: Json = {name: None if name in ("image", "source") else {} for name in key.SECTIONS}
+    rows = key.differences(
+        {"cache": "xla", "components": {**empty, "options": {"x": None, "y": "1"}}},
+        {"cache": "xla", "components": {**empty, "options": {"y": "1"}}},
+    )
+    assert [row.path for row in rows] == ["options.x"]
+
+
 # -- directories
 
 
@@ -637,3 +654,40 @@ def test_a_manifest_is_for_reading_only(tmp_path: Path, document: Json) -> None:
     place = directory.prepare(str(tmp_path), document)
     assert stat.S_IMODE((Path(place) / directory.MANIFEST).stat().st_mode) == 0o444
     assert stat.S_IMODE(Path(place).stat().st_mode) == 0o700
+
+
+# -- a real GPU
+
+RECORDED = Path(__file__).parents[2] / "cases/recorded/h200_x1_580.159.04"
+
+
+def recorded_h200(name: str) -> Json:
+    """A capture of a real H200. It is older than the fields of the processor, which are added."""
+    found: Json = json.loads((RECORDED / name).read_text(encoding="utf-8"))
+    found["cpu"] |= {"architecture": "x86_64", "flags": ["avx512f"]}
+    found["identity"]["class"] = None
+    return found
+
+
+def test_a_real_gpu_has_every_component_and_the_same_key_idle_and_under_load() -> None:
+    idle, busy = (
+        components.components(recorded_h200(name), KeyRequest())
+        for name in ("capture.json", "capture-load.json")
+    )
+    assert (idle["device"]["sku"], idle["device"]["mig"], idle["driver"]["version"]) == (
+        "NVIDIA H200",
+        "off",
+        "580.159.04",
+    )
+    assert not any(value is None for part in ("device", "driver") for value in idle[part].values())
+    assert key.key("cuda", "exact", idle) == key.key("cuda", "exact", busy)
+    assert key.key("cuda", "exact", idle) != key.key(
+        "cuda", "exact", components.components(healthy(), REQUEST)
+    )
+
+
+def test_a_capture_of_an_earlier_version_makes_no_key() -> None:
+    found = recorded_h200("capture.json")
+    del found["cpu"]["architecture"]
+    with pytest.raises(NodeError, match="capture of this version"):
+        components.components(found, KeyRequest())

@@ -26,14 +26,17 @@ try:
     from goldnode.core.errors import GoldnodeError, InventoryError
     from goldnode.core.files import once
     from goldnode.core.program_file import payload
+    from goldnode.core.site import load_site
     from goldnode.fleet import denylist, runs
     from goldnode.fleet.drain import choose, left
+    from goldnode.fleet.ingest.inbox import INBOX, put
     from goldnode.fleet.plan_document import PlanError, read_plan
     from goldnode.inventory import cohorts, variables
     from goldnode.inventory.classes import classes_of_hosts
     from goldnode.inventory.cohorts import COHORT, REFUSALS
     from goldnode.inventory.selection import put_right
     from goldnode.node.report import verdict_table
+    from goldnode.node.reporting import BIGGEST
     from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
     from goldnode.node.state.model import ABSENT, EARLIER, PARTS, PRESENT
     from goldnode.node.state.names import digest
@@ -90,7 +93,7 @@ class ActionModule(ActionBase):
             {
                 "operation": {
                     "type": "str",
-                    "choices": ["plan", "apply", "check", "tags"],
+                    "choices": ["plan", "apply", "check", "tags", "report"],
                     "default": "plan",
                 },
                 "part": {"type": "str"},
@@ -104,6 +107,8 @@ class ActionModule(ActionBase):
             return self.unselected()
         if arguments["operation"] == "check":
             return self.check()
+        if arguments["operation"] == "report":
+            return self.report(task_vars)
         if arguments["operation"] == "plan":
             self.judge(task_vars)
         if arguments["rollback"]:
@@ -314,6 +319,7 @@ class ActionModule(ActionBase):
             **({"document": document} if document else {"state": ABSENT, **arguments}),
             "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
             **arguments,
+            **({"report": True} if arguments["operation"] != "report" and self.fleet_data() else {}),
             # The root filesystem of an image, in place of the host; set by `goldnode disks build`. The token of a run
             # of a rollout; set by that.
             **{
@@ -335,7 +341,65 @@ class ActionModule(ActionBase):
                     task_vars={**task_vars, "ansible_no_target_syslog": True},
                 )
         result.pop("invocation", None)  # the class document, again
+        self.stored(result.pop("report", None), task_vars)
         return result
+
+    def fleet_data(self) -> Path | None:
+        """Return the directory of the fleet's data, if this site fetches reports in each run. It is read once per run."""
+        found = once(
+            Path(C.DEFAULT_LOCAL_TMP) / "goldnode-fleet-data.json",
+            lambda: {"data": str(load_site().declared_fleet_data() or "")},
+        )
+        return Path(found["data"]) if found["data"] else None
+
+    def stored(self, report: Any, task_vars: dict[str, Any], data: Path | None = None) -> str:
+        """Write the report of a node into the inbox. Return why that failed; empty if it did not.
+
+        A report that cannot be stored is a warning: it must not end a change of the node.
+        """
+        data = data or (self.fleet_data() if report else None)
+        if not report or data is None:
+            return "the node has no report" if not report else ""
+        report = untagged(report)
+        name = str(task_vars.get("inventory_hostname"))
+        try:
+            if not isinstance(report, dict):
+                raise ValueError("it is not an object")
+            cohort = self.option(task_vars, COHORT, None)
+            put(
+                data, name, {**report, "source": "ansible", "cohort": None if cohort is None else str(cohort)}
+            )
+        except (OSError, ValueError) as problem:
+            text = f"the report of {name} cannot be stored in {data}: {problem}"
+            self._display.display(f"[WARNING]: {text}", color=C.COLOR_WARN, stderr=True)
+            return text
+        return ""
+
+    def report(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Fetch the report of the node: one execution by the program there, else one that takes the program along."""
+        report = None
+        if boolean(self.option(task_vars, "goldnode_resident", True)):
+            answer = self._low_level_execute_command(
+                f"exec 2>/dev/null\n{guarded.script(['report'], ENGINE['sha256'])}"
+            )
+            with contextlib.suppress(ValueError, RecursionError):
+                if answer["rc"] == 0 and len(answer["stdout"]) <= BIGGEST:
+                    report = json.loads(answer["stdout"])
+        if report is None:
+            self._lacks_program = True
+            sent = {"operation": "report", "program": payload(content=True)}
+            result = self._execute_module(
+                module_name=self.MODULE,
+                module_args=sent,
+                task_vars={**task_vars, "ansible_no_target_syslog": True},
+            )
+            if result.get("failed"):
+                result.pop("invocation", None)
+                return dict(result)
+            report = result.get("report")
+        data = load_site().fleet_data().absolute()
+        fault = self.stored(report, task_vars, data)
+        return {"changed": False, "failed": bool(fault), "msg": fault or f"the report is in {data / INBOX}"}
 
     def plan(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Plan both parts. Refusals of the node end its play before anything was changed."""
@@ -401,6 +465,7 @@ class ActionModule(ActionBase):
         words = ["plan", "--resident", "--engine-digest", ENGINE["sha256"]]
         words += ["--class-digest", digest(class_file(document).content.encode())]
         words += ["--lock-timeout", str(int(self.option(task_vars, "goldnode_lock_timeout", 120)))]
+        words += ["--report", "last"] if self.fleet_data() else []
         # With a terminal (ssh -t) warnings would be mixed into the plan.
         answer = self._low_level_execute_command(
             f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}"
@@ -412,14 +477,20 @@ class ActionModule(ActionBase):
                 host=name,
             )
             return None
+        text, _, report = answer["stdout"].partition("\n")
         try:
-            plan = read_plan(answer["stdout"], document["digest"])
+            plan = read_plan(text, document["digest"])
         except PlanError as problem:
             # Not display.warning: ansible.cfg hides the results of tasks that end well, and their warnings with them.
             text = f"[WARNING]: [{name}] {PROGRAM} answered with no plan ({problem}). Asking the module, which ships its own."
             self._display.display(text, color=C.COLOR_WARN, stderr=True)
             return None
         self._display.vvv("goldnode: planned by the program on the node", host=name)
+        if 2 < len(report) <= BIGGEST and self.fleet_data():
+            try:
+                self.stored(json.loads(report), task_vars)
+            except (ValueError, RecursionError) as problem:
+                self._display.vvv(f"goldnode: the report of the node is not JSON: {problem}", host=name)
         return plan
 
     def check(self) -> dict[str, Any]:

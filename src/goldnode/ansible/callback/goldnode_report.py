@@ -63,7 +63,8 @@ options:
     env: [{name: GOLDNODE_RUNS_KEEP}]
 """
 
-TAGS = "tags"  # the operation of goldnode_state that asks no node
+# Operations of goldnode_state that change no node, and are not in the record.
+TAGS, REPORT = "tags", "report"
 ACTIONS = ("goldnode_state", "goldnode_drain")
 REBOOT = ("reboot", "ansible.builtin.reboot", "ansible.legacy.reboot")
 SPECIAL_TAGS = {"all", "always", "never", "tagged", "untagged"}
@@ -89,6 +90,7 @@ class CallbackModule(CallbackBase):
         self.cohorts: list[str] | None = None
         self.unknown = UnknownVariables()
         self.process = os.getpid()
+        self.reports = 0  # that this run has fetched
         self.run = runs.PlaybookRun(check=bool(arguments.get("check")))
         self.run.about = {
             "playbook": self.playbook,
@@ -171,7 +173,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """Add the hosts of a play with one of our tasks to the record."""
-        if self._name(task) in ACTIONS and task.args.get("operation") != TAGS:
+        if self._name(task) in ACTIONS and task.args.get("operation") not in (TAGS, REPORT):
             if not self.managed and self._name(task) == "goldnode_state" and not task.args.get("rollback"):
                 self._show_findings()
             self.managed = True
@@ -188,9 +190,10 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_ok(self, result: Any) -> None:
         """Record a successful task."""
         found, name = result.result, self._name(result.task)
+        self.reports += name == "goldnode_state" and result.task.args.get("operation") == REPORT
         if (
             name not in (*ACTIONS, *REBOOT)
-            or result.task.args.get("operation") == TAGS
+            or result.task.args.get("operation") in (TAGS, REPORT)
             or (result.task.loop is not None and "results" in found)
         ):
             return  # another's task, or the sum of items that were told one by one
@@ -229,6 +232,9 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Write the report at the end of the run."""
         self._show("finished")
+        if self.reports:
+            text = f"goldnode: {self.reports} reports fetched. Next: `goldnode fleet ingest`"
+            self._display.display(text)
         tags = [tag for tag in context.CLIARGS.get("tags") or () if tag != "all"]
         if (
             self.selective

@@ -19,8 +19,10 @@ options:
         be this version's and root's alone, and returns RV(rc) and what was printed.
       - V(tags) is of the action plugin as well, and asks no node. It fails if the playbook of the task is the only one of the run. It is for a task
         that runs if C(--tags) selects no part.
+      - V(report) fetches the capture and the verdict of the node, changes nothing there, and writes them into the inbox of the fleet's data
+        on the controller, for C(goldnode fleet ingest). It needs no class document.
     type: str
-    choices: [plan, apply, check, tags]
+    choices: [plan, apply, check, tags, report]
     default: plan
   state:
     description:
@@ -63,6 +65,12 @@ options:
     suboptions:
       sha256: {description: "Digest of the file, V(sha256:…).", type: str, required: true}
       content: {description: The file in base64., type: str}
+  report:
+    description:
+      - Of the action plugin. Return the node's report too, which the plugin writes to the fleet's data. It is set if the site file or
+        C(GOLDNODE_FLEET_DATA) names the directory of these.
+    type: bool
+    default: false
   root:
     description:
       - Of the action plugin. A root filesystem on the machine that the module runs on, which is made what its class says in place of that machine;
@@ -250,7 +258,7 @@ def main() -> None:
     """Pass the request to the program and return its answer."""
     module = AnsibleModule(
         argument_spec={
-            "operation": {"type": "str", "choices": ["plan", "apply"], "default": "plan"},
+            "operation": {"type": "str", "choices": ["plan", "apply", "report"], "default": "plan"},
             "part": {
                 "type": "str",
                 "choices": list(PARTS),
@@ -266,11 +274,12 @@ def main() -> None:
                 "options": {"sha256": {"type": "str", "required": True}, "content": {"type": "str"}},
             },
             "claim": {"type": "str", "default": ""},
+            "report": {"type": "bool", "default": False},
             "root": {"type": "path"},
             "sources": {"type": "str"},
             "lock_timeout": {"type": "int", "default": 120},
         },
-        required_if=[("operation", "apply", ["part"]), ("state", "present", ["document"])],
+        required_if=[("operation", "apply", ["part"])],
         supports_check_mode=True,
     )
     if os.geteuid() != 0 and not module.params["root"]:
@@ -288,11 +297,14 @@ def main() -> None:
             "lock_timeout",
             "to",
             "claim",
+            "report",
             "root",
             "sources",
         )
     }
-    if module.check_mode:
+    if request["operation"] != "report" and request["state"] == "present" and not request["document"]:
+        module.fail_json(msg="state is present but all of the following are missing: document")
+    if module.check_mode and request["operation"] == "apply":
         request["operation"] = "plan"
     answer: dict[str, Any] = {}
     tried: str | None = None

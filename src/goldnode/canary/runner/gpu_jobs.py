@@ -100,7 +100,7 @@ def _moves(devices: Devices, size: int, to: int, left: int, right: int) -> Itera
             3,
         ),
     ):
-        # What an earlier transfer wrote must not pass for the result of this one.
+        # The result of an earlier transfer must not pass for the result of this one.
         cuda.call("cuMemsetD32_v2", ctypes.c_uint64(to), ctypes.c_uint32(0xFFFFFFFF), words)
         yield name, work, arrays * size
 

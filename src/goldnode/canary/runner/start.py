@@ -160,7 +160,7 @@ def run(starter: Starter, wanted: plan.Request, tier: str, jobs: List[plan.Job],
         print(f"goldnode-canary: {job.name}", file=sys.stderr, flush=True)
         begun = time.monotonic()
         found = one(starter, job)
-        simulated = simulated or bool(found.pop("simulated", False))
+        simulated = bool(found.pop("simulated", False)) or simulated
         platform = platform or str(found["facts"].get("platform", ""))
         ended = time.monotonic()
         ends.append(ended)

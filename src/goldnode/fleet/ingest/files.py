@@ -1,13 +1,8 @@
-"""Reports in files: captures, verdicts beside them, and the inbox of the data directory.
-
-The inbox holds what Ansible and the service have received and no ingest has stored yet, each file complete.
-"""
+"""Reports in files: captures, verdicts beside them, and the inbox of the data directory."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -17,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.core.files import replace_file
+from goldnode.fleet.ingest.inbox import INBOX
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
     LARGEST,
-    REPORT,
     VERDICT,
     Origin,
     attached,
@@ -33,7 +27,6 @@ from goldnode.fleet.ingest.report import (
 from goldnode.fleet.ingest.tables import PartName
 from goldnode.fleet.ingest.write import writer
 
-INBOX = "inbox"
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
 _MOST_REFUSED = 1_000  # files in it
 
@@ -163,12 +156,3 @@ def read(file: Path) -> bytes:
         if found.st_size > LARGEST:
             raise too_large()
         return opened.read(LARGEST + 1)
-
-
-def put(data: Path, report: Mapping[str, Any]) -> Path:
-    """Write a report into the inbox, whole or not at all. The same report has the same name."""
-    content = json.dumps({"schema": REPORT, **report}, separators=(",", ":"), sort_keys=True).encode()
-    file = data / INBOX / f"{hashlib.sha256(content).hexdigest()[:32]}.json"
-    if not file.exists():
-        replace_file(file, content)
-    return file

@@ -14,12 +14,14 @@ from pydantic_core import from_json
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.tables import NO_CLASS, is_class
 from goldnode.fleet.ingest.text import clean
+from goldnode.node.reporting import BIGGEST
+from goldnode.node.reporting import SCHEMA as REPORT
 
-LARGEST = 4 << 20  # bytes of a report; a capture of an 8-way node has 0.1 MB
+LARGEST = BIGGEST  # bytes of a report; a capture of an 8-way node has 0.1 MB
 _MOST_ELEMENTS = 200_000  # commas, which bounds the memory of the parsed document
 AHEAD = timedelta(minutes=10)  # a clock of a node may be this much ahead of the controller's
 EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)  # a clock without a battery starts before
-CAPTURE, VERDICT, REPORT = "goldnode.capture/1", "goldnode.verdict/1", "goldnode.node-report/1"
+CAPTURE, VERDICT = "goldnode.capture/1", "goldnode.verdict/1"
 STATUSES = ("healthy", "degraded", "drain", "could_not_check", "not_this_class")
 SOURCES = ("ansible", "http")  # beside `directory`
 INBOX_SOURCE = "inbox"

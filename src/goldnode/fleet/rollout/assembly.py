@@ -6,19 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from goldnode.canary import results
 from goldnode.classdoc.cache import ClassDocuments
 from goldnode.classdoc.load import load_catalog
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import load_site
-from goldnode.fleet import denylist
+from goldnode.fleet import denylist, return_tests
 from goldnode.fleet.drain import DrainSettings, drain_settings
 from goldnode.fleet.rollout.channel import publisher
 from goldnode.fleet.rollout.channel_keys import ChannelKeys
 from goldnode.fleet.rollout.controller import ControllerParts
 from goldnode.fleet.rollout.document import RolloutError, RolloutFile
-from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains
+from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains, no_tests
 from goldnode.fleet.rollout.duties import ControllerDuties
+from goldnode.fleet.rollout.floors import stored_moves
 from goldnode.fleet.rollout.follow import FollowReader, FollowWorker
 from goldnode.fleet.rollout.parts import NodeReader, NodeWorker
 from goldnode.fleet.rollout.push import Push, PushReader, PushSettings
@@ -58,7 +60,7 @@ def parts(
         settings = _push(file, site)
         worker, nodes = Push(settings), PushReader(settings)
     else:
-        own = DrainWorker(RolloutDrains(file.settings.name, drains))
+        own = DrainWorker(RolloutDrains(file.settings.name, drains, tests=_tests(file)))
         worker = FollowWorker(file.settings.name, schedulers.asks, own)
         nodes = FollowReader(store, file.settings.class_)
     duties = _duties(file, site, store, tell)
@@ -66,10 +68,21 @@ def parts(
         worker,
         scheduler=schedulers,
         nodes=nodes,
-        requirements=RequirementEvaluator(file.settings, sources(load_site())),
+        requirements=RequirementEvaluator(
+            file.settings, sources(load_site()), moved=lambda: stored_moves(store, file.settings)
+        ),
         written=duties,
         closed=duties.close,
     )
+
+
+def _tests(file: RolloutFile) -> Callable[[str, str], str]:
+    """Return the question for tests that the class wants before a node returns, by the results in .goldnode/canary."""
+    class_ = load_catalog().node_class(file.settings.class_).item
+    jobs = return_tests.jobs_of(class_, "rollout")
+    if not jobs:
+        return no_tests
+    return return_tests.OutstandingTests("rollout", jobs, return_tests.stored(results.DIRECTORY)).outstanding
 
 
 def follows(file: RolloutFile) -> bool:

@@ -12,17 +12,17 @@ from goldnode.catalog.load import Catalog
 from goldnode.classdoc import checks
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.yamlsource import KeyPath
-from goldnode.documents.rollout import RolloutPrometheus, fraction
+from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fraction
 from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings, kind_of
 from goldnode.fleet.rollout.model import FleetNode
 from goldnode.fleet.rollout.statistics import at_least, excluded_rate, stopping_failures
 from goldnode.fleet.rollout.waves import assign
 from goldnode.fleet.rollout.windows import opening
+from goldnode.floors.limits import ALPHA, CONTROL, NODES, nodes_needed
 
 ERROR, WARNING = "error", "warning"
 STEP = 20 * 60.0  # seconds from the drained node to its return, without a measurement of the site
 SHORTEST_DRAIN = 300.0  # seconds: a controller on the way to a node, and two readings of its scheduler
-FLOORS = "goldnode has no measured floors yet, so that this requirement is always unknown"
 _SURPRISE = 0.05  # probability of the failures of earlier rollouts, below which the base rate is too low
 _LONGEST = 366 * 86400.0  # of an estimate
 
@@ -208,8 +208,7 @@ class _Checker:
                     )
                     self._warn("requirement", (*at, "same_cause"), message, "write 2")
             elif item.floors is not None:
-                message = f"{FLOORS}, and the rollout freezes after its first wave"
-                self._error("requirement", at, message, "remove `floors` until goldnode has them")
+                self._floors(item.floors, at)
             elif item.prometheus is not None:
                 self._query(item.prometheus, at)
             elif item.command is not None and not item.command.run[0].startswith("/"):
@@ -233,6 +232,33 @@ class _Checker:
         )
         at: KeyPath = ("require", index, "boot")
         self._warn("base-rate", at, message, f"write base_rate: {rate:.2%}, or find out why nodes fail")
+
+    def _floors(self, item: RolloutFloors, at: KeyPath) -> None:
+        """Find floors that the first wave has too few nodes for, so that the rollout freezes after it."""
+        nodes = self._first_wave()
+        needed = nodes_needed(CONTROL if item.control else None, ALPHA / len(item.metrics))
+        if nodes is not None and nodes < NODES:
+            message = (
+                f"floors need {NODES} changed nodes, and the first wave has {nodes}, "
+                "so that they are unknown and the rollout freezes after it"
+            )
+            self._error("requirement", at, message, f"give the first wave {NODES} nodes")
+        elif nodes is not None and nodes < needed:
+            message = (
+                f"{len(item.metrics)} metrics need {needed} changed nodes to show a loss, and the first wave has {nodes}, "
+                "so that a slow change is unknown and not stopped"
+            )
+            self._warn("requirement", at, message, "name fewer metrics, or give the wave more nodes")
+
+    def _first_wave(self) -> int | None:
+        """Return the nodes of the first wave; None where its size is not known."""
+        wave = next(iter(self.document.waves), None)
+        if wave is None:
+            return None
+        pool = self.document.pools.get(wave.pool) if wave.pool is not None else None
+        if pool is not None:
+            return pool.nodes if pool.hosts is None else len(pool.hosts)
+        return wave.nodes
 
     def _query(self, item: RolloutPrometheus, at: KeyPath) -> None:
         given = [name for name in ("max", "min", "worse_than") if getattr(item, name) is not None]

@@ -20,12 +20,18 @@ from goldnode.fleet.rollout.model import Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 
 LOGGER = logging.getLogger("goldnode.rollout")
+DAY = 86400.0
 PAUSE = 15.0  # seconds before a drain or a return that is not over is repeated
 
 
 def no_records(name: str) -> DrainRecords | None:
     """Return no place for a node's record."""
     return None
+
+
+def no_tests(name: str, since: str) -> str:
+    """Return that no test before the return is outstanding."""
+    return ""
 
 
 @dataclass(frozen=True)
@@ -35,12 +41,14 @@ class RolloutDrains:
     :param nodes: inventory name -> drain settings.
     :param records: returns the place of a node's record; None where its disk is replaced. Then the scheduler's
         reason suffices, and the note of a node in service comes from the store.
+    :param tests: returns why a node that was drained at a time (UTC) must not return yet; empty if it may.
     """
 
     rollout: str
     nodes: Mapping[str, DrainSettings]
     records: Callable[[str], DrainRecords | None] = no_records
     clock: Callable[[], float] = time.time
+    tests: Callable[[str, str], str] = no_tests
 
     def drain(self, name: str, prior: Prior) -> SchedulerObservation | None:
         """Take a node out of service, or continue with that. Repeat it until it returns an observation.
@@ -59,15 +67,30 @@ class RolloutDrains:
     def resume(self, name: str, prior: Prior) -> SchedulerObservation:
         """Return a node to service if this rollout has drained it, and return its state.
 
-        A node that another holds out of service stays so. Its reason says who that is.
+        A node that another holds out of service stays so. Its reason says who that is. So does a node whose tests
+        have not passed; the call is repeated.
         """
         at, settings = self.clock(), self.nodes[name]
         drainer = settings.drainer()
+        if prior.in_service and self.tests is not no_tests:
+            outstanding = self.tests(name, self._since(name, drainer))
+            if outstanding:
+                return SchedulerObservation(name, at, False, 0.0, outstanding)
         found = drainer.resume(
             settings.node or name, self._caller(prior), self.records(name), before=prior.in_service
         )
         serves = found.in_service and not found.note
         return self._seen(name, drainer, SchedulerObservation(name, at, serves, 0.0, found.note or ""))
+
+    def _since(self, name: str, drainer: Drainer) -> str:
+        """Return when the node was drained, by the scheduler's reason or the node's record; a day ago if neither has it."""
+        if isinstance(drainer, SchedulerDrainer):
+            held = drainer.state_of(self.nodes[name].node or name).held
+            if held is not None:
+                return held.time
+        records = self.records(name)
+        record = records.read().node if records is not None else None
+        return record.since if record is not None else DrainCaller(clock=lambda: self.clock() - DAY).now()
 
     def _seen(self, name: str, drainer: Drainer, said: SchedulerObservation) -> SchedulerObservation:
         """Return the scheduler's present state; what the drain said where the scheduler shows none."""

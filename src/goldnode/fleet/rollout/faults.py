@@ -30,7 +30,9 @@ KINDS = {
         FaultKind(
             "late", 1.0, SHARE, "the new state passes its boot check and fails hours later, in service"
         ),
-        FaultKind("slow", 1.0, SHARE, "the new state is slower; only measured floors could see it"),
+        FaultKind(
+            "slow", 1.0, SHARE, "the new state is 10 % slower; only the requirement `floors` can see it"
+        ),
         FaultKind("absent", 0.002, SHARE, "the node never returns from its boot"),
         FaultKind("lying", 0.01, SHARE, "the node reports the new state from its old boot"),
         FaultKind("hardware", 4.18, PER_THOUSAND, "hardware fails and is repaired, changed or not"),

@@ -1,4 +1,4 @@
-"""Answers of the requirements that are outside of goldnode: a Prometheus query, a command, a dual run, and floors.
+"""Answers of the requirements that are outside of the plan: a Prometheus query, a command, a dual run, and floors.
 
 Only a clear answer passes or fails. No data, NaN, an infinite value, an error, a timeout and an answer of another
 shape are unknown, each with its reason.
@@ -23,17 +23,18 @@ from typing import Any
 
 import urllib3
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site
 from goldnode.documents.rollout import RolloutCommand, RolloutPrometheus, seconds
-from goldnode.fleet.rollout import dual_requirement
+from goldnode.fleet.rollout import dual_requirement, floors
 from goldnode.fleet.rollout.document import RolloutSettings
+from goldnode.fleet.rollout.floors import RolloutMoves
 from goldnode.fleet.rollout.model import Answer, RequirementResult
 
 CHANGED, CONTROL = "changed", "control"  # values of the label `arm`
 _LARGEST = 1 << 20  # bytes of an answer that are read
 _SHOWN = 200  # characters of foreign text in a reason
 _KEPT = 4096  # bytes of a command's output, the last ones
-_NO_FLOORS = "goldnode has no measured floors yet"
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,21 @@ class RequirementSources:
     token: Path | None = None  # file with a bearer token
     ca: Path | None = None  # file with the certificates of its authority
     timeout: float = 30.0  # seconds for a query
+    canary: Path | None = None  # directory with canary results
 
 
 def sources(site: Site) -> RequirementSources:
     """Return the sources that a site file declares."""
     own = site.fleet.prometheus
+    canary = site.resolve(site.fleet.canary) if site.fleet.canary else None
     if own is None:
-        return RequirementSources()
+        return RequirementSources(canary=canary)
     return RequirementSources(
         own.url.rstrip("/"),
         site.resolve(own.token) if own.token else None,
         site.resolve(own.ca) if own.ca else None,
         own.timeout,
+        canary,
     )
 
 
@@ -71,8 +75,9 @@ class RequirementEvaluator:
         settings: RolloutSettings,
         given: RequirementSources,
         clock: Callable[[], float] = time.time,
+        moved: Callable[[], RolloutMoves] | None = None,
     ) -> None:
-        self.settings, self.sources, self.clock = settings, given, clock
+        self.settings, self.sources, self.clock, self.moved = settings, given, clock, moved
         self._commands = _Commands()
 
     def read(self, requirement: str, wave: int) -> RequirementResult:
@@ -80,7 +85,7 @@ class RequirementEvaluator:
         at = self.clock()
         try:
             answer, reason = self._answer(requirement, wave)
-        except (_Unknown, dual_requirement.NoReportError) as problem:
+        except (_Unknown, dual_requirement.NoReportError, GoldnodeError) as problem:
             answer, reason = Answer.UNKNOWN, str(problem)
         except Exception as problem:  # whatever a program of the site returns must not end a controller
             answer, reason = Answer.UNKNOWN, f"the answer could not be read: {problem!r}"
@@ -99,7 +104,11 @@ class RequirementEvaluator:
         if item.dual is not None:
             wave_name = self.settings.waves[wave].name
             return dual_requirement.answer(item.dual, self.settings, wave_name, self.clock())
-        raise _Unknown(_NO_FLOORS)
+        if item.floors is None or self.moved is None:
+            raise _Unknown("this controller does not know which nodes have changed")
+        # The nodes first: a result that arrives meanwhile is of one of them, or does not count yet.
+        moved = self.moved()
+        return floors.judge(item.floors, floors.read_results(self.sources.canary), moved)
 
     def close(self) -> None:
         """Stop the commands that are running. Their answer is unknown, and the next controller asks again."""

@@ -41,6 +41,7 @@ from goldnode.fleet.rollout.model import (
     Turn,
 )
 from goldnode.fleet.rollout.plan import plan
+from goldnode.fleet.rollout.simulated_floors import SimulatedCanaries
 from goldnode.fleet.rollout.state import Observations, RolloutState
 from goldnode.node.drained import reason
 
@@ -133,6 +134,7 @@ class Simulation:
         self.events: list[tuple[float, int, str, str, int]] = []
         self.sequence = 0
         self.down_until = 0.0
+        self.canaries: dict[str, SimulatedCanaries] = {}  # requirement -> its results
         self.tally = _Tally()
         self.wake = -1.0
         self.refreshed = -2
@@ -373,10 +375,12 @@ class Simulation:
             self._scheduler(node, time, False)
 
     def _on_evaluated(self, time: float, name: str, wave: int) -> None:
-        """Answer a requirement: floors do not exist, and everything else passes, unless there is no data."""
+        """Answer a requirement: floors by simulated canaries; the others pass, unless there is no data."""
         answer, reason = Answer.PASSES, "simulated"
-        if name.startswith("floors"):
-            answer, reason = Answer.UNKNOWN, "goldnode has no measured floors yet"
+        item = next(one.requirement for one in self.settings.outside if one.name == name)
+        if item.floors is not None:
+            canaries = self.canaries.setdefault(name, SimulatedCanaries(self.seed))
+            answer, reason = canaries.judge(item.floors, self.state, self.world.broken, time)
         elif self.world.random.random() < self.rate.get("no-data", 0.0):
             answer, reason = Answer.UNKNOWN, "simulated: no data"
         self.observations.record(RequirementResult(name, wave, answer, time, reason))

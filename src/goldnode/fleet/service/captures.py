@@ -22,7 +22,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from goldnode.fleet.ingest.files import INBOX, put
+from goldnode.fleet.ingest.inbox import INBOX, put
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import LARGEST, Origin, parse
 from goldnode.fleet.ingest.rows import Group
@@ -106,10 +106,11 @@ class CaptureReceiver:
                 429, "too_often", f"{report.node} has just reported", {"Retry-After": f"{_APART:.0f}"}
             )
         origin = report.origin
-        content = {"node": report.node, "class": report.class_, "source": "http", "engine": origin.engine}
-        more = {"cohort": origin.cohort, "capture": report.capture, "verdict": report.verdict}
+        content: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
+        content["cohort"] = origin.cohort
+        content |= {"capture": report.capture, "verdict": report.verdict}
         try:
-            put(self.settings.data, content | more)
+            put(self.settings.data, report.node, content)
         except OSError as problem:
             full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
             LOGGER.error("the inbox of captures cannot be written: %s", problem)

@@ -22,7 +22,7 @@ VERIFY = "Exit status: 0 all may be used, 1 one may not, 3 could not check."
 
 def arguments(parser: Any) -> None:
     """Add the arguments of the command."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", title="verbs")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", help="each has --help")
     for verb, text, epilog in (
         ("key", "Print the keys of caches.", None),
         ("explain", "Show why two keys differ.", EXPLAIN),

@@ -112,15 +112,14 @@ def verify(place: str, expected: Optional[str] = None, node: Optional[Mapping[st
 
 def foreign(document: Mapping[str, Any], node: Mapping[str, Any]) -> List[str]:
     """Return the decisive components in which a key differs from a node. Pure."""
-    parts = (
+    stored, own = (
         keys.of_node(document["cache"], document["strength"], found)
         for found in (document["components"], node)
     )
-    stored, own = (keys.leaves(part) for part in parts)
+    were, here = keys.leaves(stored), keys.leaves(own)
     return [
-        f"{path} was {_shown(stored.get(path))}, and is {_shown(own.get(path))} here"
-        for path in sorted(set(stored) | set(own))
-        if json.dumps(stored.get(path)) != json.dumps(own.get(path))
+        f"{'.'.join(path)} was {_shown(were.get(path))}, and is {_shown(here.get(path))} here"
+        for path in keys.differing(stored, own)
     ]
 
 

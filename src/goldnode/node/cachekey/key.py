@@ -169,34 +169,39 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> List[Key
     """Return the components that two key documents do not share, each with the strengths that it decides. Pure."""
     cache = first["cache"]
     decide = {
-        strength: tuple(
-            leaves(decisive(cache, strength, document["components"])) for document in (first, second)
+        strength: set(
+            differing(*(decisive(cache, strength, document["components"]) for document in (first, second)))
         )
         for strength in STRENGTHS
         if strength == EXACT or CACHES[cache].portable is not None
     }
     a, b = (leaves(document["components"]) for document in (first, second))
-    found = []
-    for path in sorted(set(a) | set(b)):
-        if _at(a, path) == _at(b, path):
-            continue
-        strengths = tuple(
-            strength for strength, (left, right) in decide.items() if _at(left, path) != _at(right, path)
+    return [
+        KeyDifference(
+            ".".join(path),
+            a.get(path),
+            b.get(path),
+            tuple(strength for strength, paths in decide.items() if path in paths),
         )
-        found.append(KeyDifference(path, a.get(path), b.get(path), strengths))
-    return found
+        for path in differing(first["components"], second["components"])
+    ]
 
 
-def _at(found: Mapping[str, Any], path: str) -> Tuple[bool, str]:
-    """Return whether a path is there, and its value as text: True is not 1 here."""
-    return path in found, json.dumps(found.get(path), sort_keys=True)
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> List[Tuple[str, ...]]:
+    """Return the paths of leaves that two objects do not share. A leaf that is null is there. Pure."""
+    a, b = leaves(first), leaves(second)
+
+    def at(found: Mapping[Tuple[str, ...], Any], path: Tuple[str, ...]) -> Tuple[bool, str]:
+        return path in found, json.dumps(found.get(path), sort_keys=True)  # as text: True is not 1
+
+    return [path for path in sorted(set(a) | set(b)) if at(a, path) != at(b, path)]
 
 
-def leaves(value: Any, prefix: str = "") -> Dict[str, Any]:
+def leaves(value: Any, path: Tuple[str, ...] = ()) -> Dict[Tuple[str, ...], Any]:
     """Return the leaves of nested objects by their path. An empty object is a leaf."""
     if not isinstance(value, dict) or not value:
-        return {prefix: value}
-    found: Dict[str, Any] = {}
+        return {path: value}
+    found: Dict[Tuple[str, ...], Any] = {}
     for name, item in value.items():
-        found.update(leaves(item, f"{prefix}.{name}" if prefix else str(name)))
+        found.update(leaves(item, (*path, str(name))))
     return found

@@ -94,6 +94,12 @@ def public(captured: Any) -> Dict[str, Any]:
     kernel = capture["os"].get("kernel") if isinstance(capture.get("os"), dict) else None
     found["os"] = {"kernel": _picked(kernel, ("running",))}
     found["cpu"] = _picked(capture.get("cpu"), ("architecture", "model", "flags"))
+    adapters = capture.get("infiniband")
+    found["infiniband"] = (
+        {name: _picked(row, ("firmware",)) for name, row in adapters.items()}
+        if isinstance(adapters, dict) and "fault" not in adapters
+        else {}
+    )
     gpus = capture.get("gpus")
     if isinstance(gpus, list):
         gpus = [

@@ -7,6 +7,7 @@ integrations/ contains the same texts.
 
 from __future__ import annotations
 
+from ..host import PROGRAM
 from ..verdict import current
 
 MEMORY = "/var/lib/goldnode/slurm-health"  # the reason for which SLURM (below) has drained the node
@@ -73,6 +74,61 @@ yes:"$text"*)
     ;;
 *) rm -f "$memory" ;; # it was resumed, or drained for another reason
 esac
+exit 0
+"""
+
+PROLOG = f"""#!/bin/sh
+# goldnode: Slurm's Prolog, for classes with `gate: drain` or `gate: block`. A job starts only where the node's verdict counts and is good.
+#
+# Otherwise the exit status is 1: Slurm drains the node and requeues the job. With `gate: drain` the reason is that of the pre-flight, and
+# slurm-health resumes the node when its verdict is good again. With `gate: report` it only logs. Jobs cannot fail this check: see
+# slurm-task-prolog.
+program=${{GOLDNODE_PROGRAM:-{PROGRAM}}} state=${{GOLDNODE_STATE:-/var/lib/goldnode}}
+memory=$state/slurm-health mode=
+
+node=$SLURMD_NODENAME
+if [ -z "$node" ]; then read -r node </proc/sys/kernel/hostname; node=${{node%%.*}}; fi
+why=$(timeout 20 "$program" preflight --node "$node" 2>&1) && exit 0
+why=$(printf '%s' "${{why:-goldnode: $node: the pre-flight had no answer within 20 s.}}" | tr '\\n' ' ' | cut -c1-240)
+echo "$why" >&2
+[ ! -r "$state/gate.mode" ] || read -r mode <"$state/gate.mode"
+case $mode in
+drain) ;;
+block) exit 1 ;;
+*) exit 0 ;;
+esac
+
+PATH=${{GOLDNODE_PATH:+$GOLDNODE_PATH:}}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin
+case $(timeout 20 scontrol show node "$node" --oneliner | sed -n 's/.* State=\\([^ ]*\\).*/\\1/p') in
+'' | *DRAIN*) ;; # drained already, for a reason that stays
+*)
+    if [ ! -e "$memory" ] && mkdir -p "$state" && printf '%s\\n' "$why" >"$memory"; then
+        timeout 20 scontrol update NodeName="$node" State=DRAIN Reason="$why" || rm -f "$memory"
+    fi
+    ;;
+esac
+exit 1
+"""
+
+TASK_PROLOG = f"""#!/bin/sh
+# goldnode: Slurm's TaskProlog. It checks what the job declares, and ends the task with one line in its output if the job does not fit this node.
+# Variables of the job: GOLDNODE_COHORT (a directory of the job that its nodes share), GOLDNODE_IMAGE_FILE (description of its image),
+# GOLDNODE_CACHES (directory of all caches) with GOLDNODE_IMAGE (digest of its image) and GOLDNODE_CACHE_NAMES. Without them it does nothing.
+program=${{GOLDNODE_PROGRAM:-{PROGRAM}}}
+[ -n "$GOLDNODE_COHORT$GOLDNODE_IMAGE_FILE$GOLDNODE_CACHES" ] || exit 0
+
+fail() {{
+    printf '%s' "$2" | tr '\\n' ' ' | sed 's/^/print /'
+    echo
+    exit "$1"
+}}
+
+case $GOLDNODE_CACHES in *[!A-Za-z0-9/._-]*) fail 3 "goldnode: GOLDNODE_CACHES has characters that no directory of caches may have." ;; esac
+why=$(timeout 20 "$program" preflight --node "${{SLURMD_NODENAME:-$(uname -n)}}" --cohort-size "${{SLURM_JOB_NUM_NODES:-1}}" 2>&1) || fail $? "$why"
+[ -n "$GOLDNODE_CACHES" ] || exit 0
+set -- ${{GOLDNODE_CACHE_NAMES:-cuda triton inductor}}
+lines=$(timeout 60 "$program" cache path "$@" --caches "$GOLDNODE_CACHES" ${{GOLDNODE_IMAGE:+--image "$GOLDNODE_IMAGE"}} --export 2>&1) || fail $? "$lines"
+printf '%s\\n' "$lines" | grep '^export ' # TaskProlog's own form
 exit 0
 """
 

@@ -47,6 +47,8 @@ MANAGED = (
     ("/etc/default/grub.d", "9?-goldnode*.cfg"),
     ("/usr/lib/goldnode", "goldnode-node"),
     ("/usr/lib/goldnode", "slurm-health"),
+    ("/usr/lib/goldnode", "slurm-prolog"),
+    ("/usr/lib/goldnode", "slurm-task-prolog"),
     ("/usr/lib/goldnode", "npd-plugin"),
     ("/usr/lib/goldnode", "slot-failed"),
     ("/etc/systemd/system", "goldnode-*.service"),

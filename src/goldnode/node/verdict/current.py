@@ -65,7 +65,22 @@ def load(root: str = "/") -> Tuple[Any, Optional[str]]:
         return None, f"{CLASS} is not there, or is no class document"
     verdict = _json(root, VERDICT)
     identity = boot.identity(_text(root, "/proc/sys/kernel/random/boot_id"), _text(root, "/proc/1/stat"))
+    if identity is not None and isinstance(verdict, dict) and verdict.get("boot_identity") != identity:
+        identity = _of_node(root, identity, str(verdict.get("boot_identity")))
     return verdict, fault(verdict, identity, boot.uptime(_text(root, "/proc/uptime")), wanted)
+
+
+def _of_node(root: str, identity: str, stated: str) -> str:
+    """Return the boot of the node if this is a container that has the node's directory mounted.
+
+    It has the boot id of the node, and a PID 1 of its own. The fifth field of a line of mountinfo is the mount
+    point (proc_pid_mountinfo(5)).
+    """
+    if stated.partition("/")[0] != identity.partition("/")[0]:
+        return identity
+    place = root.rstrip("/") + VERDICT.rpartition("/")[0]
+    points = (line.split(" ", 5)[4:5] for line in _text(root, "/proc/self/mountinfo").splitlines())
+    return stated if [place] in points else identity
 
 
 def split(words: Sequence[str]) -> Tuple[Optional[str], List[str]]:

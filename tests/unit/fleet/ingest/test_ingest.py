@@ -17,7 +17,7 @@ from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture, verdict
 from tests.unit.fleet.ingest.fleet_reports import write as captured
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest import files, read, write
+from goldnode.fleet.ingest import read, write
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
 from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, found_parts
@@ -325,7 +325,7 @@ def test_the_inbox_is_emptied_and_what_cannot_be_stored_is_set_aside(tmp_path: P
     (data / "inbox" / ".new-x").write_text("half", encoding="utf-8")
     result = run(data)
     assert (result.stored, len(result.refused)) == (1, 1)
-    assert rows(data, "SELECT node, cohort FROM nodes") == [("rack1-n1", "ring0")]
+    assert rows(data, "SELECT node, cohort, source FROM nodes") == [("rack1-n1", "ring0", "ansible")]
     assert [one.name for one in (data / "inbox").iterdir()] == [".new-x"]
     assert [one.name for one in (data / "refused").iterdir()] == ["bad.json"]
 

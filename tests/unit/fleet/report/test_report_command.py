@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,12 @@ def test_wrong_input_is_one_sentence(
     assert found.exit_code != 0
     assert message.lower() in shown.lower()
     assert "Traceback" not in found.output
+
+
+def test_what_has_just_arrived_is_in_the_report(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    store(tmp_path, fleet(1), [now - DAY / 24], received={now - DAY / 24: now})
+    assert "1 nodes as of" in run("report", "--data", tmp_path).output.replace("1 node as", "1 nodes as")
 
 
 def test_groups_and_expected_nodes_come_from_files(captures: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,8 @@ class ControlledRollout:
                 self.world.now += TICK / 2
                 continue
             finally:
-                controller.close()
+                with suppress(Killed):  # it may be killed while it ends, too
+                    controller.close()
                 statements += counter.count
                 store.close()
             break

@@ -260,7 +260,7 @@ def test_query_and_token_reach_the_server(tmp_path: Path) -> None:
 def test_floors_and_unknown_names_are_unknown(tmp_path: Path) -> None:
     found = evaluator(tmp_path, "floors: {metrics: [gemm]}", RequirementSources())
     assert found.read("floors", 0).answer is Answer.UNKNOWN
-    assert found.read("floors", 0).reason == "goldnode has no measured floors yet"
+    assert found.read("floors", 0).reason == "this controller does not know which nodes have changed"
     assert found.read("prometheus-2", 0).answer is Answer.UNKNOWN
     assert evaluator(tmp_path, "command: {run: [/bin/true]}", RequirementSources()).read(
         "command", 9

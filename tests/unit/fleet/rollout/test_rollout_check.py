@@ -58,7 +58,12 @@ def test_good_document_has_no_finding(tmp_path: Path) -> None:
             "`boot` is missing",
         ),
         (15, "requirement", (("0.2%}", "0.2%, confidence: 100%}"),), "never reached"),
-        (16, "requirement", (("timeout", "- floors: {metrics: [gemm]}\ntimeout"),), "always unknown"),
+        (
+            16,
+            "requirement",
+            (("timeout", "- floors: {metrics: [gemm]}\ntimeout"),),
+            "floors need 8 changed nodes, and the first wave has 2",
+        ),
         (16, "requirement", (("timeout", "- prometheus: {query: up}\ntimeout"),), "no answer fails"),
         (
             16,

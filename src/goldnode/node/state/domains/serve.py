@@ -30,6 +30,7 @@ Document: TypeAlias = "Mapping[str, Any]"
 SOCKET, SERVICE = units.SOCKET, "goldnode-serve.service"
 LINK = f"{units.FOLDER}/sockets.target.wants/{SOCKET}"
 SLURM, NPD = "/usr/lib/goldnode/slurm-health", "/usr/lib/goldnode/npd-plugin"
+PROLOG, TASK_PROLOG = "/usr/lib/goldnode/slurm-prolog", "/usr/lib/goldnode/slurm-task-prolog"
 
 SOCKET_TEXT = """# goldnode: a connection starts the endpoint
 [Unit]
@@ -115,7 +116,12 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         found.append(
             Wanted(f"{units.FOLDER}/{SERVICE}", SERVICE_TEXT, "sanity", "the endpoint that the socket starts")
         )
-    for key, path, text in (("slurm", SLURM, shims.SLURM), ("npd", NPD, shims.NPD)):
+    for key, path, text in (
+        ("slurm", SLURM, shims.SLURM),
+        ("slurm", PROLOG, shims.PROLOG),
+        ("slurm", TASK_PROLOG, shims.TASK_PROLOG),
+        ("npd", NPD, shims.NPD),
+    ):
         if serve.get(key):
             found.append(Wanted(path, text, "sanity", f"the class says `serve: {{{key}: true}}`", 0o755))
     return found

@@ -1,0 +1,83 @@
+"""Active tests before a node returns to service: the class names canary jobs, and their results decide.
+
+Only results count that began after the node was taken out of service, and that are of its latest boot. No result is no pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from goldnode.canary import results
+from goldnode.catalog.models import NodeClass
+from goldnode.core.errors import GoldnodeError
+from goldnode.documents.canary import CanaryDocument
+
+Cause = Literal["repair", "xid", "rollout", "absence"]
+CAUSES: tuple[Cause, ...] = ("repair", "xid", "rollout", "absence")
+Results = Callable[[str], Iterable[CanaryDocument]]
+
+
+def jobs_of(class_: NodeClass, cause: Cause) -> tuple[str, ...]:
+    """Return the jobs that must pass before a node of a class returns after `cause`."""
+    declared = class_.return_tests
+    if declared is None:
+        return ()
+    found: list[str] = getattr(declared, f"after_{cause}")
+    return tuple(found)
+
+
+def stored(directory: Path) -> Results:
+    """Return the reader of the results of a node below a directory, as `goldnode canary run` stores them."""
+
+    def read(node: str) -> Iterable[CanaryDocument]:
+        if not directory.is_dir():
+            return
+        for path in results.files([directory]):
+            found = results.load(path)
+            if found.node == node:
+                yield found
+
+    return read
+
+
+@dataclass(frozen=True)
+class OutstandingTests:
+    """The jobs that must pass after one cause, and the results of nodes."""
+
+    cause: Cause
+    jobs: Sequence[str]
+    read: Results
+
+    def outstanding(self, node: str, since: str) -> str:
+        """Return why a node must not return yet; empty if all jobs have passed.
+
+        :param since: UTC, as in results; the time at which the node was taken out of service.
+        """
+        if not self.jobs:
+            return ""
+        try:
+            found = [document for document in self.read(node) if document.started >= since]
+        except GoldnodeError as problem:
+            return f"the results of its tests cannot be read: {problem}"
+        found.sort(key=lambda document: document.started)
+        # Results of an earlier boot do not count for this one.
+        latest = [document for document in found if document.boot_id == found[-1].boot_id]
+        wrong = [text for job in self.jobs if (text := _answer(job, latest))]
+        if not wrong:
+            return ""
+        command = f"goldnode canary run {node} --before-return {self.cause}"
+        return f"tests before its return: {'; '.join(wrong)}. Run `{command}`"
+
+
+def _answer(job: str, documents: Sequence[CanaryDocument]) -> str:
+    """Return why a job has not passed, by the latest result that has it; empty if it has."""
+    for document in reversed(documents):
+        for row in document.jobs:
+            if row.name == job:
+                if row.state == "passed":
+                    return ""
+                return f"{job} is {row.state.replace('_', ' ')} ({row.why})"
+    return f"{job} has not run since"

@@ -1,0 +1,86 @@
+"""The image of a job by its description: the image.json in an image of goldnode, `docker inspect`, or the environment in it."""
+
+from __future__ import annotations
+
+import json
+
+from ..probe.machine import printable
+from ..state.model import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional
+
+PLACE = "/usr/lib/goldnode/image.json"
+LABELS = "io.goldnode."
+MOST = 8 << 20  # bytes of a description
+
+
+def read(name: str) -> Dict[str, Any]:
+    """Return {name, backend, cuda, forward_compat, nccl} of the image that a file describes. Raises NodeError."""
+    try:
+        with open(name, "rb") as opened:
+            found = json.loads(opened.read(MOST))
+    except OSError as problem:
+        raise NodeError(
+            f"{printable(name, 200)} cannot be read: {problem.strerror}. Correct --image."
+        ) from None
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, list) and len(found) == 1:  # docker inspect
+        found = found[0]
+    if isinstance(found, dict) and found.get("schema") == "goldnode.image/1":
+        return described(found)
+    settings = (found.get("config") or found.get("Config")) if isinstance(found, dict) else None
+    if not isinstance(settings, dict):
+        raise NodeError(
+            f"{printable(name, 200)} does not describe an image. Give image.json of an image of goldnode, or the output of "
+            "`docker inspect IMAGE`."
+        )
+    rows = settings.get("Env")
+    pairs = [str(row).partition("=")[::2] for row in rows] if isinstance(rows, list) else []
+    labels = settings.get("Labels")
+    found_image = of_environment(dict(pairs)) or _image(None, None, None)
+    if isinstance(labels, dict) and labels.get(f"{LABELS}backend"):
+        found_image["backend"] = labels[f"{LABELS}backend"]
+    tags = found.get("RepoTags")
+    found_image["name"] = str(tags[0]) if isinstance(tags, list) and tags else None
+    return found_image
+
+
+def described(document: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the image of a description (goldnode.image/1). Pure."""
+    backend = document.get("backend")
+    version = document.get("version")
+    parts = document.get("parts")
+    nccl = parts.get("nccl") if isinstance(parts, dict) else None
+    nccl = nccl.get("version") if isinstance(nccl, dict) else nccl
+    found = _image(backend, version if backend == "cuda" else None, None if nccl is None else str(nccl))
+    found["name"] = document.get("name")
+    return found
+
+
+def of_environment(environment: Mapping[str, str]) -> Optional[Dict[str, Any]]:
+    """Return the image by the variables that NVIDIA's and goldnode's CUDA images set; None without them. Pure."""
+    cuda = environment.get("CUDA_VERSION")
+    if not cuda:
+        return None
+    found = _image("cuda", cuda, environment.get("NCCL_VERSION"))
+    found["forward_compat"] = any(
+        environment.get(name) for name in ("NV_CUDA_COMPAT_PACKAGE", "_CUDA_COMPAT_PATH")
+    )
+    return found
+
+
+def inside(environment: Mapping[str, str]) -> Optional[Dict[str, Any]]:
+    """Return the image that this process runs in, by its own files and variables; None if they describe none."""
+    try:
+        with open(PLACE, "rb") as opened:
+            found = json.loads(opened.read(MOST))
+    except (OSError, ValueError, RecursionError):
+        return of_environment(environment)
+    return described(found) if isinstance(found, dict) else of_environment(environment)
+
+
+def _image(backend: Any, cuda: Any, nccl: Optional[str]) -> Dict[str, Any]:
+    return {"name": None, "backend": backend, "cuda": cuda, "forward_compat": False, "nccl": nccl}
