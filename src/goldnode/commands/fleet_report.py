@@ -282,7 +282,7 @@ def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: Re
     elif form == "json":
         content = dumps(found)
     else:
-        content = text.plain_text(found) + "\n"
+        content = text.as_text(found) + "\n"
     if output.out is not None:
         replace_file(output.out, content.encode())
         say(f"wrote {output.out}")

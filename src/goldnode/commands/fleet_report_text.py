@@ -25,7 +25,7 @@ class _TextSection:
     styles: Sequence[str] = field(default=())
 
 
-def plain_text(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
+def as_text(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
     """Return a report or a comparison as text without colours."""
     lines = [SIMULATED] if found.simulated else []
     lines.append(_headline(found))
