@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from benchmarks.report.data import NOW, make
-
 from goldnode.commands.fleet_report_page import html
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ReportSettings, ReportSource
