@@ -56,7 +56,7 @@ class Moment(click.ParamType[datetime]):
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What a report is about: the time, and the nodes that should report."""
+    """Subject of a report: the time, and the nodes that should report."""
 
     at: datetime | None = None
     stale_after: float = 26
@@ -219,7 +219,8 @@ def sql(query: str | None, what: ReportOptions, script: str | None, data: Path |
 
 
 def _now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0)
+    """Return the next full second: what has just arrived belongs to the report."""
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
 
 
 def _settings(what: ReportOptions) -> ReportSettings:
@@ -281,7 +282,7 @@ def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: Re
     elif form == "json":
         content = dumps(found)
     else:
-        content = text.plain(found) + "\n"
+        content = text.as_text(found) + "\n"
     if output.out is not None:
         replace_file(output.out, content.encode())
         say(f"wrote {output.out}")

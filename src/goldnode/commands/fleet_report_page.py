@@ -15,7 +15,7 @@ from goldnode.documents import fleet_report as doc
 from goldnode.fleet.report.causes import nodes_of
 
 LIMIT = 300  # rows of a table of the page; the list of nodes has all
-# States from the worst to the best, with their words and the tag of page.css. Further statuses of a verdict have none.
+# States from the worst to the best, with their words and the tag of page.css. Other statuses are shown as they are.
 STATES = {
     "drain": ("drain", "block"),
     "not_this_class": ("not this class", "block"),

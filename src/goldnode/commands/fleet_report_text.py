@@ -25,7 +25,7 @@ class _TextSection:
     styles: Sequence[str] = field(default=())
 
 
-def plain(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
+def as_text(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
     """Return a report or a comparison as text without colours."""
     lines = [SIMULATED] if found.simulated else []
     lines.append(_headline(found))
@@ -206,7 +206,11 @@ def _diff_sections(found: doc.FleetDiffDocument) -> Iterator[_TextSection]:
                 for one in found.statuses
             ],
         )
-    if not found.changed and not found.statuses:
+    if not found.compared:
+        yield _TextSection(
+            "No node could be compared: give times with captures, or a longer --stale-after", (), []
+        )
+    elif not found.changed and not found.statuses:
         yield _TextSection("Nothing has changed", (), [])
 
 

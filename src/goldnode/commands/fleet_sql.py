@@ -39,7 +39,7 @@ def lock(connection: duckdb.DuckDBPyConnection) -> None:
 
 def run(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
     """Return the rows of a query. Raise GoldnodeError with DuckDB's reason."""
-    import duckdb  # an installation without the extra has none
+    import duckdb  # only the extra installs it
 
     from goldnode.fleet.report.engine import first_line  # start-up time
 

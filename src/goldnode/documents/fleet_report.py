@@ -1,4 +1,4 @@
-"""What captures say of a fleet: `goldnode fleet report`, and `goldnode fleet diff` (docs/how-to/fleet-report.md)."""
+"""The state of a fleet by its captures: `goldnode fleet report`, and `goldnode fleet diff` (docs/how-to/fleet-report.md)."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class ReportStatusChange(Part):
 
 
 class FleetDiffDocument(Part):
-    """What differs between two times."""
+    """Differences between two times."""
 
     schema_: Literal["goldnode.fleet-diff/1"] = Field(alias="schema")
     from_: Moment = Field(alias="from")

@@ -209,12 +209,12 @@ def numbers(
         for table, content in columns.items():
             file = PartName(class_, day, "0" * 24).file(directory, table)
             file.parent.mkdir(parents=True, exist_ok=True)
-            plain = [
+            stored = [
                 {
                     key: value.replace(tzinfo=None) if isinstance(value, datetime) else value
                     for key, value in row.items()
                 }
                 for row in content
             ]
-            pq.write_table(pa.Table.from_pylist(plain, SCHEMAS[table]), file)
+            pq.write_table(pa.Table.from_pylist(stored, SCHEMAS[table]), file)
     return directory

@@ -93,7 +93,23 @@ class _Replacer:
             return self._names[text]
         for name, pattern in self._addresses:
             text = pattern.sub(self._giver(name), text)
-        return self._words.sub(lambda found: self._names.get(found[0], found[0]), text)
+        return self._words.sub(lambda found: self._word(found[0]), text)
+
+    def _word(self, word: str) -> str:
+        """Return a word without the names in it, the longest first: `node1-eth0` may name `node1`."""
+        pieces = re.split(r"([._-])", word)
+        made, start = "", 0
+        while start < len(pieces):
+            for end in range(len(pieces), start, -2):
+                name = self._names.get("".join(pieces[start:end]))
+                if name is not None:
+                    made, start = made + name, end
+                    break
+            else:
+                made, start = made + pieces[start], start + 1
+            if start < len(pieces) and start % 2:
+                made, start = made + pieces[start], start + 1
+        return made
 
     def _giver(self, name: str) -> Callable[[re.Match[str]], str]:
         return lambda found: found[0] if _PCI.fullmatch(found[0]) else self._placeholder(name, found[0])

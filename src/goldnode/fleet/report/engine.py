@@ -48,7 +48,7 @@ def opened(
 
     Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses.
     """
-    import duckdb  # here, since an installation without the extra has none
+    import duckdb  # only the extra installs it
 
     files = frame.parts(source, settings)
     connection = duckdb.connect(":memory:")

@@ -1,4 +1,4 @@
-"""What stands under the views: settings, tables of keys, and the Parquet files, in SQL of DuckDB or of ClickHouse.
+"""Tables under the views: settings, tables of keys, and the Parquet files, in SQL of DuckDB or of ClickHouse.
 
 The views of `sql/views` are the same text in both. Each is one SELECT; its name is that of the file without the
 number. `-- stored` in its first lines makes it a temporary table in DuckDB, since others read it more than once.
@@ -114,7 +114,7 @@ def prelude(engine: str) -> str:
 
 
 def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[Path]]:
-    """Return the files of each table that a report of this time can need. Raise GoldnodeError if there are none.
+    """Return the files of each table that a report of this time can need. Raise GoldnodeError for a directory without captures.
 
     Captures are read of all days, for stale nodes; facts from the earlier time on; findings of the last month.
     """
@@ -248,7 +248,7 @@ def reference(
 
 @dataclass(frozen=True)
 class Dialect:
-    """What the frame writes in another way for each engine."""
+    """Parts of the frame that differ between engines."""
 
     types: Mapping[str, str]
     file_table: Callable[[Sequence[Path]], str]

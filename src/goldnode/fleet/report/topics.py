@@ -147,7 +147,7 @@ _FINDING_TOPICS: tuple[tuple[str, str], ...] = (
     ("storage.*", "disks"),
     ("time.sync", "time"),
 )
-# Facts that vary on a healthy node, or that say nothing on it. No view compares them.
+# Facts that vary on a healthy node, or that describe no state of it. No view compares them.
 _VARYING = (
     "source",
     "simulated",
@@ -163,7 +163,7 @@ _VARYING = (
     "blocked*",
     "pci_unread",
 )
-# What the nodes of a cohort must agree on (docs/explanation/rollouts.md), in the order in which it is shown.
+# Facts that the nodes of a cohort must agree on (docs/explanation/rollouts.md), in the order in which it is shown.
 AGREED = (
     "identity.class_digest",
     "driver.loaded",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         node.change(put("driver/loaded", "570.1"), NOW - 3 * DAY)
         node.find(finding("driver.loaded", "580", "570.1", severity="drain"), NOW - 3 * DAY)
     nodes[3].change(put("gpus/0/uuid", "GPU-12345678-0000-0000-0000-000000000009"), NOW - DAY)
-    nodes[3].change(put("gpus/0/serial", "SERIAL4711"), NOW - DAY)
+    nodes[5].change(put("gpus/0/serial", "SERIAL4711"), NOW - DAY)
     nodes[4].find(finding("net.mtu", "9000", "1500 on 10.1.2.3 b8:ce:f6:00:00:01", subject="node1004-eth0"))
-    return store(directory, nodes, [NOW - 8 * DAY, NOW - DAY / 24])
+    return store(directory, nodes, [NOW - 8 * DAY, NOW - DAY / 24, NOW - DAY / 48])
 
 
 def run(*words: object, **given: Any) -> Result:
@@ -80,10 +80,12 @@ def test_report_of_a_past_time_is_the_same_bytes_again(captures: Path, tmp_path:
 
 
 def test_diff_names_what_changed_and_nothing_more(captures: Path) -> None:
-    found = run("diff", "--data", captures, "--from", "2026-11-20", "--to", AT)
+    found = run("diff", "--data", captures, "--from", "2026-11-18T09:00Z", "--to", AT)
     assert "node[1000-1001]  driver.loaded 580.95.05 → 570.1" in found.output
     assert "healthy → drain" in found.output
-    nothing = run("diff", "--data", captures, "--from", "2026-11-26T07:30Z", "--to", AT)
+    away = run("diff", "--data", captures, "--from", "2026-11-20", "--to", AT)
+    assert "No node could be compared" in away.output
+    nothing = run("diff", "--data", captures, "--from", "2026-11-26T07:10Z", "--to", AT)
     assert "Nothing has changed" in nothing.output
 
 
@@ -108,6 +110,12 @@ def test_wrong_input_is_one_sentence(
     assert found.exit_code != 0
     assert message.lower() in shown.lower()
     assert "Traceback" not in found.output
+
+
+def test_what_has_just_arrived_is_in_the_report(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    store(tmp_path, fleet(1), [now - DAY / 24], received={now - DAY / 24: now})
+    assert "1 nodes as of" in run("report", "--data", tmp_path).output.replace("1 node as", "1 nodes as")
 
 
 def test_groups_and_expected_nodes_come_from_files(captures: Path, tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def test_every_pair_of_versions_in_a_cohort_is_named_with_the_minority_first(
         if one.key != "gpu.vbios"
     } == {key: value for key, value in expected.items() if key != "gpu.vbios"}
     [vbios] = [one for one in found.mixed if one.key == "gpu.vbios"]
-    assert (vbios.group, vbios.values[0].nodes.names) == expected["gpu.vbios"][0:1] + (
+    assert (vbios.group, vbios.values[0].nodes.names) == (
+        *expected["gpu.vbios"][0:1],
         [expected["gpu.vbios"][1]],
     )
 
