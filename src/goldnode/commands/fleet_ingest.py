@@ -41,10 +41,20 @@ def directory(given: Path | None) -> Path:
         help="Store old captures as if they had arrived when they were made: reports on the past then have them.",
     ),
 )
+@click.option(
+    "--anonymous",
+    is_flag=True,
+    help="Store keyed digests in place of serial numbers, UUIDs, network addresses and host names.",
+)
 @DATA
 @reports("fleet-ingest")
 def ingest(
-    sources: tuple[Path, ...], class_name: str | None, backfill: bool, data: Path | None, form: str
+    sources: tuple[Path, ...],
+    class_name: str | None,
+    backfill: bool,
+    anonymous: bool,
+    data: Path | None,
+    form: str,
 ) -> None:
     """Write captures and verdicts of nodes to the fleet's data.
 
@@ -59,7 +69,7 @@ def ingest(
     from goldnode.fleet.ingest.files import ingest as run
 
     now = datetime.now(UTC)
-    result = run(IngestRequest(where, sources, None if backfill else now, class_name), now)
+    result = run(IngestRequest(where, sources, None if backfill else now, class_name, anonymous), now)
     for refusal in result.refused:
         remedy = f". {refusal.remedy[:1].upper()}{refusal.remedy[1:]}" if refusal.remedy else ""
         click.echo(f"refused: {refusal.file}: {refusal.message}{remedy}.", err=True)

@@ -203,16 +203,18 @@ def _same_clock(
 ) -> dict[_Arm, list[MetricRow]]:
     """Return the rows at the clock of the changed nodes before. Adds the others to `uncounted`."""
     usual: dict[object, list[float]] = {}
+    device = 0.0
     for row in found["changed", "before"]:
         if row.clock is not None:
             usual.setdefault(row.key, []).append(row.clock)
+            device = max(device, row.device_clock or 0.0)
     fit: dict[_Arm, list[MetricRow]] = {}
     for arm, same in found.items():
         fit[arm] = []
         for row in same:
             clocks = usual.get(row.key)
             middle = float(np.median(clocks)) if clocks else 0.0
-            why = other_clock(row, middle, middle) if clocks else None
+            why = other_clock(row, (middle, middle), device) if clocks else None
             if why is None:
                 fit[arm].append(row)
             else:

@@ -125,7 +125,7 @@ def learn(documents: Sequence[CanaryDocument], settings: LearnSettings) -> Floor
     if wide:
         metrics, gone = _class_metrics(devices, settings, left_out, nodes)
     else:
-        metrics, gone = _node_metrics(devices, settings), set()
+        metrics, gone = _node_metrics(devices, settings, left_out), set()
     if not metrics:
         raise FloorsError(
             f"no metric has a floor: {_reasons(left_out)}",
@@ -205,9 +205,10 @@ def _devices(counted: Iterable[MetricRow]) -> tuple[dict[MetricKey, list[_Device
 def _clocked(same: Sequence[MetricRow]) -> Iterator[tuple[MetricRow, str | None]]:
     """Return the rows, each with why its clock is another one than that of most."""
     clocks = [row.clock for row in same if row.clock is not None]
-    usual = float(np.median(clocks)) if clocks else 0.0
+    devices = [row.device_clock for row in same if row.device_clock is not None]
+    usual, device = (float(np.median(found)) if found else 0.0 for found in (clocks, devices))
     for row in same:
-        yield row, other_clock(row, usual, usual)
+        yield row, other_clock(row, (usual, usual), device)
 
 
 # A class
@@ -235,10 +236,14 @@ def _class_metrics(
         if _means_something(metric):
             metrics.append(metric)
             continue
-        median, floor = metric.statistics[0].median, metric.statistics[0].floor
-        why = f"the devices differ so much that the floor would be {floor:.6g}, with a median of {median:.6g}"
+        why = _no_floor("the devices", metric)
         left_out += [UncountedRow(*device.place, str(one.key), why) for device in one.devices]
     return metrics, gone
+
+
+def _no_floor(what: str, metric: FloorsMetric) -> str:
+    first = metric.statistics[0]
+    return f"{what} differ so much that the floor would be {first.floor:.6g}, with a median of {first.median:.6g}"
 
 
 def _means_something(metric: FloorsMetric) -> bool:
@@ -365,14 +370,18 @@ def _what_differs(one: Sequence[_Device], other: Sequence[_Device]) -> str:
 
 
 def _node_metrics(
-    devices: Mapping[MetricKey, Sequence[_Device]], settings: LearnSettings
+    devices: Mapping[MetricKey, Sequence[_Device]], settings: LearnSettings, left_out: list[UncountedRow]
 ) -> list[FloorsMetric]:
-    """Return floors of each device alone, from its own runs."""
-    return [
-        _metric(_Population(key, settings.of(key), one.place[1], (one,)), 1, one.place[0])
-        for key, group in devices.items()
-        for one in group
-    ]
+    """Return floors of each device alone, from its own runs. Adds to `left_out`."""
+    metrics = []
+    for key, group in devices.items():
+        for one in group:
+            metric = _metric(_Population(key, settings.of(key), one.place[1], (one,)), 1, one.place[0])
+            if _means_something(metric):
+                metrics.append(metric)
+            else:
+                left_out.append(UncountedRow(*one.place, str(key), _no_floor("the runs", metric)))
+    return metrics
 
 
 def _own_spread(device: _Device, share: float) -> float:

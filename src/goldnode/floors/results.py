@@ -72,6 +72,17 @@ class MetricRow:
         """Return the highest SM clock of the run; None if it was not read."""
         return None if self.metric.conditions.sm_mhz is None else self.metric.conditions.sm_mhz[1]
 
+    @property
+    def device_clock(self) -> float | None:
+        """Return the highest SM clock of the device over all metrics of the result; None if none was read."""
+        found = [
+            metric.conditions.sm_mhz[1]
+            for job in self.document.jobs
+            for metric in job.metrics
+            if metric.device == self.device and metric.conditions.sm_mhz is not None
+        ]
+        return max(found, default=None)
+
 
 @dataclass(frozen=True)
 class UncountedRow:
@@ -247,9 +258,20 @@ def check_names(what: str, given: Iterable[str], known: set[str]) -> None:
             )
 
 
-def other_clock(row: MetricRow, low: float, high: float) -> str | None:
-    """Return why the clock of a row is another setting than that of rows with clocks from `low` to `high`."""
-    if row.clock is None or low * (1 - CLOCK_TOLERANCE) <= row.clock <= high * (1 + CLOCK_TOLERANCE):
+def other_clock(row: MetricRow, usual: tuple[float, float], device: float) -> str | None:
+    """Return why the clock of a row is of another setting; None if it is not.
+
+    `usual` is the range of the highest clocks of this metric in other results, `device` their highest one over all
+    metrics. A device at its power limit has a lower clock in products, and shows its setting in other jobs.
+    """
+    if row.clock is None or _near(row.clock, *usual):
         return None
-    usual = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-    return f"the SM clock rose to {row.clock:g} MHz, and to {usual} in the others"
+    if row.device_clock is not None and _near(row.device_clock, device, device):
+        return None
+    low, high = usual
+    shown = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    return f"the SM clock rose to {row.clock:g} MHz, and to {shown} in the others"
+
+
+def _near(clock: float, low: float, high: float) -> bool:
+    return low * (1 - CLOCK_TOLERANCE) <= clock <= high * (1 + CLOCK_TOLERANCE)

@@ -60,11 +60,13 @@ def judge(
     uncounted += others
     verdicts: list[SpeedVerdict] = []
     nodes = sorted({one.node for one in chosen})
+    highest = max((one.sm_mhz[1] for one in baseline.document.metrics if one.sm_mhz is not None), default=0.0)
     for metric in _wanted(baseline, question):
         same = [row for row in counted if row.key == key_of(metric) and metric.node in (None, row.node)]
         fit: dict[_Place, list[MetricRow]] = {}
         for row in same:
-            why = None if metric.sm_mhz is None else other_clock(row, *metric.sm_mhz)
+            clocks = metric.sm_mhz
+            why = None if clocks is None else other_clock(row, (clocks[0], clocks[1]), highest)
             if why is not None:
                 uncounted.append(UncountedRow(row.node, row.device, str(row.key), why))
             elif metric.device in (None, row.device):

@@ -1,7 +1,7 @@
 """A new verdict after a change, with all that follows from it: stored state, capture, metrics, labels, condition.
 
-The labels of Kubernetes are read from the metrics, and its condition from the verdict: whatever writes a verdict
-ends here, so that none of them is of the node before.
+The labels of Kubernetes are read from the metrics, and its condition from the verdict. Each change that writes a
+verdict ends here, so that all of them describe the node as it is now.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.unit.node.captures import healthy
 
-from goldnode.fleet.ingest.report import Origin, parse
+from goldnode.fleet.ingest.report import ReportOrigin, parse
 from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS, PartName
 from goldnode.fleet.ingest.write import writer
 
@@ -149,7 +149,7 @@ def store(
         arrived = (received or {}).get(time, time + timedelta(minutes=1))
         with writer(directory, arrived) as parts:
             for node in fixed:
-                origin = Origin("directory")
+                origin = ReportOrigin("directory")
                 parts.add(parse(json.dumps(node.report(time, gpus)).encode(), origin, arrived))
     return directory
 

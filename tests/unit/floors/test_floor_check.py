@@ -189,6 +189,15 @@ def test_board_that_throttles_by_itself_is_slow() -> None:
     assert judged(result(0.8, given=hot)).answer is SpeedAnswer.FAILS
 
 
+def test_board_at_its_power_limit_is_slow_if_other_jobs_show_the_usual_clock() -> None:
+    """In products the clock of a leaky board is 10 % lower; its setting shows in a job that needs less power."""
+    limited = result(0.9, given=replace(USUAL, conditions={"sm_mhz": [1200.0, 1300.0]}))
+    idle = result(1.0, given=replace(USUAL, metric={"name": "launch"})).jobs[0]
+    assert judged(limited).answer is SpeedAnswer.INCONCLUSIVE
+    whole = limited.model_copy(update={"jobs": [*limited.jobs, idle]})
+    assert judged(whole).answer is SpeedAnswer.FAILS
+
+
 def test_one_slow_device_fails_a_node_and_a_missing_metric_is_inconclusive() -> None:
     other = replace(USUAL, metric={"device": "0000:8a:00.0"})
     found = judged(result(1.0), result(0.8, given=other))

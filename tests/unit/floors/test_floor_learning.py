@@ -312,6 +312,16 @@ def test_repeats_of_one_node_give_the_spread_between_runs_of_the_suite() -> None
     assert learn(found, OWN).results == 12
 
 
+def test_runs_of_one_node_that_differ_too_much_give_no_floor() -> None:
+    runs = list(np.random.default_rng(3).uniform(100, 900, 30))
+    found = [document("gpu000", {"wild": runs, "tame": [600.0 + place for place in range(30)]})]
+    baseline = learn(found, OWN)
+    assert [one.name for one in baseline.metrics] == ["tame"]
+    (row,) = baseline.left_out
+    assert row.metric == "wild"
+    assert row.why.startswith("the runs differ so much that the floor would be")
+
+
 # Files
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.inbox import INBOX
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
     LARGEST,
     VERDICT,
-    Origin,
+    ReportOrigin,
     attached,
     load,
     parse,
@@ -32,7 +33,7 @@ _MOST_REFUSED = 1_000  # files in it
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedFile:
     """A file that was not stored, and why."""
 
     file: Path
@@ -46,7 +47,7 @@ class IngestResult:
 
     stored: int = 0
     known: int = 0  # captures that were stored before
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[RefusedFile] = field(default_factory=list)
     parts: list[PartName] = field(default_factory=list)
 
 
@@ -58,6 +59,7 @@ class IngestRequest:
     sources: tuple[Path, ...] = ()
     received: datetime | None = None
     class_: str | None = None
+    anonymous: bool = False
 
 
 def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
@@ -67,15 +69,16 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     """
     now = now or datetime.now(UTC)
     inbox = not request.sources
-    origin = Origin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
+    names = FleetNames(request.data) if request.anonymous else None
+    origin = ReportOrigin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
     result, done = IngestResult(), []
     with writer(request.data, request.received) as out:
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
                 report = attached(parse(read(file), origin, now), _verdict(file), file.name)
-                added = out.add(report)
+                added = out.add(names.report(report) if names else report)
             except RefusedReportError as problem:
-                result.refused.append(Refusal(file, problem.message, problem.remedy))
+                result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue
             done.append(file)
             result.stored += added
@@ -87,7 +90,7 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     return result
 
 
-def _empty(data: Path, done: list[Path], refused: list[Refusal]) -> None:
+def _empty(data: Path, done: list[Path], refused: list[RefusedFile]) -> None:
     """Remove what is stored from the inbox, and move what is refused. Of that, the newest files are left."""
     for file in done:
         file.unlink(missing_ok=True)
@@ -104,7 +107,7 @@ def _empty(data: Path, done: list[Path], refused: list[Refusal]) -> None:
 
 
 def _files(sources: tuple[Path, ...], inbox: bool) -> Iterator[Path]:
-    """Yield the files of captures and reports. A file that is named is one, whatever its name."""
+    """Yield the files of captures and reports. A file that is named is one of them."""
     for source in sources:
         if source.is_dir():
             for folder, folders, names in os.walk(source):
@@ -126,7 +129,7 @@ def is_verdict(name: str) -> bool:
 
 
 def _verdict(file: Path) -> Mapping[str, Any] | None:
-    """Return the verdict in the file beside a capture; None if there is none."""
+    """Return the verdict in the file beside a capture; None without such a file."""
     if file.name == "capture.json":
         beside = file.with_name("verdict.json")
     else:

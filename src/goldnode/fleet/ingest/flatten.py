@@ -1,7 +1,7 @@
 """Turn captures into rows: key, item and value of every leaf.
 
 Most of a capture is the same on each node of a class: the rows of an object are remembered with its content, and
-copied when the same content comes again. docs/benchmarks/report.md has the figures.
+copied when the same content comes again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Name:
         number = kind(key, number=True)
         self.dropped = number is KeyKind.DROPPED
         self.measured = number in _MEASURED
-        self.codes: dict[str, int] = {}  # text as it stands in the document -> code of the fact
+        self.codes: dict[str, int] = {}  # text of the document -> code of the fact
         self.number_code = -1
         self.memory: dict[bytes, _Remembered] | None = {}
         self.found = self.failed = 0

@@ -59,7 +59,7 @@ NESTED = {"numa.distances": "numa.distances.to", "os.module_files": "os.module_f
 # Names of sections that differ from the document's.
 RENAMED = {"gpus": "gpu"}
 
-# The first pattern that matches decides. What none matches is a fact if it is a text or a flag, and a gauge otherwise.
+# The first pattern that matches decides. Without a pattern, a text or flag is a fact, and a number is a gauge.
 _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     # Columns of the table of nodes.
     ("schema", KeyKind.DROPPED),

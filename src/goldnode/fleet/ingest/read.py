@@ -30,7 +30,7 @@ def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBP
     With `at`, the views hold what was stored at that time: captures of later times, and those that arrived later,
     are left out. Raise GoldnodeError for a directory without data.
     """
-    import duckdb  # an installation without the extra has none
+    import duckdb  # missing without the extra
 
     limits = limits or ReadLimits()
     parts = _within(found_parts(directory), limits)

@@ -30,7 +30,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 @dataclass(frozen=True)
-class Origin:
+class ReportOrigin:
     """Where a report comes from, and the values that only the controller knows."""
 
     source: str = "directory"  # or one of SOURCES; INBOX_SOURCE: as the report names it
@@ -47,7 +47,7 @@ class NodeReport:
     node: str
     class_: str
     time: datetime
-    origin: Origin
+    origin: ReportOrigin
     capture: Mapping[str, Any]
     verdict: Mapping[str, Any] | None
     digest: str  # sha256 of the bytes
@@ -95,7 +95,7 @@ def _identity(capture: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def parse(data: bytes, origin: Origin, now: datetime) -> NodeReport:
+def parse(data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
     """Return the report in these bytes: a capture, or an object with `capture` and `verdict`.
 
     Raise RefusedReportError for anything else, and for a time that cannot be right.
@@ -131,7 +131,7 @@ _RECORD = "record it with `goldnode-node capture`"
 
 
 def load(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in these bytes. Raise RefusedReportError for what is none, or is too large."""
+    """Return the JSON object in these bytes. Raise RefusedReportError for anything else, and for what is too large."""
     if len(data) > LARGEST:
         raise too_large()
     if data.count(b",") > _MOST_ELEMENTS:
@@ -150,7 +150,7 @@ def too_large() -> RefusedReportError:
     return RefusedReportError(f"larger than {LARGEST >> 20} MiB", remedy="give one capture in each file")
 
 
-def _named(document: Mapping[str, Any], origin: Origin) -> Origin:
+def _named(document: Mapping[str, Any], origin: ReportOrigin) -> ReportOrigin:
     """Return the origin with the names of a report, where the controller gave none."""
     found = {}
     for key, name in (("node", "node"), ("class", "class_"), ("cohort", "cohort"), ("engine", "engine")):
@@ -160,7 +160,7 @@ def _named(document: Mapping[str, Any], origin: Origin) -> Origin:
         found[name] = getattr(origin, name) or (clean(value) if value else None)
     # Only what this program has put into the inbox may name another source than the directory.
     source = document.get("source") if origin.source == INBOX_SOURCE else None
-    return Origin(source if source in SOURCES else origin.source, **found)
+    return ReportOrigin(source if source in SOURCES else origin.source, **found)
 
 
 def _node(name: Any) -> str:
@@ -183,7 +183,7 @@ def _class(given: str | None, verdict: Mapping[str, Any] | None, identity: Mappi
 
 
 def moment(text: Any, now: datetime) -> datetime:
-    """Return the time of a capture. Raise RefusedReportError for one that is none, or cannot be right."""
+    """Return the time of a capture. Raise RefusedReportError for another form, and for a time that cannot be right."""
     if not isinstance(text, str) or not _MOMENT.fullmatch(text):
         raise RefusedReportError("its time is not of the form 2026-11-26T10:00:00Z", remedy=_RECORD)
     try:

@@ -49,7 +49,7 @@ class Group:
         return self._rows[NODES]
 
     def table(self, name: str) -> pa.Table:
-        """Return the rows of one table, ordered by key: equal values then stand together."""
+        """Return the rows of one table, ordered by key, so that equal values are adjacent."""
         if name == FINDINGS:
             return pa.Table.from_pylist(self._rows[name], SCHEMAS[name])
         if name == DIGESTS:

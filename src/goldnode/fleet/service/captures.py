@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 
 from goldnode.fleet.ingest.inbox import INBOX, put
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.report import LARGEST, Origin, parse
+from goldnode.fleet.ingest.report import LARGEST, ReportOrigin, parse
 from goldnode.fleet.ingest.rows import Group
 
 LOGGER = logging.getLogger("goldnode.fleet")
@@ -94,7 +94,7 @@ class CaptureReceiver:
         """Put a report into the inbox and return the name of its node. Raise _Refused."""
         now = self.settings.clock()
         try:
-            report = parse(body, Origin("http"), datetime.fromtimestamp(now, UTC))
+            report = parse(body, ReportOrigin("http"), datetime.fromtimestamp(now, UTC))
             Group().add(report)  # what no ingest can store does not reach the disk
         except RefusedReportError as problem:
             raise _Refused(422, "refused_report", str(problem)) from None

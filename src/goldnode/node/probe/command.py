@@ -12,7 +12,7 @@ from .values import unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Callable, Dict, Optional
 
     from ..host import Host, Json
 
@@ -213,7 +213,7 @@ NAMES = {
     "guid": "GUID", "node_guid": "GUID", "cluster": "CLUSTER", "wwn": "WWN",
 }  # fmt: skip
 # Texts of others, in which a host's name or address can stand. Elsewhere a name may be a word that means something ("node").
-FREE = ("hostname", "text", "cmdline", "device", "options")
+FREE = ("hostname", "text", "cmdline", "device", "options", "expected", "got", "subject")
 # Identifiers that are replaced anywhere in a text: UUIDs and hardware addresses.
 PATTERNS = (
     ("UUID", r"(?<![\w])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w])"),
@@ -235,11 +235,13 @@ def without_init(cmdline: str) -> str:
     return parameters + separator + ("ARGUMENTS" if separator else "")
 
 
-def anonymous(captured: Json) -> Json:
+def anonymous(captured: Json, named: Optional[Callable[[str, str], str]] = None) -> Json:
     """Return the capture with a placeholder for each name of a machine or its parts.
 
     The same name gets the same placeholder everywhere, numbered in the order of occurrence. No part of a name
     remains, and equal names stay equal.
+
+    :param named: returns the placeholder of a name of a kind, in place of a number.
     """
     import re
 
@@ -256,7 +258,7 @@ def anonymous(captured: Json) -> Json:
             and not made.fullmatch(value)
             and set(value) - set("0-:")
         ):
-            into[value] = f"{kind}-{counts.get(kind, 0)}"
+            into[value] = named(kind, value) if named else f"{kind}-{counts.get(kind, 0)}"
             counts[kind] = counts.get(kind, 0) + 1
 
     def collect(value: Any, key: str = "") -> None:

@@ -17,7 +17,7 @@ from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture, verdict
 from tests.unit.fleet.ingest.fleet_reports import write as captured
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest import read, write
+from goldnode.fleet.ingest import inbox, read, write
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
 from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, found_parts
@@ -272,8 +272,8 @@ def test_a_killed_ingest_leaves_no_half_day_and_the_next_one_completes_it(
         os._exit(0)
     killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     assert killed == (step < 10), "two parts of five files"
-    counts = ", ".join(f"(SELECT count(DISTINCT (node, time)) FROM {table})" for table in ORDER)
-    (seen,) = rows(data, f"SELECT {counts}")
+    counts = ", ".join(f"(FROM {table} SELECT count(DISTINCT (node, time)))" for table in ORDER)
+    (seen,) = rows(data, f"VALUES ({counts})")
     assert len(set(seen)) == 1, "each capture is in all tables or in none"
     result = run(data, source)
     assert result.refused == []
@@ -313,14 +313,14 @@ def test_the_inbox_is_emptied_and_what_cannot_be_stored_is_set_aside(tmp_path: P
     data = tmp_path / "data"
     found = capture("n1")
     report = {
-        "node": "rack1-n1",
+        "source": "ansible",
         "class": CLASS,
         "cohort": "ring0",
         "capture": found,
         "verdict": verdict(found),
     }
-    file = files.put(data, report)
-    assert files.put(data, report) == file
+    file = inbox.put(data, "rack1-n1", report)
+    assert inbox.put(data, "rack1-n1", report) == file
     (data / "inbox" / "bad.json").write_text("{}", encoding="utf-8")
     (data / "inbox" / ".new-x").write_text("half", encoding="utf-8")
     result = run(data)

@@ -1,0 +1,44 @@
+"""Reports without names: serial numbers, UUIDs, network addresses and host names become keyed digests.
+
+The same name has the same digest in every report, so that the history of a node stays one. The key is beside the
+directory of the data and not in it: without it, the digest of a guessed name cannot be computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from goldnode.fleet.ingest.report import NodeReport
+from goldnode.node.probe import command
+
+
+class FleetNames:
+    """Digests of names under the key of one directory of data."""
+
+    def __init__(self, data: Path) -> None:
+        self.file = data.with_name(f"{data.absolute().name}.anonymous-key")
+        if not self.file.exists():
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as out:
+                out.write(secrets.token_bytes(32))
+        self._key = self.file.read_bytes()
+
+    def name(self, kind: str, value: str) -> str:
+        """Return the digest of a name."""
+        return f"{kind}-{hmac.new(self._key, value.encode(), hashlib.sha256).hexdigest()[:12]}"
+
+    def report(self, report: NodeReport) -> NodeReport:
+        """Return a report without names."""
+        content = {"hostname": report.node, "capture": report.capture, "verdict": report.verdict}
+        found = command.anonymous(content, self.name)
+        cohort = report.origin.cohort
+        origin = replace(report.origin, cohort=None if cohort is None else self.name("COHORT", cohort))
+        return replace(
+            report, node=found["hostname"], capture=found["capture"], verdict=found["verdict"], origin=origin
+        )
