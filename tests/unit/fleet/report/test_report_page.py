@@ -67,7 +67,8 @@ class OpenedPage:
     """The page in a window, with the messages of its console and its requests."""
 
     def __init__(self, browser: Any, file: Path, width: int) -> None:
-        self.page = browser.new_page(viewport={"width": width, "height": 900})
+        # The driver waits with eval, which the policy of the page refuses.
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, bypass_csp=True)
         self.messages: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.messages.append(message.text))
