@@ -207,6 +207,8 @@ def test_schema(tmp_path: Path) -> None:
         "dual",
         "dual-record",
         "error",
+        "fleet-diff",
+        "fleet-report",
         "floors",
         "gate",
         "images",

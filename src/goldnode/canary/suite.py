@@ -31,8 +31,8 @@ class SiteJob(BaseModel):
     title: str = Field(default="", description="Purpose in a few words.")
     command: Words = Field(
         description=(
-            "Program with its arguments, as it is on the node. Exit status 0: passed, 3: could not check, any other: failed. It may "
-            "print a JSON object with `metrics`, each with name, unit, better (higher or lower) and samples, and with `facts`."
+            "Program with its arguments, as it is on the node. Exit status 0: passed, 3: could not check, any other: "
+            "failed. It may print metrics as JSON."
         )
     )
     tier: Literal["gpu", "cpu"] | None = Field(

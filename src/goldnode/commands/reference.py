@@ -33,6 +33,10 @@ FILES: Mapping[str, tuple[str, str]] = {
         "Matrix of container images",
         "`images/containers/matrix.yml`, or `--matrix`, `GOLDNODE_MATRIX`: [what it says](../how-to/images.md).",
     ),
+    "canary-jobs": (
+        "Canary jobs",
+        "A file for `goldnode canary run --suite`: [jobs of a site](../how-to/canary.md).",
+    ),
     "derive": (
         "Derived image",
         "`derive.yml` of a team: [build on an image](../how-to/derive.md).",

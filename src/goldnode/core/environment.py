@@ -150,10 +150,14 @@ ON_NODES = (
         "With `goldnode-node preflight`: description of the job's image; `--image` goes before it.",
     ),
     Variable(
-        "GOLDNODE_CACHES, GOLDNODE_CACHE_NAMES, GOLDNODE_IMAGE",
-        "none; `cuda triton inductor`; none",
-        "With `slurm-task-prolog`: directory of all caches, the caches of the job, and the digest of its image.",
+        "GOLDNODE_CACHES",
+        "none",
+        "With `slurm-task-prolog`: directory of all caches of compiled code; without it, a job gets none.",
     ),
+    Variable(
+        "GOLDNODE_CACHE_NAMES", "`cuda triton inductor`", "With `slurm-task-prolog`: the caches of a job."
+    ),
+    Variable("GOLDNODE_IMAGE", "none", "With `slurm-task-prolog`: digest of the job's image."),
     Variable(
         "GOLDNODE_PATH",
         "none",

@@ -236,9 +236,8 @@ class SiteFleet(BaseModel):
     data: str | None = Field(
         default=None,
         description=(
-            "Directory of the captures and verdicts of the fleet, relative to the site file. With it, `site.yml` "
-            "fetches those of every node. null: `.goldnode/fleet-data` in the current directory, for "
-            "`report.yml` and `goldnode fleet ingest` alone."
+            "Directory of the fleet's captures and verdicts, relative to the site file. With it, `site.yml` fetches "
+            "them from every node."
         ),
     )
     signing_key: str | None = Field(
