@@ -45,6 +45,7 @@ class FloorsMetric(Part):
     nodes: Annotated[int, Field(ge=1)]
     devices: Annotated[int, Field(ge=1)]
     runs: Annotated[int, Field(ge=1)]
+    results: Annotated[int, Field(ge=1, description="results of the suite that the runs are from")]
     verified: bool = Field(description="false: the job was never seen on such hardware")
     statistics: list[FloorsStatistic] = Field(
         min_length=1, description="p95 and p99 only where the runs of each device bound them"

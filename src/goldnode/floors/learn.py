@@ -42,7 +42,7 @@ SIGMAS = 3.0
 CLASS_NODES, CLASS_DEVICES = 3, 8  # with fewer, the spread of a class is not known
 LEAVE = 0.2  # share of the nodes that may leave
 WIDEST = 0.6  # loss at the floor, above which a floor means nothing
-_RESULTS = 5  # results of one device that give its spread between runs of the suite
+RESULTS = 5  # results of one device that give its spread between runs of the suite
 _NORMAL = 2.3263  # standard deviations at 99 %
 _ONE_MODE = 0.9  # share of the nodes on which a device is in one mode, so that its place explains it
 _SHOWN = 4  # names in a message
@@ -388,7 +388,7 @@ def _own_spread(device: _Device, share: float) -> float:
     """Return sigma of one device: between results of the suite if there are enough, else between runs."""
     results = [row.values for row in device.rows if len(row.values) >= min(RUNS, runs_needed(share))]
     between = 0.0
-    if len(results) >= _RESULTS:
+    if len(results) >= RESULTS:
         between = float(robust_spread(np.array([float(quantile(one, share)) for one in results])))
         if share == 0.5:
             return between
@@ -423,6 +423,7 @@ def _metric(population: _Population, nodes: int, node: str | None = None) -> Flo
         nodes=nodes,
         devices=len(devices),
         runs=sum(counts),
+        results=len(every),
         verified=all(row.job.verified for row in every),
         statistics=statistics,
         sm_mhz=_range([None if row.clock is None else (row.clock, row.clock) for row in every]),

@@ -15,7 +15,7 @@ from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.floors import FloorsMetric, FloorsStatistic
 from goldnode.floors.baseline import FloorBaseline
 from goldnode.floors.bounds import Values, oriented, quantile, runs_needed, upper_bound
-from goldnode.floors.learn import RUNS, SHARES, rounded
+from goldnode.floors.learn import RESULTS, RUNS, SHARES, rounded
 from goldnode.floors.results import (
     MetricKey,
     MetricRow,
@@ -158,6 +158,13 @@ class _Measured:
         elif float(bound) < floor:
             answer = SpeedAnswer.FAILS
             reason = f"slow: {abs(found / statistic.median):.1%} of the median {statistic.median:.6g}"
+            if self.metric.node is not None and self.metric.results < RESULTS:
+                # Runs of one result are alike. On a real H200, healthy results differed from two others in ten metrics.
+                answer = SpeedAnswer.INCONCLUSIVE
+                reason = (
+                    f"below the floor ({reason.removeprefix('slow: ')}), but the baseline has {self.metric.results} "
+                    f"results of this device, and {RESULTS} are needed to know how they differ"
+                )
         else:
             answer = SpeedAnswer.PASSES
             reason = f"not below the floor: {abs(found / statistic.median):.1%} of the median {statistic.median:.6g}"

@@ -250,12 +250,17 @@ def test_p99_is_judged_by_bounds_and_only_with_enough_runs() -> None:
 
 def test_baseline_of_one_node_judges_this_node_alone() -> None:
     random = np.random.default_rng(8)
-    own = FloorBaseline(learn(documents(TIGHT, random, 1, 30), LearnSettings()), FILE, None)
+    results = [one for _ in range(5) for one in documents(TIGHT, random, 1, 30)]
+    own = FloorBaseline(learn(results, LearnSettings()), FILE, None)
+    few = FloorBaseline(learn(results[:4], LearnSettings()), FILE, None)
     later = replace(USUAL, started="2026-11-22T00:00:00Z")
     for speed, answer in ((1.0, "passes"), (0.9, "fails")):
         values = TIGHT.runs(random, 600 * speed * np.ones(1), 20)[0]
-        found = judge([document("gpu000", {"gemm_fp16": list(values)}, later)], own, SlowQuestion())
-        assert found.answer.value == answer
+        slower = [document("gpu000", {"gemm_fp16": list(values)}, later)]
+        assert judge(slower, own, SlowQuestion()).answer.value == answer
+    (unsure,) = judge(slower, few, SlowQuestion()).verdicts
+    assert unsure.answer is SpeedAnswer.INCONCLUSIVE
+    assert "the baseline has 4 results of this device, and 5 are needed" in unsure.reason
     found = judge([result(0.5)], own, SlowQuestion())
     assert found.answer is SpeedAnswer.INCONCLUSIVE
     assert (
