@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from goldnode.documents.dual import DualAnswer
 
-CATEGORIES = 100_000  # that can be told apart in memory; no confidence interval is useful before
+CATEGORIES = 100_000  # most distinct values kept in memory; more have no useful confidence interval anyway
 
 
 @dataclass(frozen=True)

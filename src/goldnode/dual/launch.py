@@ -61,7 +61,7 @@ class DualTarget:
 
 @dataclass(frozen=True)
 class DualJob:
-    """What to record: a model's file, or a command; and the recorder's other arguments."""
+    """The model file or the command to record, and the recorder's other arguments."""
 
     arguments: tuple[str, ...] = ()
     model: Path | None = None

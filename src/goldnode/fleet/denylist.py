@@ -47,7 +47,7 @@ class Denial:
     at: str
 
     def refusal(self) -> DeniedError:
-        """Return the error for whoever wants to apply this state."""
+        """Return the error that an attempt to apply this state ends with."""
         source = f"rollout {self.rollout}" if self.rollout else self.who
         return DeniedError(
             f"{self.digest} is denied for class {self.node_class} by {source} since {self.at}: {self.reason}",

@@ -1,4 +1,4 @@
-"""What a controller does after its commits: the deny list, the channel, and power cycles of overdue nodes.
+"""Work of a controller after its commits: the deny list, the channel, and power cycles of overdue nodes.
 
 A failure of these is logged and tried again at the next commit; it never stops a rollout.
 """

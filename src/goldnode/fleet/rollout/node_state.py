@@ -79,7 +79,7 @@ def observe(node: str, at: float, found: NodeReading, accepted: Collection[int] 
     """Return the observation of a reading.
 
     A verdict passes with an accepted exit code. One that could not check, or that does not hold, is unknown.
-    "Could not check" comes before "degraded" in a verdict; whoever accepts it has not accepted a difference.
+    "Could not check" comes before "degraded" in a verdict; to accept it does not accept a difference.
     """
     if found.verdict is None:
         return NodeObservation(node, at, found.boot_id, found.digest, Answer.UNKNOWN)
