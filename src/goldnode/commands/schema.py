@@ -25,6 +25,7 @@ from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.fleet_hardware import FleetHardwareDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
@@ -57,6 +58,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "dual-record": DualRecordDocument,
     "error": ErrorDocument,
     "fleet-diff": FleetDiffDocument,
+    "fleet-hardware": FleetHardwareDocument,
     "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,
     "gate": GateDocument,
