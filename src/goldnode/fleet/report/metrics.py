@@ -29,9 +29,9 @@ METRICS = {
         "gauge",
         "Different values in a group, such as a cohort, whose nodes must agree.",
     ),
-    "goldnode_report_slow_ratio": (
+    "goldnode_report_slow_loss_ratio": (
         "gauge",
-        "Bound of the median of a slow metric of a node, divided by the floor.",
+        "Share by which the bound of the median of a slow metric of a node is worse than usual.",
     ),
     "goldnode_report_growth_per_hour": ("gauge", "Slope of a counter of a node that grows steadily."),
     "goldnode_report_offender_score": ("gauge", "Score of a node with repeated faults."),
@@ -69,8 +69,9 @@ def _nodes(found: FleetReportDocument) -> Iterator[MetricSample]:
     """Yield the samples of single nodes: slow ones, growing counters, repeat offenders."""
     for slow in found.slow:
         where = {"node": slow.node, "class": slow.class_, "metric": slow.metric, "part": slow.part}
-        if slow.floor:
-            yield "goldnode_report_slow_ratio", where, slow.bound / slow.floor
+        if slow.usual:
+            # A latency is worse if it is higher: the difference has no sign.
+            yield "goldnode_report_slow_loss_ratio", where, abs(slow.bound - slow.usual) / abs(slow.usual)
     for trend in found.trends:
         where = {"node": trend.node, "class": trend.class_, "counter": trend.counter, "part": trend.part}
         yield "goldnode_report_growth_per_hour", where, trend.an_hour
