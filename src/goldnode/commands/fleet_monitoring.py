@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.output import emit, reports
 from goldnode.core.data import data
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import replace_file
@@ -29,7 +30,8 @@ _PATTERNS = (
     show_default=RUNBOOKS,
     help="Address of the page with the runbooks, for the links of alerts.",
 )
-def monitoring(directory: Path, runbooks: str | None) -> None:
+@reports("fleet-monitoring")
+def monitoring(directory: Path, runbooks: str | None, form: str) -> None:
     """Write rules for Prometheus and dashboards for Grafana.
 
     DIRECTORY/prometheus has recording rules and alerts, with their tests for promtool. DIRECTORY/grafana has the
@@ -51,6 +53,9 @@ def monitoring(directory: Path, runbooks: str | None) -> None:
                 file=directory / path.relative_to(top),
                 remedy="name a directory that you may write to",
             ) from None
-    click.echo(f"wrote {len(files)} files below {directory}")
-    click.echo(f"  {directory}/prometheus/*.rules.yml  for rule_files of Prometheus")
-    click.echo(f"  {directory}/grafana/*.json  for Grafana (appearance not verified)")
+    lines = [
+        f"wrote {len(files)} files below {directory}",
+        f"  {directory}/prometheus/*.rules.yml  for rule_files of Prometheus",
+        f"  {directory}/grafana/*.json  for Grafana (appearance not verified)",
+    ]
+    emit(form, {"files": [str(directory / path.relative_to(top)) for path in files]}, "\n".join(lines))

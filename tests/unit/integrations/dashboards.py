@@ -296,8 +296,8 @@ def _transformations(panel: DescribedPanel) -> list[dict[str, Any]]:
     """Return the transformations of a table: a matrix, or columns with headings in their order."""
     if panel.matrix:
         row, column = panel.matrix
-        options = {"rowField": row, "columnField": column, "valueField": "Value"}
-        return [{"id": "groupingToMatrix", "options": options}]
+        fields = {"rowField": row, "columnField": column, "valueField": "Value"}
+        return [{"id": "groupingToMatrix", "options": fields}]
     shown = [label for label, heading in panel.columns.items() if heading]
     hidden = ["Time", "__name__", "job", *(label for label, heading in panel.columns.items() if not heading)]
     if panel.value:
