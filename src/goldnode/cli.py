@@ -53,6 +53,7 @@ _SECTIONS = {
         "cache": ("cache", "Show, explain and verify the keys of caches of compiled GPU code."),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "dual": ("dual", "Compare what two stacks, images or backends compute from the same inputs."),
+        "events": ("events", "Run hooks on changes of nodes, gates, rollouts and channels."),
         "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),
         "floors": ("floors", "Learn performance floors from canary results, and check results against them."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),

@@ -25,6 +25,7 @@ from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.event import EventDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
@@ -55,6 +56,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "dual": DualDocument,
     "dual-record": DualRecordDocument,
     "error": ErrorDocument,
+    "event": EventDocument,
     "fleet-diff": FleetDiffDocument,
     "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,

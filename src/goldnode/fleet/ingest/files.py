@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,10 @@ from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
     LARGEST,
     VERDICT,
+    NodeReport,
     ReportOrigin,
     attached,
+    brief,
     load,
     parse,
     too_large,
@@ -60,6 +62,8 @@ class IngestRequest:
     received: datetime | None = None
     class_: str | None = None
     anonymous: bool = False
+    # Called with the reports whose rows have names, before their files leave the inbox: at least once for each.
+    observe: Callable[[Sequence[NodeReport]], None] = lambda reports: None
 
 
 def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
@@ -72,19 +76,23 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     names = FleetNames(request.data) if request.anonymous else None
     origin = ReportOrigin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
     result, done = IngestResult(), []
+    observed: list[NodeReport] = []
     with writer(request.data, request.received) as out:
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
                 report = attached(parse(read(file), origin, now), _verdict(file), file.name)
-                added = out.add(names.report(report) if names else report)
+                report = names.report(report) if names else report
+                added = out.add(report)
             except RefusedReportError as problem:
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue
             done.append(file)
+            observed.append(brief(report))
             result.stored += added
             result.known += not added
         parts = out.parts  # filled as the block ends
     result.parts = sorted(parts)
+    request.observe(observed)
     if inbox:
         _empty(request.data, done, result.refused)
     return result

@@ -11,9 +11,11 @@ from goldnode.classdoc.cache import ClassDocuments
 from goldnode.classdoc.load import load_catalog
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
-from goldnode.core.site import load_site
+from goldnode.core.site import Site, load_site
 from goldnode.fleet import denylist, return_tests
 from goldnode.fleet.drain import DrainSettings, drain_settings
+from goldnode.fleet.events.assembly import delivery
+from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.rollout.channel import publisher
 from goldnode.fleet.rollout.channel_keys import ChannelKeys
 from goldnode.fleet.rollout.controller import ControllerParts
@@ -126,7 +128,14 @@ def _duties(
         power=own.fleet.power_cycle,
         publish=publish,
         tell=tell,
+        events=_events(own, store, site.channel),
     )
+
+
+def _events(site: Site, store: StoreDatabase, channel: Path | None) -> BackgroundDelivery | None:
+    """Return the delivery of events in the background; None for a site without hooks."""
+    found = delivery(site, store, [channel] if channel is not None else [])
+    return BackgroundDelivery(found) if found is not None else None
 
 
 def _drains(hosts: Sequence[InventoryNode]) -> dict[str, DrainSettings]:
