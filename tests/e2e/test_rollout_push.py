@@ -128,7 +128,9 @@ def pushed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     (hosts / "group_vars").mkdir()
     (hosts / "group_vars/all.yml").write_text(yaml.safe_dump(settings))
     world.publish(set())
-    succeeded(site_yml(hosts, site=sites[0]))
+    # A pending boot is a difference, which `goldnode_accepted` does not accept.
+    succeeded(site_yml(hosts, "-e", "goldnode_reboot=true", site=sites[0]))
+    (project / "log").unlink()
     stored = dict(os.environ)
     os.environ.update({**sites[0].environment(), "GOLDNODE_RUNS": str(project / "runs")})
     try:

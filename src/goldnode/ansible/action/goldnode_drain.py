@@ -9,6 +9,7 @@ default its inventory name), `goldnode_take_over`.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
@@ -65,12 +66,9 @@ class ActionModule(ActionBase):
             )
             take_over = boolean(variable("goldnode_take_over", False), strict=False)
             rollout = str(variable("goldnode_rollout", ""))
-            # All controllers of a rollout are one run, which sees in the scheduler when a node is empty.
-            caller = (
-                DrainCaller(identity.rollout_actor(rollout), take_over, waits=False)
-                if rollout
-                else DrainCaller(take_over=take_over)
-            )
+            caller, before = DrainCaller(take_over=take_over), facts.get(FACT)
+            if rollout:
+                caller, before = rollout_caller(rollout, take_over, task_vars)
             # Without a scheduler, and without a record of one, there is nothing to keep.
             still_drained = name != "none" or facts.get(LEFT)
             records = (
@@ -94,7 +92,7 @@ class ActionModule(ActionBase):
             else:
                 if records is not None and arguments["after"]:
                     self._require_tests(arguments, drain, node, records, task_vars)
-                outcome = drain.resume(node, caller, records, facts.get(FACT))
+                outcome = drain.resume(node, caller, records, before)
                 found = {LEFT: ""}
         except GoldnodeError as problem:
             raise AnsibleActionFail(str(problem)) from problem
@@ -136,6 +134,20 @@ class ActionModule(ActionBase):
                 remedy="See to its /var/lib/goldnode",
             )
         return str(done["stdout"])
+
+
+def rollout_caller(
+    rollout: str, take_over: bool, task_vars: Mapping[str, Any]
+) -> tuple[DrainCaller, bool | None]:
+    """Return the caller of a rollout, and whether its store has the node in service before the step.
+
+    All controllers of a rollout are one run, which sees in the scheduler when a node is empty. Each phase of a step is
+    a run of Ansible, so no fact of the drain reaches the return: the store's copy of the prior state does.
+    """
+    # Words of a person, which are no template.
+    was = str(task_vars.get("goldnode_prior_reason") or "")
+    before = task_vars.get("goldnode_prior_in_service")
+    return DrainCaller(identity.rollout_actor(rollout), take_over, waits=False, was=was), before
 
 
 def runs_directory() -> str:

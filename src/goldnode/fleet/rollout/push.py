@@ -366,6 +366,8 @@ class Push:
             "goldnode_rollout": self.settings.rollout,
             "goldnode_claim": uuid.uuid4().hex,
             "goldnode_prior_boot": task.prior.boot_id or "",
+            "goldnode_prior_in_service": task.prior.in_service,
+            "goldnode_prior_reason": task.prior.reason,
             "goldnode_to": task.prior.digest or "",
             "goldnode_tested_since": _moment(task.tested_since),
             "goldnode_node_class": self.settings.document,

@@ -125,6 +125,10 @@ def test_each_node_has_a_run_of_its_own_with_what_its_task_needs(site: Site) -> 
     assert phases == {"n1": "drain", "n2": "apply", "n3": "back", "n4": "return"}
     found = next(run for run in site.runs if run.nodes == ["n3"])
     assert found.variables["goldnode_prior_boot"] == "b1/1"
+    assert (found.variables["goldnode_prior_in_service"], found.variables["goldnode_prior_reason"]) == (
+        True,
+        "",
+    )
     assert found.variables["goldnode_to"] == OLD
     assert found.variables["goldnode_node_class"]["lock"]["digest"] == NEW
     assert found.job["words"][-2:] == ["--user", "ops"]
