@@ -215,6 +215,7 @@ def test_schema(tmp_path: Path) -> None:
         "plan",
         "platform",
         "rollout",
+        "event",
         "rollout-event",
         "rollout-status",
         "run",
