@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from goldnode.core.site import FLEET_DATA, load_site
 
 if TYPE_CHECKING:
     from goldnode.fleet.ingest.files import IngestResult
+    from goldnode.fleet.ingest.report import NodeReport
 
 _PATH = click.Path(path_type=Path)
 DATA = click.option(
@@ -69,13 +72,32 @@ def ingest(
     from goldnode.fleet.ingest.files import ingest as run
 
     now = datetime.now(UTC)
-    result = run(IngestRequest(where, sources, None if backfill else now, class_name, anonymous), now)
+    # A backfill is of the past: nothing has just happened.
+    observe = _nothing if backfill else _observe
+    request = IngestRequest(where, sources, None if backfill else now, class_name, anonymous, observe)
+    result = run(request, now)
     for refusal in result.refused:
         remedy = f". {refusal.remedy[:1].upper()}{refusal.remedy[1:]}" if refusal.remedy else ""
         click.echo(f"refused: {refusal.file}: {refusal.message}{remedy}.", err=True)
     emit(form, _content(result), _text(result, where))
     if result.refused:
         click.get_current_context().exit(1)
+
+
+def _nothing(reports: Sequence[NodeReport]) -> None:
+    pass
+
+
+def _observe(reports: Sequence[NodeReport]) -> None:
+    """Add the events of nodes to the outbox, if the site has hooks, and deliver what is due."""
+    from goldnode.fleet.events.assembly import delivery
+    from goldnode.fleet.events.nodes import observe, state_of
+
+    found = delivery(load_site())
+    if found is not None:
+        found.hooks()
+        observe(found.outbox, map(state_of, reports), time.time())
+        found.deliver()
 
 
 def _content(result: IngestResult) -> dict[str, object]:

@@ -25,9 +25,11 @@ from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.event import EventDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
+from goldnode.documents.node_report import NodeReportDocument
 from goldnode.documents.plan import PlanDocument
 from goldnode.documents.rollout import RolloutDocument
 from goldnode.documents.rollout_status import RolloutEventDocument, RolloutStatusDocument
@@ -55,10 +57,12 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "dual": DualDocument,
     "dual-record": DualRecordDocument,
     "error": ErrorDocument,
+    "event": EventDocument,
     "fleet-diff": FleetDiffDocument,
     "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,
     "gate": GateDocument,
+    "node-report": NodeReportDocument,
     "plan": PlanDocument,
     "rollout": RolloutDocument,
     "rollout-event": RolloutEventDocument,

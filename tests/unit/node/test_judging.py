@@ -16,8 +16,8 @@ from goldnode.node.serve import publish
 from goldnode.node.state import reapply
 from goldnode.node.state.domains.program import CLASS
 from goldnode.node.state.names import digest
+from goldnode.node.verdict import ack, current, deltas
 from goldnode.node.verdict import check as checking
-from goldnode.node.verdict import current
 
 BOOT = "11111111-2222-3333-4444-555555555555"
 DOCUMENT = {"schema": "goldnode.class/1", "class": "h100", "digest": "sha256:c", "simulated": False}
@@ -142,6 +142,25 @@ def test_a_policy_that_changed_something_is_judged_at_once(
     changes.append(Change())
     program.run_policy(host, Options())
     assert 'driver="570"' in metrics(host)
+
+
+@pytest.mark.parametrize(("user", "driver"), [(0, "570"), (1000, "580")], ids=["root", "another user"])
+def test_an_acknowledgement_is_judged_at_once(
+    host: Host,
+    examined: list[checking.Checked],
+    monkeypatch: pytest.MonkeyPatch,
+    user: int,
+    driver: str,
+) -> None:
+    class Options:
+        id, subject, by, reason, format = "*", None, "ann", "board replaced", "text"
+
+    judging.judge(host, DOCUMENT, act=True)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setattr(deltas, "load", lambda *_: ({"acks": []}, None))
+    examined[:] = [checked(host, "570")]
+    assert ack.run(host, Options()) == 0
+    assert f'driver="{driver}"' in metrics(host)
 
 
 def test_without_a_verdict_of_this_boot_the_policy_leaves_the_first_check_to_its_unit(

@@ -39,6 +39,13 @@ class FleetNames:
         found = command.anonymous(content, self.name)
         cohort = report.origin.cohort
         origin = replace(report.origin, cohort=None if cohort is None else self.name("COHORT", cohort))
+        # Reasons quote what was found, which may be a name.
+        gate = None if report.gate is None else {**report.gate, "reasons": []}
         return replace(
-            report, node=found["hostname"], capture=found["capture"], verdict=found["verdict"], origin=origin
+            report,
+            node=found["hostname"],
+            capture=found["capture"],
+            verdict=found["verdict"],
+            origin=origin,
+            gate=gate,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,18 +14,21 @@ from typing import Any
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.inbox import INBOX
-from goldnode.fleet.ingest.refused import RefusedReportError
+from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
     LARGEST,
     VERDICT,
+    NodeReport,
     ReportOrigin,
     attached,
+    brief,
     load,
     parse,
     too_large,
 )
 from goldnode.fleet.ingest.tables import PartName
+from goldnode.fleet.ingest.text import clean
 from goldnode.fleet.ingest.write import writer
 
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
@@ -60,6 +63,8 @@ class IngestRequest:
     received: datetime | None = None
     class_: str | None = None
     anonymous: bool = False
+    # Called with the reports whose rows have names, before their files leave the inbox: at least once for each.
+    observe: Callable[[Sequence[NodeReport]], None] = lambda reports: None
 
 
 def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
@@ -72,19 +77,28 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     names = FleetNames(request.data) if request.anonymous else None
     origin = ReportOrigin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
     result, done = IngestResult(), []
+    observed: list[NodeReport] = []
     with writer(request.data, request.received) as out:
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
                 report = attached(parse(read(file), origin, now), _verdict(file), file.name)
-                added = out.add(names.report(report) if names else report)
+                report = names.report(report) if names else report
+                added = out.add(report)
             except RefusedReportError as problem:
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue
+            except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+                # One report of an unforeseen form must not stop the others, nor stay in the inbox for ever.
+                why = clean(f"cannot be read: {type(problem).__name__}: {problem}"[:300])
+                result.refused.append(RefusedFile(file, why, AGAIN))
+                continue
             done.append(file)
+            observed.append(brief(report))
             result.stored += added
             result.known += not added
         parts = out.parts  # filled as the block ends
     result.parts = sorted(parts)
+    request.observe(observed)
     if inbox:
         _empty(request.data, done, result.refused)
     return result

@@ -108,7 +108,7 @@ class CaptureReceiver:
         origin = report.origin
         content: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
         content["cohort"] = origin.cohort
-        content |= {"capture": report.capture, "verdict": report.verdict}
+        content |= {"capture": report.capture, "verdict": report.verdict, "gate": report.gate}
         try:
             put(self.settings.data, report.node, content)
         except OSError as problem:
