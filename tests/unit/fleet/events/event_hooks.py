@@ -57,7 +57,7 @@ class Receiver:
         self._thread.start()
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Any]:
         """The bodies in the order of their arrival."""
         return [json.loads(body) for _, _, body in self.requests]
 
