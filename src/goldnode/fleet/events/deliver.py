@@ -266,7 +266,7 @@ class BackgroundDelivery:
             try:
                 self.delivery.collect()
                 self.delivery.deliver(self._now.is_set)
-            except GoldnodeError as problem:
+            except Exception as problem:  # a rollout goes on without its events; the next delivery has them
                 LOGGER.error("events are not delivered: %s", problem)
             if last:
                 return

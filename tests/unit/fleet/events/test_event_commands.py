@@ -126,6 +126,7 @@ def test_without_hooks_nothing_is_written(here: Path) -> None:
     site(here)
     put(here / "data", "n1", {"capture": fleet_reports.capture()})
     goldnode("fleet", "ingest", "--data", str(here / "data"))
+    assert goldnode("events", "list")["events"] == []
     assert not (here / "events.db").exists()
     for words in (("deliver",), ("status",), ("test", "chat"), ("skip", "chat")):
         done = CliRunner().invoke(main, ["events", *words])

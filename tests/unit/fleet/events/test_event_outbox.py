@@ -95,7 +95,7 @@ def test_a_collection_killed_at_any_statement_is_completed_by_the_next(
     connect, count = sqlite3.connect, iter(range(1, 1000))
 
     def counted(*words: Any, **given: Any) -> sqlite3.Connection:
-        opened = connect(*words, **given)
+        opened: sqlite3.Connection = connect(*words, **given)
         opened.set_trace_callback(lambda text: killed() if next(count) == number else None)
         return opened
 
@@ -186,6 +186,8 @@ def test_an_outbox_that_cannot_be_used_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(OutboxError, match="cannot be used"):
         Outbox(tmp_path / "file/events.db").hooks(["a"])
+    with pytest.raises(OutboxError, match="cannot be used"), Outbox(tmp_path / "file/events.db").delivery():
+        pass
     (tmp_path / "other.db").write_text("no database, but long enough to be read as one" * 20)
     with pytest.raises(OutboxError, match="cannot be used"):
         Outbox(tmp_path / "other.db").hooks(["a"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 from tests.unit.fleet.store.fleets import NOW
@@ -21,7 +22,7 @@ def line(name: str) -> LogLine:
 
 def test_lines_are_events_in_their_order(store: StoreDatabase) -> None:
     for name in ("r1", "r2", "r3"):
-        store.run(lambda c, name=name: log.append(c, line(name)))
+        store.run(partial(log.append, line=line(name)))
     found, last = store_log.read(store, 1)
     assert [one.subject for one in found] == ["r2", "r3"]
     assert last == store_log.newest(store) == 3
