@@ -173,6 +173,8 @@ def main(debug: bool) -> None:
     # If SIGCHLD is ignored, the kernel discards exit statuses, and `subprocess` reports success for every
     # program.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Every program that we start would inherit the signals that the caller blocks.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 if __name__ == "__main__":

@@ -212,6 +212,7 @@ def test_schema(tmp_path: Path) -> None:
         "floors",
         "gate",
         "images",
+        "node-report",
         "plan",
         "platform",
         "rollout",

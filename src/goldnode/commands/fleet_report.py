@@ -126,7 +126,7 @@ _OPTIONS = grouped("what", ReportOptions, _AT, _STALE, _NODES, _GROUPS, _VIEWS)
     _ANONYMOUS,
 )
 @DATA
-@reports("fleet-report", "html")
+@reports("fleet-report", "html", "prometheus")
 def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: str) -> None:
     """Show drift, mixed groups, slow nodes, growing counters and repeat offenders.
 
@@ -269,7 +269,7 @@ def _groups(path: Path) -> list[tuple[str, str]]:
 
 
 def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: ReportOutput) -> None:
-    """Print a document as text, JSON or HTML, or write it to a file."""
+    """Print a document as text, JSON, HTML or metrics, or write it to a file."""
     from goldnode.commands import fleet_report_text as text  # start-up time: it imports the documents
 
     if form == "text" and output.out is None and sys.stdout.isatty():
@@ -279,6 +279,10 @@ def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: Re
         from goldnode.commands.fleet_report_page import html
 
         content = html(found)  # type: ignore[arg-type]  # only a report has this format
+    elif form == "prometheus":
+        from goldnode.fleet.report.metrics import text as metrics
+
+        content = metrics(found)  # type: ignore[arg-type]  # only a report has this format
     elif form == "json":
         content = dumps(found)
     else:

@@ -127,26 +127,29 @@ def drop_in() -> str:
     * When its file is gone (another mode, or the node has left goldnode), every start succeeds, even if
       systemd has not been reloaded.
     * It is plain shell, so that it also refuses when the program is broken.
-    * Its output appears in `systemctl status`.
+    * Its reason appears in `systemctl status`. journald assigns a line of output to a unit only while the
+      process that wrote it exists, and on a busy machine it looks too late. So the reason names its unit
+      (`OBJECT_SYSTEMD_UNIT`, which journald takes from root). Where `logger` cannot do that, the reason goes to
+      the output, and the shell waits before it ends.
     * It takes the age of the pass from /proc/uptime, which does not jump when the clock is set.
-    * `$$` and `%%` are systemd's escapes for `$` and `%`.
-    * It sleeps before it refuses. journald assigns a line to a start of the unit only while the process still
-      exists, and `systemctl status` shows only assigned lines.
+    * `$$` and `%%` are systemd's escapes for `$` and `%`; it makes a backslash of two.
     """
     return f"""# goldnode: the class of this node has `gate: block`
 [Unit]
 After=goldnode-sanity.service
 
 [Service]
-ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \
+ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \\
  [ -r {PASS} ] && read at limit <{PASS} && read now rest </proc/uptime \\
  && [ $$(( $${{now%%%%.*}} - at )) -le $$limit ] && exec rm -f {REFUSED}/%n; \\
  mkdir -p {REFUSED}; : >{REFUSED}/%n; \\
- if [ -e {PASS} ]; then echo "goldnode gate: the last verdict is too old; \
+ if [ -e {PASS} ]; then why="goldnode gate: the last verdict is too old; \
 see systemctl status goldnode-watch.timer"; \\
- elif [ -s {REASON} ]; then cat {REASON}; \\
- else echo "goldnode gate: no verdict since this boot; \
-see systemctl status goldnode-sanity.service"; fi >&2; sleep 1; exit 1'
+ elif [ -s {REASON} ]; then why=$$(cat {REASON}); \\
+ else why="goldnode gate: no verdict since this boot; \
+see systemctl status goldnode-sanity.service"; fi; \\
+ printf "MESSAGE=%%s\\\\nPRIORITY=4\\\\nSYSLOG_IDENTIFIER=goldnode\\\\nOBJECT_SYSTEMD_UNIT=%n\\\\n" "$$why" \\
+ | logger --journald 2>/dev/null || {{ printf "%%s\\\\n" "$$why" >&2; sleep 1; }}; exit 1'
 """
 
 

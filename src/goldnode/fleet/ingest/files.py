@@ -14,7 +14,7 @@ from typing import Any
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.inbox import INBOX
-from goldnode.fleet.ingest.refused import RefusedReportError
+from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
     LARGEST,
@@ -28,6 +28,7 @@ from goldnode.fleet.ingest.report import (
     too_large,
 )
 from goldnode.fleet.ingest.tables import PartName
+from goldnode.fleet.ingest.text import clean
 from goldnode.fleet.ingest.write import writer
 
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
@@ -85,6 +86,11 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                 added = out.add(report)
             except RefusedReportError as problem:
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
+                continue
+            except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+                # One report of an unforeseen form must not stop the others, nor stay in the inbox for ever.
+                why = clean(f"cannot be read: {type(problem).__name__}: {problem}"[:300])
+                result.refused.append(RefusedFile(file, why, AGAIN))
                 continue
             done.append(file)
             observed.append(brief(report))

@@ -98,8 +98,8 @@ def _checked(report: NodeReport) -> NodeReport:
         raise RefusedReportError(f"its verdict is not of schema {VERDICT}", remedy=_RECORD)
     if verdict.get("status") not in STATUSES:
         raise RefusedReportError("its verdict has no known status", remedy=_RECORD)
-    boots = {verdict.get("boot_identity"), identity.get("boot_identity")}
-    if len(boots) == 2 and all(isinstance(boot, str) for boot in boots):
+    boots = (verdict.get("boot_identity"), identity.get("boot_identity"))
+    if all(isinstance(boot, str) for boot in boots) and boots[0] != boots[1]:
         raise RefusedReportError("its verdict is of another boot", remedy="fetch both again")
     given = report.origin.class_
     return replace(report, class_=_class(given, verdict, identity))

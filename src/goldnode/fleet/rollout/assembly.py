@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.canary import results
 from goldnode.classdoc.cache import ClassDocuments
 from goldnode.classdoc.load import load_catalog
 from goldnode.core import extras
@@ -20,7 +19,7 @@ from goldnode.fleet.rollout.channel import publisher
 from goldnode.fleet.rollout.channel_keys import ChannelKeys
 from goldnode.fleet.rollout.controller import ControllerParts
 from goldnode.fleet.rollout.document import RolloutError, RolloutFile
-from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains, no_tests
+from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains
 from goldnode.fleet.rollout.duties import ControllerDuties
 from goldnode.fleet.rollout.floors import stored_moves
 from goldnode.fleet.rollout.follow import FollowReader, FollowWorker
@@ -80,11 +79,8 @@ def parts(
 
 def _tests(file: RolloutFile) -> Callable[[str, str], str]:
     """Return the question for tests that the class wants before a node returns, by the results in .goldnode/canary."""
-    class_ = load_catalog().node_class(file.settings.class_).item
-    jobs = return_tests.jobs_of(class_, "rollout")
-    if not jobs:
-        return no_tests
-    return return_tests.OutstandingTests("rollout", jobs, return_tests.stored(results.DIRECTORY)).outstanding
+    found = return_tests.of_class(file.settings.class_, "rollout")
+    return found.outstanding if found.jobs else return_tests.no_tests
 
 
 def follows(file: RolloutFile) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -73,7 +74,10 @@ def duckdb_rows(source: ReportSource, settings: ReportSettings) -> dict[str, lis
 def session(
     source: ReportSource, settings: ReportSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     session = pytest.importorskip("chdb.session").Session(str(tmp_path_factory.mktemp("clickhouse")))
+    # The library blocks SIGPIPE, also for programs that later tests start.
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     session.query("CREATE DATABASE goldnode")
     session.query("USE goldnode")
     with engine.opened(source, settings) as connection:

@@ -32,6 +32,12 @@ def store(tmp_path: Path, migrated: Path) -> Iterator[StoreDatabase]:
     database.close()
 
 
+@pytest.fixture(autouse=True)
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the service from ingesting by itself: tests look at what is in the inbox."""
+    monkeypatch.setattr(captures.CaptureReceiver, "run", lambda _: asyncio.Event().wait())
+
+
 def report(node: str = "n1", **more: Any) -> str:
     found = capture(node)
     content = {"node": node, "class": CLASS, "capture": found, "verdict": verdict(found)}
