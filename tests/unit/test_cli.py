@@ -208,6 +208,7 @@ def test_schema(tmp_path: Path) -> None:
         "dual-record",
         "error",
         "fleet-diff",
+        "fleet-hardware",
         "fleet-report",
         "floors",
         "gate",

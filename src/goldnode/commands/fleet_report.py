@@ -167,7 +167,7 @@ def diff(
     """
     from goldnode.fleet.report.frame import ReportSettings, ReportSource
 
-    end = end or _now()
+    end = end or now()
     if start >= end:
         raise click.UsageError("--from is not before --to")
     source = ReportSource(directory(data))
@@ -218,7 +218,7 @@ def sql(query: str | None, what: ReportOptions, script: str | None, data: Path |
     emit(form, {"columns": found.columns, "rows": found.rows}, lambda: fleet_sql.text(found))
 
 
-def _now() -> datetime:
+def now() -> datetime:
     """Return the next full second: what has just arrived belongs to the report."""
     return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
 
@@ -226,7 +226,7 @@ def _now() -> datetime:
 def _settings(what: ReportOptions) -> ReportSettings:
     from goldnode.fleet.report.frame import ReportSettings
 
-    return ReportSettings(what.at or _now(), stale_after=timedelta(hours=what.stale_after))
+    return ReportSettings(what.at or now(), stale_after=timedelta(hours=what.stale_after))
 
 
 def _source(what: ReportOptions, data: Path | None) -> ReportSource:

@@ -26,6 +26,7 @@ from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
 from goldnode.documents.event import EventDocument
+from goldnode.documents.fleet_hardware import FleetHardwareDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
@@ -59,6 +60,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "error": ErrorDocument,
     "event": EventDocument,
     "fleet-diff": FleetDiffDocument,
+    "fleet-hardware": FleetHardwareDocument,
     "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,
     "gate": GateDocument,
