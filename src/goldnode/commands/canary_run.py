@@ -17,6 +17,7 @@ from goldnode.core.errors import GoldnodeError
 
 if TYPE_CHECKING:
     from goldnode.canary.session import Arrived, CanaryRun
+    from goldnode.canary.suite import CanaryClass
     from goldnode.documents.canary import CanaryDocument
 
 PASSED, FAILED, UNKNOWN = 0, 2, 3
@@ -198,17 +199,9 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
     import platform
 
     from goldnode.canary import suite as suites
-    from goldnode.canary.classes import of_document
 
     found = suites.load_suite(suite.file)
-    class_ = None
-    if suite.class_name is not None:
-        from goldnode.classdoc.cache import ClassDocuments
-
-        document = ClassDocuments().document(suite.class_name)
-        if "error" in document:
-            raise GoldnodeError(f"class {suite.class_name} cannot be used: {document['error']}")
-        class_ = of_document(document)
+    class_ = class_of(suite.class_name) if suite.class_name is not None else None
     names = suite.names or before_return(suite)
     here = launch.how in ("local", "engine")
     if here and nodes:
@@ -227,6 +220,17 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
     start = _launcher(launch, request)
     runs = [start(node) for node in nodes or (platform.node(),)]
     return [replace(one, limit=min(one.limit, suite.limit)) for one in runs]
+
+
+def class_of(name: str) -> CanaryClass:
+    """Return the parts of a class that the suite uses. Raises GoldnodeError."""
+    from goldnode.canary.classes import of_document
+    from goldnode.classdoc.cache import ClassDocuments
+
+    document = ClassDocuments().document(name)
+    if "error" in document:
+        raise GoldnodeError(f"class {name} cannot be used: {document['error']}")
+    return of_document(document)
 
 
 def before_return(suite: SuiteOptions) -> tuple[str, ...]:
@@ -270,7 +274,6 @@ def _by_ssh(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str]
     from goldnode.canary import launchers
     from goldnode.canary.session import PROGRAM
     from goldnode.fleet import disk_update
-    from goldnode.fleet.drain import drain_settings
 
     hosts: Mapping[str, Any] = {}
     if launch.inventory is not None:
@@ -285,16 +288,19 @@ def _by_ssh(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str]
             raise GoldnodeError(f"the inventory has no host {node}", file=launch.inventory)
         variables = hosts.get(node, {})
         reached = disk_update.reached(node, variables, launch.become)
-        busy = _scheduled(node, drain_settings(node, variables)) if variables else None
-        return launchers.ssh(request, node, reached.local_command(*PROGRAM), busy)
+        return launchers.ssh(
+            request, node, reached.local_command(*PROGRAM), busy_by_scheduler(node, variables)
+        )
 
     return start
 
 
-def _scheduled(node: str, settings: Any) -> Arrived | None:
-    """Return the question for work that the node's scheduler shows; None for a scheduler that shows none."""
+def busy_by_scheduler(node: str, variables: Mapping[str, Any]) -> Arrived | None:
+    """Return the question for work that the scheduler of the inventory shows; None for one that shows none."""
+    from goldnode.fleet.drain import drain_settings
     from goldnode.fleet.rollout.schedulers import SiteSchedulers
 
+    settings = drain_settings(node, variables)
     schedulers = SiteSchedulers({node: settings})
     if not schedulers.asks(node):
         return None

@@ -19,6 +19,7 @@ from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
 from goldnode.documents.cache_key import CacheKeyDocument
 from goldnode.documents.canary import CanaryDocument
+from goldnode.documents.canary_cohort import CanaryCohortDocument
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
@@ -50,6 +51,7 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
 }
 EXCHANGED: Mapping[str, type[BaseModel]] = {
     "canary": CanaryDocument,
+    "canary-cohort": CanaryCohortDocument,
     "cache-key": CacheKeyDocument,
     "capture": CaptureDocument,
     "channel": ChannelDocument,
