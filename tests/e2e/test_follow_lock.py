@@ -41,7 +41,7 @@ APPLY = """#!/bin/sh
 # The site's command: GOLDNODE_TARGET is the digest of a lock, which this node has in a directory of its name.
 cd /root/mine || exit 1
 export LC_ALL=C.UTF-8 GOLDNODE_CATALOG=/root/e2e GOLDNODE_SITE=/root/e2e/goldnode-site.yml
-GOLDNODE_LOCKS="/root/e2e/$GOLDNODE_TARGET" exec goldnode apply --local --yes </dev/null
+GOLDNODE_LOCKS="/root/e2e/${GOLDNODE_TARGET#sha256:}" exec goldnode apply --local --yes </dev/null
 """
 DOCUMENT = """\
 schema: goldnode.rollout/1
@@ -216,7 +216,7 @@ def followed(world: World, tmp_path: Path) -> Iterator[Followed]:
         assert site.locks is not None
         path = site.locks / f"{CLASS}.lock.yml"
         digests.append(load_lock(path).digest)
-        node.put({f"/root/e2e/{digests[-1]}/{path.name}": path.read_bytes()})
+        node.put({f"/root/e2e/{digests[-1].removeprefix('sha256:')}/{path.name}": path.read_bytes()})
     authority(tmp_path, gateway)
     files = {f"{TLS}/{name}": (tmp_path / name).read_bytes() for name in ("ca.pem", "node.pem", "node.key")}
     node.put(files, 0o600)
