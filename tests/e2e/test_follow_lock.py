@@ -206,6 +206,7 @@ def followed(world: World, tmp_path: Path) -> Iterator[Followed]:
     port = free_port()
     following(tmp_path / "catalog", channel.url, f"https://{gateway}:{port}")
     first = replace(first, catalog=tmp_path / "catalog")
+    world.publish(set())
     world.lock(first, node, CLASS)
     second = replace(first, locks=tmp_path / "locks")
     (tmp_path / "locks").mkdir()
@@ -223,7 +224,9 @@ def followed(world: World, tmp_path: Path) -> Iterator[Followed]:
     node.put({"/usr/local/sbin/apply-lock": APPLY.encode()}, 0o755)
     environment_there = put_site(node, first, export(tmp_path / "tree"))
     node.shell("cd /root && goldnode init mine --local --class e2e_plain", env=environment_there)
+    world.publish(set())
     node.shell(f"GOLDNODE_TARGET={digests[0]} /usr/local/sbin/apply-lock")
+    world.publish({apt_archive.SECURITY_UPDATES})
     node.restart()  # the verdict of a node whose boot is pending is not good
     hosts = inventory(tmp_path / "inventory", {CLASS: [node]})
     drained_by_command(hosts, tmp_path)
