@@ -12,6 +12,7 @@ _SECTIONS = {
         "serve": ("fleet_serve", "Run the lock service (FleetLock) in front of the store."),
         "status": ("fleet_view", "Show limits, holds, freezes and rollouts."),
         "log": ("fleet_view", "Show the log of the store."),
+        "monitoring": ("fleet_monitoring", "Write rules for Prometheus and dashboards for Grafana."),
     },
     "Captures of the fleet": {
         "report": (

@@ -29,6 +29,7 @@ from goldnode.documents.event import EventDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
+from goldnode.documents.node_report import NodeReportDocument
 from goldnode.documents.plan import PlanDocument
 from goldnode.documents.rollout import RolloutDocument
 from goldnode.documents.rollout_status import RolloutEventDocument, RolloutStatusDocument
@@ -61,6 +62,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,
     "gate": GateDocument,
+    "node-report": NodeReportDocument,
     "plan": PlanDocument,
     "rollout": RolloutDocument,
     "rollout-event": RolloutEventDocument,

@@ -56,6 +56,7 @@ class OutstandingTests:
     cause: Cause
     jobs: Sequence[str]
     read: Results
+    class_: str = "CLASS"
 
     def outstanding(self, node: str, since: str, boot: str | None = None) -> str:
         """Return why a node must not return yet; empty if all jobs have passed.
@@ -76,7 +77,7 @@ class OutstandingTests:
         wrong = [text for job in self.jobs if (text := _answer(job, latest))]
         if not wrong:
             return ""
-        command = f"goldnode canary run {node} --before-return {self.cause}"
+        command = f"goldnode canary run {node} --how ssh -i INVENTORY --class {self.class_} --before-return {self.cause}"
         return f"tests before its return: {'; '.join(wrong)}. Run `{command}`"
 
 
@@ -87,7 +88,8 @@ def no_tests(name: str, since: str) -> str:
 
 def of_class(name: str, cause: Cause) -> OutstandingTests:
     """Return the tests that a class of this site wants, by the results in .goldnode/canary. Raises GoldnodeError."""
-    return OutstandingTests(cause, ClassDocuments().return_tests(name, cause), stored(results.DIRECTORY))
+    jobs = ClassDocuments().return_tests(name, cause)
+    return OutstandingTests(cause, jobs, stored(results.DIRECTORY), name)
 
 
 def drained_at(

@@ -1,6 +1,6 @@
 """Entries of the journal for changes of the node's state, with a MESSAGE_ID and fields.
 
-They are sent in journald's native protocol (systemd, docs/JOURNAL_NATIVE_PROTOCOL.md): one datagram for each entry.
+They are sent in journald's native protocol (systemd, "Native Journal Protocol"): one datagram for each entry.
 Without journald nothing is sent, and nothing fails: the state itself is in the files of the gate.
 """
 

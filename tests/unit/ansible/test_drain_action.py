@@ -110,7 +110,7 @@ def test_node_that_a_person_had_drained_stays_so_although_its_record_is_lost(
     world = fakes.fakes(tmp_path, kind, quick=True)
     world.fake.drain_by("bad fan, ann")
     before = world.fake.seen()
-    prior = {"goldnode_prior_in_service": False, "goldnode_prior_reason": "bad fan, ann"}
+    prior: dict[str, Any] = {"goldnode_prior_in_service": False, "goldnode_prior_reason": "bad fan, ann"}
     assert phase(world, "drained", **prior)
     world.file.unlink()
     found = phase(world, "resumed", **prior)

@@ -99,7 +99,7 @@ def test_a_run_leaves_a_node_out_until_its_tests_have_passed_and_the_next_run_re
     assert status != 0
     assert controller.calls == ["drain"], output
     assert "n1 stays out of service: tests before its return: storage has not run since" in output
-    assert "Run `goldnode canary run n1 --before-return rollout`, then run again" in output
+    assert "--class tested --before-return rollout`, then run again" in output
     results.store(document.model_copy(update={"boot_id": boot}), controller.place / results.DIRECTORY)
     status, output = controller.play()
     assert status == 0, output

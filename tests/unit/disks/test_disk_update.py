@@ -20,8 +20,8 @@ from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.fleet import disk_update as update
+from goldnode.fleet import return_tests
 from goldnode.fleet.denylist import Denial, DeniedError, DenyList, DenyListError
-from goldnode.fleet.return_tests import OutstandingTests
 from goldnode.node.slotwrite import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
 
@@ -478,8 +478,8 @@ def test_a_node_whose_class_wants_tests_stays_drained(
         "goldnode_drain_command": ["true"],
         "goldnode_resume_command": ["sh", "-c", f"echo resumed >>{here.log}"],
     }
-    tests = OutstandingTests("rollout", jobs, lambda _: [])
-    monkeypatch.setattr(update.return_tests, "of_class", lambda *_: tests)
+    tests = return_tests.OutstandingTests("rollout", jobs, lambda _: [])
+    monkeypatch.setattr(return_tests, "of_class", lambda *_: tests)
     node = replace(booting(here, FINE), variables=words)
     wish = update.DiskUpdate(update.open_image(disk), reboot=True, limit=60)
     if not jobs:

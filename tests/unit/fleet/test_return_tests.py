@@ -72,7 +72,10 @@ def test_results_since_the_drain_and_of_the_latest_boot_decide(
 ) -> None:
     found = OutstandingTests("repair", ["gemm"], lambda _: documents).outstanding("n1", SINCE)
     assert (wanted in found) if wanted else found == ""
-    assert not wanted or "goldnode canary run n1 --before-return repair" in found
+    assert (
+        not wanted
+        or "goldnode canary run n1 --how ssh -i INVENTORY --class CLASS --before-return repair" in found
+    )
 
 
 def test_without_jobs_nothing_is_asked() -> None:
@@ -123,6 +126,9 @@ class Recorded(SchedulerDrainer):
         if self.resumed:
             return DrainState(True, "IDLE", "")
         return DrainState(False, "DRAINED", reason(actor.run, actor.controller, SINCE, "rollout r1"))
+
+    def marked(self) -> dict[str, str]:
+        return {}
 
     def resume(
         self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
@@ -197,13 +203,20 @@ def test_tests_are_asked_of_a_node_that_a_run_holds(
     assert drained_at(Recorded(), "n1", None) == wanted
 
 
+RECORD = DrainRecord("command", "n1", "0011-223344", "c", AFTER, OWN, True)
+
+
 @pytest.mark.parametrize(
-    ("in_service", "wanted"), [(True, AFTER), (None, AFTER), (False, None), ("missing", SINCE)]
+    ("record", "wanted"),
+    [
+        (RECORD, AFTER),
+        (replace(RECORD, in_service=None), AFTER),
+        (replace(RECORD, in_service=False), None),
+        (None, SINCE),
+    ],
 )
-def test_a_command_shows_its_drain_by_the_record(in_service: bool | str | None, wanted: str | None) -> None:
-    record = DrainRecord("command", "n1", "0011-223344", "c", AFTER, OWN, in_service is True)
-    record = replace(record, in_service=in_service if in_service != "missing" else None)
-    text = "" if in_service == "missing" else f"there\n{record.text()}"
+def test_a_command_shows_its_drain_by_the_record(record: DrainRecord | None, wanted: str | None) -> None:
+    text = "" if record is None else f"there\n{record.text()}"
     records = DrainRecords(lambda _: text)
     drainer = CommandDrainer(["drain"], ["resume"])
     assert drained_at(drainer, "n1", records, lambda: seconds_of(SINCE) + DAY) == wanted

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-
 from tests.unit.integrations.monitoring import ROOT
 
 FOLDER = ROOT / "integrations/grafana"
@@ -156,7 +155,12 @@ def dashboard(one: DescribedDashboard, all_: Description) -> dict[str, Any]:
 
 
 def _variable(name: str, variable: DescribedVariable) -> dict[str, Any]:
-    every = {"includeAll": True, "allValue": ".*", "multi": True, "current": {"text": "All", "value": "$__all"}}
+    every = {
+        "includeAll": True,
+        "allValue": ".*",
+        "multi": True,
+        "current": {"text": "All", "value": "$__all"},
+    }
     return {
         "name": name,
         "label": name.capitalize(),

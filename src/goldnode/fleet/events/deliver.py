@@ -157,7 +157,7 @@ class EventDelivery:
             if hook.alertmanager is not None and not stop():
                 self._repeat(name, hook, state)
         except Exception as problem:  # whatever a receiver does must not end the delivery to the others
-            text = str(problem) if isinstance(problem, GoldnodeError) else repr(problem)
+            text = str(problem).rstrip(".") if isinstance(problem, GoldnodeError) else repr(problem)
             failed = self.outbox.failed(name, text, self.clock())
             pause = failed.again - self.clock()
             LOGGER.warning("hook %s: %s; it is tried again in %.0f s", name, text, max(0, pause))

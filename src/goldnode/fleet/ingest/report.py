@@ -156,7 +156,11 @@ def _gate(value: Any) -> dict[str, Any] | None:
         or not isinstance(value.get("drained"), bool | None)
     ):
         raise RefusedReportError("its gate is not one", remedy=_RECORD)
-    shown = [clean(one[:_LONGEST_REASON]) for one in reasons[:_MOST_REASONS] if isinstance(one, str)]
+    shown = [
+        clean(one[:_LONGEST_REASON])[:_LONGEST_REASON]
+        for one in reasons[:_MOST_REASONS]
+        if isinstance(one, str)
+    ]
     return {"mode": value["mode"], "open": value["open"], "reasons": shown, "drained": value.get("drained")}
 
 

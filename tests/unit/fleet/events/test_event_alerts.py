@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import urllib3
 from tests.unit.fleet.events.event_hooks import Clock, Receiver, add, delivery, event
 
 from goldnode.core.event_kinds import KINDS
@@ -73,13 +74,17 @@ def test_an_alert_is_raised_and_resolved_with_the_same_labels(tmp_path: Path, re
     (raised,), (resolved,) = receiver.events
     for body in receiver.events:
         jsonschema.validate(body, POSTABLE)
-    assert raised["labels"] == resolved["labels"] == {
-        "alertname": "GoldnodeNodeNotHealthy",
-        "node": "n1",
-        "severity": "warning",
-        "site": "lab",
-        "source": "goldnode",
-    }
+    assert (
+        raised["labels"]
+        == resolved["labels"]
+        == {
+            "alertname": "GoldnodeNodeNotHealthy",
+            "node": "n1",
+            "severity": "warning",
+            "site": "lab",
+            "source": "goldnode",
+        }
+    )
     assert raised["annotations"]["summary"] == "n1 is drain"
     assert raised["annotations"]["event_id"] == event(1).id
     assert (raised["startsAt"], raised["endsAt"]) == (
@@ -157,10 +162,7 @@ def test_whatever_is_raised_can_be_resolved(raises: Any, resolves: Any) -> None:
 
 def test_every_alert_has_a_row_in_the_table_and_a_kind() -> None:
     names = {
-        json.loads(one.key)["alertname"]
-        for pair in PAIRS
-        for found in pair
-        for one in alerts.alerts(found)
+        json.loads(one.key)["alertname"] for pair in PAIRS for found in pair for one in alerts.alerts(found)
     }
     assert names | {"GoldnodeRolloutAlarm", "GoldnodeTest"} == set(alerts.NAMES)
     assert {kind for kind, _ in alerts.NAMES.values()} <= set(KINDS)
@@ -185,18 +187,22 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [found, f"--config.file={tmp_path}/am.yml", f"--storage.path={tmp_path}/am", "--cluster.listen-address="]
+    words = [
+        found,
+        f"--config.file={tmp_path}/am.yml",
+        f"--storage.path={tmp_path}/am",
+        "--cluster.listen-address=",
+    ]
     with (tmp_path / "am.log").open("w") as log:
         process = subprocess.Popen([*words, f"--web.listen-address=127.0.0.1:{port}"], stderr=log, stdout=log)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(300):
             assert process.poll() is None, (tmp_path / "am.log").read_text()
-            try:
-                with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+            with contextlib.suppress(urllib3.exceptions.HTTPError):
+                if urllib3.request("GET", f"{url}/-/ready", retries=False, timeout=5).status == 200:
                     break
-            except OSError:
-                time.sleep(0.1)
+            time.sleep(0.1)
         yield url
     finally:
         process.terminate()
@@ -205,8 +211,7 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
 
 def known(url: str) -> dict[str, Any]:
     """The alerts that Alertmanager has as active, by node."""
-    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=10) as answer:
-        found = json.load(answer)
+    found = urllib3.request("GET", f"{url}/api/v2/alerts", retries=False, timeout=10).json()
     return {one["labels"].get("node", ""): one for one in found}
 
 

@@ -13,7 +13,17 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.fleet.events.event_hooks import KEY, NOW, Clock, Receiver, add, delivery, event, secret, webhook
+from tests.unit.fleet.events.event_hooks import (
+    KEY,
+    NOW,
+    Clock,
+    Receiver,
+    add,
+    delivery,
+    event,
+    secret,
+    webhook,
+)
 
 from goldnode.commands.schema import schema
 from goldnode.fleet.events import hooks
@@ -90,7 +100,9 @@ SECRETS = [
 ]
 
 
-@pytest.mark.parametrize(("what", "text", "mode", "message", "line"), SECRETS, ids=[row[0] for row in SECRETS])
+@pytest.mark.parametrize(
+    ("what", "text", "mode", "message", "line"), SECRETS, ids=[row[0] for row in SECRETS]
+)
 def test_a_secret_that_cannot_be_used_is_an_error_with_its_line(
     tmp_path: Path, what: str, text: str, mode: int, message: str, line: int | None
 ) -> None:

@@ -215,7 +215,9 @@ def test_a_source_that_cannot_be_read_is_reported_once_and_holds_nothing(
     assert "can be read again" in caplog.text
 
 
-def test_a_hook_that_hangs_does_not_hold_a_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_hangs_does_not_hold_a_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import threading
 
     entered, release = threading.Event(), threading.Event()
@@ -280,11 +282,15 @@ def test_transitions_of_a_node_are_events(
     ]
     for row in rows:
         observe(outbox, [row], NOW)
-    found = [one.details.get("status") or ("open" if one.details["open"] else "closed") for one in outbox.events()]
+    found = [
+        one.details.get("status") or ("open" if one.details["open"] else "closed") for one in outbox.events()
+    ]
     assert found == wanted
     again = Outbox(tmp_path / "other.db")
     observe(again, reversed(rows), NOW)
-    assert [one.id for one in again.events()] == [one.id for one in outbox.events()], "in one ingest, in any order"
+    assert [one.id for one in again.events()] == [one.id for one in outbox.events()], (
+        "in one ingest, in any order"
+    )
     assert observe(outbox, rows, NOW) == 0, "what was observed before, and late reports, change nothing"
 
 

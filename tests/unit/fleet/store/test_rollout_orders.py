@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.store.fleets import ALICE, BOB, CLASS, NEW, NOW, fill, refusal, rollout
 
@@ -75,13 +75,17 @@ class UndoneError(Exception):
 
 def guarded(store: StoreDatabase, author: str, who: str) -> bool:
     """Return whether the trigger alone refuses an approval. Nothing is left in the store."""
-    table = tables.rollout
-    with pytest.raises((UndoneError, StoreError)) as caught, store.write() as connection:
+
+    def attempt(connection: Connection) -> None:
+        table = tables.rollout
         connection.execute(table.update().where(table.c.name == "kernel").values(author=author))
         connection.execute(
             tables.approval.insert().values(rollout="kernel", wave="first", role="oncall", who=who, at=NOW)
         )
         raise UndoneError
+
+    with pytest.raises((UndoneError, StoreError)) as caught:
+        store.run(attempt)
     refused = isinstance(caught.value, StoreError)
     assert not refused or "goldnode:author" in str(caught.value.__cause__)
     return refused
