@@ -132,8 +132,8 @@ def run(
     Runs on nodes without other work only. When work arrives, the jobs are ended within ten seconds and are not
     counted. A node whose scheduler shows work is left alone.
 
-    Exit status: 0 all jobs passed or do not apply, 2 a job failed, 3 a job could not check or was not counted, or a node
-    was busy.
+    Exit status: 0 all jobs passed or do not apply, 2 a job failed, 3 a job could not check or was not counted, no job
+    applies to a node, or a node was busy.
     """
     from goldnode.canary import results
     from goldnode.commands import canary_show
@@ -176,8 +176,8 @@ def exit_status(done: list[NodeOutcome]) -> int:
     states = {job.state for one in done if one.document for job in one.document.jobs}
     if "failed" in states:
         return FAILED
-    unknown = any(one.document is None for one in done) or states & {"could_not_check", "not_counted"}
-    return UNKNOWN if unknown or not states else PASSED
+    tested = all(one.document and any(job.state == "passed" for job in one.document.jobs) for one in done)
+    return UNKNOWN if not tested or states & {"could_not_check", "not_counted"} else PASSED
 
 
 def _outcome(given: CanaryRun, directory: Path) -> NodeOutcome:
@@ -210,6 +210,8 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
         raise click.UsageError(f"--how {launch.how} needs a NODE")
     if launch.how in ("engine", "kubernetes") and not launch.image:
         raise click.UsageError(f"--how {launch.how} needs --image")
+    if launch.how == "kubernetes" and launch.gpus and not launch.gpus.isdecimal():
+        raise click.UsageError("--how kubernetes needs a number for --gpus")
     request = suites.request(
         found,
         names,

@@ -212,6 +212,18 @@ def test_one_slow_device_fails_a_node_and_a_missing_metric_is_inconclusive() -> 
         judged(result(1.0), question=SlowQuestion(nodes=("gpu901",)))
 
 
+def test_device_whose_runs_do_not_count_is_inconclusive_though_the_others_of_its_node_pass() -> None:
+    conditions = {"throttled": ["hw_slowdown"]}
+    slowed = replace(USUAL, conditions=conditions, metric={"device": "0000:8a:00.0"})
+    found = judged(result(1.0), result(0.5, given=slowed))
+    assert [(one.subject, one.answer.value) for one in found.verdicts] == [
+        ("gpu900 0000:0a:00.0", "passes"),
+        ("gpu900 0000:8a:00.0", "inconclusive"),
+    ]
+    assert "slowed from outside: hw_slowdown" in found.verdicts[1].reason
+    assert found.answer is SpeedAnswer.INCONCLUSIVE
+
+
 def test_cold_and_warm_have_floors_of_their_own() -> None:
     cold = replace(USUAL, metric={"phase": "cold"})
     random = np.random.default_rng(6)
