@@ -253,6 +253,7 @@ def reference(
                 for one in found
             ],
         ),
+        "part_keys": (["key text", "topic text", "board int"], _part_keys(keys)),
         "rates": (
             ["key text", "floor_rate float", "stored int"],
             [(key, rule.an_hour, int(rule.stored)) for key, rule in rates],
@@ -276,6 +277,13 @@ def reference(
         "groups": (["name text", "node text"], list(source.groups)),
         "floors": (_FLOORS, floor_rows(source.floors)),
     }
+
+
+def _part_keys(keys: ReportKeys) -> list[Row]:
+    """Return the keys that each of several equal parts has, whether the value is a text or a number."""
+    named = [(key, False) for key in keys.facts] + [(key, True) for key in keys.numbers]
+    found = {key: topics.part_key(key, number) for key, number in sorted(named)}
+    return [(one.key, one.topic, int(one.board)) for one in found.values() if one is not None]
 
 
 _FLOORS = [

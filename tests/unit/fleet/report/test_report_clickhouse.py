@@ -42,6 +42,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ReportSource:
     nodes[2].change(put("gpus/1/uuid", "GPU-other"), NOW - 35 * HOUR)
     nodes[3].change(lambda capture: capture["storage"]["paths"]["/scratch"].update(read_mb_s=3000.0))
     nodes[4].change(lambda capture: capture["storage"]["mounts"].clear())
+    nodes[7].change(lambda capture: capture["gpus"][1].pop("vbios"))
     nodes[5].find(finding("gpu.vbios", "96", "unread", outcome="could_not_read"))
     for age in AGES[1:]:
         nodes[6].change(put("gpus/0/pcie/replay", 2 * (50 - age)), NOW - age * HOUR)

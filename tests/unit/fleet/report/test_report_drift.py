@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.simulators.fleet import NOW, Change, Json, SyntheticNode, finding, fleet, put, store
@@ -136,6 +137,79 @@ def test_part_that_the_majority_has_and_a_node_lacks_is_drift(tmp_path: Path) ->
     assert [
         (cause.topic, cause.nodes.names, {change.got for change in cause.changes}) for cause in found
     ] == [("mounts", [nodes[2].name], {None})]
+
+
+def remove(*paths: str) -> Change:
+    """Return a change that removes places of a capture."""
+
+    def change(capture: Json) -> None:
+        for path in paths:
+            *parents, last = path.split("/")
+            place: Any = capture
+            for one in parents:
+                place = place[int(one) if isinstance(place, list) else one]
+            del place[last]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("paths", "topic", "keys"),
+    [
+        (("gpus/3/vbios",), "VBIOS", {"gpu.vbios": "1 of 8"}),
+        (("gpus/3/vbios", "gpus/5/vbios"), "VBIOS", {"gpu.vbios": "2 of 8"}),
+        (("gpus/3/temperature/memory_c",), "GPU model", {"gpu.temperature.memory_c": "1 of 8"}),
+        (("gpus/3/ecc/current",), "ECC", {"gpu.ecc.current": "1 of 8"}),
+        (
+            ("gpus/3/vbios", "gpus/3/compute_mode", "gpus/3/power/limit_w"),
+            "GPU values",
+            {"gpu.vbios": "1 of 8", "gpu.compute_mode": "1 of 8", "gpu.power.limit_w": "1 of 8"},
+        ),
+    ],
+)
+def test_value_that_one_gpu_lacks_and_all_others_have_is_one_cause(
+    tmp_path: Path, paths: tuple[str, ...], topic: str, keys: dict[str, str]
+) -> None:
+    nodes = fleet(6)
+    for node in nodes[1:3]:
+        node.change(remove(*paths))
+    [cause] = reported(store(tmp_path, nodes)).causes
+    assert (cause.topic, cause.nodes.names, cause.evidence) == (topic, names(nodes[1:3]), ["majority"])
+    assert {change.key: change.part for change in cause.changes} == keys
+    assert {change.got for change in cause.changes} == {None}
+    assert None not in {change.expected for change in cause.changes}
+
+
+def test_links_that_one_gpu_lacks_are_one_cause(tmp_path: Path) -> None:
+    nodes = fleet(6)
+    nodes[2].change(lambda capture: capture["gpus"][3]["nvlink"]["links"].pop())
+    found = reported(store(tmp_path, nodes)).causes
+    links = len(nodes[0].report(NOW)["capture"]["gpus"][0]["nvlink"]["links"])
+    assert [(cause.topic, cause.nodes.names) for cause in found] == [("NVLink", [nodes[2].name])]
+    assert {change.part for change in found[0].changes} == {f"1 of {8 * links}"}
+
+
+def test_values_of_a_gpu_that_could_not_be_read_are_not_missing(tmp_path: Path) -> None:
+    nodes = fleet(6)
+    nodes[2].change(put("gpus/3/vbios", {"fault": "unread", "text": "no"}))
+    nodes[2].change(put("gpus/3/temperature/gpu_c", {"fault": "unread", "text": "no"}))
+    assert reported(store(tmp_path, nodes)).causes == []
+
+
+def test_value_that_no_gpu_of_most_nodes_has_is_not_missing(tmp_path: Path) -> None:
+    nodes = fleet(6)
+    for node in nodes[:4]:
+        node.change(remove(*(f"gpus/{place}/temperature/memory_c" for place in range(8))))
+    nodes[4].change(remove("gpus/3/temperature/memory_c"))
+    assert reported(store(tmp_path, nodes)).causes == []
+
+
+def test_gpu_that_is_lost_explains_the_values_that_it_lacks(tmp_path: Path) -> None:
+    nodes = fleet(6)
+    nodes[2].change(remove("gpus/3/vbios", "gpus/3/compute_mode"))
+    nodes[2].find(finding("gpu.lost", "no GPU", "GPU 3", domain="hardware", severity="drain"))
+    found = reported(store(tmp_path, nodes)).causes
+    assert [(cause.topic, cause.also) for cause in found] == [("GPU state", ["GPU values"])]
 
 
 @pytest.mark.parametrize("fault", ["unread", "not_exposed"])
