@@ -5,12 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulators.fleet import NOW, Change, Json, SyntheticNode, finding, fleet, put, store
+from tests.simulators.fleet import (
+    NOW,
+    Change,
+    Json,
+    SyntheticNode,
+    canary,
+    finding,
+    fleet,
+    put,
+    store,
+    store_results,
+)
 
+from goldnode.commands.fleet_report_text import SIMULATED, as_text
 from goldnode.documents.fleet_report import FleetReportDocument
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ReportSettings, ReportSource
@@ -82,40 +95,76 @@ KINDS = (
 )
 
 
-def test_hundred_drifts_are_hundred_causes_and_nothing_else(tmp_path: Path) -> None:
+def drifted(nodes: list[SyntheticNode], since: datetime) -> set[tuple[str, tuple[str, ...]]]:
+    """Inject a hundred drifts of twenty kinds from a time on. Return topic and nodes of each."""
     chosen = random.Random(21)  # noqa: S311 a fixed choice
-    nodes = fleet(120)
     expected = set()
     for kind in KINDS:
         free = chosen.sample(nodes, 20)  # at most 20 of 120 nodes drift in one topic: the majority remains
         for number in range(5):
             hit = [free.pop() for _ in range(1 + number % 4)]
             for node in hit:
-                node.change(kind.change(number))
+                node.change(kind.change(number), since)
                 if kind.finding:
-                    node.find(finding(kind.finding, "declared", f"other {number}"))
+                    node.find(finding(kind.finding, "declared", f"other {number}"), since)
             expected.add((kind.topic, tuple(sorted(node.name for node in hit))))
-    found = [(cause.topic, tuple(cause.nodes.names)) for cause in reported(store(tmp_path, nodes)).causes]
+    return expected
+
+
+def test_hundred_drifts_are_hundred_causes_and_nothing_else(tmp_path: Path) -> None:
+    nodes = fleet(120)
+    expected = drifted(nodes, NOW - timedelta(days=1))
+    document = reported(store(tmp_path, nodes, [NOW - timedelta(days=8), NOW - timedelta(hours=1)]))
+    found = [(cause.topic, tuple(cause.nodes.names)) for cause in document.causes]
     assert (len(KINDS), len(expected)) == (20, 100)
     assert len(found) == len(set(found)), "a cause was reported twice"
     assert set(found) - expected == set()
     assert expected - set(found) == set()
+    assert all("last_week" in cause.evidence for cause in document.causes), "all are new"
+    other = ("mixed", "no_majority", "unchecked", "not_known", "slow", "slowing", "trends", "lemons")
+    assert {name: getattr(document, name) for name in other if getattr(document, name)} == {}
+    # The text has each cause on one line.
+    text = as_text(document)
+    assert text.count("Drift and faults") == 1
+    assert "100 causes" in text
+
+
+def healthy_variation(node: SyntheticNode) -> None:
+    """Change what differs between healthy nodes: boots, temperatures, order of GPUs, links that sleep."""
+    node.change(put("identity/boot_id", f"boot-{node.number}-7"))
+    node.change(put("gpus/*/temperature/gpu_c", float(node.number % 50)))
+    node.change(put("gpus/*/throttle/active", ["sw_power_cap"]))
+    node.change(put("pci/*/link/gen", 1))
+    node.change(lambda capture: capture["gpus"].reverse())
+    for place in range(8):
+        node.change(put(f"gpus/{place}/index", place))
 
 
 def test_clean_fleet_reports_nothing(tmp_path: Path) -> None:
     nodes = fleet(40, cohort_size=8)
-    for node in nodes[::3]:  # what differs between healthy nodes: boots, temperatures, order of GPUs
-        node.change(put("identity/boot_id", f"boot-{node.number}-7"))
-        node.change(put("gpus/*/temperature/gpu_c", float(node.number % 50)))
-        node.change(put("gpus/*/throttle/active", ["sw_power_cap"]))
-        node.change(put("pci/*/link/gen", 1))
-        node.change(lambda capture: capture["gpus"].reverse())
-        for place in range(8):
-            node.change(put(f"gpus/{place}/index", place))
-    found = reported(store(tmp_path, nodes))
+    for node in nodes[::3]:
+        healthy_variation(node)
+    chosen = random.Random(4)  # noqa: S311 repeatable
+    store(tmp_path, nodes, [NOW - timedelta(days=8), *(NOW - timedelta(hours=hour) for hour in (30, 18, 1))])
+    for day in (5, 1):
+        samples = {node.name: {"": [600 * chosen.gauss(1, 0.01) for _ in range(20)]} for node in nodes}
+        time = NOW - timedelta(days=day)
+        store_results(tmp_path, [canary(name, time, {"gemm": one}) for name, one in samples.items()])
+    found = reported(tmp_path)
     assert found.causes == []
-    sections = ("mixed", "no_majority", "unchecked", "not_known", "slow", "trends", "lemons", "changed")
+    sections = {"mixed", "no_majority", "unchecked", "not_known", "slow", "slowing", "failed_jobs", "trends"}
+    sections |= {"lemons", "changed"}
     assert {name: getattr(found, name) for name in sections if getattr(found, name)} == {}
+    [state] = found.classes
+    assert (state.states, found.measured[0].slow) == ({"healthy": 40}, 0)
+    titles = [line for line in as_text(found).splitlines() if line and not line.startswith((" ", "h100"))]
+    assert titles == [
+        SIMULATED,
+        "40 nodes as of 2026-11-26T08:00:00Z: 40 healthy; 0 causes",
+        "Classes",
+        *titles[3:],
+    ]
+    assert [line for line in titles[3:] if line.split("  ")[0] not in ("class", "Canary results")] == []
 
 
 def test_another_class_document_is_one_cause_with_what_it_brings(tmp_path: Path) -> None:
