@@ -25,7 +25,7 @@ _SECTIONS = {
             "fleet_hardware",
             "List the parts of the nodes: serial numbers, part numbers, slots and firmware.",
         ),
-        "ingest": ("fleet_ingest", "Write captures and verdicts of nodes to the fleet's data."),
+        "ingest": ("fleet_ingest", "Write captures, verdicts and canary results to the fleet's data."),
         "prune": ("fleet_ingest", "Remove captures that are older than a number of days."),
     },
     "Orders of a person": {

@@ -14,8 +14,9 @@ import numpy as np
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.floors import FloorsMetric, FloorsStatistic
 from goldnode.floors.baseline import FloorBaseline
-from goldnode.floors.bounds import Values, oriented, quantile, runs_needed, upper_bound
-from goldnode.floors.learn import RESULTS, RUNS, SHARES, rounded
+from goldnode.floors.bounds import Values, oriented, quantile, upper_bound
+from goldnode.floors.counting import RESULTS, RUNS, SHARES, runs_needed
+from goldnode.floors.learn import rounded
 from goldnode.floors.results import (
     MetricKey,
     MetricRow,

@@ -23,8 +23,9 @@ from tests.unit.floors.populations import (
 from goldnode.documents.canary import CanaryDocument
 from goldnode.floors import bounds
 from goldnode.floors.baseline import FloorBaseline
+from goldnode.floors.counting import RUNS
 from goldnode.floors.dead_board import dead_board_floors
-from goldnode.floors.learn import RUNS, LearnSettings, floor_of, learn
+from goldnode.floors.learn import LearnSettings, floor_of, learn
 from goldnode.floors.results import FloorsError
 from goldnode.floors.slow import SlowQuestion, judge
 from goldnode.floors.verdicts import SpeedAnswer, SpeedReport
