@@ -195,6 +195,7 @@ def test_schema(tmp_path: Path) -> None:
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {
         "archives",
         "canary",
+        "canary-cohort",
         "canary-jobs",
         "cache-key",
         "capture",
@@ -208,6 +209,7 @@ def test_schema(tmp_path: Path) -> None:
         "dual-record",
         "error",
         "fleet-diff",
+        "fleet-hardware",
         "fleet-report",
         "floors",
         "gate",

@@ -60,13 +60,16 @@ class SlurmJob:
     def _expanded(self, hosts: str) -> list[str]:
         if hosts == self.node:
             return [hosts]
-        done = subprocess.run(
-            ["scontrol", "show", "hostnames", hosts],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ANSWER,
-        )
+        try:
+            done = subprocess.run(
+                ["scontrol", "show", "hostnames", hosts],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=ANSWER,
+            )
+        except subprocess.TimeoutExpired:
+            return []
         return done.stdout.split()
 
     @staticmethod

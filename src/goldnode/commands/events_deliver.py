@@ -48,7 +48,7 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
     from goldnode.fleet.events.assembly import of_hooks
 
     site = site_with_hooks()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    _log_to_stderr()
     stop = threading.Event()
     if follow:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -74,6 +74,15 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
     lines = [f"{name}: {_line(waiting[name], states[name])}" for name in states]
     emit(form, content, "\n".join([f"{collected} new events", *lines]))
     sys.exit(1 if any(waiting.values()) else 0)
+
+
+def _log_to_stderr() -> None:
+    """Print what the delivery logs, and nothing of other packages."""
+    logger = logging.getLogger("goldnode.events")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
 
 
 class _Sources:

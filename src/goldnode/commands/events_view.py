@@ -32,7 +32,9 @@ def list_(lines: int, kind: str, form: str) -> None:
     """
     from goldnode.fleet.events.outbox import Outbox
 
-    found = [one for one in Outbox(load_site().events_outbox()).last(lines) if fnmatchcase(one.kind, kind)]
+    outbox = Outbox(load_site().events_outbox())
+    last = outbox.last(lines) if outbox.file.exists() else []
+    found = [one for one in last if fnmatchcase(one.kind, kind)]
     rows = [[one.at, one.severity, one.kind, _text(one)] for one in found]
     content = {"events": [one.model_dump(mode="json", by_alias=True) for one in found]}
     emit(form, content, lambda: table(rows) if rows else "no events")

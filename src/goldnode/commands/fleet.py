@@ -21,7 +21,11 @@ _SECTIONS = {
         ),
         "diff": ("fleet_report", "Show what changed on the nodes between two times."),
         "sql": ("fleet_report", "Run SQL on the captures and on the views of the report."),
-        "ingest": ("fleet_ingest", "Write captures and verdicts of nodes to the fleet's data."),
+        "hardware": (
+            "fleet_hardware",
+            "List the parts of the nodes: serial numbers, part numbers, slots and firmware.",
+        ),
+        "ingest": ("fleet_ingest", "Write captures, verdicts and canary results to the fleet's data."),
         "prune": ("fleet_ingest", "Remove captures that are older than a number of days."),
     },
     "Orders of a person": {

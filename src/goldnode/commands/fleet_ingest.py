@@ -59,11 +59,11 @@ def ingest(
     data: Path | None,
     form: str,
 ) -> None:
-    """Write captures and verdicts of nodes to the fleet's data.
+    """Write captures, verdicts and canary results to the fleet's data.
 
     Without arguments, it stores what `site.yml`, `report.yml` and the service have received, and removes it from the
-    inbox. In a directory, each file *.json is a capture; NAME.verdict.json is the verdict of NAME.json, and
-    verdict.json that of capture.json. The same capture is stored once.
+    inbox. In a directory, each file *.json is a capture or a result of `goldnode canary run`; NAME.verdict.json is the
+    verdict of NAME.json, and verdict.json that of capture.json. The same capture or result is stored once.
 
     Exit status: 0 all are stored, 1 some were refused.
     """
@@ -105,12 +105,20 @@ def _content(result: IngestResult) -> dict[str, object]:
         {"file": str(one.file), "message": one.message, "remedy": one.remedy} for one in result.refused
     ]
     parts = [{"class": part.class_, "day": part.day, "id": part.id} for part in result.parts]
-    return {"stored": result.stored, "known": result.known, "refused": refused, "parts": parts}
+    return {
+        "stored": result.stored,
+        "results": result.results,
+        "known": result.known,
+        "refused": refused,
+        "parts": parts,
+    }
 
 
 def _text(result: IngestResult, where: Path) -> str:
     days = len({(part.class_, part.day) for part in result.parts})
     counts = [f"{result.stored} captures stored in {where}"]
+    if result.results:
+        counts[0] = f"{result.stored} captures and {result.results} canary results stored in {where}"
     if days:
         counts[0] += f", of {days} classes and days" if days > 1 else ""
     if result.known:

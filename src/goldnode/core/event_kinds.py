@@ -22,6 +22,10 @@ KINDS = {
         "an ingest finds a gate opened or closed, or closed for another reason",
         ("mode", "open", "reasons", "drained"),
     ),
+    "node.silent": EventKind(
+        "a node has not reported for `events.silent_after` hours, and is unknown; or it reports again",
+        ("silent", "last"),
+    ),
     "node.granted": EventKind(
         "a node has leave to be out of service", ("wave", "deadline", "direction", "attempt")
     ),

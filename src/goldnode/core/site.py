@@ -407,6 +407,14 @@ class SiteEvents(BaseModel):
             "relative to the site file."
         ),
     )
+    silent_after: float | None = Field(
+        default=None,
+        gt=0,
+        description=(
+            "Hours without a report after which a node is silent: its state is unknown then. null: silence is no "
+            "event, as where reports are fetched now and then."
+        ),
+    )
     hooks: dict[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")], SiteHook] = Field(
         default_factory=dict, description="Hooks by name. A hook starts with the events after it was added."
     )

@@ -40,9 +40,7 @@ def _without_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
 def phase(world: World, state: str, kill: int | None = None, **prior: Any) -> dict[str, Any] | None:
     """Run one phase of a step with the store's copy of the prior state; None if it was killed."""
     action = ActionModule.__new__(ActionModule)
-    action.given = {"state": state}
-    action._templar = Templar()
-    action.shell = world.shell
+    action.__dict__.update(given={"state": state}, _templar=Templar(), shell=world.shell)
     world.fake.steps = Steps(kill)
     task_vars = {
         "inventory_hostname": "n1",
@@ -64,7 +62,7 @@ def phase(world: World, state: str, kill: int | None = None, **prior: Any) -> di
 
 def test_note_of_a_node_in_service_is_restored_although_its_record_is_lost(tmp_path: Path) -> None:
     world = fakes.fakes(tmp_path, "slurm", quick=True)
-    fakes.SLURM_ONLY["in service with a note"](world.fake)
+    assert isinstance(world.fake, fakes.FakeSlurm)
     world.fake.update(f"Reason={NOTE}")
     before = world.fake.seen()
     assert phase(world, "drained", goldnode_prior_reason=NOTE)

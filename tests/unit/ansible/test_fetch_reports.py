@@ -152,3 +152,12 @@ def test_a_report_that_cannot_be_stored_is_a_warning(
     answered(action, monkeypatch, f"{json.dumps(PLAN)}\n{json.dumps(report())}\n")
     assert action.resident({"digest": "d"}, VARS) == PLAN
     assert "the report of n1 cannot be stored" in "".join(action._display.shown)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_fresh_report_is_asked_for(
+    action: goldnode_state.ActionModule, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    commands = answered(action, monkeypatch, f"{json.dumps(report())}\n")
+    assert not action.report(VARS, fresh=fresh)["failed"]
+    assert ("--fresh" in commands[0]) == fresh

@@ -213,6 +213,15 @@ def test_an_old_check_is_no_report_and_the_node_is_checked_again(
     assert reporting.report(host)["capture"]["driver"]["loaded"] == "570"
 
 
+def test_a_fresh_report_shows_what_changed_since_the_last_check(
+    host: Host, examined: list[checking.Checked]
+) -> None:
+    judging.judge(host, DOCUMENT, act=True)
+    examined[:] = [checked(host, "570")]
+    assert reporting.report(host)["capture"]["driver"]["loaded"] == "580"
+    assert reporting.report(host, fresh=True)["capture"]["driver"]["loaded"] == "570"
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_a_resident_plan_brings_the_report_in_a_second_line(
     host: Host,

@@ -72,6 +72,7 @@ _ALERTS: Mapping[str, Callable[[EventDocument], _Rows]] = {
         ("GoldnodeNodeNotHealthy", _node(one), one.details.get("status") != "healthy")
     ],
     "node.gate": lambda one: [("GoldnodeGateClosed", _node(one), one.details.get("open") is not True)],
+    "node.silent": lambda one: [("GoldnodeNodeSilent", _node(one), one.details.get("silent") is True)],
     "node.finished": _finished,
     "node.overdue": lambda one: [("GoldnodeNodeOverdue", _node(one), True)],
     "node.released": lambda one: [
@@ -103,6 +104,7 @@ _ALERTS: Mapping[str, Callable[[EventDocument], _Rows]] = {
 NAMES = {
     "GoldnodeNodeNotHealthy": ("node.verdict", "the node is healthy"),
     "GoldnodeGateClosed": ("node.gate", "the gate is open"),
+    "GoldnodeNodeSilent": ("node.silent", "the node reports again"),
     "GoldnodeNodeFailed": ("node.finished", "a later step is done, or `goldnode rollout release`"),
     "GoldnodeNodeOverdue": ("node.overdue", "the step ends, or `goldnode rollout release`"),
     "GoldnodeRolloutRollsBack": ("rollout.phase", "another phase"),

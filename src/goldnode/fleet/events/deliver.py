@@ -21,7 +21,7 @@ from pathlib import Path
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site, SiteHook
 from goldnode.documents.event import EventDocument
-from goldnode.fleet.events import channels, hooks
+from goldnode.fleet.events import channels, hooks, nodes
 from goldnode.fleet.events.alerts import REPEAT, alerts, payload, until
 from goldnode.fleet.events.event import SEVERITIES, FleetEvent, identity
 from goldnode.fleet.events.outbox import DIRECTORY, HookState, Outbox
@@ -65,6 +65,9 @@ class EventDelivery:
         if self.log is not None:
             with self._reported(self.log.name):
                 added += self._collect_log(self.log)
+        silent = self.site.events.silent_after
+        if silent is not None:
+            added += nodes.silence(self.outbox, self.clock() - silent * 3600, self.clock())
         for directory in sorted({*self.channels, *self.outbox.directories()}):
             with self._reported(str(directory)):
                 added += self._collect_channels(directory)
@@ -263,7 +266,7 @@ class BackgroundDelivery:
             try:
                 self.delivery.collect()
                 self.delivery.deliver(self._now.is_set)
-            except GoldnodeError as problem:
+            except Exception as problem:  # a rollout goes on without its events; the next delivery has them
                 LOGGER.error("events are not delivered: %s", problem)
             if last:
                 return

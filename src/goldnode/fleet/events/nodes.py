@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from goldnode.fleet.events.event import FleetEvent, identity
@@ -38,6 +39,12 @@ class NodeState:
         """Return the state as the outbox has it."""
         return {"status": self.status, "gate": dict(self.gate) if self.gate is not None else None}
 
+    def known(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is known with the state before: a report without a verdict or a gate says nothing of it."""
+        own = {"class": self.node_class, "simulated": self.simulated}
+        found = self.content()
+        return own | {key: before.get(key) if found[key] is None else found[key] for key in found}
+
 
 def observe(outbox: Outbox, states: Iterable[NodeState], now: float) -> int:
     """Add the events of these states. Return how many there are."""
@@ -50,17 +57,38 @@ def _observe(outbox: Outbox, connection: sqlite3.Connection, state: NodeState, n
     if row is not None and row["at"] >= state.at:
         return 0
     before = json.loads(row["state"]) if row is not None else {"status": None, "gate": None}
-    after = state.content()
-    # A report without a verdict, or without a gate, says nothing of it.
-    stored = {key: before.get(key) if after[key] is None else after[key] for key in after}
-    connection.execute(
-        "INSERT OR REPLACE INTO node VALUES (?, ?, ?)",
-        (state.node, state.at, json.dumps(stored, sort_keys=True)),
-    )
+    _store(connection, state.node, state.at, state.known(before))
     return outbox.add(connection, _events(state, before), now)
 
 
+def _store(connection: sqlite3.Connection, node: str, at: float, content: Mapping[str, Any]) -> None:
+    row = (node, at, json.dumps(content, sort_keys=True))
+    connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", row)
+
+
+def silence(outbox: Outbox, before: float, now: float) -> int:
+    """Add an event for each node whose last report is older than `before`, once. Return how many there are."""
+    added = 0
+    with outbox.write() as connection:
+        query = "SELECT name, at, state FROM node WHERE at < ? AND state NOT LIKE '%\"silent\": true%' ORDER BY name"
+        for row in connection.execute(query, (before,)).fetchall():
+            content = json.loads(row["state"])
+            _store(connection, row["name"], row["at"], {**content, "silent": True})
+            last = NodeState(row["name"], content["class"], row["at"], None, simulated=content["simulated"])
+            added += outbox.add(connection, [_silent(last, row["at"], True, now)], now)
+    return added
+
+
+def _silent(state: NodeState, last: float, silent: bool, at: float) -> FleetEvent:
+    when = f"{datetime.fromtimestamp(last, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    text = f"{state.node} has not reported since {when}" if silent else f"{state.node} reports again"
+    found = _event(state, "node.silent", text, {"silent": silent, "last": when}, not silent)
+    return replace(found, at=at)
+
+
 def _events(state: NodeState, before: Mapping[str, Any]) -> Iterator[FleetEvent]:
+    if before.get("silent"):
+        yield _silent(state, state.at, False, state.at)
     if state.status is not None and state.status != (before["status"] or HEALTHY):
         yield _verdict(state, before["status"])
     gate = state.gate

@@ -69,7 +69,6 @@ class Outbox:
         with contextlib.closing(connection):
             try:
                 connection.row_factory = sqlite3.Row
-                connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=FULL")
                 connection.execute("BEGIN IMMEDIATE")
                 self._tables(connection)
@@ -230,8 +229,12 @@ class Outbox:
     @contextmanager
     def delivery(self) -> Iterator[bool]:
         """Yield whether this process may deliver: one at a time does."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.file.with_name(f"{self.file.name}.lock").open("a") as opened:
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.file.with_name(f"{self.file.name}.lock").open("a")
+        except OSError as problem:
+            raise self._unusable(problem) from problem
+        with lock as opened:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

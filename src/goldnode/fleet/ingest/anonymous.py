@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from goldnode.fleet.ingest.report import NodeReport
+from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.node.probe import command
 
 
@@ -48,4 +49,13 @@ class FleetNames:
             verdict=found["verdict"],
             origin=origin,
             gate=gate,
+        )
+
+    def result(self, result: CanaryResult) -> CanaryResult:
+        """Return a canary result without names: its node has the same digest as in reports."""
+        names = command.NAMES
+        return replace(
+            result,
+            node=self.name(names["hostname"], result.node),
+            boot_id=self.name(names["boot_id"], result.boot_id),
         )

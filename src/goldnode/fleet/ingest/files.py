@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.inbox import INBOX
 from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
@@ -24,7 +25,7 @@ from goldnode.fleet.ingest.report import (
     attached,
     brief,
     load,
-    parse,
+    report_of,
     too_large,
 )
 from goldnode.fleet.ingest.tables import PartName
@@ -49,7 +50,8 @@ class IngestResult:
     """Outcome of an ingest."""
 
     stored: int = 0
-    known: int = 0  # captures that were stored before
+    results: int = 0  # canary results that were stored
+    known: int = 0  # captures and results that were stored before
     refused: list[RefusedFile] = field(default_factory=list)
     parts: list[PartName] = field(default_factory=list)
 
@@ -81,9 +83,17 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     with writer(request.data, request.received) as out:
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
-                report = attached(parse(read(file), origin, now), _verdict(file), file.name)
-                report = names.report(report) if names else report
-                added = out.add(report)
+                data = read(file)
+                content = load(data)
+                if content.get("schema") == results.SCHEMA:
+                    found = results.parse(content, data, request.class_, now)
+                    added = out.add_result(names.result(found) if names else found)
+                    result.results += added
+                else:
+                    report = attached(report_of(content, data, origin, now), _verdict(file), file.name)
+                    added = out.add(names.report(report) if names else report)
+                    observed.append(brief(report))
+                    result.stored += added
             except RefusedReportError as problem:
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue
@@ -93,8 +103,6 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                 result.refused.append(RefusedFile(file, why, AGAIN))
                 continue
             done.append(file)
-            observed.append(brief(report))
-            result.stored += added
             result.known += not added
         parts = out.parts  # filled as the block ends
     result.parts = sorted(parts)

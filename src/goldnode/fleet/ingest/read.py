@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """Time and size of what is read. `at` and `since` bound the time of captures; `at` that of their arrival too."""
+    """Time and size of what is read. `at` and `since` bound the time of captures; `at` that of their arrival too.
+
+    `last`: only the last capture of each node.
+    """
 
     at: datetime | None = None
     since: datetime | None = None
     memory: str = "700MB"
     threads: int = 2
+    last: bool = False
 
 
 def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBPyConnection:
@@ -52,11 +56,26 @@ def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBP
             file=directory,
             remedy="run `goldnode fleet ingest` first, or give another time",
         )
+    where = _where(limits)
+    if limits.last:
+        parts = _last(connection, directory, parts, where)
+        where = "WHERE (node, time) IN (SELECT node, time FROM last_captures)"
     for table in (NODES, *ORDER[:-1]):
         source = _source([str(part.file(directory, table)) for part in parts])
-        rows = f"SELECT * EXCLUDE (filename) FROM {source} {_where(limits)}"  # noqa: S608 - names are quoted
+        rows = f"SELECT * EXCLUDE (filename) FROM {source} {where}"  # noqa: S608 - names are quoted
         connection.execute(f"CREATE VIEW {table} AS {rows}")
     return connection
+
+
+def _last(
+    connection: duckdb.DuckDBPyConnection, directory: Path, parts: list[PartName], where: str
+) -> list[PartName]:
+    """Create the table of the last capture of each node; return the parts that have one of them."""
+    files = {str(part.file(directory, NODES)): part for part in parts}
+    newest = f"SELECT node, max(time) AS time, arg_max(filename, time) AS file FROM {_source(list(files))} {where} GROUP BY node"  # noqa: S608
+    connection.execute(f"CREATE TABLE last_captures AS {newest}")
+    found = connection.execute("SELECT DISTINCT file FROM last_captures").fetchall()
+    return sorted(files[name] for (name,) in found) or parts[-1:]
 
 
 def _source(files: list[str]) -> str:

@@ -115,7 +115,11 @@ def parse(data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
 
     Raise RefusedReportError for anything else, and for a time that cannot be right.
     """
-    document = load(data)
+    return report_of(load(data), data, origin, now)
+
+
+def report_of(document: dict[str, Any], data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
+    """Return the report in a document of these bytes. Raise RefusedReportError, as `parse`."""
     schema = document.get("schema")
     if schema == CAPTURE:
         capture, verdict = document, None
@@ -132,7 +136,7 @@ def parse(data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
     identity = _identity(capture)
     return _checked(
         NodeReport(
-            _node(origin.node or identity.get("hostname")),
+            node_name(origin.node or identity.get("hostname")),
             _class(origin.class_, verdict, identity),
             moment(capture.get("time"), now),
             origin,
@@ -200,7 +204,8 @@ def _named(document: Mapping[str, Any], origin: ReportOrigin) -> ReportOrigin:
     return ReportOrigin(source if source in SOURCES else origin.source, **found)
 
 
-def _node(name: Any) -> str:
+def node_name(name: Any) -> str:
+    """Return the name of a node. Raise RefusedReportError for what cannot be one."""
     if not isinstance(name, str) or not _NODE.fullmatch(name):
         shown = clean(name[:60]) if isinstance(name, str) else None
         raise RefusedReportError(

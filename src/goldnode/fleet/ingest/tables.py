@@ -7,6 +7,8 @@ One file holds the rows of one ingest for one class and one day (UTC) of the cap
 `class` and `day` are columns by the names of the directories, as DuckDB and ClickHouse read them. The five files
 of one part have the same ID. The file of `nodes` gets its name last: a part without it is the rest of an ingest that
 was killed, and no reader here opens it. All times are UTC.
+
+The table `canary` is written by itself: its one file is whole or not there.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 NODES, FINDINGS, FACTS, NUMBERS, DIGESTS = "nodes", "findings", "facts", "numbers", "digests"
+CANARY = "canary"
 _MOMENT = pa.timestamp("ms")
 
 SCHEMAS: dict[str, pa.Schema] = {
@@ -76,6 +79,37 @@ SCHEMAS: dict[str, pa.Schema] = {
     # One row for each section of a capture: a digest of its facts. Equal digests need no comparison of facts.
     DIGESTS: pa.schema(
         [("node", pa.string()), ("time", _MOMENT), ("section", pa.string()), ("digest", pa.string())]
+    ),
+    # One row for each quantile of a metric in a canary result, and one without metric for each other job.
+    CANARY: pa.schema(
+        [
+            ("node", pa.string()),
+            ("time", _MOMENT),  # begin of the result, by the clock of the node
+            ("received", _MOMENT),
+            ("result", pa.string()),  # digest of the document
+            ("simulated", pa.bool_()),
+            ("class_digest", pa.string()),
+            ("platform", pa.string()),
+            ("runner", pa.string()),
+            ("image", pa.string()),
+            ("boot_id", pa.string()),
+            ("how", pa.string()),
+            ("job", pa.string()),
+            ("state", pa.string()),  # of the job
+            ("why", pa.string()),
+            ("verified", pa.bool_()),
+            ("metric", pa.string()),  # gemm_fp16, or gemm_fp16/cold for the first call of a process
+            ("device", pa.string()),  # PCI address; "" for the node as a whole
+            ("unit", pa.string()),
+            ("better", pa.string()),  # higher or lower
+            ("quantile", pa.string()),  # p50; p95 and p99 on the bad side, where the runs bound them
+            ("runs", pa.int32()),
+            ("value", pa.float64()),
+            ("bound", pa.float64()),  # 99 % bound of the quantile in favour of the device; null: too few runs
+            ("sm_mhz", pa.float64()),  # highest SM clock of the runs
+            ("device_sm_mhz", pa.float64()),  # highest SM clock of the device over all metrics of the result
+            ("uncounted", pa.string()),  # why the metric does not count; null: it counts
+        ]
     ),
 }
 # In the order in which a part gets its names: the file of `nodes` completes it.

@@ -16,12 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from goldnode.core.files import sync
+from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.report import NodeReport
+from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.fleet.ingest.rows import Group
-from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, PartName, found_parts
+from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, SCHEMAS, PartName, found_parts
 
 MOST_ROWS = 2_000_000  # rows that wait in memory, of all groups together
 _MOST_OPEN = 64  # groups with open files
+_MOST_RESULT_ROWS = 100_000  # rows of canary results of one group that wait in memory
 _WORK = ".ingest"  # directory of files that have no name yet
 LOCK = ".lock"
 
@@ -68,6 +71,8 @@ class PartWriter:
         self._opened = self._size = 0
         self._groups: dict[tuple[str, str], _OpenPart] = {}
         self._known: dict[tuple[str, str], set[tuple[str, int]]] = {}
+        self._results: dict[tuple[str, str], _OpenResults] = {}
+        self._known_results: dict[tuple[str, str], set[str]] = {}
 
     def add(self, report: NodeReport) -> bool:
         """Add a report. Return False for a capture that is stored already. Raise RefusedReportError."""
@@ -89,10 +94,39 @@ class PartWriter:
             largest.flush()
         return True
 
+    def add_result(self, result: CanaryResult) -> bool:
+        """Add a canary result. Return False for one that is stored already. Raise RefusedReportError."""
+        place = (result.class_, result.day)
+        known = self._known_results.get(place)
+        if known is None:
+            known = self._known_results[place] = stored_results(self.directory, *place)
+        if result.id in known:
+            return False
+        rows = list(results.rows(result))
+        if place not in self._results:
+            if len(self._results) >= _MOST_OPEN:
+                self._close_results(next(iter(self._results)))
+            self._opened += 1
+            self._results[place] = _OpenResults(self._work / f"{self._opened}.parquet", self._received)
+        self._results[place].add(result.id, rows)
+        known.add(result.id)
+        return True
+
     def finish(self) -> None:
         """Write what waits, and name the files."""
         for place in list(self._groups):
             self._close(place)
+        for place in list(self._results):
+            self._close_results(place)
+
+    def _close_results(self, place: tuple[str, str]) -> None:
+        found = self._results.pop(place)
+        part = PartName(*place, found.close())
+        file = part.file(self.directory, CANARY)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        found.file.replace(file)
+        sync(file.parent)
+        self.parts.append(part)
 
     def _open(self, place: tuple[str, str]) -> _OpenPart:
         if place not in self._groups:
@@ -170,6 +204,49 @@ class _OpenPart:
             opened.close()
             sync(self.file(table))
         return self._digest.hexdigest()[:24]
+
+
+class _OpenResults:
+    """File of canary results that has no name yet."""
+
+    def __init__(self, file: Path, received: int | None) -> None:
+        self.file = file
+        self._received = received
+        self._rows: list[dict[str, Any]] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._digest = hashlib.sha256()
+
+    def add(self, result: str, rows: list[dict[str, Any]]) -> None:
+        """Add the rows of a result. Without a time of this ingest, it arrived when it was measured."""
+        arrived = self._received
+        self._rows += [row | {"received": row["time"] if arrived is None else arrived} for row in rows]
+        self._digest.update(result.encode())
+        if len(self._rows) > _MOST_RESULT_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.file, SCHEMAS[CANARY], **_FORMAT)
+        self._writer.write_table(pa.Table.from_pylist(self._rows, SCHEMAS[CANARY]))
+        self._rows = []
+
+    def close(self) -> str:
+        """Complete the file, and return the id of the part."""
+        self._flush()
+        assert self._writer is not None  # noqa: S101 - for mypy
+        self._writer.close()
+        sync(self.file)
+        return self._digest.hexdigest()[:24]
+
+
+def stored_results(directory: Path, class_: str, day: str) -> set[str]:
+    """Return the canary results of a class and day that are stored."""
+    found: set[str] = set()
+    for part in found_parts(directory, CANARY):
+        if (part.class_, part.day) == (class_, day):
+            rows = pq.read_table(part.file(directory, CANARY), columns=["result"], partitioning=None)
+            found.update(rows["result"].unique().to_pylist())
+    return found
 
 
 def stored(directory: Path, class_: str, day: str) -> set[tuple[str, int]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS
+from goldnode.fleet.ingest.tables import CANARY, DIGESTS, FACTS, FINDINGS, NODES, NUMBERS
 from goldnode.fleet.report import frame
 from goldnode.fleet.report.frame import Dialect, ReportKeys, ReportSettings, ReportSource, Row
 
@@ -56,6 +56,8 @@ def statements(
     for table in (FACTS, NUMBERS, FINDINGS, DIGESTS):
         yield f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}"
     yield f"CREATE VIEW captures AS {frame.captures_view(CLICKHOUSE, _files(files[NODES]), settings)}"
+    results = frame.results_view(CLICKHOUSE, _files(files[CANARY]) if files[CANARY] else None, settings)
+    yield f"CREATE VIEW results AS {results}"
     row = ", ".join(
         f"CAST({value!r} AS Float64) AS {name}" for name, value in frame.settings_row(settings).items()
     )

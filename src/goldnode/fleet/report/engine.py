@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest.tables import FACTS, FINDINGS, NODES, NUMBERS
+from goldnode.fleet.ingest.tables import CANARY, FACTS, FINDINGS, NODES, NUMBERS
 from goldnode.fleet.report import frame
 from goldnode.fleet.report.frame import (
     Dialect,
@@ -82,6 +82,8 @@ def opened(
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
         captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
         connection.execute(f"CREATE VIEW captures AS {captures}")
+        results = frame.results_view(DUCKDB, _files(files[CANARY]) if files[CANARY] else None, settings)
+        connection.execute(f"CREATE VIEW results AS {results}")
         row = ", ".join(
             f"CAST({value!r} AS DOUBLE) AS {name}" for name, value in frame.settings_row(settings).items()
         )

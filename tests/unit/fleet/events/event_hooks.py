@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class Receiver:
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.statuses: list[int] = []
+        self.before: Callable[[], None] = lambda: None  # called before the answer
+        self.arrived = threading.Event()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -35,6 +38,8 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 receiver.requests.append((self.path, headers, body))
+                receiver.before()
+                receiver.arrived.set()
                 status = receiver.statuses.pop(0) if receiver.statuses else 200
                 self.send_response(status)
                 if status in (301, 302, 307, 308):
@@ -52,7 +57,7 @@ class Receiver:
         self._thread.start()
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Any]:
         """The bodies in the order of their arrival."""
         return [json.loads(body) for _, _, body in self.requests]
 

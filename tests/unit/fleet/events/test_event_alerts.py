@@ -132,13 +132,20 @@ def test_active_alerts_are_sent_again_until_they_are_resolved(tmp_path: Path, re
 
 
 def case(kind: str, subject: str = "s", **details: Any) -> Any:
-    given = {"kind": kind, "subject": subject, "details": details, "rollout": "r", "channel": "stable"}
+    given: dict[str, Any] = {
+        "kind": kind,
+        "subject": subject,
+        "details": details,
+        "rollout": "r",
+        "channel": "stable",
+    }
     return event(**given).document(1)
 
 
 PAIRS = [
     (case("node.verdict", status="could_not_check"), case("node.verdict", status="healthy")),
     (case("node.gate", open=False, reasons=[]), case("node.gate", open=True, reasons=[])),
+    (case("node.silent", silent=True), case("node.silent", silent=False)),
     (case("node.finished", phase="failed"), case("node.finished", phase="done")),
     (case("node.finished", phase="failed"), case("node.released")),
     (case("node.overdue"), case("node.released")),

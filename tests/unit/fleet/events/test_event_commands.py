@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +18,16 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.fleet.events.event_hooks import Receiver, secret, site, webhook
 from tests.unit.fleet.ingest import fleet_reports
+from tests.unit.fleet.rollout.controlled import controlled
 
 from goldnode.cli import main
 from goldnode.core import event_kinds
 from goldnode.core.errors import SiteError
 from goldnode.core.site import load_site
-from goldnode.fleet.events import alerts
+from goldnode.fleet.events import alerts, assembly, store_log
+from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.ingest.inbox import put
+from goldnode.fleet.rollout.duties import ControllerDuties
 
 PAGE = Path(__file__).parents[4] / "docs/how-to/events.md"
 
@@ -117,11 +126,79 @@ def test_without_hooks_nothing_is_written(here: Path) -> None:
     site(here)
     put(here / "data", "n1", {"capture": fleet_reports.capture()})
     goldnode("fleet", "ingest", "--data", str(here / "data"))
+    assert goldnode("events", "list")["events"] == []
     assert not (here / "events.db").exists()
     for words in (("deliver",), ("status",), ("test", "chat"), ("skip", "chat")):
         done = CliRunner().invoke(main, ["events", *words])
         assert done.exit_code == 2
         assert "has no hooks" in done.output
+
+
+def started(*words: str) -> subprocess.Popen[str]:
+    """Start `goldnode events deliver` in a process of its own."""
+    command = [sys.executable, "-m", "goldnode.cli", "events", "deliver", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_service_that_is_killed_after_a_delivery_repeats_it(here: Path, receiver: Receiver) -> None:
+    goldnode("events", "deliver")
+    goldnode(*FREEZE)
+    running: list[subprocess.Popen[str]] = []
+    ready = threading.Event()
+
+    def kill() -> None:
+        """Kill the sender: the receiver has the event, and its answer does not reach the sender any more."""
+        assert ready.wait(60)
+        running[0].kill()
+
+    receiver.before = kill
+    service = started("--follow", "--every", "0.1")
+    running.append(service)
+    ready.set()
+    assert service.wait(60) == -signal.SIGKILL
+    assert [one["kind"] for one in receiver.events] == ["fleet.frozen"]
+    receiver.before = lambda: None
+    receiver.arrived.clear()
+    again = started("--follow", "--every", "0.1")
+    assert receiver.arrived.wait(60)
+    again.terminate()
+    output, errors = again.communicate(timeout=60)
+    assert (again.returncode, errors) == (0, "")
+    assert "chat: has all events" in output
+    assert len(receiver.requests) == 2
+    assert receiver.requests[0][2] == receiver.requests[1][2]
+
+
+def test_a_rollout_delivers_its_log_in_order_while_it_runs(here: Path, receiver: Receiver) -> None:
+    found = controlled(here, str(here / "fleet.db"), 6)
+    store = found.store()
+    delivered = assembly.of_hooks(load_site(), store)
+    delivered.collect()  # the log is known from here on
+    begun = store_log.newest(store)
+    duties = ControllerDuties(store, found.settings.name, "c/1", events=BackgroundDelivery(delivered))
+    with monkeypatched_written(found, duties):
+        report, _ = found.run()
+    assert report.ended
+    duties.close()
+    wanted, _ = store_log.read(store, begun)
+    assert [one["id"] for one in receiver.events] == [one.id for one in wanted]
+    assert wanted[-1].details["phase"] == "completed"
+    store.close()
+
+
+@contextmanager
+def monkeypatched_written(found: Any, duties: ControllerDuties) -> Iterator[None]:
+    """Let the controllers of a rollout call these duties after each commit."""
+    make = found.controller
+
+    def controller(*words: Any, **given: Any) -> Any:
+        made = make(*words, **given)
+        made.parts = replace(made.parts, written=duties)
+        return made
+
+    found.controller = controller
+    yield
+    del found.controller
 
 
 # The site file

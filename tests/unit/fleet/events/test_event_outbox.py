@@ -95,7 +95,7 @@ def test_a_collection_killed_at_any_statement_is_completed_by_the_next(
     connect, count = sqlite3.connect, iter(range(1, 1000))
 
     def counted(*words: Any, **given: Any) -> sqlite3.Connection:
-        opened = connect(*words, **given)
+        opened: sqlite3.Connection = connect(*words, **given)
         opened.set_trace_callback(lambda text: killed() if next(count) == number else None)
         return opened
 
@@ -122,7 +122,10 @@ def test_a_new_source_begins_at_its_end_and_a_new_hook_after_the_last_event(
     assert found.collect() == 0
     lines.last = 4
     assert found.collect() == 1
-    both = {"first": {"command": {"run": ["true"]}}, "second": webhook(tmp_path, receiver.url)}
+    both: dict[str, Any] = {
+        "first": {"command": {"run": ["true"]}},
+        "second": webhook(tmp_path, receiver.url),
+    }
     found = collecting(delivery(tmp_path, **both), lines)
     lines.last = 5
     found.collect()
@@ -132,7 +135,7 @@ def test_a_new_source_begins_at_its_end_and_a_new_hook_after_the_last_event(
 
 def test_two_collections_add_each_event_once(tmp_path: Path) -> None:
     lines = Lines()
-    hook = {"chat": {"command": {"run": ["true"]}}}
+    hook: dict[str, Any] = {"chat": {"command": {"run": ["true"]}}}
     one, other = (collecting(delivery(tmp_path, **hook), lines) for _ in range(2))
     one.collect()
     lines.last = 2
@@ -183,6 +186,8 @@ def test_an_outbox_that_cannot_be_used_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(OutboxError, match="cannot be used"):
         Outbox(tmp_path / "file/events.db").hooks(["a"])
+    with pytest.raises(OutboxError, match="cannot be used"), Outbox(tmp_path / "file/events.db").delivery():
+        pass
     (tmp_path / "other.db").write_text("no database, but long enough to be read as one" * 20)
     with pytest.raises(OutboxError, match="cannot be used"):
         Outbox(tmp_path / "other.db").hooks(["a"])
@@ -292,6 +297,25 @@ def test_transitions_of_a_node_are_events(
         "in one ingest, in any order"
     )
     assert observe(outbox, rows, NOW) == 0, "what was observed before, and late reports, change nothing"
+
+
+def test_a_node_that_does_not_report_is_silent_once_and_reports_again(tmp_path: Path) -> None:
+    clock = Clock()
+    found = delivery(tmp_path, clock, chat={"command": {"run": ["true"]}})
+    for name in ("n1", "n2"):
+        observe(found.outbox, [NodeState(name, "h100", NOW, "healthy", simulated=True)], NOW)
+    clock.now += 26 * 3600 + 1
+    assert found.collect() == 0, "silence is no event unless the site says after how long"
+    events = found.site.events.model_copy(update={"silent_after": 26.0})
+    found.site = found.site.model_copy(update={"events": events})
+    observe(found.outbox, [NodeState("n2", "h100", clock.now - 60, "healthy")], clock.now)
+    assert found.collect() == 1
+    assert found.collect() == 0
+    (silent,) = found.outbox.events()
+    assert (silent.text, silent.severity) == ("n1 has not reported since 2026-11-26T10:00:00Z", "warning")
+    assert (silent.node_class, silent.simulated) == ("h100", True)
+    observe(found.outbox, [NodeState("n1", "h100", clock.now, "healthy")], clock.now)
+    assert [one.text for one in found.outbox.events(1)] == ["n1 reports again"]
 
 
 def test_a_simulated_node_has_simulated_events(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.orders import Scope
 
-HOOK = {"chat": {"command": {"run": ["true"]}}}
+HOOK: dict[str, Any] = {"chat": {"command": {"run": ["true"]}}}
 
 
 # The log of a store
@@ -44,7 +44,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterato
     """A store with a rollout that was stopped and rolled back, and a freeze."""
     directory = tmp_path_factory.mktemp("log")
     path = str(shutil.copy(migrated, directory / "fleet.db"))
-    broken = dict.fromkeys((f"n{number:02}" for number in range(12)), "module")
+    broken: dict[str, Any] = dict.fromkeys((f"n{number:02}" for number in range(12)), "module")
     found = controlled(directory, path, 12, **broken)
     found.run(20)
     store = StoreDatabase(path)
@@ -105,9 +105,25 @@ def test_a_store_that_is_known_gives_its_new_lines(tmp_path: Path, migrated: Pat
 def test_every_line_has_a_kind_and_every_kind_its_lines() -> None:
     assert set(lines._SENTENCES) == set(store_log.KINDS)
     of_the_log = {kind for kind in store_log.KINDS.values() if kind}
-    others = {"node.verdict", "node.gate", "channel.moved", "channel.published", "hook.test", "fleet.other"}
+    others = {
+        "node.verdict",
+        "node.gate",
+        "node.silent",
+        "channel.moved",
+        "channel.published",
+        "hook.test",
+        "fleet.other",
+    }
     assert of_the_log | others == set(KINDS)
-    row = {"action": "Later", "content": {}, "subject": "s", "rollout": None, "seq": 1, "at": NOW, "who": "w"}
+    row: dict[str, Any] = {
+        "action": "Later",
+        "content": {},
+        "subject": "s",
+        "rollout": None,
+        "seq": 1,
+        "at": NOW,
+        "who": "w",
+    }
     unknown = store_log.event(row, {})
     assert unknown is not None
     assert unknown.kind == "fleet.other"
