@@ -217,14 +217,14 @@ def test_a_report_that_the_program_fails_on_is_refused_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = captured(tmp_path / "in", capture("n1"), capture("n2"))
-    parsed = files.parse
+    parsed = files.report_of
 
-    def fails(data: bytes, *more: Any) -> Any:
-        if b'"hostname": "n1"' in data:
+    def fails(content: dict[str, Any], *more: Any) -> Any:
+        if content["identity"]["hostname"] == "n1":
             raise TypeError("unhashable type")
-        return parsed(data, *more)
+        return parsed(content, *more)
 
-    monkeypatch.setattr(files, "parse", fails)
+    monkeypatch.setattr(files, "report_of", fails)
     result = run(tmp_path / "data", source)
     assert result.stored == 1
     assert [(one.file.name[:2], one.message) for one in result.refused] == [
