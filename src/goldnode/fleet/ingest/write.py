@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
 from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.report import NodeReport
@@ -244,7 +245,7 @@ def stored_results(directory: Path, class_: str, day: str) -> set[str]:
     found: set[str] = set()
     for part in found_parts(directory, CANARY):
         if (part.class_, part.day) == (class_, day):
-            rows = pq.read_table(part.file(directory, CANARY), columns=["result"], partitioning=None)
+            rows = _columns(part.file(directory, CANARY), "result")
             found.update(rows["result"].unique().to_pylist())
     return found
 
@@ -254,7 +255,19 @@ def stored(directory: Path, class_: str, day: str) -> set[tuple[str, int]]:
     found: set[tuple[str, int]] = set()
     for part in found_parts(directory):
         if (part.class_, part.day) == (class_, day):
-            rows = pq.read_table(part.file(directory, NODES), columns=["node", "time"], partitioning=None)
+            rows = _columns(part.file(directory, NODES), "node", "time")
             times = rows["time"].cast(pa.int64()).to_pylist()
             found.update(zip(rows["node"].to_pylist(), times, strict=True))
     return found
+
+
+def _columns(file: Path, *names: str) -> pa.Table:
+    """Return columns of a stored file. Raise GoldnodeError for a damaged one."""
+    try:
+        return pq.read_table(file, columns=list(names), partitioning=None)
+    except pa.ArrowException as problem:
+        raise GoldnodeError(
+            f"this file of the fleet's data is damaged: {problem}",
+            file=file,
+            remedy="put it back from a copy, or move the files of its part (the same name in each table) away",
+        ) from None

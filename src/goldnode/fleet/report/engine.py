@@ -64,7 +64,8 @@ def opened(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with all views of a report. It cannot change the files.
 
-    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses.
+    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses, also where it
+    is used within the block, and for a file that cannot be read: it is damaged, or `prune` has removed it meanwhile.
     """
     import duckdb  # only the extra installs it
 
@@ -93,6 +94,12 @@ def opened(
         for view in frame.views(more):
             _create(connection, view)
         yield connection
+    except duckdb.Error as problem:
+        raise GoldnodeError(
+            f"DuckDB: {first_line(problem)}",
+            file=source.directory,
+            remedy="run it again; if a file is damaged, put it back from a copy, or move its part away",
+        ) from None
     finally:
         connection.close()
 

@@ -217,19 +217,32 @@ def test_a_report_that_the_program_fails_on_is_refused_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = captured(tmp_path / "in", capture("n1"), capture("n2"))
-    parsed = files.parse
+    parsed = files.report_of
 
-    def fails(data: bytes, *more: Any) -> Any:
-        if b'"hostname": "n1"' in data:
+    def fails(content: dict[str, Any], *more: Any) -> Any:
+        if content["identity"]["hostname"] == "n1":
             raise TypeError("unhashable type")
-        return parsed(data, *more)
+        return parsed(content, *more)
 
-    monkeypatch.setattr(files, "parse", fails)
+    monkeypatch.setattr(files, "report_of", fails)
     result = run(tmp_path / "data", source)
     assert result.stored == 1
     assert [(one.file.name[:2], one.message) for one in result.refused] == [
         ("n1", "cannot be read: TypeError: unhashable type")
     ]
+
+
+def test_a_damaged_file_of_the_data_is_named_and_no_report_is_refused_for_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    run(data, captured(tmp_path / "in", capture("n1")))
+    part = found_parts(data)[0].file(data, NODES)
+    part.write_bytes(part.read_bytes()[:100])
+    inbox.put(data, "n2", {"class": CLASS, "capture": capture("n2")})
+    with pytest.raises(GoldnodeError, match="damaged") as caught:
+        run(data)
+    assert caught.value.file == str(part)
+    assert len(list((data / "inbox").iterdir())) == 1
+    assert not (data / "refused").exists()
 
 
 def test_a_verdict_of_another_kind_or_boot_is_refused(tmp_path: Path) -> None:
