@@ -71,14 +71,12 @@ def carry(node: LabNode, tree: Path) -> None:
     )
 
 
-def test_one_machine_from_nothing_to_its_class(
-    make: Callable[..., tuple[LabNode, Site]], tmp_path: Path
-) -> None:
-    node, site = make("local", "e2e_plain", "e2e_plain")
+def put_site(node: LabNode, site: Site, tree: Path) -> dict[str, str]:
+    """Put goldnode from `tree`, catalog, locks and site file on the node. Return the environment for commands there."""
     assert site.catalog is not None
     assert site.site is not None
     assert site.locks is not None
-    carry(node, export(tmp_path / "tree"))
+    carry(node, tree)
     files = {
         f"/root/e2e/{path.relative_to(site.catalog)}": path.read_bytes()
         for path in site.catalog.rglob("*.yml")
@@ -92,12 +90,19 @@ def test_one_machine_from_nothing_to_its_class(
     text = site.site.read_text(encoding="utf-8").replace(f"{key.parent}/", "")
     files["/root/e2e/goldnode-site.yml"] = text.encode()
     node.put(files)
-    environment = {
+    return {
         "GOLDNODE_CATALOG": "/root/e2e",
         "GOLDNODE_LOCKS": "/root/e2e/locks",
         "GOLDNODE_SITE": "/root/e2e/goldnode-site.yml",
         "LC_ALL": "C.UTF-8",
     }
+
+
+def test_one_machine_from_nothing_to_its_class(
+    make: Callable[..., tuple[LabNode, Site]], tmp_path: Path
+) -> None:
+    node, site = make("local", "e2e_plain", "e2e_plain")
+    environment = put_site(node, site, export(tmp_path / "tree"))
 
     def goldnode(words: str, rc: int = 0) -> str:
         done = node.shell(

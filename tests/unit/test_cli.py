@@ -195,6 +195,7 @@ def test_schema(tmp_path: Path) -> None:
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {
         "archives",
         "canary",
+        "canary-cohort",
         "canary-jobs",
         "cache-key",
         "capture",
@@ -217,6 +218,7 @@ def test_schema(tmp_path: Path) -> None:
         "plan",
         "platform",
         "rollout",
+        "event",
         "rollout-event",
         "rollout-status",
         "run",

@@ -49,6 +49,8 @@ def html(found: doc.FleetReportDocument) -> str:
         away=_away(found),
         words=words,
         figure=figure,
+        slow=slow_nodes(found),
+        lines={"slow": slow_line, "slowing": slowing_line, "measured": measured_line, "basis": basis},
         evidence=evidence,
         data=_script(_data(found)),
     )
@@ -165,6 +167,11 @@ def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, l
     result: dict[int, list[str]] = {}
     for slow in found.slow:
         result.setdefault(index[slow.node], []).append(slow_line(slow))
+    for slowing in found.slowing:
+        result.setdefault(index[slowing.node], []).append(slowing_line(slowing))
+    for job in found.failed_jobs:
+        for name in job.nodes.names:
+            result.setdefault(index[name], []).append(job_line(job))
     for trend in found.trends:
         result.setdefault(index[trend.node], []).append(trend_line(trend))
     for lemon in found.lemons:
@@ -172,12 +179,75 @@ def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, l
     return result
 
 
+@dataclass(frozen=True)
+class SlowNode:
+    """A slow node: its worst metric, and the others."""
+
+    worst: doc.ReportSlow
+    others: list[doc.ReportSlow]
+
+    @property
+    def also(self) -> str:
+        """Return the other metrics by name, each with the number of its parts."""
+        counts: dict[str, int] = {}
+        for one in (self.worst, *self.others):
+            counts[one.metric] = counts.get(one.metric, 0) + 1
+        names = [
+            f"{name} on {number} parts" if number > 1 else name
+            for name, number in counts.items()
+            if number > 1 or name != self.worst.metric
+        ]
+        return ", ".join(names)
+
+
+def slow_nodes(found: doc.FleetReportDocument) -> list[SlowNode]:
+    """Return the slow nodes, each once, the greatest loss first."""
+    groups: dict[str, list[doc.ReportSlow]] = {}
+    for one in found.slow:
+        groups.setdefault(one.node, []).append(one)
+    return [SlowNode(metrics[0], metrics[1:]) for metrics in groups.values()]
+
+
+def basis(one: doc.ReportSlow) -> str:
+    """Return what a slow metric was compared with."""
+    if one.basis == "floors":
+        return f"floor of the baseline of {one.baseline}"
+    return f"statistics of {one.nodes} nodes, no baseline"
+
+
 def slow_line(one: doc.ReportSlow) -> str:
     """Return a slow metric in one sentence."""
     part = f" of {one.part}" if one.part else ""
+    quantity = "quantile" if one.metric.endswith((" p95", " p99")) else "median"
+    unit = f" {one.unit}" if one.unit else ""
+    doubt = "" if one.verified else "; the job is not verified on such hardware"
     return (
-        f"{one.metric}{part}: median {figure(one.median)} of {one.samples} samples, 99 % bound {figure(one.bound)}, "
-        f"floor {figure(one.floor)}; usual {figure(one.usual)} on {one.nodes} nodes"
+        f"{one.metric}{part}: {one.loss:.1%} slower than usual; {quantity} {figure(one.median)}{unit} of {one.samples} "
+        f"samples, 99 % bound {figure(one.bound)}, floor {figure(one.floor)}, usual {figure(one.usual)} "
+        f"({basis(one)}), {one.at}{doubt}"
+    )
+
+
+def slowing_line(one: doc.ReportSlowing) -> str:
+    """Return a metric that becomes slower in one sentence."""
+    part = f" of {one.part}" if one.part else ""
+    return f"{one.metric}{part} loses {one.a_day:.2%} a day: {one.loss:.1%} in {figure(one.days)} days, {one.results} results"
+
+
+def job_line(one: doc.ReportFailedJob) -> str:
+    """Return a canary job that did not pass in one sentence."""
+    return f"canary job {one.job} {one.state.replace('_', ' ')}{f': {one.why}' if one.why else ''}"
+
+
+def measured_line(one: doc.ReportMeasured) -> str:
+    """Return how the canary results of a class were judged in one sentence."""
+    parts = [f"{one.floors} by floors", f"{one.by_class} by statistics of the class"]
+    if one.not_judged:
+        parts.append(f"{one.not_judged} not judged: too few runs or devices, or another clock")
+    label = "simulated " if one.simulated else ""
+    return (
+        f"{one.class_} on {label}{one.platform}: {one.nodes} nodes with results of 30 days, {one.slow} slow; "
+        f"judged {', '.join(parts)}"
     )
 
 

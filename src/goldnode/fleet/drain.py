@@ -760,6 +760,10 @@ class CommandDrainer:
                 note=str(busy(node, record.run, record.controller, record.since)),
             )
         in_service = self._known(record, found, records) if record else before
+        if in_service and records and record is None and identity.is_rollout(caller.actor.run):
+            # The record went with a return of which the controller could not report. To return the node again could
+            # undo a person's drain since.
+            return DrainOutcome(changed=False, in_service=True)
         if in_service:
             # Done already by a run that was killed before it could forget the drain?
             done = bool(records and record and records.status(record.run, RESUME) == 0)

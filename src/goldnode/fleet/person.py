@@ -11,6 +11,7 @@ from pathlib import Path
 
 from goldnode.fleet.identity import PROC, controller
 
+BLANKS = " \t\n\r\f\v"  # that may surround a name
 _UNSET = 4294967295  # no login: a service, or a machine without audit
 
 
@@ -31,10 +32,11 @@ def person(login: Path = PROC / "self/loginuid") -> str:
 
 
 def same_person(one: str | None, other: str | None) -> bool:
-    """Return whether two identities name one person: `ann`, `ann@login1` and `ann@example.com` do.
+    """Return whether two identities name one person: `ann`, `ANN@login1`, `ann@example.com` and `EXAMPLE\\ann` do.
 
-    A document names its author without a machine. The part before the @ decides, in any case of letters: two
-    persons whom this takes for one need a third to approve, but no person passes for two.
+    A document names its author without a machine. The name of the user decides, in any case of letters: two
+    persons whom this takes for one need a third to approve, but no person passes for two. The store's trigger
+    `approval_author` has the same rule in SQL.
     """
     if one is None or other is None:
         return False
@@ -42,4 +44,6 @@ def same_person(one: str | None, other: str | None) -> bool:
 
 
 def _user(identity: str) -> str:
-    return identity.strip().partition("@")[0].casefold()
+    """Return the name of the user: before the first @, after the first backslash (winbind's DOMAIN\\USER)."""
+    name = identity.partition("@")[0]
+    return name[name.find("\\") + 1 :].strip(BLANKS).casefold()

@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.documents.canary import CanaryDocument, CanaryJob, CanaryMetric
 from goldnode.floors.bounds import Values, oriented
+from goldnode.floors.counting import CLOCK_TOLERANCE, job_problem, metric_name, metric_problem
 
-# Highest clocks that differ by more are of two settings. Our choice, not verified on hardware.
-CLOCK_TOLERANCE = 0.03
 _SHOWN = 12  # names in a message
 _LARGEST = 64 << 20  # bytes of a document that is read
 
@@ -36,7 +35,7 @@ class MetricKey:
     phase: str
 
     def __str__(self) -> str:
-        return self.name if self.phase == "warm" else f"{self.name}/{self.phase}"
+        return metric_name(self.name, self.phase)
 
 
 @dataclass(frozen=True)
@@ -211,30 +210,18 @@ def rows(documents: Iterable[CanaryDocument]) -> tuple[list[MetricRow], list[Unc
     left_out: list[UncountedRow] = []
     for document in documents:
         for job in document.jobs:
-            if job.state != "passed":
-                why = f"job {job.name} is {job.state.replace('_', ' ')}" + (f": {job.why}" if job.why else "")
+            why = job_problem(job)
+            if why is not None:
                 left_out.append(UncountedRow(document.node, None, None, why))
                 continue
             for metric in job.metrics:
                 row = MetricRow(document, job, metric)
-                problem = _problem(row)
+                problem = metric_problem(row.metric)
                 if problem is None:
                     counted.append(row)
                 else:
                     left_out.append(UncountedRow(row.node, row.device, str(row.key), problem))
     return counted, left_out
-
-
-def _problem(row: MetricRow) -> str | None:
-    """Return why a row does not count by itself; None if it does."""
-    if not row.metric.samples:
-        return "it has no samples"
-    if min(row.metric.samples) <= 0:
-        return f"a sample is {min(row.metric.samples):g}, and only positive ones can be compared"
-    throttled = row.metric.conditions.throttled
-    if throttled:
-        return f"the device was slowed from outside: {', '.join(sorted(throttled))}"
-    return None
 
 
 def check_metrics(given: Iterable[str], documents: Iterable[CanaryDocument]) -> None:

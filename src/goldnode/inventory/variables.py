@@ -46,6 +46,8 @@ OWN = (
     "goldnode_phase",
     "goldnode_plan",
     "goldnode_prior_boot",
+    "goldnode_prior_in_service",
+    "goldnode_prior_reason",
     "goldnode_rollback",
     "goldnode_rollout",
     "goldnode_root",

@@ -9,6 +9,7 @@ import json
 import os
 
 from .probe import CAPTURE
+from .serve.publish import GATE
 from .state.model import NodeError
 from .verdict import current
 
@@ -58,7 +59,18 @@ def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
     identity = capture.get("identity") if isinstance(capture, dict) else None
     if not isinstance(identity, dict) or identity.get("boot_identity") != verdict["boot_identity"]:
         return None
-    return _document(capture, verdict, engine)
+    return {**_document(capture, verdict, engine), "gate": _gate(host)}
+
+
+def _gate(host: Host) -> Optional[Json]:
+    """Return what the gate of the last check did; None without a record of it."""
+    try:
+        state = json.loads(host.text(GATE) or "null")
+        drain = state["told"]
+        drained = bool(drain["ours"]) if drain else None  # null: not drained; false: by another party
+        return {**{key: state[key] for key in ("mode", "open", "reasons", "since")}, "drained": drained}
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _fresh(host: Host, engine: Optional[str]) -> Json:

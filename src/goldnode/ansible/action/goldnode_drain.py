@@ -9,6 +9,7 @@ default its inventory name), `goldnode_take_over`.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
@@ -17,16 +18,17 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import identity
-from goldnode.fleet.drain import DrainCaller, DrainOutcome, choose
+from goldnode.fleet import identity, return_tests
+from goldnode.fleet.drain import DrainCaller, Drainer, DrainOutcome, choose
 from goldnode.fleet.drain_record import DrainRecords, local_file
 from goldnode.inventory import variables
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 FACT, LEFT = "goldnode_was_in_service", "goldnode_left"
 
 
 class ActionModule(ActionBase):
-    """Options: `state` (drained, left, resumed) and `reason`."""
+    """Options: `state` (drained, left, resumed), `reason`, and `after` and `since` for tests before a return."""
 
     _supports_check_mode = False
 
@@ -41,6 +43,8 @@ class ActionModule(ActionBase):
             {
                 "state": {"type": "str", "choices": ["drained", "left", "resumed"], "required": True},
                 "reason": {"type": "str", "default": "goldnode"},
+                "after": {"type": "str", "choices": return_tests.CAUSES},
+                "since": {"type": "str", "default": ""},
             }
         )
 
@@ -62,12 +66,9 @@ class ActionModule(ActionBase):
             )
             take_over = boolean(variable("goldnode_take_over", False), strict=False)
             rollout = str(variable("goldnode_rollout", ""))
-            # All controllers of a rollout are one run, which sees in the scheduler when a node is empty.
-            caller = (
-                DrainCaller(identity.rollout_actor(rollout), take_over, waits=False)
-                if rollout
-                else DrainCaller(take_over=take_over)
-            )
+            caller, before = DrainCaller(take_over=take_over), facts.get(FACT)
+            if rollout:
+                caller, before = rollout_caller(rollout, take_over, task_vars)
             # Without a scheduler, and without a record of one, there is nothing to keep.
             still_drained = name != "none" or facts.get(LEFT)
             records = (
@@ -89,7 +90,9 @@ class ActionModule(ActionBase):
                 )
                 found = {LEFT: outcome.left if outcome.ours else ""}
             else:
-                outcome = drain.resume(node, caller, records, facts.get(FACT))
+                if records is not None and arguments["after"]:
+                    self._require_tests(arguments, drain, node, records, task_vars)
+                outcome = drain.resume(node, caller, records, before)
                 found = {LEFT: ""}
         except GoldnodeError as problem:
             raise AnsibleActionFail(str(problem)) from problem
@@ -102,6 +105,25 @@ class ActionModule(ActionBase):
         }
         return {**result, "msg": outcome.note} if outcome.note else result
 
+    def _require_tests(
+        self,
+        arguments: dict[str, Any],
+        drain: Drainer,
+        node: str,
+        records: DrainRecords,
+        task_vars: dict[str, Any],
+    ) -> None:
+        """Raise GoldnodeError unless the tests that the class wants before this return have passed."""
+        document = task_vars.get("goldnode_node_class") or {}
+        tests = return_tests.of_class(str(document.get("class")), arguments["after"])
+        since = return_tests.drained_at(drain, node, records) if tests.jobs else None
+        if since is None:
+            return
+        boot = self.shell(f"cat {BOOT_ID}").strip()
+        host = str(task_vars.get("inventory_hostname"))
+        if outstanding := tests.outstanding(host, max(since, arguments["since"]), boot):
+            raise GoldnodeError(f"{host} stays out of service: {outstanding}, then run again")
+
     def shell(self, script: str) -> str:
         """Run a shell script on the node, and return its output."""
         done = self._low_level_execute_command(script)
@@ -112,6 +134,20 @@ class ActionModule(ActionBase):
                 remedy="See to its /var/lib/goldnode",
             )
         return str(done["stdout"])
+
+
+def rollout_caller(
+    rollout: str, take_over: bool, task_vars: Mapping[str, Any]
+) -> tuple[DrainCaller, bool | None]:
+    """Return the caller of a rollout, and whether its store has the node in service before the step.
+
+    All controllers of a rollout are one run, which sees in the scheduler when a node is empty. Each phase of a step is
+    a run of Ansible, so no fact of the drain reaches the return: the store's copy of the prior state does.
+    """
+    # Words of a person, which are no template.
+    was = str(task_vars.get("goldnode_prior_reason") or "")
+    before = task_vars.get("goldnode_prior_in_service")
+    return DrainCaller(identity.rollout_actor(rollout), take_over, waits=False, was=was), before
 
 
 def runs_directory() -> str:

@@ -261,6 +261,8 @@ class LockService:
                 await self.tick()
             except GoldnodeError as problem:
                 LOGGER.error("cannot search for overdue nodes: %s", problem)
+            except Exception:  # without this, no node would be overdue any more, and no line would name why
+                LOGGER.exception("cannot search for overdue nodes")
             await asyncio.sleep(self.settings.tick)
 
     async def tick(self) -> None:
@@ -274,7 +276,7 @@ class LockService:
                 name,
                 name,
             )
-        if now - self._sealed_at >= _SEAL:
+        if abs(now - self._sealed_at) >= _SEAL:  # also after a clock was set back
             await self.writer.submit(lambda connection: log.seal(connection, now, self.settings.signing_key))
             self._sealed_at = now
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from goldnode.fleet.person import BLANKS
+
 # Key of PostgreSQL's advisory lock that writers of the ledger take; any number, the same in every version.
 LEDGER_LOCK = 0x676F6C64
 
@@ -54,7 +56,14 @@ def _domains(row: str) -> str:
 
 
 def _of_hold(row: str) -> str:
-    return f"EXISTS (SELECT 1 FROM node n WHERE n.name = {row}.node AND ({_domains('n')}))"
+    """Return the condition that selects the buffers of the node of a hold. It is written so that both engines find
+    the four rows by the primary key.
+    """
+    node = f"FROM node n WHERE n.name = {row}.node"
+    domains = (
+        f"(buffer.scope = '{scope}' AND buffer.name = (SELECT n.\"{scope}\" {node}))" for scope in _SCOPES
+    )
+    return f"({' OR '.join(domains)})"
 
 
 def _one(condition: str) -> str:
@@ -191,12 +200,6 @@ _GUARDS = (
         for event in ("INSERT", "UPDATE")
     ),
     _Guard("rollout_epoch", "rollout", "BEFORE UPDATE", (("backwards", "NEW.epoch < OLD.epoch"),)),
-    _Guard(
-        "approval_author",
-        "approval",
-        "BEFORE INSERT",
-        (("author", f"{_rollout('separate')} AND {_rollout('author')} = NEW.who"),),
-    ),
     *(
         _Guard(f"{table}_{event.lower()}", table, f"BEFORE {event}", (("append", "1 = 1"),))
         for table in ("log", "log_head", "approval")
@@ -205,6 +208,27 @@ _GUARDS = (
     # Writers of these serialise with grants: the next grant sees a freeze that has returned.
     *(_Guard(f"{table}_serial", table, "BEFORE INSERT") for table in ("frozen", "denied")),
 )
+
+
+def _approval_author(postgresql: bool) -> _Guard:
+    """Return the guard against an author's own approval, by the rule of :func:`goldnode.fleet.person.same_person`.
+
+    Without an extension, SQLite lowers ASCII letters only, and PostgreSQL others as the database's locale has them.
+    So the guard lowers ASCII on both, and the code alone compares the case of other letters.
+    """
+    find, letters = ("strpos", ' COLLATE "C"') if postgresql else ("instr", "")
+
+    def user(identity: str) -> str:
+        name = f"substr({identity}, 1, {find}({identity} || '@', '@') - 1)"
+        bare = f"substr({name}, {find}({name}, '\\') + 1)"
+        return f"lower(trim({bare}, '{BLANKS}'){letters})"
+
+    same = f"{user(_rollout('author'))} = {user('NEW.who')}"
+    return _Guard(
+        "approval_author", "approval", "BEFORE INSERT", (("author", f"{_rollout('separate')} AND {same}"),)
+    )
+
+
 # Tables whose writers take the lock inside the trigger.
 _SERIAL = {"hold", "buffer", "frozen", "denied"}
 _NO_TRUNCATE = ("log", "log_head", "approval")
@@ -213,7 +237,7 @@ _NO_TRUNCATE = ("log", "log_head", "approval")
 def install(connection: Connection) -> None:
     """Create the guards."""
     postgresql = connection.dialect.name == "postgresql"
-    for guard in _GUARDS:
+    for guard in (*_GUARDS, _approval_author(postgresql)):
         for statement in _postgresql(guard) if postgresql else [_sqlite(guard)]:
             connection.exec_driver_sql(statement)
     if postgresql:

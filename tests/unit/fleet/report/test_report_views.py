@@ -319,6 +319,18 @@ def test_bound_of_a_median_holds_with_99_percent(n: int) -> None:
 # -- repeat offenders
 
 
+def test_fault_of_two_boards_with_two_severities_is_one_fault_while_it_lasts(tmp_path: Path) -> None:
+    """A rule gives boards that it slows in two ways two severities: that is no new fault in each capture."""
+    nodes = fleet(1)
+    for severity in ("degraded", "drain"):
+        fault = finding("gpu.throttle", "no slowdown", severity, domain="hardware", severity=severity)
+        nodes[0].find(fault, NOW - timedelta(hours=5))
+    store(tmp_path, nodes, [NOW - timedelta(hours=age) for age in (6, 4, 3, 2, 1)])
+    found = view(tmp_path, "episodes")
+    assert [(row["id"], row["severity"], row["again"]) for row in found] == [("gpu.throttle", "drain", 0)]
+    assert view(tmp_path, "lemons") == []
+
+
 def test_repeat_offender_has_a_score_with_its_parts(tmp_path: Path) -> None:
     nodes = fleet(3)
     fault = finding("gpu.ecc.uncorrected", "0", "3", domain="hardware", severity="drain")

@@ -327,6 +327,17 @@ def test_living_controller_decides_about_overdue_nodes_itself(store: StoreDataba
     running(store, work, clock=lambda: now[0])
 
 
+def test_sign_of_life_from_a_clock_far_ahead_is_none(store: StoreDatabase) -> None:
+    applying(store)
+
+    async def work(ask: Ask, service: LockService) -> None:
+        store.run(lambda c: c.execute(tables.rollout.update().values(beat_at=NOW + 86400)))
+        await service.tick()
+        assert held(store) == {"n00": "failed"}
+
+    running(store, work, clock=lambda: NOW + 601, tick=3600.0)
+
+
 def test_slots_follow_an_edited_document_at_once(store: StoreDatabase) -> None:
     """The slots are those of the document in force, never a stored copy (airlock, issue 81)."""
 
@@ -446,3 +457,35 @@ def test_store_that_is_away_grants_nothing_and_the_service_lives(
         assert (await ask("/health", method="GET")).status == 200
 
     running(store, work)
+
+
+def test_a_background_that_fails_in_an_unforeseen_way_is_logged_and_goes_on(
+    store: StoreDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = LockService(store, ServiceSettings(clock=lambda: NOW, tick=0.0))
+    ticks: list[int] = []
+
+    async def tick() -> None:
+        ticks.append(len(ticks))
+        if len(ticks) < 3:
+            raise ValueError("a stored text is no JSON")
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(service, "tick", tick)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(service._background())
+    assert len(caplog.records) == 2
+
+
+def test_a_clock_that_is_set_back_does_not_end_the_seals(store: StoreDatabase) -> None:
+    now = [NOW]
+
+    async def work(ask: Ask, service: LockService) -> None:
+        await service.tick()
+        now[0] -= 86400.0
+        assert (await ask("/v1/pre-reboot", ZINCATI % ("n01", CLASS.replace("_", "-")))).status == 200
+        await service.tick()
+        with store.read() as connection:
+            assert status(connection)["log"]["unsealed"] == 0
+
+    running(store, work, clock=lambda: now[0], tick=3600.0)
