@@ -502,7 +502,7 @@ def test_a_cohort_of_the_inventory_is_measured_and_stored(site: Path, asked: lis
     assert len(list((site / ".goldnode/canary").glob("*/*.json"))) == 2
 
 
-def test_slurm_jobs_of_a_cohort_have_one_name(
+def test_slurm_jobs_of_a_cohort_do_not_disturb_each_other(
     site: Path, asked: list[CanaryRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scontrol = site / "scontrol"
@@ -515,9 +515,17 @@ def test_slurm_jobs_of_a_cohort_have_one_name(
     assert done.exit_code == 2, done.output
     assert "cohort of 3 nodes, by slurm: failed" in done.stdout
     assert "- c is slow" in done.stdout
-    names = {word for one in asked for word in one.command if word.startswith("--job-name=")}
-    assert len(names) == 1, "no member takes another one for a job that waits"
+    names = [
+        word.partition("=")[2] for one in asked for word in one.command if word.startswith("--job-name=")
+    ]
+    assert len(set(names)) == 3, "the end of one job cancels no other"
+    (site / "squeue").write_text(f"#!/bin/sh\necho '7|(Resources)|||{names[1]}'\n")
+    (site / "squeue").chmod(0o755)
     first = asked[0]
+    assert first.arrived is not None
+    assert first.arrived() == "", "no member takes another one for a job that waits"
+    (site / "squeue").write_text("#!/bin/sh\necho '8|(Resources)|||training'\n")
+    assert "job 8 waits" in first.arrived()
     assert (first.request["tier"], first.request["watch"]) == ("cpu", False)
     assert first.request["arguments"][cohorts.JOB]["address"] == "192.168.3.4"
 

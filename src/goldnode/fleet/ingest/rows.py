@@ -100,14 +100,14 @@ class Group:
             own = pa.array([texts.setdefault(fact[place], len(texts)) for fact in facts], pa.int32())
             columns[name] = _texts(own.take(codes), list(texts))
         columns["fault"] = columns["fault"].cast(pa.string())  # a null has no place in a dictionary
-        return columns | {"order": _order(columns["key"])}
+        return columns | {"order": text_order(columns["key"])}
 
     def _number_columns(self, codes: Any) -> dict[str, Any]:
         keys = list(self._flattener.keys)
         numbers = self._flattener.rows.numbers
         value = pa.Array.from_buffers(pa.float64(), len(numbers), [None, pa.py_buffer(numbers)])
         key = _texts(codes, keys)
-        return {"key": key, "value": value, "order": _order(key)}
+        return {"key": key, "value": value, "order": text_order(key)}
 
     def _digests(self) -> pa.Table:
         """Return a digest of the facts of each section of each capture. Their order has no effect.
@@ -154,7 +154,7 @@ def _odd(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
 
 
-def _order(column: Any) -> Any:
+def text_order(column: Any) -> Any:
     """Return the place of each row's text among the sorted texts."""
     return pc.rank(column.dictionary).cast(pa.int32()).take(column.indices)
 

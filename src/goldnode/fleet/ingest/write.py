@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
-from goldnode.fleet.ingest import results
+from goldnode.fleet.ingest import compact, results
+from goldnode.fleet.ingest.compact import FORMAT
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.fleet.ingest.rows import Group
-from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, SCHEMAS, PartName, found_parts
+from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, SCHEMAS, PartName, found_parts, listed_parts
 
 MOST_ROWS = 2_000_000  # rows that wait in memory, of all groups together
 _MOST_OPEN = 64  # groups with open files
@@ -47,18 +48,20 @@ def writer(directory: Path, received: datetime | None) -> Iterator[PartWriter]:
             found = PartWriter(directory, work, received)
             yield found
             found.finish()
+            found.compact()
         finally:
             shutil.rmtree(directory / _WORK, ignore_errors=True)
 
 
 def clean_up(directory: Path) -> None:
-    """Remove what a killed ingest has left: files without a name, and parts without a file of `nodes`."""
+    """Remove what a killed ingest has left: files without a name, parts without a file of `nodes`, replaced parts."""
     shutil.rmtree(directory / _WORK, ignore_errors=True)
-    whole = set(found_parts(directory))
+    whole = set(listed_parts(directory))
     for table in ORDER:
-        for part in found_parts(directory, table):
+        for part in listed_parts(directory, table):
             if part not in whole:
                 part.file(directory, table).unlink(missing_ok=True)
+    compact.finish(directory)
 
 
 class PartWriter:
@@ -120,6 +123,13 @@ class PartWriter:
         for place in list(self._results):
             self._close_results(place)
 
+    def compact(self) -> None:
+        """Merge the small parts of the days of this ingest where there are many."""
+        merged = compact.compact(self.directory, {(part.class_, part.day) for part in self.parts}, self._work)
+        for new, old in merged.items():
+            self.parts[:] = [part for part in self.parts if part not in old]
+            self.parts.append(new)
+
     def _close_results(self, place: tuple[str, str]) -> None:
         found = self._results.pop(place)
         part = PartName(*place, found.close())
@@ -151,16 +161,6 @@ class PartWriter:
         self.parts.append(part)
 
 
-# Large pages: in small ones, the names of nodes and items that repeat with each key would be stored again in each.
-_FORMAT: dict[str, Any] = {
-    "compression": "zstd",
-    "store_schema": False,
-    "write_statistics": ["key", "time"],
-    "data_page_size": 4 << 20,
-    "max_rows_per_page": 1 << 20,
-}
-
-
 class _OpenPart:
     """Files of one part that have no name yet."""
 
@@ -186,7 +186,7 @@ class _OpenPart:
         for table in ORDER[:-1]:
             rows = self.group.table(table)
             if table not in self._writers:
-                self._writers[table] = pq.ParquetWriter(self.file(table), rows.schema, **_FORMAT)
+                self._writers[table] = pq.ParquetWriter(self.file(table), rows.schema, **FORMAT)
             self._writers[table].write_table(rows, row_group_size=MOST_ROWS * 2)
         for member in self.group.members:
             self._digest.update(repr(member).encode())
@@ -199,7 +199,7 @@ class _OpenPart:
             self.flush()
         at = max(row["time"] for row in self._nodes) if received is None else received
         rows = pa.Table.from_pylist([row | {"received": at} for row in self._nodes], SCHEMAS[NODES])
-        pq.write_table(rows, self.file(NODES), **_FORMAT)
+        pq.write_table(rows, self.file(NODES), **FORMAT)
         sync(self.file(NODES))
         for table, opened in self._writers.items():
             opened.close()
@@ -227,7 +227,7 @@ class _OpenResults:
 
     def _flush(self) -> None:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self.file, SCHEMAS[CANARY], **_FORMAT)
+            self._writer = pq.ParquetWriter(self.file, SCHEMAS[CANARY], **FORMAT)
         self._writer.write_table(pa.Table.from_pylist(self._rows, SCHEMAS[CANARY]))
         self._rows = []
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest.compact import lock_for_reading
 from goldnode.fleet.ingest.tables import CANARY, FACTS, FINDINGS, NODES, NUMBERS
 from goldnode.fleet.report import frame
 from goldnode.fleet.report.frame import (
@@ -69,9 +71,10 @@ def opened(
     """
     import duckdb  # only the extra installs it
 
-    files = frame.parts(source, settings)
     connection = duckdb.connect(":memory:")
+    holding = lock_for_reading(source.directory)
     try:
+        files = frame.parts(source, settings)
         connection.execute(f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'")
         connection.execute(frame.prelude("duckdb"))
         # Read-only shells may open these files alone.
@@ -102,6 +105,8 @@ def opened(
         ) from None
     finally:
         connection.close()
+        if holding is not None:
+            os.close(holding)
 
 
 def keys_of(connection: duckdb.DuckDBPyConnection) -> ReportKeys:
