@@ -16,9 +16,12 @@ WRITERS = {
     "converge": "report",
     "disks": "report",
     "images": "__main__",
+    "ingest": "__main__",
     "inspect": "__main__",
+    "lemons": "__main__",
     "preflight": "__main__",
     "provision": "report",
+    "report": "__main__",
     "sanity": "__main__",
 }
 
