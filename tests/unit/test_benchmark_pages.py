@@ -15,6 +15,8 @@ WRITERS = {
     "check": "__main__",
     "converge": "report",
     "disks": "report",
+    "fleet": "__main__",
+    "hosts": "__main__",
     "images": "__main__",
     "ingest": "__main__",
     "inspect": "__main__",
@@ -22,6 +24,7 @@ WRITERS = {
     "preflight": "__main__",
     "provision": "report",
     "report": "__main__",
+    "rollout": "__main__",
     "sanity": "__main__",
 }
 
