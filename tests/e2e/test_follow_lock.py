@@ -198,7 +198,7 @@ def drained_by_command(hosts: Path, directory: Path) -> None:
 
 @pytest.fixture
 def followed(world: World, tmp_path: Path) -> Iterator[Followed]:
-    node, first = world.node(NAME, CLASS), world.site("follow")
+    node, first = world.node(NAME, CLASS, extra=("openssl",)), world.site("follow")
     (tmp_path / "channel").mkdir()
     channel = world.lab.serve(tmp_path / "channel", "channel")
     (network,) = world.lab.client.networks.list([world.lab.network_name])

@@ -274,7 +274,7 @@ def _runs(
     class_name: str | None,
     hosts: Hosts,
 ) -> list[CanaryRun]:
-    """Return the runs of the members. All have one name, so that none takes another one for work that arrived."""
+    """Return the runs of the members. Their names begin alike, so that none takes another one for work that arrived."""
     from goldnode.canary import cohort as cohorts
     from goldnode.canary import launchers, suite
     from goldnode.canary.session import PROGRAM
@@ -292,12 +292,16 @@ def _runs(
     found = []
     for number, node in enumerate(nodes):
         asked = cohorts.request(settings, number, len(nodes), given)
-        words = PROGRAM
+        words: tuple[str, ...] = PROGRAM
         if launch.image:
             options = launchers.ContainerOptions(launch.image, launch.engine, launch.gpus, network="host")
             words = launchers.engine_words(options, f"{name}-{number}", name)
         if launch.how == "slurm":
-            found.append(launchers.slurm_job(asked, SlurmJob(node, launch.partition, name=name), words))
+            found.append(
+                launchers.slurm_job(
+                    asked, SlurmJob(node, launch.partition, name=f"{name}-{number}", family=name), words
+                )
+            )
         elif launch.how == "engine":
             found.append(launchers.engine_run(asked, node, words, f"{name}-{number}", own_run=name))
         else:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import click
 
 from goldnode.commands.events import hook_of, site_with_hooks
 from goldnode.commands.output import emit, reports, table
+from goldnode.core.files import replace_file
 from goldnode.core.site import load_site
 
 
@@ -45,8 +47,14 @@ def _text(event: Any) -> str:
 
 
 @click.command()
-@reports("events-status")
-def status(form: str) -> None:
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --format prometheus: write to this file, whole or not at all, for node_exporter's textfile collector.",
+)
+@reports("events-status", "prometheus")
+def status(out: Path | None, form: str) -> None:
     """Show what each hook has, and what has failed.
 
     Exit status: 0 no hook fails, 1 one does.
@@ -54,10 +62,12 @@ def status(form: str) -> None:
     from goldnode.fleet.events.outbox import Outbox
     from goldnode.fleet.events.view import waiting
 
+    if out is not None and form != "prometheus":
+        raise click.UsageError("--out needs --format prometheus")
     site = site_with_hooks()
     outbox = Outbox(site.events_outbox())
     states = outbox.hooks(site.events.hooks)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, hook in site.events.hooks.items():
         state = states[name]
         kind = next(key for key in ("command", "webhook", "alertmanager") if getattr(hook, key) is not None)
@@ -72,7 +82,17 @@ def status(form: str) -> None:
                 "again": _moment(state.again),
             }
         )
-    emit(form, {"outbox": str(outbox.file), "hooks": rows}, lambda: _table(rows))
+    if form == "prometheus":
+        from goldnode.fleet.events.metrics import text
+
+        counts = {row["name"]: row["waiting"] for row in rows}
+        content = text({name: states[name] for name in counts}, counts)
+        if out is None:
+            click.echo(content, nl=False)
+        else:
+            replace_file(out, content.encode())
+    else:
+        emit(form, {"outbox": str(outbox.file), "hooks": rows}, lambda: _table(rows))
     sys.exit(1 if any(row["failures"] for row in rows) else 0)
 
 

@@ -145,7 +145,12 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     lines = [f"{day.day}  {day.class_}  {len(day.parts)} parts, {day.size / 1e6:.1f} MB" for day in found]
     content = {
         "removed": [
-            {"class": day.class_, "day": day.day, "parts": [part.id for part in day.parts], "bytes": day.size}
+            {
+                "class": day.class_,
+                "day": day.day,
+                "parts": [part.id for part, _ in day.parts],
+                "bytes": day.size,
+            }
             for day in found
         ]
     }

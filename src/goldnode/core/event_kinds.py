@@ -69,5 +69,5 @@ KINDS = {
 
 
 def unknown(patterns: tuple[str, ...]) -> str | None:
-    """Return the first pattern that no kind matches; None if there is none."""
+    """Return the first pattern that no kind matches; None if each matches one."""
     return next((one for one in patterns if not any(fnmatchcase(kind, one) for kind in KINDS)), None)

@@ -6,11 +6,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import Part
+from goldnode.documents.base import Moment, Part
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.verdict import VerdictDocument
 
 _Name = Annotated[str, Field(max_length=255)]
+
+
+class NodeReportGate(Part):
+    """The gate of the node after its last check."""
+
+    mode: Literal["report", "drain", "block"]
+    open: bool
+    reasons: list[str]
+    since: Moment
+    drained: bool | None = Field(
+        None, description="true: the gate has drained the node; false: another party had; null: not drained"
+    )
 
 
 class NodeReportDocument(Part):
@@ -30,3 +42,4 @@ class NodeReportDocument(Part):
     verdict: VerdictDocument | None = Field(
         None, description="null: the node has no class, or the capture was not judged"
     )
+    gate: NodeReportGate | None = Field(None, description="null: no check has acted on the gate yet")

@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from tests import documents
 
 from goldnode.canary import cohort as cohorts
-from goldnode.canary import launchers, suite
+from goldnode.canary import suite
 from goldnode.canary.cohort import CohortOutcome, CohortSettings
 from goldnode.canary.runner import cohort, plan
+from goldnode.canary.runner.arrivals import RUN
 from goldnode.canary.runner.cohort import Meeting, OthersError, Place, SumError
 from goldnode.canary.runner.records import JobEnded
 from goldnode.canary.session import CanaryRun
@@ -161,7 +162,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[int, Any]]:
 
     def run(members: int, dist: Dist, come: tuple[int, ...] | None = None, local: int = 1) -> dict[int, Any]:
         modules = {"torch": Torch, "torch.distributed": dist}
-        monkeypatch.setattr(cohort.importlib, "import_module", modules.__getitem__)
+        monkeypatch.setattr("importlib.import_module", modules.__getitem__)
         found: dict[int, Any] = {}
 
         def one(place: Place) -> None:
@@ -502,7 +503,7 @@ def test_a_cohort_of_the_inventory_is_measured_and_stored(site: Path, asked: lis
     assert len(list((site / ".goldnode/canary").glob("*/*.json"))) == 2
 
 
-def test_slurm_jobs_of_a_cohort_have_one_name(
+def test_slurm_jobs_of_a_cohort_do_not_disturb_each_other(
     site: Path, asked: list[CanaryRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scontrol = site / "scontrol"
@@ -515,9 +516,17 @@ def test_slurm_jobs_of_a_cohort_have_one_name(
     assert done.exit_code == 2, done.output
     assert "cohort of 3 nodes, by slurm: failed" in done.stdout
     assert "- c is slow" in done.stdout
-    names = {word for one in asked for word in one.command if word.startswith("--job-name=")}
-    assert len(names) == 1, "no member takes another one for a job that waits"
+    names = [
+        word.partition("=")[2] for one in asked for word in one.command if word.startswith("--job-name=")
+    ]
+    assert len(set(names)) == 3, "the end of one job cancels no other"
+    (site / "squeue").write_text(f"#!/bin/sh\necho '7|(Resources)|||{names[1]}'\n")
+    (site / "squeue").chmod(0o755)
     first = asked[0]
+    assert first.arrived is not None
+    assert first.arrived() == "", "no member takes another one for a job that waits"
+    (site / "squeue").write_text("#!/bin/sh\necho '8|(Resources)|||training'\n")
+    assert "job 8 waits" in first.arrived()
     assert (first.request["tier"], first.request["watch"]) == ("cpu", False)
     assert first.request["arguments"][cohorts.JOB]["address"] == "192.168.3.4"
 
@@ -526,7 +535,7 @@ def test_containers_of_a_cohort_are_no_work_for_each_other(site: Path, asked: li
     done = CliRunner().invoke(main, ["canary", "cohort", "a", "b", "--how", "engine", "--image", "i"])
     assert done.exit_code == 0, done.output
     assert "With two members a slow one cannot be named" in done.stdout
-    marks = {word for one in asked for word in one.command if word.startswith(launchers.RUN)}
+    marks = {word for one in asked for word in one.command if word.startswith(RUN)}
     assert len(marks) == 1
     assert len({one.command[one.command.index("--name") + 1] for one in asked}) == 2
 

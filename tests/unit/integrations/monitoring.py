@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from goldnode.fleet.events import metrics as event_metrics
 from goldnode.fleet.report import metrics as report_metrics
 from goldnode.fleet.service import metrics as service_metrics
 from goldnode.node.serve import metrics as node_metrics
@@ -18,7 +19,12 @@ RULES = {
     path.name.removesuffix(".rules.yml"): path
     for path in sorted((ROOT / "integrations/prometheus").glob("*.rules.yml"))
 }
-WRITTEN = {**node_metrics.METRICS, **service_metrics.METRICS, **report_metrics.METRICS}
+WRITTEN = {
+    **node_metrics.METRICS,
+    **service_metrics.METRICS,
+    **report_metrics.METRICS,
+    **event_metrics.METRICS,
+}
 # Prometheus' own, node_exporter's, and those of dcgm-exporter up to 4.8: etc/default-counters.csv of
 # https://github.com/NVIDIA/dcgm-exporter, tag 4.6.0-4.8.3.
 FOREIGN = {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.node.captures import healthy
 
+from goldnode.documents.node_report import NodeReportGate
 from goldnode.node import boot, gate, judging, program, remote, reporting, resident
 from goldnode.node.host import Host
 from goldnode.node.probe import CAPTURE
@@ -244,3 +245,27 @@ def test_a_resident_plan_brings_the_report_in_a_second_line(
     assert len(lines) == 1 + wanted
     if wanted:
         assert json.loads(lines[1])["verdict"]["status"] == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("drain", "drained"),
+    [
+        (None, None),
+        ({"by": "slurm", "ours": True, "since": "s", "ids": [], "commands": {}}, True),
+        ({"by": "slurm", "ours": False, "since": "s", "ids": [], "commands": {}}, False),
+    ],
+    ids=["in service", "drained", "drained by another party"],
+)
+def test_a_report_has_the_gate(
+    host: Host, examined: list[checking.Checked], drain: Any, drained: bool | None
+) -> None:
+    judging.judge(host, DOCUMENT, act=True)
+    found = reporting.recorded(host) or {}
+    assert found["gate"] is None, "no check has acted"
+    state = {"schema": gate.SCHEMA, "mode": "drain", "open": drain is None, "since": "2026-11-26T10:00:00Z"}
+    host.write(gate.STATE, json.dumps({**state, "reasons": ["a"], "told": drain, "error": None}).encode())
+    found = reporting.recorded(host) or {}
+    assert NodeReportGate.model_validate(found["gate"]).drained is drained
+    assert (found["gate"]["open"], found["gate"]["reasons"]) == (drain is None, ["a"])
+    host.write(gate.STATE, b'{"torn')
+    assert (reporting.recorded(host) or {})["gate"] is None

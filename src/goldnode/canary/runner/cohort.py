@@ -215,6 +215,8 @@ def met(dist: Any, place: Place, meeting: Meeting) -> Any:
         store = _store(dist, place, meeting, limit)
         why = "member 0 came, and does not answer any more"
         absent = _missing(store, "here", place, meeting.patience)
+        if absent:
+            _close(store, place, absent)
     except Exception as problem:  # RuntimeError or one of PyTorch's own, by its version
         if first:
             raise
@@ -247,12 +249,22 @@ def lost(store: Any, place: Place, why: str) -> OthersError:
     return OthersError(f"member {', '.join(map(str, silent))} stopped answering: {why}", silent)
 
 
+def _close(store: Any, place: Place, absent: Sequence[int]) -> None:
+    """End the wait of all members at once. Member 0 stays until they have read who is absent, for the store ends with it."""
+    store.add("closed", 1)
+    store.add("left", 1)
+    present = place.world - len(absent) * place.processes
+    end = time.monotonic() + ANSWER
+    while place.rank == 0 and store.add("left", 0) < present and time.monotonic() < end:
+        time.sleep(POLL)
+
+
 def _missing(store: Any, what: str, place: Place, patience: float) -> List[int]:
     """Announce this process, wait for the others, and return the members that have not announced themselves."""
     store.add(f"{what}/{place.rank}", 1)
     store.add(what, 1)
     end = time.monotonic() + patience
-    while store.add(what, 0) < place.world and time.monotonic() < end:
+    while store.add(what, 0) < place.world and time.monotonic() < end and not store.add("closed", 0):
         time.sleep(POLL)
     if store.add(what, 0) >= place.world:
         return []
@@ -352,7 +364,8 @@ def _address(torch: Any, device: str) -> Optional[str]:
     parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     if None in parts:  # PyTorch before 2.6
         return None
-    return "{:04x}:{:02x}:{:02x}.0".format(*parts)
+    domain, bus, number = (int(part or 0) for part in parts)
+    return f"{domain:04x}:{bus:02x}:{number:02x}.0"
 
 
 def rounds(members: int, most: int = ROUNDS) -> List[List[Tuple[int, int]]]:

@@ -159,7 +159,7 @@ class EventDelivery:
             self._pages(name, hook, state.seq, stop)
             if hook.alertmanager is not None and not stop():
                 self._repeat(name, hook, state)
-        except Exception as problem:  # whatever a receiver does must not end the delivery to the others
+        except Exception as problem:  # one receiver must not end the delivery to the others
             text = str(problem).rstrip(".") if isinstance(problem, GoldnodeError) else repr(problem)
             failed = self.outbox.failed(name, text, self.clock())
             pause = failed.again - self.clock()
@@ -251,7 +251,7 @@ class BackgroundDelivery:
         self._wake.set()
 
     def close(self) -> None:
-        """Give the last events their time, then stop. What is left waits for the next delivery."""
+        """Give the last events their time, then stop. The others wait for the next delivery."""
         self._stop.set()
         self._wake.set()
         self._thread.join(_LAST_WORDS)

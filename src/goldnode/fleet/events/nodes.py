@@ -40,7 +40,7 @@ class NodeState:
         return {"status": self.status, "gate": dict(self.gate) if self.gate is not None else None}
 
     def known(self, before: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is known with the state before: a report without a verdict or a gate says nothing of it."""
+        """Return what is known with the state before: a report may lack the verdict or the gate."""
         own = {"class": self.node_class, "simulated": self.simulated}
         found = self.content()
         return own | {key: before.get(key) if found[key] is None else found[key] for key in found}

@@ -41,7 +41,7 @@ class OutboxError(GoldnodeError):
 
 @dataclass(frozen=True)
 class HookState:
-    """What a hook has, and why it has no more. `seq` is the last event that it has."""
+    """The place of one hook, and why it does not move. `seq` is the last event that it has."""
 
     name: str
     seq: int

@@ -1,4 +1,4 @@
-"""What waits for a hook."""
+"""Events that wait for a hook."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.anonymous import FleetNames
@@ -97,6 +99,10 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
             except RefusedReportError as problem:
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue
+            except (
+                pa.ArrowException
+            ):  # some are ValueErrors: of the files that are written, not of this report
+                raise
             except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
                 # One report of an unforeseen form must not stop the others, nor stay in the inbox for ever.
                 why = clean(f"cannot be read: {type(problem).__name__}: {problem}"[:300])

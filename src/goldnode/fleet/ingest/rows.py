@@ -19,6 +19,7 @@ from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBER
 from goldnode.fleet.ingest.text import clean
 
 _MOST_FINDINGS = 5_000
+_TEXT = 32  # characters of new texts that count as one row
 _FINDING = ("id", "outcome", "severity", "domain", "subject", "expected", "got")
 
 
@@ -27,7 +28,8 @@ class Group:
 
     def __init__(self) -> None:
         self.members: list[tuple[str, str]] = []  # digest of the report, and node, in the order of arrival
-        self.size = 0
+        self.size = 0  # rows, and long texts as rows: what the memory that it takes grows with
+        self._text = 0  # characters of findings
         self._flattener = Flattener()
         self._rows: dict[str, list[dict[str, Any]]] = {NODES: [], FINDINGS: []}
         self._capture_ends = {FACTS: array("i"), NUMBERS: array("i")}
@@ -43,7 +45,9 @@ class Group:
         self._capture_ends[FACTS].append(len(rows.facts))
         self._capture_ends[NUMBERS].append(len(rows.numbers))
         self.members.append((report.digest, report.node))
+        self._text += sum(len(text) for row in findings for text in row.values() if text)
         self.size = len(rows.facts) + len(rows.numbers) + len(self._rows[FINDINGS]) + len(self.members)
+        self.size += (self._text + self._flattener.text) // _TEXT
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the rows of the table of nodes, without the time of their ingest."""
@@ -96,14 +100,14 @@ class Group:
             own = pa.array([texts.setdefault(fact[place], len(texts)) for fact in facts], pa.int32())
             columns[name] = _texts(own.take(codes), list(texts))
         columns["fault"] = columns["fault"].cast(pa.string())  # a null has no place in a dictionary
-        return columns | {"order": _order(columns["key"])}
+        return columns | {"order": text_order(columns["key"])}
 
     def _number_columns(self, codes: Any) -> dict[str, Any]:
         keys = list(self._flattener.keys)
         numbers = self._flattener.rows.numbers
         value = pa.Array.from_buffers(pa.float64(), len(numbers), [None, pa.py_buffer(numbers)])
         key = _texts(codes, keys)
-        return {"key": key, "value": value, "order": _order(key)}
+        return {"key": key, "value": value, "order": text_order(key)}
 
     def _digests(self) -> pa.Table:
         """Return a digest of the facts of each section of each capture. Their order has no effect.
@@ -150,7 +154,7 @@ def _odd(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
 
 
-def _order(column: Any) -> Any:
+def text_order(column: Any) -> Any:
     """Return the place of each row's text among the sorted texts."""
     return pc.rank(column.dictionary).cast(pa.int32()).take(column.indices)
 

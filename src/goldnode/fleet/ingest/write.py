@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
-from goldnode.fleet.ingest import results
+from goldnode.fleet.ingest import compact, results
+from goldnode.fleet.ingest.compact import FORMAT
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.fleet.ingest.rows import Group
-from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, SCHEMAS, PartName, found_parts
+from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, SCHEMAS, PartName, found_parts, listed_parts
 
 MOST_ROWS = 2_000_000  # rows that wait in memory, of all groups together
 _MOST_OPEN = 64  # groups with open files
@@ -46,18 +48,20 @@ def writer(directory: Path, received: datetime | None) -> Iterator[PartWriter]:
             found = PartWriter(directory, work, received)
             yield found
             found.finish()
+            found.compact()
         finally:
             shutil.rmtree(directory / _WORK, ignore_errors=True)
 
 
 def clean_up(directory: Path) -> None:
-    """Remove what a killed ingest has left: files without a name, and parts without a file of `nodes`."""
+    """Remove what a killed ingest has left: files without a name, parts without a file of `nodes`, replaced parts."""
     shutil.rmtree(directory / _WORK, ignore_errors=True)
-    whole = set(found_parts(directory))
+    whole = set(listed_parts(directory))
     for table in ORDER:
-        for part in found_parts(directory, table):
+        for part in listed_parts(directory, table):
             if part not in whole:
                 part.file(directory, table).unlink(missing_ok=True)
+    compact.finish(directory)
 
 
 class PartWriter:
@@ -119,6 +123,13 @@ class PartWriter:
         for place in list(self._results):
             self._close_results(place)
 
+    def compact(self) -> None:
+        """Merge the small parts of the days of this ingest where there are many."""
+        merged = compact.compact(self.directory, {(part.class_, part.day) for part in self.parts}, self._work)
+        for new, old in merged.items():
+            self.parts[:] = [part for part in self.parts if part not in old]
+            self.parts.append(new)
+
     def _close_results(self, place: tuple[str, str]) -> None:
         found = self._results.pop(place)
         part = PartName(*place, found.close())
@@ -150,16 +161,6 @@ class PartWriter:
         self.parts.append(part)
 
 
-# Large pages: in small ones, the names of nodes and items that repeat with each key would be stored again in each.
-_FORMAT: dict[str, Any] = {
-    "compression": "zstd",
-    "store_schema": False,
-    "write_statistics": ["key", "time"],
-    "data_page_size": 4 << 20,
-    "max_rows_per_page": 1 << 20,
-}
-
-
 class _OpenPart:
     """Files of one part that have no name yet."""
 
@@ -185,7 +186,7 @@ class _OpenPart:
         for table in ORDER[:-1]:
             rows = self.group.table(table)
             if table not in self._writers:
-                self._writers[table] = pq.ParquetWriter(self.file(table), rows.schema, **_FORMAT)
+                self._writers[table] = pq.ParquetWriter(self.file(table), rows.schema, **FORMAT)
             self._writers[table].write_table(rows, row_group_size=MOST_ROWS * 2)
         for member in self.group.members:
             self._digest.update(repr(member).encode())
@@ -198,7 +199,7 @@ class _OpenPart:
             self.flush()
         at = max(row["time"] for row in self._nodes) if received is None else received
         rows = pa.Table.from_pylist([row | {"received": at} for row in self._nodes], SCHEMAS[NODES])
-        pq.write_table(rows, self.file(NODES), **_FORMAT)
+        pq.write_table(rows, self.file(NODES), **FORMAT)
         sync(self.file(NODES))
         for table, opened in self._writers.items():
             opened.close()
@@ -226,7 +227,7 @@ class _OpenResults:
 
     def _flush(self) -> None:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self.file, SCHEMAS[CANARY], **_FORMAT)
+            self._writer = pq.ParquetWriter(self.file, SCHEMAS[CANARY], **FORMAT)
         self._writer.write_table(pa.Table.from_pylist(self._rows, SCHEMAS[CANARY]))
         self._rows = []
 
@@ -244,7 +245,7 @@ def stored_results(directory: Path, class_: str, day: str) -> set[str]:
     found: set[str] = set()
     for part in found_parts(directory, CANARY):
         if (part.class_, part.day) == (class_, day):
-            rows = pq.read_table(part.file(directory, CANARY), columns=["result"], partitioning=None)
+            rows = _columns(part.file(directory, CANARY), "result")
             found.update(rows["result"].unique().to_pylist())
     return found
 
@@ -254,7 +255,19 @@ def stored(directory: Path, class_: str, day: str) -> set[tuple[str, int]]:
     found: set[tuple[str, int]] = set()
     for part in found_parts(directory):
         if (part.class_, part.day) == (class_, day):
-            rows = pq.read_table(part.file(directory, NODES), columns=["node", "time"], partitioning=None)
+            rows = _columns(part.file(directory, NODES), "node", "time")
             times = rows["time"].cast(pa.int64()).to_pylist()
             found.update(zip(rows["node"].to_pylist(), times, strict=True))
     return found
+
+
+def _columns(file: Path, *names: str) -> pa.Table:
+    """Return columns of a stored file. Raise GoldnodeError for a damaged one."""
+    try:
+        return pq.read_table(file, columns=list(names), partitioning=None)
+    except pa.ArrowException as problem:
+        raise GoldnodeError(
+            f"this file of the fleet's data is damaged: {problem}",
+            file=file,
+            remedy="put it back from a copy, or move the files of its part (the same name in each table) away",
+        ) from None

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest.compact import lock_for_reading
 from goldnode.fleet.ingest.tables import CANARY, FACTS, FINDINGS, NODES, NUMBERS
 from goldnode.fleet.report import frame
 from goldnode.fleet.report.frame import (
@@ -64,13 +66,15 @@ def opened(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with all views of a report. It cannot change the files.
 
-    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses.
+    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses, also where it
+    is used within the block, and for a file that cannot be read: it is damaged, or `prune` has removed it meanwhile.
     """
     import duckdb  # only the extra installs it
 
-    files = frame.parts(source, settings)
     connection = duckdb.connect(":memory:")
+    holding = lock_for_reading(source.directory)
     try:
+        files = frame.parts(source, settings)
         connection.execute(f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'")
         connection.execute(frame.prelude("duckdb"))
         # Read-only shells may open these files alone.
@@ -93,8 +97,16 @@ def opened(
         for view in frame.views(more):
             _create(connection, view)
         yield connection
+    except duckdb.Error as problem:
+        raise GoldnodeError(
+            f"DuckDB: {first_line(problem)}",
+            file=source.directory,
+            remedy="run it again; if a file is damaged, put it back from a copy, or move its part away",
+        ) from None
     finally:
         connection.close()
+        if holding is not None:
+            os.close(holding)
 
 
 def keys_of(connection: duckdb.DuckDBPyConnection) -> ReportKeys:

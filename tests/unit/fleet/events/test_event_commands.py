@@ -82,6 +82,13 @@ def test_a_hook_that_fails_is_reported_and_can_be_skipped(here: Path, receiver: 
     (row,) = goldnode("events", "status", status=1)["hooks"]
     assert (row["kind"], row["failures"], row["delivered"]) == ("webhook", 1, None)
     assert row["again"]
+    metrics = CliRunner().invoke(main, ["events", "status", "--format", "prometheus", "--out", "hooks.prom"])
+    assert (metrics.exit_code, metrics.output) == (1, "")
+    lines = (here / "hooks.prom").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        'goldnode_hook_waiting{hook="chat"} 1',
+        'goldnode_hook_failures{hook="chat"} 1',
+    ]
     text = CliRunner().invoke(main, ["events", "status"])
     assert text.exit_code == 1
     assert "answered 500: text; again at 2" in text.output

@@ -10,7 +10,10 @@ import duckdb
 import pytest
 from tests.simulators.fleet import NOW, fleet, store
 
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest.tables import found_parts
 from goldnode.fleet.report import clickhouse, engine, frame
+from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ExpectedNode, ReportKeys, ReportSettings, ReportSource
 
 COLUMNS = ["key text", "n int", "rate float"]
@@ -48,3 +51,21 @@ def test_finding_without_an_id_in_old_files_is_no_key() -> None:
         )
         connection.execute("CREATE TABLE findings AS SELECT unnest(['c', NULL]) AS id")
         assert engine.keys_of(connection) == ReportKeys(["a"], ["b"], ["c"])
+
+
+@pytest.mark.parametrize("table", ["nodes", "facts", "findings"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_file_that_is_damaged_or_was_removed_meanwhile_is_an_error_with_its_name(
+    tmp_path: Path, table: str, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, fleet(2), [NOW - timedelta(hours=1)])
+    found = found_parts(tmp_path)
+    file = found[0].file(tmp_path, table)
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:100])
+    else:
+        # Listed before it was removed.
+        monkeypatch.setattr(frame, "found_parts", lambda _, name="nodes": found if name == "nodes" else [])
+        file.unlink()
+    with pytest.raises(GoldnodeError, match=file.name):
+        report(ReportSource(tmp_path), ReportSettings(NOW))

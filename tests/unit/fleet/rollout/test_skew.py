@@ -33,8 +33,6 @@ from goldnode.fleet.rollout.model import RolloutPhase
 from goldnode.fleet.store import log, rollout_trace
 from goldnode.fleet.store.database import StoreDatabase
 
-pytestmark = pytest.mark.long
-
 ROOT = Path(__file__).parents[4]
 EARLIER = "007c500c34d4"  # the first commit with a fleet store. A new schema: the last commit before it
 NODES, LIMIT = 24, 500.0
@@ -129,6 +127,7 @@ def deeds_of(shared: SharedNodes, holder: str) -> int:
         return 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("following", ["present", "next"])
 def test_controller_of_this_version_finishes_a_rollout_of_the_one_before(
     earlier: Path, tmp_path: Path, following: str
@@ -218,6 +217,7 @@ def mixed(tree: Path, rollout: FollowedRollout, serves: bool) -> Iterator[MixedR
         found.process.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("serves", [False, True], ids=["nodes", "service"])
 def test_nodes_or_service_of_the_version_before_work_with_the_rest_of_this_one(
     earlier: Path, tmp_path: Path, migrated: Path, serves: bool
