@@ -217,7 +217,7 @@ def test_every_call_of_the_table_exists() -> None:
     import importlib
 
     for row in plan.table():
-        for tier in plan.TIERS:
+        for tier in (tier for tier in plan.TIERS if tier in row):
             module, _, function = row[tier]["call"].rpartition(".")
             assert callable(getattr(importlib.import_module(f"goldnode.canary.runner.{module}"), function))
 
