@@ -19,7 +19,14 @@ NAME = "goldnode.node"
 _STATIC = "release/collection"
 _PLUGINS = "src/goldnode/ansible"
 # Kind of a plugin -> name of its class.
-_CLASSES = {"action": "ActionModule", "callback": "CallbackModule", "vars": "VarsModule"}
+_CLASSES = {
+    "action": "ActionModule",
+    "callback": "CallbackModule",
+    "inventory": "InventoryModule",
+    "vars": "VarsModule",
+}
+# Kind of a plugin -> attribute of its class that is its full name.
+_NAMES = {"action": "MODULE", "inventory": "NAME"}
 _MODULE = re.compile(r"^( +(?:- )?)(goldnode_(?:rollout|state|drain|survey):)(?= |$)", re.MULTILINE)
 _ROLE = re.compile(r"(import_role: \{name: )(\w+)")
 _USAGE = re.compile(r"(ansible-playbook -i INVENTORY )(\w+)\.yml")
@@ -83,7 +90,8 @@ def _plugin(path: Path, kind: str, name: str) -> str:
         for node in ast.parse(text).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DOCUMENTATION"
     ]
-    body = f'    MODULE = "{NAME}.{path.stem}"\n' if kind == "action" else '    """See DOCUMENTATION."""\n'
+    own = _NAMES.get(kind)
+    body = f'    {own} = "{NAME}.{path.stem}"\n' if own else '    """See DOCUMENTATION."""\n'
     parts = [
         f'"""The {kind} plugin {NAME}.{path.stem}: that of the Python package goldnode."""\n',
         "from __future__ import annotations\n",

@@ -53,6 +53,7 @@ _SECTIONS = {
         "cache": ("cache", "Show, explain and verify the keys of caches of compiled GPU code."),
         "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
         "dual": ("dual", "Compare what two stacks, images or backends compute from the same inputs."),
+        "events": ("events", "Run hooks on changes of nodes, gates, rollouts and channels."),
         "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),
         "floors": ("floors", "Learn performance floors from canary results, and check results against them."),
         "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
@@ -172,6 +173,8 @@ def main(debug: bool) -> None:
     # If SIGCHLD is ignored, the kernel discards exit statuses, and `subprocess` reports success for every
     # program.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Every program that we start would inherit the signals that the caller blocks.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 if __name__ == "__main__":

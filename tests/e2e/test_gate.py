@@ -17,7 +17,7 @@ import yaml
 from tests import documents
 from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 
-from goldnode.node import gate
+from goldnode.node import gate, journal
 from goldnode.node.verdict import current
 from goldnode.testing.lab.nodes import LabNode
 
@@ -153,6 +153,37 @@ def test_the_units_are_sound_and_the_watch_runs(gated: Gated) -> None:
     assert json.loads(node.read(current.VERDICT))["passive"] is True
 
 
+def journal_entries(node: LabNode, event: str) -> list[dict[str, str]]:
+    """Return the entries of one kind as journalctl finds them by their MESSAGE_ID."""
+    node.run("journalctl", "--sync")
+    text = node.run("journalctl", "-o", "json", f"MESSAGE_ID={journal.EVENTS[event].id}").output
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_a_fresh_node_has_its_metrics_and_the_journal_its_transitions(gated: Gated) -> None:
+    # The module's fixture ran site.yml; the watch has not been waited for.
+    text = gated.node.read("/run/goldnode/metrics.prom")
+    assert re.search(r'^goldnode_info\{.*class="e2e_gate_report"', text, re.MULTILINE)
+    assert "goldnode_verdict_holds 1" in text
+    gated.spoil()
+    gated.watch()
+    gated.repair()
+    gated.watch()
+    statuses = [
+        (entry["GOLDNODE_STATUS_BEFORE"], entry["GOLDNODE_STATUS"])
+        for entry in journal_entries(gated.node, "node.verdict")
+    ]
+    assert statuses[0][0] == "none", "the first check of the boot"
+    assert [after for _, after in statuses[-2:]] == ["drain", "could_not_check"], "spoilt, and put right"
+    last = journal_entries(gated.node, "node.verdict")[-1]
+    assert last["GOLDNODE_STATUS_BEFORE"] == "drain"
+    assert (last["SYSLOG_IDENTIFIER"], last["GOLDNODE_CLASS"], last["_UID"]) == (
+        "goldnode",
+        "e2e_gate_report",
+        "0",
+    )
+
+
 def test_report_starts_what_it_reports(gated: Gated) -> None:
     assert (gated.passes(), gated.docker()) == (True, "active")
     gated.spoil()
@@ -199,6 +230,9 @@ def test_block_refuses_a_start_and_stops_nothing(gated: Gated) -> None:
     assert gated.docker() == "inactive"
     assert "goldnode gate: boot.initramfs: missing (want initrd.img-6.1.0-902-amd64)" in gated.status()
     assert "the gate is closed: boot.initramfs: missing" in gated.login()
+    (closed,) = journal_entries(node, "gate.closed")
+    assert (closed["GOLDNODE_MODE"], closed["PRIORITY"]) == ("block", "4")
+    assert "boot.initramfs: missing" in closed["GOLDNODE_REASON"]
 
 
 def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated) -> None:

@@ -25,7 +25,7 @@ INITRD = "/boot/initrd.img-6.1.0-902-amd64"
 TEXTFILE = "/var/lib/prometheus/node-exporter/goldnode.prom"
 CONF = """\
 global: {scrape_interval: 1s, evaluation_interval: 1s}
-rule_files: [/etc/prometheus/goldnode.rules.yml]
+rule_files: [/etc/prometheus/goldnode*.rules.yml]
 scrape_configs:
   - job_name: node
     static_configs: [{targets: ["localhost:9100"]}]
@@ -54,6 +54,11 @@ class Monitored:
             if row["state"] == "firing" and row["labels"].get("job") == "node"
         }
 
+    def states(self) -> set[str]:
+        """States of node_exporter's target by the recording rules."""
+        rows = self.ask("query?query=instance:goldnode_state:info{job='node'}")["result"]
+        return {row["metric"]["state"] for row in rows}
+
     def until(self, wanted: Callable[[], object], seconds: float = 30) -> None:
         end = time.monotonic() + seconds
         while not wanted():
@@ -68,13 +73,11 @@ class Monitored:
 def monitored(services: Services) -> Monitored:
     node = services.node
     # The rules as they are, but for how long they wait.
-    rules = re.sub(r"(?m)^ +for: .*\n", "", (INTEGRATIONS / "prometheus/goldnode.rules.yml").read_text())
-    node.put(
-        {
-            "/etc/prometheus/prometheus.yml": CONF.encode(),
-            "/etc/prometheus/goldnode.rules.yml": rules.encode(),
-        }
-    )
+    rules = {
+        f"/etc/prometheus/{path.name}": re.sub(r"(?m)^ +(for|interval): .*\n", "", path.read_text()).encode()
+        for path in (INTEGRATIONS / "prometheus").glob("*.rules.yml")
+    }
+    node.put({"/etc/prometheus/prometheus.yml": CONF.encode(), **rules})
     node.run("systemctl", "start", "prometheus-node-exporter.service", "prometheus.service")
     found = Monitored(node)
     found.watch()
@@ -123,10 +126,12 @@ def test_a_checker_that_died_alerts(monitored: Monitored) -> None:
         f' sed -i "s/^goldnode_last_run_timestamp_seconds .*/goldnode_last_run_timestamp_seconds $((at - {current.LIMIT + 60}))/" {TEXTFILE}'
     )
     monitored.until(lambda: "GoldnodeStale" in monitored.firing())
+    monitored.until(lambda: monitored.states() == {"stale"})
     monitored.watch()
     monitored.until(lambda: "GoldnodeStale" not in monitored.firing())
     node.run("rm", TEXTFILE)
     monitored.until(lambda: "GoldnodeGone" in monitored.firing())
+    monitored.until(lambda: monitored.states() == {"silent"})
     monitored.watch()
     monitored.until(lambda: not {"GoldnodeGone", "GoldnodeStale"} & monitored.firing())
 

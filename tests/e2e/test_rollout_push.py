@@ -23,6 +23,7 @@ import yaml
 from tests.e2e.conftest import World
 from tests.e2e.support import Site, environment, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
+from tests.unit.catalog.test_accept_reject import write
 
 from goldnode.fleet import identity
 from goldnode.fleet.rollout.model import (
@@ -51,6 +52,13 @@ while True:
     worker.work([task])
     worker.results()
     time.sleep(0.3)
+"""
+TESTED = """\
+class: e2e_tested
+simulated: true
+backend: cpu
+stack: e2e_plain
+return_tests: {after_rollout: [discovery]}
 """
 DOCUMENT = "import json, sys; from goldnode.classdoc.cache import ClassDocuments; print(json.dumps(ClassDocuments().document(sys.argv[1])))"
 
@@ -316,3 +324,30 @@ def test_back_restores_the_earlier_class_of_the_node_through_the_death_of_a_cont
     worker.close()
     assert pushed.node.run("test", "-e", FILE, check=False).rc != 0, "the record of the drain is gone"
     assert list(pushed.settings(1).directory.glob("run-*")) == [], "and so are the files of the runs"
+
+
+def test_a_return_waits_for_the_tests_of_the_class(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite runs on the node over ssh, and its result in the site directory ends the wait."""
+    write(pushed.project / "catalog", {"classes/e2e_tested.yml": TESTED})
+    catalogs = f"{os.environ['GOLDNODE_CATALOG']}{os.pathsep}{pushed.project / 'catalog'}"
+    monkeypatch.setenv("GOLDNODE_CATALOG", catalogs)
+    settings = pushed.settings(0)
+    settings = dataclasses.replace(settings, document={**settings.document, "class": "e2e_tested"})
+    worker = Push(settings)
+    until(worker, pushed.task(StepPhase.GRANTED), out)
+    returning = dataclasses.replace(pushed.task(StepPhase.RETURNING), tested_since=time.time())
+    calls = pushed.calls()
+    until(worker, returning, lambda _: "discovery has not run since" in worker.problems().get(NAME, ""))
+    assert pushed.calls() == calls, "the node stays drained"
+    words = ["canary", "run", NAME, "--how", "ssh", "-i", "hosts", "--class", "e2e_tested"]
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("goldnode")), *words, "--before-return", "rollout"],
+        cwd=pushed.project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    until(worker, returning, served)
+    worker.close()
+    assert pushed.calls() == [*calls, f"resume {NAME}"]

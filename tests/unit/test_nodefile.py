@@ -129,10 +129,14 @@ def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:
 def _inherit() -> None:
     """What cron, a supervisor or a strict shell may leave to what it starts."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE, signal.SIGTERM])
     os.umask(0o077)
 
 
-STATE = "import os, signal; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, oct(os.umask(0)))"
+STATE = (
+    "import os, signal; "
+    "print(signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, signal.pthread_sigmask(0, []), oct(os.umask(0)))"
+)
 NODE = f"""import runpy, sys
 sys.argv[1:] = ["--help"]
 try:
@@ -153,7 +157,7 @@ def test_who_starts_it_does_not_decide_how_it_runs(script: str) -> None:
         preexec_fn=_inherit,
         env={**os.environ, "PYTHONPATH": str(Path(nodefile.__file__).parents[2])},
     )
-    assert done.stdout.splitlines()[-1] == "True 0o22"
+    assert done.stdout.splitlines()[-1] == "True set() 0o22"
 
 
 def test_what_a_check_says_is_out_before_it_ends(tmp_path: Path) -> None:

@@ -237,6 +237,18 @@ def test_another_package_is_an_error_that_names_the_command(
     assert "UNREACHABLE" not in output
 
 
+def test_the_collection_reads_inventories_of_schedulers(installed: Installed, tmp_path: Path) -> None:
+    answer = ROOT / "tests/unit/inventory/answers/scontrol.txt"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ncat {answer}\n")
+    program.chmod(0o755)
+    text = (ROOT / "integrations/inventories/slurm.yml").read_text()
+    text = text.replace("plugin: goldnode_slurm ", "plugin: goldnode.node.goldnode_slurm ")
+    (tmp_path / "slurm.yml").write_text(f"{text}program: [{program}]\n")
+    done = installed.run("ansible-inventory", "-i", "slurm.yml", "--graph", "h100_sxm5_80gb", here=tmp_path)
+    assert done.stdout.split() == ["@h100_sxm5_80gb:", "|--n1", "|--n2"], done.stderr
+
+
 def test_tasks_of_the_collection_use_full_names(installed: Installed) -> None:
     collection = installed.directory / "ansible/collections/ansible_collections/goldnode/node"
     files = [*collection.glob("roles/*/tasks/*.yml"), *collection.glob("playbooks/*.yml")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from goldnode.documents.canary import CanaryDocument
 START = 60.0  # seconds within which the pod must run: otherwise the node has no GPUs free
 GRACE = 8  # seconds between SIGTERM and SIGKILL, within the ten that work waits
 ANSWER = 30.0
+DEADLINE = 3600  # seconds of a Job: the longest run of a node
 
 
 def prepared(
@@ -73,6 +75,7 @@ def manifest(name: str, node: str, image: str, gpus: int, request: Mapping[str, 
         "metadata": {"name": name, "labels": labels},
         "spec": {
             "backoffLimit": 0,
+            "activeDeadlineSeconds": DEADLINE,  # also where this controller has died
             "ttlSecondsAfterFinished": 600,
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
@@ -103,7 +106,8 @@ def run(given: CanaryRun) -> CanaryDocument:
         return _document(given, _kubectl(given, "logs", f"job/{name}", "--container=canary"))
     finally:
         words = ("delete", "--ignore-not-found", "--wait=false", f"job/{name}", f"configmap/{name}")
-        subprocess.run([*given.command, *words], capture_output=True, check=False, timeout=ANSWER)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the Job ends by its deadline
+            subprocess.run([*given.command, *words], capture_output=True, check=False, timeout=ANSWER)
 
 
 def _wait(given: CanaryRun, name: str) -> str:

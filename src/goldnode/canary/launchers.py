@@ -37,15 +37,39 @@ class ContainerOptions:
     engine: str = "docker"
     gpus: str | None = None
     devices: tuple[str, ...] = ()
+    network: str = "none"
     cpus: float | None = None
     cpuset: str | None = None
 
 
 def container(request: Json, node: str, options: ContainerOptions) -> CanaryRun:
     """Run the suite in a container of this machine's engine (docker or podman): no network, no privileges, read-only root."""
-    name = f"goldnode-canary-{os.getpid()}-{os.urandom(3).hex()}"
-    words = [options.engine, "run", "--rm", "--interactive", "--init", "--name", name, "--network", "none"]
+    name = run_name()
+    return engine_run(request, node, engine_words(options, name), name)
+
+
+def engine_run(
+    request: Json, node: str, words: Sequence[str], name: str, own_run: str | None = None
+) -> CanaryRun:
+    """Return the run of a container of this machine by its command (:func:`engine_words`) and its name."""
+    arrived = Arrivals(own_run=own_run or name).work
+    return CanaryRun(node, "engine", words, request, arrived, _run([words[0], "rm", "--force", name]))
+
+
+def run_name() -> str:
+    """Return a name for a container or job that no other one has."""
+    return f"goldnode-canary-{os.getpid()}-{os.urandom(3).hex()}"
+
+
+def engine_words(options: ContainerOptions, name: str, own_run: str | None = None) -> tuple[str, ...]:
+    """Return the command that runs the program in a container: no privileges, read-only root, and no network by default.
+
+    Containers with the same `own_run` are no work for each other.
+    """
+    words = [options.engine, "run", "--rm", "--interactive", "--init", "--name", name]
     words += [
+        "--network",
+        options.network,
         "--read-only",
         "--cap-drop",
         "ALL",
@@ -63,22 +87,14 @@ def container(request: Json, node: str, options: ContainerOptions) -> CanaryRun:
         "--env",
         "HOME=/tmp",
         "--env",
-        f"{RUN}={name}",
+        f"{RUN}={own_run or name}",
     ]
     words += ["--gpus", options.gpus] if options.gpus else []
     for device in options.devices:
         words += ["--device", device]
     words += ["--cpus", f"{options.cpus:g}"] if options.cpus else []
     words += ["--cpuset-cpus", options.cpuset] if options.cpuset else []
-    words += [options.image, *PROGRAM[1:]]
-    return CanaryRun(
-        node,
-        "engine",
-        words,
-        request,
-        Arrivals(own_run=name).work,
-        _run([options.engine, "rm", "--force", name]),
-    )
+    return (*words, options.image, *PROGRAM[1:])
 
 
 def slurm(request: Json, node: str, partition: str | None = None, minutes: int = 60) -> CanaryRun:
@@ -86,9 +102,13 @@ def slurm(request: Json, node: str, partition: str | None = None, minutes: int =
 
     The job starts at once or not at all, so it runs on an idle node. It is cancelled when another job waits for the node.
     """
-    job = SlurmJob(node, partition, minutes)
+    return slurm_job(request, SlurmJob(node, partition, minutes))
+
+
+def slurm_job(request: Json, job: SlurmJob, program: Sequence[str] = PROGRAM) -> CanaryRun:
+    """Run a program of the suite as this Slurm job."""
     return CanaryRun(
-        node, "slurm", job.command(PROGRAM), request, job.arrived, job.cancel, limit=60.0 * minutes
+        job.node, "slurm", job.command(program), request, job.arrived, job.cancel, limit=60.0 * job.minutes
     )
 
 

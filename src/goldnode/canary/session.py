@@ -141,7 +141,9 @@ class _Session:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         if running and self.given.cancel is not None:
-            self.given.cancel()
+            # A scheduler without an answer must not hide why the run has ended.
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                self.given.cancel()
 
     def document(self, out: bytes, err: bytes) -> CanaryDocument:
         """Return the document that the program printed."""

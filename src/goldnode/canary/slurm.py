@@ -17,12 +17,16 @@ ANSWER = 3.0  # seconds for an answer of squeue
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One job of the suite. Its name is unique, so that it can be found and cancelled."""
+    """One job of the suite. Its name is unique, so that it can be found and cancelled.
+
+    Jobs whose names begin with `family` are other members of the same run, and no work that arrives.
+    """
 
     node: str
     partition: str | None = None
     minutes: int = 60
     name: str = field(default_factory=lambda: f"goldnode-canary-{os.getpid()}-{os.urandom(3).hex()}")
+    family: str = ""
 
     def command(self, program: Sequence[str]) -> tuple[str, ...]:
         """Return the srun command. Slurm ends it with SIGTERM, then KillWait seconds later with SIGKILL."""
@@ -45,7 +49,7 @@ class SlurmJob:
         """Return which job waits for the node; empty without one. A question without an answer is empty, too."""
         for line in self._ask("--states=PENDING", "--format=%i|%r|%n|%N|%j").splitlines():
             job, reason, wanted, scheduled, name = [*line.split("|"), "", "", "", ""][:5]
-            if name == self.name or reason.strip("()").split(",")[0] not in WAITING:
+            if name.startswith(self.family or self.name) or reason.strip("()").split(",")[0] not in WAITING:
                 continue
             if not wanted and not scheduled:
                 return f"job {job} waits for nodes ({reason})"
@@ -60,13 +64,16 @@ class SlurmJob:
     def _expanded(self, hosts: str) -> list[str]:
         if hosts == self.node:
             return [hosts]
-        done = subprocess.run(
-            ["scontrol", "show", "hostnames", hosts],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ANSWER,
-        )
+        try:
+            done = subprocess.run(
+                ["scontrol", "show", "hostnames", hosts],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=ANSWER,
+            )
+        except subprocess.TimeoutExpired:
+            return []
         return done.stdout.split()
 
     @staticmethod

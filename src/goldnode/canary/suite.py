@@ -73,6 +73,7 @@ class SuiteJob:
     limit: float
     seen: tuple[str, ...] = ()
     site: bool = False
+    on_request: bool = False  # by its name alone
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,11 @@ class Suite:
         """Return the names of all jobs, in the order in which they run."""
         return [job.name for job in self.jobs]
 
+    @property
+    def usual(self) -> list[str]:
+        """Return the names of the jobs that run if none is named."""
+        return [job.name for job in self.jobs if not job.on_request]
+
 
 def own_jobs() -> tuple[SuiteJob, ...]:
     """Return goldnode's jobs."""
@@ -97,6 +103,7 @@ def own_jobs() -> tuple[SuiteJob, ...]:
             tuple(tier for tier in ("gpu", "cpu") if tier in row),
             float(row["limit"]),
             tuple(row.get("seen", ())),
+            on_request=bool(row.get("on_request")),
         )
         for row in json.loads(JOBS.read_text(encoding="utf-8"))
     )
@@ -173,11 +180,11 @@ def request(
             arguments["extension"] = {"architectures": list(class_.architectures)}
     for name, given in suite.file.arguments.items():
         arguments[name] = {**arguments.get(name, {}), **given}
-    wanted = set(names or suite.names)
+    wanted = set(names or suite.usual)
     return {
         "schema": "goldnode.canary-request/1",
         "tier": tier,
-        "jobs": list(names) or suite.names,
+        "jobs": list(names) or suite.usual,
         "arguments": {name: given for name, given in arguments.items() if name in wanted},
         "limits": {name: limit for name, limit in suite.file.limits.items() if name in wanted},
         "site_jobs": [

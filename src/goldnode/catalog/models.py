@@ -1057,7 +1057,10 @@ class ReturnTests(Strict):
     after_xid: _CanaryJobs = Field(default_factory=list, description="After an Xid that needs an action.")
     after_rollout: _CanaryJobs = Field(
         default_factory=list,
-        description="After a rollout has changed the node. A rollout holds it until they have passed.",
+        description=(
+            "After a rollout, site.yml, rollback.yml or `disks update` has changed the drained node. It stays drained "
+            "until they have passed."
+        ),
     )
     after_absence: _CanaryJobs = Field(default_factory=list, description="After a long absence.")
 

@@ -135,6 +135,16 @@ class ClassDocuments:
         found: Json = self._cached["deny_list"]
         return found
 
+    def return_tests(self, name: str, cause: str) -> list[str]:
+        """Return the jobs that a class wants passed before a node returns after `cause`. Raises GoldnodeError.
+
+        They are no part of the class document: a change of tests changes no node, and no digest.
+        """
+        if "made_from" not in self._cached:
+            self._compiled()
+        found: list[str] = self._cached["return_tests"].get(name, {}).get(f"after_{cause}", [])
+        return found
+
     def document(self, name: str) -> Json:
         """Return the class document of a class, or ``{class, error}`` if its lock is unusable.
 
@@ -186,6 +196,7 @@ class ClassDocuments:
                     classes=self._compiler.classes(),
                     faults=self._compiler.faults(),
                     deny_list=self._compiler.deny_list(),
+                    return_tests=self._compiler.return_tests(),
                     also=also,
                     made_from=[self._day, self._before, state(also)],
                 )
@@ -258,6 +269,14 @@ class Compiler:
         """Return where the deny list of this site is."""
         found = self.site.deny_list()
         return asdict(found) if found is not None else {}
+
+    def return_tests(self) -> Json:
+        """Return the jobs of each class that names tests before a return, by cause."""
+        return {
+            name: entry.item.return_tests.model_dump()
+            for name, entry in self.catalog.classes.items()
+            if entry.item.return_tests is not None
+        }
 
     def places(self) -> list[str]:
         """Return the files that the site file and the classes name.

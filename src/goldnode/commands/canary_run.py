@@ -17,6 +17,7 @@ from goldnode.core.errors import GoldnodeError
 
 if TYPE_CHECKING:
     from goldnode.canary.session import Arrived, CanaryRun
+    from goldnode.canary.suite import CanaryClass
     from goldnode.documents.canary import CanaryDocument
 
 PASSED, FAILED, UNKNOWN = 0, 2, 3
@@ -131,8 +132,8 @@ def run(
     Runs on nodes without other work only. When work arrives, the jobs are ended within ten seconds and are not
     counted. A node whose scheduler shows work is left alone.
 
-    Exit status: 0 all jobs passed or do not apply, 2 a job failed, 3 a job could not check or was not counted, or a node
-    was busy.
+    Exit status: 0 all jobs passed or do not apply, 2 a job failed, 3 a job could not check or was not counted, no job
+    applies to a node, or a node was busy.
     """
     from goldnode.canary import results
     from goldnode.commands import canary_show
@@ -175,8 +176,8 @@ def exit_status(done: list[NodeOutcome]) -> int:
     states = {job.state for one in done if one.document for job in one.document.jobs}
     if "failed" in states:
         return FAILED
-    unknown = any(one.document is None for one in done) or states & {"could_not_check", "not_counted"}
-    return UNKNOWN if unknown or not states else PASSED
+    tested = all(one.document and any(job.state == "passed" for job in one.document.jobs) for one in done)
+    return UNKNOWN if not tested or states & {"could_not_check", "not_counted"} else PASSED
 
 
 def _outcome(given: CanaryRun, directory: Path) -> NodeOutcome:
@@ -198,17 +199,9 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
     import platform
 
     from goldnode.canary import suite as suites
-    from goldnode.canary.classes import of_document
 
     found = suites.load_suite(suite.file)
-    class_ = None
-    if suite.class_name is not None:
-        from goldnode.classdoc.cache import ClassDocuments
-
-        document = ClassDocuments().document(suite.class_name)
-        if "error" in document:
-            raise GoldnodeError(f"class {suite.class_name} cannot be used: {document['error']}")
-        class_ = of_document(document)
+    class_ = class_of(suite.class_name) if suite.class_name is not None else None
     names = suite.names or before_return(suite)
     here = launch.how in ("local", "engine")
     if here and nodes:
@@ -217,6 +210,8 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
         raise click.UsageError(f"--how {launch.how} needs a NODE")
     if launch.how in ("engine", "kubernetes") and not launch.image:
         raise click.UsageError(f"--how {launch.how} needs --image")
+    if launch.how == "kubernetes" and launch.gpus and not launch.gpus.isdecimal():
+        raise click.UsageError("--how kubernetes needs a number for --gpus")
     request = suites.request(
         found,
         names,
@@ -227,6 +222,17 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
     start = _launcher(launch, request)
     runs = [start(node) for node in nodes or (platform.node(),)]
     return [replace(one, limit=min(one.limit, suite.limit)) for one in runs]
+
+
+def class_of(name: str) -> CanaryClass:
+    """Return the parts of a class that the suite uses. Raises GoldnodeError."""
+    from goldnode.canary.classes import of_document
+    from goldnode.classdoc.cache import ClassDocuments
+
+    document = ClassDocuments().document(name)
+    if "error" in document:
+        raise GoldnodeError(f"class {name} cannot be used: {document['error']}")
+    return of_document(document)
 
 
 def before_return(suite: SuiteOptions) -> tuple[str, ...]:
@@ -270,7 +276,6 @@ def _by_ssh(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str]
     from goldnode.canary import launchers
     from goldnode.canary.session import PROGRAM
     from goldnode.fleet import disk_update
-    from goldnode.fleet.drain import drain_settings
 
     hosts: Mapping[str, Any] = {}
     if launch.inventory is not None:
@@ -285,16 +290,19 @@ def _by_ssh(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str]
             raise GoldnodeError(f"the inventory has no host {node}", file=launch.inventory)
         variables = hosts.get(node, {})
         reached = disk_update.reached(node, variables, launch.become)
-        busy = _scheduled(node, drain_settings(node, variables)) if variables else None
-        return launchers.ssh(request, node, reached.local_command(*PROGRAM), busy)
+        return launchers.ssh(
+            request, node, reached.local_command(*PROGRAM), busy_by_scheduler(node, variables)
+        )
 
     return start
 
 
-def _scheduled(node: str, settings: Any) -> Arrived | None:
-    """Return the question for work that the node's scheduler shows; None for a scheduler that shows none."""
+def busy_by_scheduler(node: str, variables: Mapping[str, Any]) -> Arrived | None:
+    """Return the question for work that the scheduler of the inventory shows; None for one that shows none."""
+    from goldnode.fleet.drain import drain_settings
     from goldnode.fleet.rollout.schedulers import SiteSchedulers
 
+    settings = drain_settings(node, variables)
     schedulers = SiteSchedulers({node: settings})
     if not schedulers.asks(node):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,13 @@ import click
 
 from goldnode.channels.product import Location
 from goldnode.commands.output import Decorator, emit, grouped, options, say
-from goldnode.core.errors import ImageError, nearest
+from goldnode.core.errors import GoldnodeError, ImageError, nearest
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
     from goldnode.channels.gc import Collection, Gone
-    from goldnode.channels.moves import MoveResult
+    from goldnode.channels.moves import HistoryStore, MoveResult
     from goldnode.channels.product import ChannelProduct, PlaceT
     from goldnode.channels.requirements import Approval, Requirement, Requirements, RequirementWaiver
     from goldnode.evidence.signatures import EnvelopeSigner
@@ -305,7 +306,7 @@ def promote(
     waivers, approvals = decision.waivers(), decision.approvals()
     signer, trust = signer_of(keys.key), trusted(keys.trust)
     limits = load_site().images.vulnerability_limits
-    with product.place(signer) as place:
+    with _delivered(product.store), product.place(signer) as place:
         line, tag = product.find(place, text)
         move = Move(
             line,
@@ -322,6 +323,37 @@ def promote(
             say=say,
         )
         return place.name, product.promote(place, move)
+
+
+@contextmanager
+def _delivered(store: HistoryStore) -> Iterator[None]:
+    """Deliver the event of a move, if the site has hooks. A hook that fails does not fail the move."""
+    from goldnode.core.site import load_site
+    from goldnode.fleet.events.assembly import delivery
+
+    found = delivery(load_site(), channels=[store.root])
+    if found is None:
+        yield
+        return
+    with _noted():
+        found.collect()  # the store is known before the move: a move that is killed still has its event
+    try:
+        yield
+    finally:
+        with _noted():
+            found.collect()
+            for name, state in (found.deliver() or {}).items():
+                if state.error:
+                    say(f"hook {name}: {state.error}; `goldnode events deliver` tries it again")
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    """Print a failure of the outbox, and go on."""
+    try:
+        yield
+    except GoldnodeError as problem:
+        say(f"events are not delivered: {problem}")
 
 
 def rollback(
@@ -343,7 +375,7 @@ def rollback(
         trust=trusted(keys.trust),
         say=say,
     )
-    with product.place(signer) as place:
+    with _delivered(product.store), product.place(signer) as place:
         return place.name, roll_back(place, product.store, move)
 
 

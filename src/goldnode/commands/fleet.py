@@ -12,6 +12,7 @@ _SECTIONS = {
         "serve": ("fleet_serve", "Run the lock service (FleetLock) in front of the store."),
         "status": ("fleet_view", "Show limits, holds, freezes and rollouts."),
         "log": ("fleet_view", "Show the log of the store."),
+        "monitoring": ("fleet_monitoring", "Write rules for Prometheus and dashboards for Grafana."),
     },
     "Captures of the fleet": {
         "report": (
@@ -20,7 +21,11 @@ _SECTIONS = {
         ),
         "diff": ("fleet_report", "Show what changed on the nodes between two times."),
         "sql": ("fleet_report", "Run SQL on the captures and on the views of the report."),
-        "ingest": ("fleet_ingest", "Write captures and verdicts of nodes to the fleet's data."),
+        "hardware": (
+            "fleet_hardware",
+            "List the parts of the nodes: serial numbers, part numbers, slots and firmware.",
+        ),
+        "ingest": ("fleet_ingest", "Write captures, verdicts and canary results to the fleet's data."),
         "prune": ("fleet_ingest", "Remove captures that are older than a number of days."),
     },
     "Orders of a person": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from goldnode.core.site import FLEET_DATA, load_site
 
 if TYPE_CHECKING:
     from goldnode.fleet.ingest.files import IngestResult
+    from goldnode.fleet.ingest.report import NodeReport
 
 _PATH = click.Path(path_type=Path)
 DATA = click.option(
@@ -56,11 +59,11 @@ def ingest(
     data: Path | None,
     form: str,
 ) -> None:
-    """Write captures and verdicts of nodes to the fleet's data.
+    """Write captures, verdicts and canary results to the fleet's data.
 
     Without arguments, it stores what `site.yml`, `report.yml` and the service have received, and removes it from the
-    inbox. In a directory, each file *.json is a capture; NAME.verdict.json is the verdict of NAME.json, and
-    verdict.json that of capture.json. The same capture is stored once.
+    inbox. In a directory, each file *.json is a capture or a result of `goldnode canary run`; NAME.verdict.json is the
+    verdict of NAME.json, and verdict.json that of capture.json. The same capture or result is stored once.
 
     Exit status: 0 all are stored, 1 some were refused.
     """
@@ -69,7 +72,10 @@ def ingest(
     from goldnode.fleet.ingest.files import ingest as run
 
     now = datetime.now(UTC)
-    result = run(IngestRequest(where, sources, None if backfill else now, class_name, anonymous), now)
+    # A backfill is of the past: nothing has just happened.
+    observe = _nothing if backfill else _observe
+    request = IngestRequest(where, sources, None if backfill else now, class_name, anonymous, observe)
+    result = run(request, now)
     for refusal in result.refused:
         remedy = f". {refusal.remedy[:1].upper()}{refusal.remedy[1:]}" if refusal.remedy else ""
         click.echo(f"refused: {refusal.file}: {refusal.message}{remedy}.", err=True)
@@ -78,17 +84,41 @@ def ingest(
         click.get_current_context().exit(1)
 
 
+def _nothing(reports: Sequence[NodeReport]) -> None:
+    pass
+
+
+def _observe(reports: Sequence[NodeReport]) -> None:
+    """Add the events of nodes to the outbox, if the site has hooks, and deliver what is due."""
+    from goldnode.fleet.events.assembly import delivery
+    from goldnode.fleet.events.nodes import observe, state_of
+
+    found = delivery(load_site())
+    if found is not None:
+        found.hooks()
+        observe(found.outbox, map(state_of, reports), time.time())
+        found.deliver()
+
+
 def _content(result: IngestResult) -> dict[str, object]:
     refused = [
         {"file": str(one.file), "message": one.message, "remedy": one.remedy} for one in result.refused
     ]
     parts = [{"class": part.class_, "day": part.day, "id": part.id} for part in result.parts]
-    return {"stored": result.stored, "known": result.known, "refused": refused, "parts": parts}
+    return {
+        "stored": result.stored,
+        "results": result.results,
+        "known": result.known,
+        "refused": refused,
+        "parts": parts,
+    }
 
 
 def _text(result: IngestResult, where: Path) -> str:
     days = len({(part.class_, part.day) for part in result.parts})
     counts = [f"{result.stored} captures stored in {where}"]
+    if result.results:
+        counts[0] = f"{result.stored} captures and {result.results} canary results stored in {where}"
     if days:
         counts[0] += f", of {days} classes and days" if days > 1 else ""
     if result.known:
@@ -115,7 +145,12 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     lines = [f"{day.day}  {day.class_}  {len(day.parts)} parts, {day.size / 1e6:.1f} MB" for day in found]
     content = {
         "removed": [
-            {"class": day.class_, "day": day.day, "parts": [part.id for part in day.parts], "bytes": day.size}
+            {
+                "class": day.class_,
+                "day": day.day,
+                "parts": [part.id for part, _ in day.parts],
+                "bytes": day.size,
+            }
             for day in found
         ]
     }

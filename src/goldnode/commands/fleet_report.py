@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands.fleet_ingest import DATA, directory
+from goldnode.commands.floors import TRUST, trusted
 from goldnode.commands.output import emit, grouped, reports, say
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import replace_file
 
 if TYPE_CHECKING:
     from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
+    from goldnode.documents.floors import FloorsDocument
     from goldnode.fleet.report.frame import ReportSettings, ReportSource
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -62,6 +64,8 @@ class ReportOptions:
     stale_after: float = 26
     nodes: Path | None = None
     groups: Path | None = None
+    floors: tuple[Path, ...] = ()
+    trust: tuple[Path, ...] = ()
     views: Path | None = None
 
 
@@ -100,6 +104,13 @@ _GROUPS = click.option(
     metavar="FILE",
     help="Groups besides cohorts, such as jobs or rings: lines GROUP,NODE.",
 )
+_FLOORS = click.option(
+    "--floors",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="Baseline of `goldnode floors learn`, or a directory of them, for slow nodes. Repeatable.",
+)
 _VIEWS = click.option(
     "--views",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -109,7 +120,7 @@ _VIEWS = click.option(
 _ANONYMOUS = click.option(
     "--anonymous", is_flag=True, help="Replace names of nodes and groups, addresses and serial numbers."
 )
-_OPTIONS = grouped("what", ReportOptions, _AT, _STALE, _NODES, _GROUPS, _VIEWS)
+_OPTIONS = grouped("what", ReportOptions, _AT, _STALE, _NODES, _GROUPS, _FLOORS, TRUST, _VIEWS)
 
 
 @click.command()
@@ -126,11 +137,11 @@ _OPTIONS = grouped("what", ReportOptions, _AT, _STALE, _NODES, _GROUPS, _VIEWS)
     _ANONYMOUS,
 )
 @DATA
-@reports("fleet-report", "html")
+@reports("fleet-report", "html", "prometheus")
 def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: str) -> None:
     """Show drift, mixed groups, slow nodes, growing counters and repeat offenders.
 
-    Reads the captures that `goldnode fleet ingest` has stored. One line is one cause, with all of its nodes. A node
+    Reads the captures and canary results that `goldnode fleet ingest` has stored. One line is one cause, with all of its nodes. A node
     that has not reported is not known: neither healthy nor faulty.
     """
     source, settings = _source(what, data), _settings(what)
@@ -167,7 +178,7 @@ def diff(
     """
     from goldnode.fleet.report.frame import ReportSettings, ReportSource
 
-    end = end or _now()
+    end = end or now()
     if start >= end:
         raise click.UsageError("--from is not before --to")
     source = ReportSource(directory(data))
@@ -218,7 +229,7 @@ def sql(query: str | None, what: ReportOptions, script: str | None, data: Path |
     emit(form, {"columns": found.columns, "rows": found.rows}, lambda: fleet_sql.text(found))
 
 
-def _now() -> datetime:
+def now() -> datetime:
     """Return the next full second: what has just arrived belongs to the report."""
     return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
 
@@ -226,7 +237,7 @@ def _now() -> datetime:
 def _settings(what: ReportOptions) -> ReportSettings:
     from goldnode.fleet.report.frame import ReportSettings
 
-    return ReportSettings(what.at or _now(), stale_after=timedelta(hours=what.stale_after))
+    return ReportSettings(what.at or now(), stale_after=timedelta(hours=what.stale_after))
 
 
 def _source(what: ReportOptions, data: Path | None) -> ReportSource:
@@ -241,7 +252,29 @@ def _source(what: ReportOptions, data: Path | None) -> ReportSource:
         from goldnode.fleet.store.fleet_file import load
 
         expected = [ExpectedNode(node.name, node.node_class, node.cohort) for node in load(what.nodes).nodes]
-    return ReportSource(where, expected, _groups(what.groups) if what.groups else [])
+    groups = _groups(what.groups) if what.groups else []
+    return ReportSource(where, expected, groups, _floors(what) if what.floors else [])
+
+
+def _floors(what: ReportOptions) -> list[FloorsDocument]:
+    """Return the baselines that a report compares canary results with. Raises GoldnodeError."""
+    from goldnode.core import extras
+
+    extras.require("floors")
+    from goldnode.floors import baseline
+
+    keys = trusted(what.trust)
+    files: list[Path] = []
+    for path in what.floors:
+        found = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not found:
+            raise GoldnodeError(
+                "there is no baseline in this directory",
+                file=path,
+                remedy="write one there with `goldnode floors learn`",
+            )
+        files += found
+    return [baseline.read(file, keys).document for file in files]
 
 
 def _groups(path: Path) -> list[tuple[str, str]]:
@@ -269,7 +302,7 @@ def _groups(path: Path) -> list[tuple[str, str]]:
 
 
 def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: ReportOutput) -> None:
-    """Print a document as text, JSON or HTML, or write it to a file."""
+    """Print a document as text, JSON, HTML or metrics, or write it to a file."""
     from goldnode.commands import fleet_report_text as text  # start-up time: it imports the documents
 
     if form == "text" and output.out is None and sys.stdout.isatty():
@@ -279,6 +312,10 @@ def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: Re
         from goldnode.commands.fleet_report_page import html
 
         content = html(found)  # type: ignore[arg-type]  # only a report has this format
+    elif form == "prometheus":
+        from goldnode.fleet.report.metrics import text as metrics
+
+        content = metrics(found)  # type: ignore[arg-type]  # only a report has this format
     elif form == "json":
         content = dumps(found)
     else:

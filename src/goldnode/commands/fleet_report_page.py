@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup
 
@@ -49,6 +49,9 @@ def html(found: doc.FleetReportDocument) -> str:
         away=_away(found),
         words=words,
         figure=figure,
+        slow=by_node(found.slow),
+        slowing=by_node(found.slowing),
+        lines={"slow": slow_line, "slowing": slowing_line, "measured": measured_line, "basis": basis},
         evidence=evidence,
         data=_script(_data(found)),
     )
@@ -165,6 +168,11 @@ def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, l
     result: dict[int, list[str]] = {}
     for slow in found.slow:
         result.setdefault(index[slow.node], []).append(slow_line(slow))
+    for slowing in found.slowing:
+        result.setdefault(index[slowing.node], []).append(slowing_line(slowing))
+    for job in found.failed_jobs:
+        for name in job.nodes.names:
+            result.setdefault(index[name], []).append(job_line(job))
     for trend in found.trends:
         result.setdefault(index[trend.node], []).append(trend_line(trend))
     for lemon in found.lemons:
@@ -172,12 +180,78 @@ def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, l
     return result
 
 
+_Metric = TypeVar("_Metric", doc.ReportSlow, doc.ReportSlowing)
+
+
+@dataclass(frozen=True)
+class NodeMetrics(Generic[_Metric]):
+    """A node with its worst metric, and the others."""
+
+    worst: _Metric
+    others: list[_Metric]
+
+    @property
+    def also(self) -> str:
+        """Return the metrics by name, each with the number of its parts; the worst one only if it has several."""
+        counts: dict[str, int] = {}
+        for one in (self.worst, *self.others):
+            counts[one.metric] = counts.get(one.metric, 0) + 1
+        names = [
+            f"{name} on {number} parts" if number > 1 else name
+            for name, number in counts.items()
+            if number > 1 or name != self.worst.metric
+        ]
+        return ", ".join(names)
+
+
+def by_node(found: Iterable[_Metric]) -> list[NodeMetrics[_Metric]]:
+    """Return the nodes of some metrics, each once, in their order: the greatest loss is first."""
+    groups: dict[str, list[_Metric]] = {}
+    for one in found:
+        groups.setdefault(one.node, []).append(one)
+    return [NodeMetrics(metrics[0], metrics[1:]) for metrics in groups.values()]
+
+
+def basis(one: doc.ReportSlow) -> str:
+    """Return what a slow metric was compared with."""
+    if one.basis == "floors":
+        return f"floor of the baseline of {one.baseline}"
+    return f"statistics of {one.nodes} nodes, no baseline"
+
+
 def slow_line(one: doc.ReportSlow) -> str:
     """Return a slow metric in one sentence."""
     part = f" of {one.part}" if one.part else ""
+    quantity = "quantile" if one.metric.endswith((" p95", " p99")) else "median"
+    unit = f" {one.unit}" if one.unit else ""
+    doubt = "" if one.verified else "; the job is not verified on such hardware"
     return (
-        f"{one.metric}{part}: median {figure(one.median)} of {one.samples} samples, 99 % bound {figure(one.bound)}, "
-        f"floor {figure(one.floor)}; usual {figure(one.usual)} on {one.nodes} nodes"
+        f"{one.metric}{part}: {one.loss:.1%} slower than usual; {quantity} {figure(one.median)}{unit} of {one.samples} "
+        f"samples, 99 % bound {figure(one.bound)}, floor {figure(one.floor)}, usual {figure(one.usual)} "
+        f"({basis(one)}), {one.at}{doubt}"
+    )
+
+
+def slowing_line(one: doc.ReportSlowing) -> str:
+    """Return a metric that becomes slower in one sentence."""
+    part = f" of {one.part}" if one.part else ""
+    return f"{one.metric}{part} loses {one.a_day:.2%} a day: {one.loss:.1%} in {figure(one.days)} days, {one.results} results"
+
+
+def job_line(one: doc.ReportFailedJob) -> str:
+    """Return a canary job that did not pass in one sentence."""
+    return f"canary job {one.job} {one.state.replace('_', ' ')}{f': {one.why}' if one.why else ''}"
+
+
+def measured_line(one: doc.ReportMeasured) -> str:
+    """Return how the canary results of a class were judged in one sentence."""
+    parts = [f"{one.floors} by floors", f"{one.by_class} by statistics of the class"]
+    if one.not_judged:
+        parts.append(f"{one.not_judged} not judged: too few runs or devices, or another clock")
+    label = "simulated " if one.simulated else ""
+    return (
+        f"{one.class_} on {label}{one.platform}: {one.nodes} nodes with results of 30 days, {one.slow} slow; "
+        f"judged {', '.join(parts)}"
     )
 
 
@@ -189,7 +263,11 @@ def trend_line(one: doc.ReportTrend) -> str:
 
 def lemon_line(one: doc.ReportLemon) -> str:
     """Return the score of a repeat offender in one sentence."""
-    parts = ", ".join(f"{number} {name}" for name, number in one.parts.items() if number)
+    parts = ", ".join(
+        f"{number} {name if number > 1 else name.removesuffix('s')}"
+        for name, number in one.parts.items()
+        if number
+    )
     return f"repeat offender with score {figure(one.score)}: {parts}"
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from goldnode.commands.fleet_report_page import evidence, lemon_line, slow_line, totals_of, trend_line, words
+from goldnode.commands.fleet_report_page import (
+    by_node,
+    evidence,
+    lemon_line,
+    measured_line,
+    slow_line,
+    slowing_line,
+    totals_of,
+    trend_line,
+    words,
+)
 from goldnode.commands.output import table
 from goldnode.documents import fleet_report as doc
 
@@ -171,8 +181,30 @@ def _not_known(found: doc.FleetReportDocument) -> _TextSection:
 
 def _single(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
     """Yield the sections with one line for each node."""
+    if found.failed_jobs:
+        yield _limited(
+            "Canary jobs that did not pass",
+            ("job", "state", "nodes", "", "reason"),
+            [
+                (one.job, words(one.state), str(one.nodes.count), _nodes(one.nodes), one.why or "-")
+                for one in found.failed_jobs
+            ],
+        )
     if found.slow:
-        yield _limited("Slow nodes", ("node", "metric"), [(one.node, slow_line(one)) for one in found.slow])
+        rows = [
+            (one.worst.node, slow_line(one.worst) + (f"; also {one.also}" if one.also else ""))
+            for one in by_node(found.slow)
+        ]
+        yield _limited("Slow nodes", ("node", "metric"), rows)
+    if found.slowing:
+        rows = [
+            (one.worst.node, slowing_line(one.worst) + (f"; also {one.also}" if one.also else ""))
+            for one in by_node(found.slowing)
+        ]
+        yield _limited("Nodes that become slower", ("node", "metric"), rows)
+    if found.measured:
+        lines = [(measured_line(one),) for one in found.measured]
+        yield _TextSection("Canary results", ("class",), lines)
     if found.trends:
         yield _limited(
             "Counters that grow", ("node", "counter"), [(one.node, trend_line(one)) for one in found.trends]

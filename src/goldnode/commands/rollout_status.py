@@ -97,6 +97,7 @@ def explain(node: str, rollout: str | None, where: str | None, form: str) -> Non
 
     With its holds, its last reports, and its last lines of the log.
     """
+    from goldnode.fleet.return_tests import of_class
     from goldnode.fleet.rollout.explain import explain as explained
     from goldnode.fleet.store import rollout_view
     from goldnode.fleet.store.errors import StoreError
@@ -111,7 +112,7 @@ def explain(node: str, rollout: str | None, where: str | None, form: str) -> Non
                     remedy="name a node of this class, or the rollout of its class with --rollout",
                 )
             lines = rollout_view.lines(connection, reader.name, limit=10, node=node)
-    found = explained(facts, node, time.time())
+    found = explained(facts, node, time.time(), of_class(facts.settings.class_, "rollout").outstanding)
     one = facts.state.nodes[node]
     content = {
         "node": asdict(one),

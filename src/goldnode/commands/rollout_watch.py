@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -35,16 +37,40 @@ _WIDE = 90  # columns of a terminal in which each state has a column
 
 
 def watch(read: Callable[[], RolloutStatusDocument], every: float, console: Console | None = None) -> None:
-    """Show the state again and again, until interrupted. A store that is away is reported with the last state."""
+    """Show the state again and again, until interrupted. A store that is away is reported with the last state.
+
+    Raises KeyboardInterrupt at the end.
+    """
     found, problem = read(), None
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
+    with _interrupt() as interrupted, Live(console=console, screen=True, auto_refresh=False) as live:
+        while not interrupted.is_set():
             live.update(rendered(found, problem, live.console.width), refresh=True)
-            time.sleep(every)
+            if interrupted.wait(every):
+                break
             try:
                 found, problem = read(), None
             except GoldnodeError as error:
                 problem = str(error)
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupt() -> Iterator[threading.Event]:
+    """Set an event at the first Ctrl-C: Python drops an exception that is raised in a finalizer or a callback of
+    the database driver. A second Ctrl-C raises KeyboardInterrupt, for a store that does not answer.
+    """
+    interrupted = threading.Event()
+
+    def handler(*_: object) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def rendered(found: RolloutStatusDocument, problem: str | None = None, width: int = _WIDE) -> RenderableType:

@@ -19,15 +19,19 @@ from goldnode.core.site import Site
 from goldnode.disks.definition import DefinitionFile
 from goldnode.documents.cache_key import CacheKeyDocument
 from goldnode.documents.canary import CanaryDocument
+from goldnode.documents.canary_cohort import CanaryCohortDocument
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.channel import ChannelDocument
 from goldnode.documents.class_document import ClassDocument
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.documents.dual import DualDocument, DualRecordDocument
 from goldnode.documents.error import ErrorDocument
+from goldnode.documents.event import EventDocument
+from goldnode.documents.fleet_hardware import FleetHardwareDocument
 from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
 from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
+from goldnode.documents.node_report import NodeReportDocument
 from goldnode.documents.plan import PlanDocument
 from goldnode.documents.rollout import RolloutDocument
 from goldnode.documents.rollout_status import RolloutEventDocument, RolloutStatusDocument
@@ -47,6 +51,7 @@ WRITTEN: Mapping[str, type[BaseModel]] = {
 }
 EXCHANGED: Mapping[str, type[BaseModel]] = {
     "canary": CanaryDocument,
+    "canary-cohort": CanaryCohortDocument,
     "cache-key": CacheKeyDocument,
     "capture": CaptureDocument,
     "channel": ChannelDocument,
@@ -55,10 +60,13 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "dual": DualDocument,
     "dual-record": DualRecordDocument,
     "error": ErrorDocument,
+    "event": EventDocument,
     "fleet-diff": FleetDiffDocument,
+    "fleet-hardware": FleetHardwareDocument,
     "fleet-report": FleetReportDocument,
     "floors": FloorsDocument,
     "gate": GateDocument,
+    "node-report": NodeReportDocument,
     "plan": PlanDocument,
     "rollout": RolloutDocument,
     "rollout-event": RolloutEventDocument,

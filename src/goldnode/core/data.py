@@ -16,7 +16,11 @@ OWN_LOCKS = "goldnode-locks"
 
 _PLUGINS = {"ANSIBLE_LIBRARY": "modules", "ANSIBLE_ACTION_PLUGINS": "action"}
 # goldnode works without them, and these variables would hide the directories in a user's ansible.cfg.
-_OPTIONAL = {"ANSIBLE_CALLBACK_PLUGINS": "callback", "ANSIBLE_VARS_PLUGINS": "vars"}
+_OPTIONAL = {
+    "ANSIBLE_CALLBACK_PLUGINS": "callback",
+    "ANSIBLE_INVENTORY_PLUGINS": "inventory",
+    "ANSIBLE_VARS_PLUGINS": "vars",
+}
 
 
 def installed() -> bool:

@@ -23,10 +23,10 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replace the content of a file atomically and create its directory.
 
-    Readers see either the old content or the new.
+    Readers see either the old content or the new. The file has `mode` from its first moment.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A unique temporary name: a fixed one would mix the output of concurrent writers.
@@ -36,7 +36,7 @@ def replace_file(path: Path, data: bytes) -> None:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
-            os.fchmod(out.fileno(), 0o644)
+            os.fchmod(out.fileno(), mode)
             new.replace(path)
         except BaseException:
             new.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from goldnode.core import yamlsource
+from goldnode.core import event_kinds, yamlsource
 from goldnode.core.data import lock_places
 from goldnode.core.deny_list import DenyListPlace
 from goldnode.core.errors import SiteError, nearest
@@ -30,6 +30,7 @@ NodeCommand = Annotated[tuple[str, ...], Field(min_length=1)]
 
 FLEET_STORE = ".goldnode/fleet.db"  # where neither the environment nor the site file names a store
 FLEET_DATA = ".goldnode/fleet-data"  # likewise for the captures of the fleet
+EVENTS = ".goldnode/events.db"  # likewise for the events that wait for hooks
 
 SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
 
@@ -292,6 +293,133 @@ class SiteFleet(BaseModel):
         return command
 
 
+_HookFile = Annotated[str, StringConstraints(min_length=1)]
+_HOOK_URL = r"^https?://[^\s@]+$"
+
+
+class SiteHookCommand(BaseModel):
+    """A command on the controller that gets each event as JSON on its standard input."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: tuple[str, ...] = Field(
+        min_length=1, description="The command as a list of words, run without a shell. Status 0: delivered."
+    )
+    timeout: float = Field(default=30, gt=0, le=600, description="Seconds for one event.")
+
+
+class SiteHookWebhook(BaseModel):
+    """An address that gets each event by POST, signed as Standard Webhooks specifies it (HMAC-SHA256)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(pattern=_HOOK_URL, description="Address: http or https, without a password.")
+    secret: _HookFile = Field(
+        description=(
+            "File with the secret, `whsec_` and base64; relative to the site file. Further lines are further "
+            "secrets, each with a signature of its own, while secrets are rotated."
+        )
+    )
+    ca: _HookFile | None = Field(
+        default=None,
+        description="Certificates of its authority, PEM; relative to the site file. null: those of this machine.",
+    )
+    timeout: float = Field(default=10, gt=0, le=600, description="Seconds for one request.")
+
+    @field_validator("secret")
+    @classmethod
+    def _is_a_file(cls, name: str) -> str:
+        if name.startswith("whsec_"):
+            raise ValueError("this is a secret, expected the name of a file with it | write it into a file")
+        return name
+
+
+class SiteHookAlertmanager(BaseModel):
+    """An Alertmanager: events that raise or resolve an alert are posted to its API, version 2."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(pattern=_HOOK_URL, description="Its address, without `/api/v2`.")
+    token: _HookFile | None = Field(
+        default=None, description="File with a bearer token; relative to the site file. null: none is sent."
+    )
+    ca: _HookFile | None = Field(
+        default=None,
+        description="Certificates of its authority, PEM; relative to the site file. null: those of this machine.",
+    )
+    labels: dict[Annotated[str, StringConstraints(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str] = Field(
+        default_factory=dict, description="Further labels of every alert, for routes."
+    )
+    timeout: float = Field(default=10, gt=0, le=600, description="Seconds for one request.")
+
+
+class SiteHook(BaseModel):
+    """One receiver of events: a command, a webhook or an Alertmanager."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: SiteHookCommand | None = Field(default=None, description="A command on the controller.")
+    webhook: SiteHookWebhook | None = Field(default=None, description="An address that gets signed events.")
+    alertmanager: SiteHookAlertmanager | None = Field(default=None, description="An Alertmanager.")
+    kinds: tuple[str, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Kinds of events, as names or patterns such as rollout.*; docs/how-to/events.md lists them.",
+    )
+    severity: Literal["info", "warning", "critical"] = Field(
+        default="info",
+        description="Least severity. An Alertmanager also gets the events that resolve an alert.",
+    )
+
+    @field_validator("kinds")
+    @classmethod
+    def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = event_kinds.unknown(kinds)
+        if wrong is not None:
+            raise ValueError(f'no kind of event matches "{wrong}" | {nearest(wrong, event_kinds.KINDS)}')
+        return kinds
+
+    @model_validator(mode="after")
+    def _one_receiver(self) -> SiteHook:
+        found = [name for name in ("command", "webhook", "alertmanager") if getattr(self, name) is not None]
+        if len(found) != 1:
+            have = " and ".join(found) or "no receiver"
+            raise ValueError(f"the hook has {have} | give it one of command, webhook and alertmanager")
+        return self
+
+
+class SiteEvents(BaseModel):
+    """Hooks that get the events of the fleet, and where those wait for delivery."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    outbox: str | None = Field(
+        default=None,
+        description=(
+            "File with events and what each hook has; relative to the site file. null: `.goldnode/events.db` in the "
+            "current directory."
+        ),
+    )
+    channels: tuple[str, ...] = Field(
+        default=(),
+        description=(
+            "Directories whose channels give events: stores of images or disks, and channels that nodes follow; "
+            "relative to the site file."
+        ),
+    )
+    silent_after: float | None = Field(
+        default=None,
+        gt=0,
+        description=(
+            "Hours without a report after which a node is silent: its state is unknown then. null: silence is no "
+            "event, as where reports are fetched now and then."
+        ),
+    )
+    hooks: dict[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")], SiteHook] = Field(
+        default_factory=dict, description="Hooks by name. A hook starts with the events after it was added."
+    )
+
+
 class SiteException(BaseModel):
     """A compatibility finding that this site accepts for a class or a stack, until a day."""
 
@@ -417,6 +545,9 @@ class Site(BaseModel):
     fleet: SiteFleet = Field(
         default_factory=SiteFleet, description="The store of rollouts, its keys, and its deny list."
     )
+    events: SiteEvents = Field(
+        default_factory=SiteEvents, description="Hooks for events of nodes, gates, rollouts and channels."
+    )
     exceptions: tuple[SiteException, ...] = Field(
         default=(),
         description="Compatibility findings that the site accepts: an end of life, a security floor, a known bad row.",
@@ -450,6 +581,10 @@ class Site(BaseModel):
         if named:
             return Path(named).expanduser()
         return self.resolve(self.fleet.data) if self.fleet.data else None
+
+    def events_outbox(self) -> Path:
+        """Return the file of events: `events.outbox`, else one in the current directory."""
+        return self.resolve(self.events.outbox) if self.events.outbox else Path(EVENTS)
 
     def deny_list(self, store: str | None = None) -> DenyListPlace | None:
         """Return where the deny list is. None: the store is a server, and `fleet.deny_list` names no file."""

@@ -508,6 +508,9 @@ class CaptureDocument(Part):
     source: Literal["live", "root", "nvidia-smi-xml", "nvidia-smi-text"]
     simulated: bool
     recorded: str | None = Field(None, description="local time that nvidia-smi printed")
+    anonymous: bool | None = Field(
+        None, description="names were replaced (`goldnode-node capture --anonymous`)"
+    )
     gpu_count: int | None = None
     identity: CapturedIdentity | MissingValue | None = None
     os: CapturedOperatingSystem | MissingValue | None = None

@@ -117,14 +117,66 @@ class ReportSlow(Part):
 
     node: str
     class_: str = Field(alias="class")
-    metric: str
-    part: str | None
+    source: Literal["canary", "captures"] = Field(
+        description="canary: the newest result of the canary suite. captures: the last captures of seven days"
+    )
+    basis: Literal["floors", "class"] = Field(
+        description="floors: a baseline of `goldnode floors learn`. class: robust statistics of the nodes in the same "
+        "circumstances, where no baseline fits"
+    )
+    metric: str = Field(description="name of the metric; with the quantile if it is not the median")
+    part: str | None = Field(description="the device, or another part of the node; null: the node as a whole")
+    unit: str
     samples: int
-    median: float
-    bound: float = Field(description="one-sided 99 % bound of the median, in the node's favour")
+    median: float = Field(description="median of the samples, or the quantile that the metric names")
+    bound: float = Field(description="one-sided 99 % bound of it, in the node's favour")
     floor: float
     usual: float = Field(description="median of the nodes")
-    nodes: int = Field(description="nodes that were compared")
+    loss: float = Field(description="share of the usual speed that is lost")
+    nodes: int = Field(description="nodes of the baseline, or those that were compared")
+    baseline: str | None = Field(description="day of the baseline; null: none")
+    at: Moment = Field(description="time of the newest value")
+    verified: bool = Field(description="false: the canary job was never seen on such hardware")
+
+
+class ReportMeasured(Part):
+    """Nodes of a class and platform with canary results of 30 days, and how they were judged."""
+
+    class_: str = Field(alias="class")
+    platform: str
+    simulated: bool
+    nodes: int
+    floors: int = Field(description="nodes with a metric that a baseline judges")
+    by_class: int = Field(description="nodes with a metric that robust statistics of the class judge")
+    not_judged: int = Field(
+        description="nodes without a metric that can be judged: too few runs, or too few devices of the class"
+    )
+    slow: int
+
+
+class ReportFailedJob(Part):
+    """A job of the canary suite that did not pass, with all nodes on which it did not."""
+
+    class_: str = Field(alias="class")
+    job: str
+    state: Literal["failed", "could_not_check"]
+    why: str
+    nodes: ReportNodes
+
+
+class ReportSlowing(Part):
+    """A device whose canary results become slower."""
+
+    node: str
+    class_: str = Field(alias="class")
+    metric: str
+    part: str | None
+    results: int
+    days: float
+    a_day: float = Field(
+        description="share of the speed that is lost in a day: Theil-Sen slope of the logarithm"
+    )
+    loss: float = Field(description="share that is lost over these days")
 
 
 class ReportTrend(Part):
@@ -140,12 +192,14 @@ class ReportTrend(Part):
 
 
 class ReportLemon(Part):
-    """A node with repeated faults. The parts are counts of 30 days."""
+    """A node with two or more faults in 30 days. The parts are counts of these days."""
 
     node: str
     class_: str = Field(alias="class")
     state: ReportNodeState
-    score: float
+    score: float = Field(
+        description="sum over its faults: 1 when one begins, half as much after each seven days"
+    )
     parts: dict[Literal["faults", "drains", "repeats", "kinds", "xids", "boots"], int]
 
 
@@ -212,6 +266,9 @@ class FleetReportDocument(Part):
     no_majority: list[ReportNoMajority]
     changed: list[ReportDifference]
     slow: list[ReportSlow]
+    measured: list[ReportMeasured]
+    failed_jobs: list[ReportFailedJob]
+    slowing: list[ReportSlowing]
     trends: list[ReportTrend]
     lemons: list[ReportLemon]
     versions: list[ReportVersion]

@@ -31,7 +31,7 @@ from goldnode.core.extras import require
 from goldnode.core.site import load_site
 from goldnode.disks import tools
 from goldnode.disks.model import VERIFIED, BuiltDisk
-from goldnode.fleet import denylist
+from goldnode.fleet import denylist, return_tests
 from goldnode.fleet import drain as draining
 from goldnode.node.slots import FAILED, SLOTS
 from goldnode.node.slotwrite import SCHEMA
@@ -638,9 +638,21 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
         )
     # If this raises, the node stays drained for an operator to inspect.
     found = restart(target, slot, image, wish.limit, say)
+    if before.ours and (held := outstanding(target, str(found["slots"][slot].get("class")))):
+        returns = draining.by_hand(str(target.variables.get("goldnode_drain")), name)
+        raise DiskError(
+            f"{target.name}: {image} runs, and the node stays drained: {held}",
+            remedy=f"then return it with {returns}",
+        )
     if note := drain.resume(name, caller, before=before.in_service).note:
         say(note)
     return found
+
+
+def outstanding(target: SshNode, class_: str) -> str:
+    """Return which tests the class wants before a node that was just booted returns; empty if none."""
+    booted = draining.DrainCaller().now()  # no result of this boot is older
+    return return_tests.of_class(class_, "rollout").outstanding(target.name, booted)
 
 
 def text(found: Mapping[str, Any], name: str) -> str:

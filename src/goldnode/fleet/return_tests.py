@@ -1,10 +1,12 @@
 """Active tests before a node returns to service: the class names canary jobs, and their results decide.
 
 Only results count that began after the node was taken out of service, and that are of its latest boot. No result is no pass.
+Every return of a node that a run has drained asks here: rollouts (push and channel), site.yml, rollback.yml, disks update.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +14,17 @@ from typing import Literal
 
 from goldnode.canary import results
 from goldnode.catalog.models import NodeClass
+from goldnode.classdoc.cache import ClassDocuments
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument
+from goldnode.fleet.drain import CommandDrainer, DrainCaller, Drainer, SchedulerDrainer
+from goldnode.fleet.drain_record import DrainRecords, FoundRecords
 
 Cause = Literal["repair", "xid", "rollout", "absence"]
 CAUSES: tuple[Cause, ...] = ("repair", "xid", "rollout", "absence")
 Results = Callable[[str], Iterable[CanaryDocument]]
+DAY = 86400.0
 
 
 def jobs_of(class_: NodeClass, cause: Cause) -> tuple[str, ...]:
@@ -30,13 +37,17 @@ def jobs_of(class_: NodeClass, cause: Cause) -> tuple[str, ...]:
 
 
 def stored(directory: Path) -> Results:
-    """Return the reader of the results of a node below a directory, as `goldnode canary run` stores them."""
+    """Return the reader of the results of a node below a directory, as `goldnode canary run` stores them.
+
+    A controller asks again and again, so a file that has not changed is read once.
+    """
+    cache = FileCache(results.load)
 
     def read(node: str) -> Iterable[CanaryDocument]:
         if not directory.is_dir():
             return
         for path in results.files([directory]):
-            found = results.load(path)
+            found = cache.get(path)
             if found.node == node:
                 yield found
 
@@ -50,26 +61,60 @@ class OutstandingTests:
     cause: Cause
     jobs: Sequence[str]
     read: Results
+    class_: str = "CLASS"
 
-    def outstanding(self, node: str, since: str) -> str:
+    def outstanding(self, node: str, since: str, boot: str | None = None) -> str:
         """Return why a node must not return yet; empty if all jobs have passed.
 
-        :param since: UTC, as in results; the time at which the node was taken out of service.
+        :param since: UTC, as in results; the time at which the node was taken out of service, or changed.
+        :param boot: the kernel's id of the node's present boot, where the caller can read it.
         """
         if not self.jobs:
             return ""
         try:
             found = [document for document in self.read(node) if document.started >= since]
-        except GoldnodeError as problem:
+        except (GoldnodeError, OSError) as problem:
             return f"the results of its tests cannot be read: {problem}"
         found.sort(key=lambda document: document.started)
         # Results of an earlier boot do not count for this one.
-        latest = [document for document in found if document.boot_id == found[-1].boot_id]
+        present = boot or (found[-1].boot_id if found else None)
+        latest = [document for document in found if document.boot_id == present]
         wrong = [text for job in self.jobs if (text := _answer(job, latest))]
         if not wrong:
             return ""
-        command = f"goldnode canary run {node} --before-return {self.cause}"
+        command = f"goldnode canary run {node} --how ssh -i INVENTORY --class {self.class_} --before-return {self.cause}"
         return f"tests before its return: {'; '.join(wrong)}. Run `{command}`"
+
+
+def no_tests(name: str, since: str) -> str:
+    """Return that no test before the return is outstanding."""
+    return ""
+
+
+def of_class(name: str, cause: Cause) -> OutstandingTests:
+    """Return the tests that a class of this site wants, by the results in .goldnode/canary. Raises GoldnodeError."""
+    jobs = ClassDocuments().return_tests(name, cause)
+    return OutstandingTests(cause, jobs, stored(results.DIRECTORY), name)
+
+
+def drained_at(
+    drainer: Drainer, node: str, records: DrainRecords | None, clock: Callable[[], float] = time.time
+) -> str | None:
+    """Return when a run took a node out of service, in UTC as in results.
+
+    None if no run holds it: its return changes nothing, so no test is asked. A command without a record cannot show
+    the time; then it is a day ago.
+    """
+    if isinstance(drainer, SchedulerDrainer):
+        held = drainer.state_of(node).held
+        return held.time if held is not None else None
+    if not isinstance(drainer, CommandDrainer):
+        return None  # without a scheduler the node was never out of service
+    found = records.read() if records is not None else FoundRecords()
+    record = found.node or found.local
+    if record is None:
+        return DrainCaller(clock=lambda: clock() - DAY).now()
+    return None if record.in_service is False else record.since
 
 
 def _answer(job: str, documents: Sequence[CanaryDocument]) -> str:

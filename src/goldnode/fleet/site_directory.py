@@ -70,6 +70,7 @@ library = {package}/ansible/modules
 action_plugins = {package}/ansible/action
 callback_plugins = {package}/ansible/callback
 vars_plugins = {package}/ansible/vars
+inventory_plugins = {package}/ansible/inventory
 roles_path = {roles}
 # A report at the end of each run, with its record in .goldnode/runs.
 callbacks_enabled = goldnode_report

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from goldnode.floors.counting import CONFIDENCE
+
 Values = NDArray[np.float64]
 
-CONFIDENCE = 0.99  # of the bounds of quantiles
 NORMAL_MAD = 1.4826  # standard deviations of a normal distribution per median absolute deviation
 _EXACT = 2500  # pairs of nodes up to which the distribution of the rank sum is computed
 _TRIALS = 4000  # simulated comparisons behind a stated power
@@ -53,14 +54,6 @@ def quantile(values: Values, share: float) -> Values:
     if share == 0.5:
         return np.asarray(np.median(values, axis=-1))
     return np.asarray(np.quantile(values, share, axis=-1, method="inverted_cdf"))
-
-
-@lru_cache(maxsize=64)
-def runs_needed(share: float, confidence: float = CONFIDENCE) -> int:
-    """Return the fewest runs that bound the quantile `share` on both sides."""
-    least = min(share, 1 - share)
-    # The smallest of n values is below the quantile with probability 1 - (1 - least) ** n.
-    return math.ceil(round(math.log(1 - confidence) / math.log(1 - least), 9))
 
 
 def robust_spread(values: Values) -> Values:

@@ -26,10 +26,10 @@ from goldnode.floors.bounds import (
     loss_p_value,
     pooled_spread,
     quantile,
-    runs_needed,
     smallest_loss_seen,
 )
-from goldnode.floors.learn import SHARES, rounded
+from goldnode.floors.counting import SHARES, runs_needed
+from goldnode.floors.learn import rounded
 from goldnode.floors.limits import ALPHA, CONTROL, MARGIN, NODES, RUNS, nodes_needed
 from goldnode.floors.results import (
     FloorsError,

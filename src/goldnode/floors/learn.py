@@ -19,8 +19,16 @@ from goldnode.floors.bounds import (
     lower_bound,
     quantile,
     robust_spread,
-    runs_needed,
     upper_bound,
+)
+from goldnode.floors.counting import (
+    CLASS_DEVICES,
+    CLASS_NODES,
+    RESULTS,
+    RUNS,
+    SHARES,
+    SIGMAS,
+    runs_needed,
 )
 from goldnode.floors.modes import modes
 from goldnode.floors.results import (
@@ -37,17 +45,11 @@ from goldnode.floors.results import (
 )
 
 MARGIN = 0.03  # loss that is accepted where a metric has no margin of its own
-RUNS = 9  # of a device, for a judgement of its median
-SIGMAS = 3.0
-CLASS_NODES, CLASS_DEVICES = 3, 8  # with fewer, the spread of a class is not known
 LEAVE = 0.2  # share of the nodes that may leave
 WIDEST = 0.6  # loss at the floor, above which a floor means nothing
-RESULTS = 5  # results of one device that give its spread between runs of the suite
 _NORMAL = 2.3263  # standard deviations at 99 %
 _ONE_MODE = 0.9  # share of the nodes on which a device is in one mode, so that its place explains it
 _SHOWN = 4  # names in a message
-# Quantile -> share of the values below it, where more is better: p99 is on the bad one.
-SHARES: Mapping[Quantile, float] = {"p50": 0.5, "p95": 0.05, "p99": 0.01}
 _Place = tuple[str, str | None]  # node and device
 
 

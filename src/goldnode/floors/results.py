@@ -15,11 +15,11 @@ import numpy as np
 from pydantic import ValidationError
 
 from goldnode.core.errors import GoldnodeError, nearest
+from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument, CanaryJob, CanaryMetric
 from goldnode.floors.bounds import Values, oriented
+from goldnode.floors.counting import CLOCK_TOLERANCE, job_problem, metric_name, metric_problem
 
-# Highest clocks that differ by more are of two settings. Our choice, not verified on hardware.
-CLOCK_TOLERANCE = 0.03
 _SHOWN = 12  # names in a message
 _LARGEST = 64 << 20  # bytes of a document that is read
 
@@ -36,7 +36,7 @@ class MetricKey:
     phase: str
 
     def __str__(self) -> str:
-        return self.name if self.phase == "warm" else f"{self.name}/{self.phase}"
+        return metric_name(self.name, self.phase)
 
 
 @dataclass(frozen=True)
@@ -135,28 +135,56 @@ def identity(document: CanaryDocument) -> ResultIdentity:
     )
 
 
-def read(paths: Sequence[Path]) -> list[CanaryDocument]:
+@dataclass(frozen=True)
+class ReadResult:
+    """A result that was read, with its place in the order. None: a document of another schema."""
+
+    document: CanaryDocument | None
+    order: tuple[str, ...] = ()
+
+
+def result_cache() -> FileCache[ReadResult]:
+    """Return a cache for a directory that is read again and again: a file that has not changed is read once."""
+    return FileCache(lambda path: _result(_read(path, named=False)))
+
+
+def _result(document: CanaryDocument | None) -> ReadResult:
+    return ReadResult(None) if document is None else ReadResult(document, _order(document))
+
+
+def _order(one: CanaryDocument) -> tuple[str, ...]:
+    return (one.node, one.started, one.boot_id, one.model_dump_json())
+
+
+def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> list[CanaryDocument]:
     """Read the results in files and directories, in the order of node and time. Raises FloorsError.
 
     In a directory, every `*.json` counts that states the schema of canary results. Equal results are read once.
     """
-    found: dict[str, CanaryDocument] = {}
+    found: dict[tuple[str, ...], CanaryDocument] = {}
     for path, named in _files(paths):
-        document = _read(path, named)
-        if document is not None:
-            found[document.model_dump_json()] = document
+        one = _cached(path, cache) if cache is not None and not named else _result(_read(path, named))
+        if one.document is not None:
+            found[one.order] = one.document
     if not found:
         raise FloorsError(
             "there are no canary results here",
             file=paths[0] if paths else None,
             remedy="name the files or directories that `goldnode canary run` wrote",
         )
-    return ordered(found.values())
+    return [found[order] for order in sorted(found)]
+
+
+def _cached(path: Path, cache: FileCache[ReadResult]) -> ReadResult:
+    try:
+        return cache.get(path)
+    except OSError:  # `_read` states why
+        return _result(_read(path, named=False))
 
 
 def ordered(documents: Iterable[CanaryDocument]) -> list[CanaryDocument]:
     """Return results in the order of node and time."""
-    return sorted(documents, key=lambda one: (one.node, one.started, one.boot_id, one.model_dump_json()))
+    return sorted(documents, key=_order)
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
@@ -211,30 +239,18 @@ def rows(documents: Iterable[CanaryDocument]) -> tuple[list[MetricRow], list[Unc
     left_out: list[UncountedRow] = []
     for document in documents:
         for job in document.jobs:
-            if job.state != "passed":
-                why = f"job {job.name} is {job.state.replace('_', ' ')}" + (f": {job.why}" if job.why else "")
+            why = job_problem(job)
+            if why is not None:
                 left_out.append(UncountedRow(document.node, None, None, why))
                 continue
             for metric in job.metrics:
                 row = MetricRow(document, job, metric)
-                problem = _problem(row)
+                problem = metric_problem(row.metric)
                 if problem is None:
                     counted.append(row)
                 else:
                     left_out.append(UncountedRow(row.node, row.device, str(row.key), problem))
     return counted, left_out
-
-
-def _problem(row: MetricRow) -> str | None:
-    """Return why a row does not count by itself; None if it does."""
-    if not row.metric.samples:
-        return "it has no samples"
-    if min(row.metric.samples) <= 0:
-        return f"a sample is {min(row.metric.samples):g}, and only positive ones can be compared"
-    throttled = row.metric.conditions.throttled
-    if throttled:
-        return f"the device was slowed from outside: {', '.join(sorted(throttled))}"
-    return None
 
 
 def check_metrics(given: Iterable[str], documents: Iterable[CanaryDocument]) -> None:

@@ -6,7 +6,7 @@ shown to be slow; a node with fewer than nine runs is not judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,9 @@ import numpy as np
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.floors import FloorsMetric, FloorsStatistic
 from goldnode.floors.baseline import FloorBaseline
-from goldnode.floors.bounds import Values, oriented, quantile, runs_needed, upper_bound
-from goldnode.floors.learn import RESULTS, RUNS, SHARES, rounded
+from goldnode.floors.bounds import Values, oriented, quantile, upper_bound
+from goldnode.floors.counting import RESULTS, RUNS, SHARES, runs_needed
+from goldnode.floors.learn import rounded
 from goldnode.floors.results import (
     MetricKey,
     MetricRow,
@@ -73,14 +74,30 @@ def judge(
                 fit.setdefault((row.node, row.device), []).append(row)
         for place in sorted(fit, key=lambda one: (one[0], one[1] or "")):
             verdicts += _verdicts(_Measured(place, fit[place], metric, baseline, question))
-        missing = [node for node in nodes if node not in {place[0] for place in fit}]
         verdicts += [
-            _Measured((node, metric.device), [], metric, baseline, question).missing(uncounted)
-            for node in missing
-            if metric.node in (None, node)
+            _Measured(place, [], metric, baseline, question).missing(uncounted)
+            for place in _missing(metric, nodes, fit, uncounted)
         ]
     verdicts += _others(nodes, baseline, question)
     return SpeedReport(tuple(verdicts), tuple(uncounted))
+
+
+def _missing(
+    metric: FloorsMetric, nodes: Iterable[str], fit: Collection[_Place], uncounted: Iterable[UncountedRow]
+) -> list[_Place]:
+    """Return the devices whose runs of a metric did not count, and the nodes without any device."""
+    wanted = [node for node in nodes if metric.node in (None, node)]
+    devices = {
+        (row.node, row.device)
+        for row in uncounted
+        if row.metric == str(key_of(metric)) and row.node in wanted and metric.device in (None, row.device)
+    }
+    found = {place for place in devices if place not in fit}
+    seen = {place[0] for place in (*found, *fit)}
+    return sorted(
+        [*found, *((node, metric.device) for node in wanted if node not in seen)],
+        key=lambda place: (place[0], place[1] or ""),
+    )
 
 
 def baseline_identity(baseline: FloorBaseline) -> ResultIdentity:
@@ -194,7 +211,13 @@ class _Measured:
     def missing(self, uncounted: Iterable[UncountedRow]) -> SpeedVerdict:
         """Return the verdict on a node without a run that counts."""
         name = str(key_of(self.metric))
-        own = [row for row in uncounted if row.node == self.place[0] and row.metric in (None, name)]
+        own = [
+            row
+            for row in uncounted
+            if row.node == self.place[0]
+            and row.metric in (None, name)
+            and (row.metric is None or self.place[1] in (None, row.device))
+        ]
         return SpeedVerdict(
             subject=self.subject,
             metric=name,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +48,29 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
         raise InventoryError(
             f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode"
         ) from problem
-    found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    found: dict[str, Any] = json.loads(done.stdout, object_hook=_unmarked) if done.returncode == 0 else {}
     if limit and not hosts_of_group("all", found, {}):
         whole = listed(inventory)  # if this succeeds, the limit is at fault
         raise no_host(inventory, limit, {*whole, *hosts_of_group("all", whole, {})} - {"_meta"})
     if done.returncode != 0:
-        reported = (
-            [line for line in done.stderr.splitlines() if "ERROR" in line]
-            or done.stderr.splitlines()[-1:]
-            or ["no reason given"]
-        )
         raise InventoryError(
-            f'Ansible cannot read inventory "{inventory}": {reported[0].strip()}',
+            f'Ansible cannot read inventory "{inventory}": {_reason(done.stderr.splitlines())}',
             remedy="correct it, or its path",
         )
     return found
+
+
+def _unmarked(value: dict[str, Any]) -> Any:
+    """Return the text of what Ansible marks as not to be evaluated: values of inventory plugins."""
+    return value["__ansible_unsafe"] if value.keys() == {"__ansible_unsafe"} else value
+
+
+# A source with the key `plugin` is read by `auto`. The other parsers that Ansible tries afterwards fail too.
+_OF_PLUGIN = "Failed to parse inventory with 'auto' plugin: "
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """Return the reason in what Ansible has printed."""
+    plugin = [line.partition(_OF_PLUGIN)[2] for line in lines if _OF_PLUGIN in line]
+    found = plugin or [line for line in lines if "ERROR" in line] or lines[-1:] or ["no reason given"]
+    return found[0].strip()

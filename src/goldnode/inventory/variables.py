@@ -25,6 +25,7 @@ SETTINGS = (
     "goldnode_reboot",
     "goldnode_reboot_batch",
     "goldnode_reboot_timeout",
+    "goldnode_report_fresh",
     "goldnode_resident",
     "goldnode_resume_command",
     "goldnode_state",

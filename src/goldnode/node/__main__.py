@@ -38,11 +38,12 @@ DAMAGED = "Run site.yml for this host, or fetch the file again."
 def ordinary() -> None:
     """Reset process settings that the caller may have changed.
 
-    With SIGCHLD ignored, the kernel reports no exit status. The caller's umask must not decide who can read
-    our files: secret files get an explicit mode.
+    With SIGCHLD ignored, the kernel reports no exit status. Blocked signals are inherited by every program we
+    start. The caller's umask must not decide who can read our files: secret files get an explicit mode.
     """
     os.umask(0o022)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def settle(archive: str) -> str:

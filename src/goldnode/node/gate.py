@@ -127,26 +127,29 @@ def drop_in() -> str:
     * When its file is gone (another mode, or the node has left goldnode), every start succeeds, even if
       systemd has not been reloaded.
     * It is plain shell, so that it also refuses when the program is broken.
-    * Its output appears in `systemctl status`.
+    * Its reason appears in `systemctl status`. journald assigns a line of output to a unit only while the
+      process that wrote it exists, and on a busy machine it looks too late. So the reason names its unit
+      (`OBJECT_SYSTEMD_UNIT`, which journald takes from root). Where `logger` cannot do that, the reason goes to
+      the output, and the shell waits before it ends.
     * It takes the age of the pass from /proc/uptime, which does not jump when the clock is set.
-    * `$$` and `%%` are systemd's escapes for `$` and `%`.
-    * It sleeps before it refuses. journald assigns a line to a start of the unit only while the process still
-      exists, and `systemctl status` shows only assigned lines.
+    * `$$` and `%%` are systemd's escapes for `$` and `%`; it makes a backslash of two.
     """
     return f"""# goldnode: the class of this node has `gate: block`
 [Unit]
 After=goldnode-sanity.service
 
 [Service]
-ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \
+ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \\
  [ -r {PASS} ] && read at limit <{PASS} && read now rest </proc/uptime \\
  && [ $$(( $${{now%%%%.*}} - at )) -le $$limit ] && exec rm -f {REFUSED}/%n; \\
  mkdir -p {REFUSED}; : >{REFUSED}/%n; \\
- if [ -e {PASS} ]; then echo "goldnode gate: the last verdict is too old; \
+ if [ -e {PASS} ]; then why="goldnode gate: the last verdict is too old; \
 see systemctl status goldnode-watch.timer"; \\
- elif [ -s {REASON} ]; then cat {REASON}; \\
- else echo "goldnode gate: no verdict since this boot; \
-see systemctl status goldnode-sanity.service"; fi >&2; sleep 1; exit 1'
+ elif [ -s {REASON} ]; then why=$$(cat {REASON}); \\
+ else why="goldnode gate: no verdict since this boot; \
+see systemctl status goldnode-sanity.service"; fi; \\
+ printf "MESSAGE=%%s\\\\nPRIORITY=4\\\\nSYSLOG_IDENTIFIER=goldnode\\\\nOBJECT_SYSTEMD_UNIT=%n\\\\n" "$$why" \\
+ | logger --journald 2>/dev/null || {{ printf "%%s\\\\n" "$$why" >&2; sleep 1; }}; exit 1'
 """
 
 
@@ -158,6 +161,7 @@ def save(host: Host, verdict: Json, text: str) -> None:
     uptime = verdict["uptime"]
     at = "-" if uptime is None else str(int(uptime))
     line = f"{at} {verdict['exit_code']} {verdict['status']} {verdict['class'] or 'unknown'}\n"
+    before = status_before(host)
     try:
         host.write(current.VERDICT, text.encode())
         host.write(current.STATUS, line.encode())
@@ -166,6 +170,35 @@ def save(host: Host, verdict: Json, text: str) -> None:
             with suppress(OSError):
                 host.remove(name)
         raise
+    if host.live and before != verdict["status"]:
+        _journal_verdict(host, verdict, before)
+
+
+def status_before(host: Host) -> Optional[str]:
+    """Return the status of the last verdict of this boot; None without one."""
+    words = (host.text(current.STATUS) or "").split()
+    return words[2] if len(words) == 4 else None
+
+
+def _journal_verdict(host: Host, verdict: Json, before: Optional[str]) -> None:
+    from . import journal  # only after a change: most checks find none
+
+    bad = [row["id"] for row in verdict["findings"] if row["outcome"] not in FINE]
+    fields = {
+        "STATUS": verdict["status"],
+        "STATUS_BEFORE": before or "none",
+        "FINDINGS": " ".join(sorted(set(bad))),
+        **_common(verdict.get("class"), verdict.get("simulated")),
+    }
+    text = f"goldnode: the node is {verdict['status']}, was {before or 'not judged in this boot'}"
+    if bad:
+        text += f": {', '.join(sorted(set(bad))[:4])}"
+    priority = journal.NOTICE if verdict["exit_code"] == 0 else journal.WARNING
+    journal.send(host, "node.verdict", text, priority, fields)
+
+
+def _common(class_name: Any, simulated: Any) -> Dict[str, object]:
+    return {"CLASS": class_name or "unknown", "SIMULATED": simulated is True}
 
 
 def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
@@ -208,7 +241,7 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         host.write(REASON, (f"goldnode gate: {sentence(found)}\n" if found else "").encode())
         if opened:
             host.write(PASS, _pass(now))
-        error = None
+        drain, error = memory.get("drained"), None
         try:
             messages += _drain_or_resume(host, document or {}, mode, found, memory, drained.lasts(host))
         except HookError as problem:
@@ -222,7 +255,46 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
             host.write(MODE, f"{mode}\n".encode())
         if opened:
             messages += _start(host)
+        _journal(host, document or {}, before, state, drain)
         return messages
+
+
+def _journal(host: Host, document: Document, before: Json, state: Json, drain: Optional[Json]) -> None:
+    """Write what this check has changed into the journal.
+
+    :param drain: the drain before it, as in MEMORY; that after it is in `state`.
+    """
+    keys = ("open", "error") if state["open"] else ("open", "error", "reasons")
+    if all(before.get(key) == state[key] for key in keys) and drain == state["told"]:
+        return
+    from . import journal
+
+    common = _common(document.get("class"), document.get("simulated"))
+    reason, after = one_line("; ".join(state["reasons"])), state["told"]
+    if state["open"] and before.get("open") is not True:
+        journal.send(
+            host,
+            "gate.opened",
+            f"goldnode: the gate is open (mode {state['mode']})",
+            journal.NOTICE,
+            {"MODE": state["mode"], **common},
+        )
+    elif not state["open"] and (before.get("open") is not False or before.get("reasons") != state["reasons"]):
+        fields = {"MODE": state["mode"], "REASON": reason, **common}
+        text = f"goldnode: the gate is closed (mode {state['mode']}): {reason}"
+        journal.send(host, "gate.closed", text, journal.WARNING, fields)
+    if after != drain:
+        now = after or drain or {}
+        fields = {"BY": now["by"], "OURS": bool(now["ours"]), **common}
+        if after:
+            text = f"goldnode: {'drained' if after['ours'] else 'found drained'} ({after['by']}): {reason}"
+            journal.send(host, "node.drained", text, journal.WARNING, {**fields, "REASON": reason})
+        else:
+            text = f"goldnode: {'resumed' if now['ours'] else 'stays drained by another party'} ({now['by']})"
+            journal.send(host, "node.resumed", text, journal.NOTICE, fields)
+    if state["error"] and state["error"] != before.get("error"):
+        text = f"goldnode: the gate could not act: {state['error']}"
+        journal.send(host, "gate.failed", text, journal.ERROR, {"REASON": state["error"], **common})
 
 
 def release(host: Host) -> List[str]:

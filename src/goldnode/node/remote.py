@@ -2,7 +2,7 @@
 standard output.
 
 The request: {operation: plan|apply|survey|report, state: present|absent|earlier, part, document, lock_timeout, to,
-claim, report}. `earlier` returns the node to a former class document, which `to` names (state/rollback.py). With
+claim, report, fresh}. `earlier` returns the node to a former class document, which `to` names (state/rollback.py). With
 `claim`, an apply is refused unless it is the token in CLAIM. With `report`, an answer also has the node's report
 (reporting.py). The answer is the result of the Ansible module goldnode_state: {changed, plan, done, verdict, gate,
 rollback, report}, or {failed: true, msg, done, refusals}. The program that answers is the file that it installs on
@@ -50,7 +50,7 @@ def answer(engine: Optional[str], archive: Optional[str]) -> int:
         elif request["operation"] == "report":
             from .reporting import report
 
-            reply = {"changed": False, "report": report(host, engine)}
+            reply = {"changed": False, "report": report(host, engine, bool(request.get("fresh")))}
             if not host.exists(PROGRAM):
                 forget_program(host)
         elif request["operation"] == "plan":

@@ -9,6 +9,7 @@ import json
 import os
 
 from .probe import CAPTURE
+from .serve.publish import GATE
 from .state.model import NodeError
 from .verdict import current
 
@@ -23,23 +24,27 @@ BIGGEST = 4 << 20  # bytes of a report that a controller takes
 
 
 def arguments(parser: Any) -> None:
-    """Add the options of `goldnode-node report`: none."""
+    """Add the options of `goldnode-node report`."""
+    parser.add_argument(
+        "--fresh", action="store_true", help="check the node now, even if the last check still holds"
+    )
 
 
 def run(host: Host, options: Any) -> int:
     """Print the report of the node, as one line of JSON."""
     if host.live and os.geteuid() != 0:
         raise NodeError("the capture can be read by root alone. Run `sudo goldnode-node report`.")
-    print(json.dumps(report(host), separators=(",", ":")))
+    print(json.dumps(report(host, fresh=options.fresh), separators=(",", ":")))
     return 0
 
 
-def report(host: Host, engine: Optional[str] = None) -> Json:
+def report(host: Host, engine: Optional[str] = None, fresh: bool = False) -> Json:
     """Return the report of the last check if its verdict holds, else of a new passive check.
 
     :param engine: digest of the program that runs.
+    :param fresh: make a new check in any case: the last one does not show what has changed since.
     """
-    return recorded(host, engine) or _fresh(host, engine)
+    return (None if fresh else recorded(host, engine)) or _fresh(host, engine)
 
 
 def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
@@ -54,7 +59,18 @@ def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
     identity = capture.get("identity") if isinstance(capture, dict) else None
     if not isinstance(identity, dict) or identity.get("boot_identity") != verdict["boot_identity"]:
         return None
-    return _document(capture, verdict, engine)
+    return {**_document(capture, verdict, engine), "gate": _gate(host)}
+
+
+def _gate(host: Host) -> Optional[Json]:
+    """Return what the gate of the last check did; None without a record of it."""
+    try:
+        state = json.loads(host.text(GATE) or "null")
+        drain = state["told"]
+        drained = bool(drain["ours"]) if drain else None  # null: not drained; false: by another party
+        return {**{key: state[key] for key in ("mode", "open", "reasons", "since")}, "drained": drained}
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _fresh(host: Host, engine: Optional[str]) -> Json:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.unit.node.captures import healthy
 
+from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.report import ReportOrigin, parse
 from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS, PartName
 from goldnode.fleet.ingest.write import writer
@@ -217,4 +218,56 @@ def numbers(
                 for row in content
             ]
             pq.write_table(pa.Table.from_pylist(stored, SCHEMAS[table]), file)
+    return directory
+
+
+def canary(
+    node: str, time: datetime, samples: Mapping[str, Mapping[str, Iterable[float]]], **more: Any
+) -> Json:
+    """Return a canary result: samples by metric and device; `more` replaces values of the document.
+
+    A metric is named NAME or NAME/cold; where its name ends in _ms, less is better.
+    """
+    metrics = [
+        {
+            "name": name.partition("/")[0],
+            "unit": "ms" if name.partition("/")[0].endswith("_ms") else "TFLOPS",
+            "better": "lower" if name.partition("/")[0].endswith("_ms") else "higher",
+            "device": device or None,
+            "phase": name.partition("/")[2] or "warm",
+            "samples": [float(f"{value:.7g}") for value in values],
+            "conditions": {
+                "sm_mhz": [1200.0, 1980.0],
+                "temperature_c": None,
+                "power_w": None,
+                "throttled": [],
+            },
+        }
+        for name, devices in samples.items()
+        for device, values in devices.items()
+    ]
+    job = {"name": "gemm", "state": "passed", "why": "", "seconds": 3.0, "verified": True, "facts": {}}
+    return {
+        "schema": "goldnode.canary/1",
+        "simulated": True,
+        "node": node,
+        "class": "h100",
+        "class_digest": "sha256:" + "1" * 64,
+        "platform": "NVIDIA H100 80GB HBM3 x 8",
+        "runner": "sha256:" + "2" * 64,
+        "image": None,
+        "started": f"{time:%Y-%m-%dT%H:%M:%SZ}",
+        "boot_id": f"{node}/1",
+        "how": "local",
+        "jobs": [job | {"metrics": metrics}],
+        **more,
+    }
+
+
+def store_results(directory: Path, found: Iterable[Json], received: datetime | None = None) -> Path:
+    """Ingest canary results, as if they had arrived when they began or at one time; return the directory."""
+    with writer(directory, received) as parts:
+        for one in found:
+            data = json.dumps(one).encode()
+            parts.add_result(results.parse(one, data, None, NOW))
     return directory

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible import constants
+from tests import documents
 from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture, verdict
 
 from goldnode.ansible.action import goldnode_state
@@ -56,6 +57,8 @@ def test_report_yml_fetches_a_capture_and_changes_nothing(tmp_path: Path) -> Non
     assert "goldnode: 1 reports fetched. Next: `goldnode fleet ingest`" in done.stdout
     assert "not reached" not in done.stdout
     assert not (tmp_path / "runs").exists(), "no record: nothing was changed"
+    (fetched,) = (tmp_path / "data/inbox").iterdir()
+    documents.valid(fetched.read_text(encoding="utf-8"))
     result = ingest(IngestRequest(tmp_path / "data"))
     assert (result.stored, result.refused) == (1, [])
     found = connect(tmp_path / "data").execute(
@@ -149,3 +152,12 @@ def test_a_report_that_cannot_be_stored_is_a_warning(
     answered(action, monkeypatch, f"{json.dumps(PLAN)}\n{json.dumps(report())}\n")
     assert action.resident({"digest": "d"}, VARS) == PLAN
     assert "the report of n1 cannot be stored" in "".join(action._display.shown)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_fresh_report_is_asked_for(
+    action: goldnode_state.ActionModule, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    commands = answered(action, monkeypatch, f"{json.dumps(report())}\n")
+    assert not action.report(VARS, fresh=fresh)["failed"]
+    assert ("--fresh" in commands[0]) == fresh

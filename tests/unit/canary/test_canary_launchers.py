@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from goldnode.canary.runner.arrivals import Arrivals
 from goldnode.canary.session import CanaryRun
 from goldnode.canary.slurm import SlurmJob
 from goldnode.cli import main
+from goldnode.commands import canary_run
 
 RECORDED = Path(__file__).parent / "recorded/h200-2.json"
 DISCOVERY = small(tier="cpu", jobs=["discovery"])
@@ -129,6 +132,7 @@ def test_a_job_is_created_read_and_removed(kubectl: Path) -> None:
     pod = job["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"kubernetes.io/hostname": "n1"}
     assert pod["terminationGracePeriodSeconds"] < 10
+    assert 0 < job["spec"]["activeDeadlineSeconds"] <= 3600
     assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert len(pack.program()) < 1 << 20, "a ConfigMap holds 1 MiB"
 
@@ -190,6 +194,26 @@ def test_a_slurm_job_gives_way_to_a_job_that_waits(
     with pytest.raises(CanaryError, match="gave no document"):
         session.run(launchers.slurm(quick, "n1"))
     cluster.reset()
+
+
+def test_a_cancellation_that_fails_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cancel() -> None:
+        raise subprocess.TimeoutExpired("scancel", 30)
+
+    monkeypatch.setattr(session, "GRACE", 0.5)
+    given = CanaryRun("n1", "slurm", ("sleep", "60"), DISCOVERY, cancel=cancel, limit=0.5)
+    with pytest.raises(CanaryError, match="ended without results"):
+        session.run(given)
+
+
+def test_names_that_slurm_does_not_expand_in_time_are_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(words: Any, **more: Any) -> Any:
+        if words[0] == "scontrol":
+            raise subprocess.TimeoutExpired(words, more["timeout"])
+        return subprocess.CompletedProcess(words, 0, "11|Resources|n[1-2]||train", "")
+
+    monkeypatch.setattr("goldnode.canary.slurm.subprocess.run", run)
+    assert SlurmJob("n1").arrived() == ""
 
 
 PENDING = [
@@ -266,10 +290,32 @@ def test_run_stores_results_and_ends_with_their_status(
     assert len(list(out.rglob("*.json"))) == 2
 
 
+STATES = [
+    ([["passed", "not_run"], ["passed"]], 0),
+    ([["passed"], ["not_run"]], 3),  # nothing was tested on the second node
+    ([[]], 3),
+    ([["passed"], None], 3),
+    ([["passed", "not_counted"]], 3),
+    ([["failed"], None], 2),
+]
+
+
+@pytest.mark.parametrize(("nodes", "status"), STATES)
+def test_exit_status_is_0_only_if_a_job_has_passed_on_each_node(
+    nodes: list[list[str] | None], status: int
+) -> None:
+    done = []
+    for states in nodes:
+        document = SimpleNamespace(jobs=[SimpleNamespace(state=state) for state in states or ()])
+        done.append(canary_run.NodeOutcome("n", None if states is None else document))  # type: ignore[arg-type]
+    assert canary_run.exit_status(done) == status
+
+
 WRONG: list[tuple[Any, ...]] = [
     (("--how", "ssh"), "needs a NODE"),
     (("n1",), "without NODE"),
     (("--how", "engine"), "needs --image"),
+    (("n1", "--how", "kubernetes", "--image", "x", "--gpus", "all"), "needs a number for --gpus"),
     (("--job", "gem"), 'Use "gemm"'),
     (("--class", "nonesuch"), "nonesuch"),
 ]

@@ -20,6 +20,7 @@ from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.fleet import disk_update as update
+from goldnode.fleet import return_tests
 from goldnode.fleet.denylist import Denial, DeniedError, DenyList, DenyListError
 from goldnode.node.slotwrite import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
@@ -465,6 +466,30 @@ def test_a_node_that_stays_drained_is_reported(
     assert (
         reported[-1] == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it."
     )
+
+
+@pytest.mark.parametrize("jobs", [[], ["gemm"]])
+def test_a_node_whose_class_wants_tests_stays_drained(
+    disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: list[str]
+) -> None:
+    here = Here(tmp_path / "here", monkeypatch)
+    words = {
+        "goldnode_drain": "command",
+        "goldnode_drain_command": ["true"],
+        "goldnode_resume_command": ["sh", "-c", f"echo resumed >>{here.log}"],
+    }
+    tests = return_tests.OutstandingTests("rollout", jobs, lambda _: [])
+    monkeypatch.setattr(return_tests, "of_class", lambda *_: tests)
+    node = replace(booting(here, FINE), variables=words)
+    wish = update.DiskUpdate(update.open_image(disk), reboot=True, limit=60)
+    if not jobs:
+        update.run(node, wish, lambda text: None)
+    else:
+        with pytest.raises(
+            DiskError, match=r"cpu-0123456789ab runs, and the node stays drained: .*gemm has not run"
+        ):
+            update.run(node, wish, lambda text: None)
+    assert ("resumed" in here.log.read_text().splitlines()) is (not jobs)
 
 
 def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(

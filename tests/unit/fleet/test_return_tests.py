@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.fleet.rollout.documents import settings
+from tests.unit.fleet.rollout.schedules import Fleet, approve_all
 
 from goldnode.canary import results
 from goldnode.catalog.models import NodeClass
 from goldnode.documents.canary import CanaryDocument
-from goldnode.fleet.drain import DrainCaller, DrainOutcome, DrainSettings, DrainState, SchedulerDrainer
-from goldnode.fleet.drain_record import DrainRecords
-from goldnode.fleet.identity import rollout_actor
-from goldnode.fleet.return_tests import CAUSES, OutstandingTests, jobs_of, stored
+from goldnode.fleet.drain import (
+    CommandDrainer,
+    DrainCaller,
+    DrainOutcome,
+    DrainSettings,
+    DrainState,
+    NoDrainer,
+    SchedulerDrainer,
+)
+from goldnode.fleet.drain_record import DrainRecord, DrainRecords
+from goldnode.fleet.identity import rollout_actor, rollout_run
+from goldnode.fleet.return_tests import CAUSES, DAY, OutstandingTests, drained_at, jobs_of, stored
 from goldnode.fleet.rollout.drains import RolloutDrains
-from goldnode.fleet.rollout.model import Prior
-from goldnode.node.drained import reason
+from goldnode.fleet.rollout.explain import explain
+from goldnode.fleet.rollout.floors import seconds_of
+from goldnode.fleet.rollout.model import HoldKind, Prior, StepPhase
+from goldnode.fleet.rollout.view import RolloutFacts
+from goldnode.node.drained import mark, reason
 
 RECORDED = CanaryDocument.model_validate_json(
     (Path(__file__).parents[1] / "canary/recorded/h200-2.json").read_text()
@@ -59,7 +72,10 @@ def test_results_since_the_drain_and_of_the_latest_boot_decide(
 ) -> None:
     found = OutstandingTests("repair", ["gemm"], lambda _: documents).outstanding("n1", SINCE)
     assert (wanted in found) if wanted else found == ""
-    assert not wanted or "goldnode canary run n1 --before-return repair" in found
+    assert (
+        not wanted
+        or "goldnode canary run n1 --how ssh -i INVENTORY --class CLASS --before-return repair" in found
+    )
 
 
 def test_without_jobs_nothing_is_asked() -> None:
@@ -111,6 +127,9 @@ class Recorded(SchedulerDrainer):
             return DrainState(True, "IDLE", "")
         return DrainState(False, "DRAINED", reason(actor.run, actor.controller, SINCE, "rollout r1"))
 
+    def marked(self) -> dict[str, str]:
+        return {}
+
     def resume(
         self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
     ) -> DrainOutcome:
@@ -118,16 +137,108 @@ class Recorded(SchedulerDrainer):
         return DrainOutcome(changed=True, in_service=True)
 
 
-def test_a_rollout_holds_a_node_until_its_tests_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler, documents = Recorded(), [document(BEFORE, gemm="passed")]
+def holding(
+    monkeypatch: pytest.MonkeyPatch, documents: Sequence[CanaryDocument]
+) -> tuple[Recorded, RolloutDrains]:
+    scheduler = Recorded()
     monkeypatch.setattr(DrainSettings, "drainer", lambda _: scheduler)
-    asked: Sequence[CanaryDocument] = documents
-    tests = OutstandingTests("rollout", ["gemm"], lambda _: asked)
-    drains = RolloutDrains("r1", {"n1": DrainSettings("slurm", "n1")}, tests=tests.outstanding)
-    prior = Prior(True, "sha256:0", "")
-    held = drains.resume("n1", prior)
-    assert (held.in_service, scheduler.resumed) == (False, [])
-    assert "gemm has not run since" in held.reason
+    tests = OutstandingTests("rollout", ["gemm"], lambda _: documents)
+    return scheduler, RolloutDrains("r1", {"n1": DrainSettings("slurm", "n1")}, tests=tests.outstanding)
+
+
+PRIOR = Prior(True, "sha256:0", "")
+
+
+def test_a_rollout_holds_a_node_until_its_tests_have_passed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    documents = [document(BEFORE, gemm="passed")]
+    scheduler, drains = holding(monkeypatch, documents)
+    for _ in range(2):
+        held = drains.resume("n1", PRIOR, 0.0)
+        assert (held.in_service, scheduler.resumed) == (False, [])
+    assert caplog.text.count("gemm has not run since") == 1, "the reason is logged once"
+    found = mark(held.reason)
+    assert found is not None, "the node is not taken for one that a person has drained"
+    assert found.run == rollout_run("r1")
     documents.append(document(AFTER, gemm="passed"))
-    assert drains.resume("n1", prior).in_service
+    assert drains.resume("n1", PRIOR, 0.0).in_service
     assert scheduler.resumed == ["n1"]
+
+
+def test_results_from_before_the_change_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, drains = holding(monkeypatch, [document(AFTER, gemm="passed")])
+    assert not drains.resume("n1", PRIOR, seconds_of(AFTER) + 1).in_service
+    assert drains.resume("n1", PRIOR, seconds_of(AFTER)).in_service
+    assert scheduler.resumed == ["n1"]
+
+
+def test_a_node_that_was_only_drained_returns_without_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, drains = holding(monkeypatch, [])
+    assert drains.resume("n1", PRIOR, None).in_service
+    assert scheduler.resumed == ["n1"]
+
+
+def test_results_of_another_boot_than_the_present_one_do_not_count() -> None:
+    tests = OutstandingTests("rollout", ["gemm"], lambda _: [document(AFTER, "b1", gemm="passed")])
+    assert tests.outstanding("n1", SINCE, "b1") == ""
+    assert "gemm has not run since" in tests.outstanding("n1", SINCE, "b2")
+
+
+OWN = reason("0011-223344", "c", SINCE, "kernel")
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted"),
+    [
+        (DrainState(False, "DRAINED", OWN), SINCE),
+        (DrainState(True, "IDLE", ""), None),
+        (DrainState(False, "DRAINED", "fan broken"), None),
+    ],
+)
+def test_tests_are_asked_of_a_node_that_a_run_holds(
+    monkeypatch: pytest.MonkeyPatch, state: DrainState, wanted: str | None
+) -> None:
+    monkeypatch.setattr(Recorded, "state_of", lambda *_: state)
+    assert drained_at(Recorded(), "n1", None) == wanted
+
+
+RECORD = DrainRecord("command", "n1", "0011-223344", "c", AFTER, OWN, True)
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        (RECORD, AFTER),
+        (replace(RECORD, in_service=None), AFTER),
+        (replace(RECORD, in_service=False), None),
+        (None, SINCE),
+    ],
+)
+def test_a_command_shows_its_drain_by_the_record(record: DrainRecord | None, wanted: str | None) -> None:
+    text = "" if record is None else f"there\n{record.text()}"
+    records = DrainRecords(lambda _: text)
+    drainer = CommandDrainer(["drain"], ["resume"])
+    assert drained_at(drainer, "n1", records, lambda: seconds_of(SINCE) + DAY) == wanted
+    assert drained_at(NoDrainer(), "n1", records) is None
+
+
+def test_a_node_that_waits_for_its_tests_stays_in_its_step(tmp_path: Path) -> None:
+    """The observation of a held node neither ends the step nor counts as a person's drain."""
+    fleet = Fleet(settings(tmp_path))
+    approve_all(fleet)
+    fleet.settle()
+    for _ in range(4):
+        fleet.advance(60)
+        for name, step in list(fleet.state.active.items()):
+            if step.phase is StepPhase.RETURNING:
+                fleet.scheduler(name, False)
+            else:
+                fleet.work(name)
+        fleet.settle()
+    assert {step.phase for step in fleet.state.active.values()} == {StepPhase.RETURNING}
+    name = next(iter(fleet.state.active))
+    assert HoldKind.PERSON not in {hold.kind for hold in fleet.state.ledger.by_node[name].values()}
+    facts = RolloutFacts(fleet.settings, fleet.state, fleet.observations, "a")
+    shown = explain(facts, name, fleet.now, lambda node, since: f"tests before its return of {node}")
+    assert f"tests before its return of {name}" in [one.text for one in shown.reasons]

@@ -103,6 +103,7 @@ def test_every_variable_that_is_used_is_known() -> None:
             re.findall(r"(?<![\w$/])((?:goldnode|sanity)_[a-z_]+)\b", path.read_text(encoding="utf-8"))
         )
     plugins = {"goldnode_class", "goldnode_report", "goldnode_rollout", "goldnode_state", "goldnode_drain"}
+    plugins |= {"goldnode_slurm", "goldnode_kubernetes"}
     assert (told | used) - set(SETTINGS) - set(OWN) - plugins <= {
         "goldnode_modules",
         "goldnode_drian",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from goldnode.floors import bounds
+from goldnode.floors import bounds, counting
 from goldnode.floors.bounds import ComparisonSize, Values
 from goldnode.floors.limits import nodes_needed
 
@@ -43,7 +43,7 @@ def test_bound_is_the_order_statistic_that_the_binomial_distribution_gives(
 
 def test_runs_needed_are_the_fewest_with_both_bounds() -> None:
     for share in (0.5, 0.05, 0.01, 0.2):
-        needed = bounds.runs_needed(share)
+        needed = counting.runs_needed(share)
         for runs, enough in ((needed - 1, False), (needed, True)):
             found = [
                 bound(np.arange(float(runs)), share) for bound in (bounds.upper_bound, bounds.lower_bound)

@@ -23,8 +23,9 @@ from tests.unit.floors.populations import (
 from goldnode.documents.canary import CanaryDocument
 from goldnode.floors import bounds
 from goldnode.floors.baseline import FloorBaseline
+from goldnode.floors.counting import RUNS
 from goldnode.floors.dead_board import dead_board_floors
-from goldnode.floors.learn import RUNS, LearnSettings, floor_of, learn
+from goldnode.floors.learn import LearnSettings, floor_of, learn
 from goldnode.floors.results import FloorsError
 from goldnode.floors.slow import SlowQuestion, judge
 from goldnode.floors.verdicts import SpeedAnswer, SpeedReport
@@ -210,6 +211,18 @@ def test_one_slow_device_fails_a_node_and_a_missing_metric_is_inconclusive() -> 
     assert judged(result(1.0, given=renamed)).answer is SpeedAnswer.INCONCLUSIVE
     with pytest.raises(FloorsError, match='no result of node "gpu901"'):
         judged(result(1.0), question=SlowQuestion(nodes=("gpu901",)))
+
+
+def test_device_whose_runs_do_not_count_is_inconclusive_though_the_others_of_its_node_pass() -> None:
+    conditions = {"throttled": ["hw_slowdown"]}
+    slowed = replace(USUAL, conditions=conditions, metric={"device": "0000:8a:00.0"})
+    found = judged(result(1.0), result(0.5, given=slowed))
+    assert [(one.subject, one.answer.value) for one in found.verdicts] == [
+        ("gpu900 0000:0a:00.0", "passes"),
+        ("gpu900 0000:8a:00.0", "inconclusive"),
+    ]
+    assert "slowed from outside: hw_slowdown" in found.verdicts[1].reason
+    assert found.answer is SpeedAnswer.INCONCLUSIVE
 
 
 def test_cold_and_warm_have_floors_of_their_own() -> None:

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 import yaml
 from tests.unit.node.test_metrics import CAPTURE, finding, verdict
 
-from goldnode.fleet.service import metrics as fleet_metrics
 from goldnode.node import drained, gate
 from goldnode.node.host import Host
 from goldnode.node.serve import metrics, shims
@@ -365,32 +363,3 @@ def test_the_rights_are_those_that_labels_need() -> None:
     pod = next(row for row in rows if row["kind"] == "DaemonSet")["spec"]["template"]["spec"]
     assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     yaml.safe_load((INTEGRATIONS / "kubernetes/node-problem-detector.yaml").read_text())
-
-
-# -- Prometheus
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-@pytest.mark.parametrize("name", ["goldnode", "goldnode-fleet"])
-def test_promtool_passes_the_rules(name: str) -> None:
-    for words in (("check", "rules", f"{name}.rules.yml"), ("test", "rules", f"{name}.test.yml")):
-        done = subprocess.run(
-            ["promtool", *words], cwd=INTEGRATIONS / "prometheus", capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "known"), [("goldnode", metrics.METRICS), ("goldnode-fleet", fleet_metrics.METRICS)]
-)
-def test_every_rule_has_a_test_and_asks_for_metrics_that_exist(
-    name: str, known: Mapping[str, object]
-) -> None:
-    rules = yaml.safe_load((INTEGRATIONS / f"prometheus/{name}.rules.yml").read_text())["groups"][0]["rules"]
-    tests = yaml.safe_load((INTEGRATIONS / f"prometheus/{name}.test.yml").read_text())["tests"]
-    assert {rule["alert"] for rule in rules} == {
-        row["alertname"] for test in tests for row in test["alert_rule_test"]
-    }
-    for rule in rules:
-        names = set(re.findall(r"goldnode_[a-z_]+", rule["expr"]))
-        assert names <= set(known), rule["alert"]

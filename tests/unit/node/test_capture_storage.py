@@ -143,6 +143,7 @@ proc /proc proc rw 0 0
 /dev/sdb1 /data\040two xfs ro,noatime 0 0
 server:/export /mnt/nfs nfs4 rw,hard 0 0
 tmpfs /run tmpfs rw 0 0
+tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0
 overlay /var/lib/docker/merged overlay rw 0 0
 tmpfs /scratch tmpfs rw 0 0
 torn
@@ -153,7 +154,13 @@ def test_mounts_that_hold_data(tmp_path: Path) -> None:
     make(tmp_path, {"/proc/self/mounts": MOUNTS, "/data two/x": "", "/scratch/x": ""})
     document: dict[str, Any] = {"health": {"baseline": {"storage": {"paths": {"/scratch/set": {}}}}}}
     got = storage.read(context(tmp_path, document, passive=True))["storage"]
-    assert list(got["mounts"]) == ["/", "/data two", "/mnt/nfs", "/scratch"]
+    assert list(got["mounts"]) == ["/", "/data two", "/dev/shm", "/mnt/nfs", "/scratch"]
+    assert got["mounts"]["/dev/shm"] == {
+        "device": "tmpfs",
+        "type": "tmpfs",
+        "options": "rw,nosuid,nodev",
+        "readonly": False,
+    }
     assert got["mounts"]["/data two"]["readonly"] is True
     assert got["mounts"]["/"]["size_mib"] > 0
     assert got["mounts"]["/mnt/nfs"]["free_mib"]["fault"] == "unread", (

@@ -538,8 +538,13 @@ def test_nothing_that_runs_is_ever_stopped(node: Node) -> None:
 FILE = f"/etc/systemd/system/docker.service.d/{gate.DROP_IN}"
 
 
-def condition(node: Node, unit: str = "docker.service") -> subprocess.CompletedProcess[str]:
-    """Run the shell of the drop-in as systemd would: with its own escapes resolved and the unit's name filled in."""
+def condition(
+    node: Node, unit: str = "docker.service", logger: str = "false"
+) -> subprocess.CompletedProcess[str]:
+    """Run the shell of the drop-in as systemd would: with its own escapes resolved and the unit's name filled in.
+
+    :param logger: what runs in the place of `logger --journald`, which fails where util-linux has no journald.
+    """
     line = gate.drop_in().split("ExecCondition=")[1].strip().replace("\\\n", " ")
     assert line.startswith("/bin/sh -c '")
     assert line.endswith("'")
@@ -549,8 +554,9 @@ def condition(node: Node, unit: str = "docker.service") -> subprocess.CompletedP
         .replace("$$", "$")
         .replace("%n", unit)
         .replace("%%", "%")
+        .replace("\\\\", "\\")
     )
-    script = script.replace("sleep 1", ":")
+    script = script.replace("sleep 1", ":").replace("logger --journald", logger)
     for name in ("/run/goldnode", "/proc/uptime", "/etc/systemd"):
         script = script.replace(name, f"{node.root}{name}")
     return subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
@@ -567,6 +573,14 @@ def test_the_condition_of_a_runtime(node: Node) -> None:
     refused = condition(node)
     assert (refused.returncode, stored.exists()) == (1, True)
     assert refused.stderr == "goldnode gate: stack.lock: 4 differ (want as locked)\n"
+    journal = condition(node, logger="cat")
+    assert (journal.returncode, journal.stderr) == (1, "")
+    assert journal.stdout.splitlines() == [
+        "MESSAGE=goldnode gate: stack.lock: 4 differ (want as locked)",
+        "PRIORITY=4",
+        "SYSLOG_IDENTIFIER=goldnode",
+        "OBJECT_SYSTEMD_UNIT=docker.service",
+    ]
     node.act("block", GOOD)
     assert condition(node).returncode == 0
     node.write(f"{gate.REFUSED}/docker.service", b"")

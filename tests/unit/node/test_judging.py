@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.node.captures import healthy
 
+from goldnode.documents.node_report import NodeReportGate
 from goldnode.node import boot, gate, judging, program, remote, reporting, resident
 from goldnode.node.host import Host
 from goldnode.node.probe import CAPTURE
@@ -16,8 +17,8 @@ from goldnode.node.serve import publish
 from goldnode.node.state import reapply
 from goldnode.node.state.domains.program import CLASS
 from goldnode.node.state.names import digest
+from goldnode.node.verdict import ack, current, deltas
 from goldnode.node.verdict import check as checking
-from goldnode.node.verdict import current
 
 BOOT = "11111111-2222-3333-4444-555555555555"
 DOCUMENT = {"schema": "goldnode.class/1", "class": "h100", "digest": "sha256:c", "simulated": False}
@@ -144,6 +145,25 @@ def test_a_policy_that_changed_something_is_judged_at_once(
     assert 'driver="570"' in metrics(host)
 
 
+@pytest.mark.parametrize(("user", "driver"), [(0, "570"), (1000, "580")], ids=["root", "another user"])
+def test_an_acknowledgement_is_judged_at_once(
+    host: Host,
+    examined: list[checking.Checked],
+    monkeypatch: pytest.MonkeyPatch,
+    user: int,
+    driver: str,
+) -> None:
+    class Options:
+        id, subject, by, reason, format = "*", None, "ann", "board replaced", "text"
+
+    judging.judge(host, DOCUMENT, act=True)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setattr(deltas, "load", lambda *_: ({"acks": []}, None))
+    examined[:] = [checked(host, "570")]
+    assert ack.run(host, Options()) == 0
+    assert f'driver="{driver}"' in metrics(host)
+
+
 def test_without_a_verdict_of_this_boot_the_policy_leaves_the_first_check_to_its_unit(
     host: Host, examined: list[checking.Checked]
 ) -> None:
@@ -194,6 +214,15 @@ def test_an_old_check_is_no_report_and_the_node_is_checked_again(
     assert reporting.report(host)["capture"]["driver"]["loaded"] == "570"
 
 
+def test_a_fresh_report_shows_what_changed_since_the_last_check(
+    host: Host, examined: list[checking.Checked]
+) -> None:
+    judging.judge(host, DOCUMENT, act=True)
+    examined[:] = [checked(host, "570")]
+    assert reporting.report(host)["capture"]["driver"]["loaded"] == "580"
+    assert reporting.report(host, fresh=True)["capture"]["driver"]["loaded"] == "570"
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_a_resident_plan_brings_the_report_in_a_second_line(
     host: Host,
@@ -216,3 +245,27 @@ def test_a_resident_plan_brings_the_report_in_a_second_line(
     assert len(lines) == 1 + wanted
     if wanted:
         assert json.loads(lines[1])["verdict"]["status"] == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("drain", "drained"),
+    [
+        (None, None),
+        ({"by": "slurm", "ours": True, "since": "s", "ids": [], "commands": {}}, True),
+        ({"by": "slurm", "ours": False, "since": "s", "ids": [], "commands": {}}, False),
+    ],
+    ids=["in service", "drained", "drained by another party"],
+)
+def test_a_report_has_the_gate(
+    host: Host, examined: list[checking.Checked], drain: Any, drained: bool | None
+) -> None:
+    judging.judge(host, DOCUMENT, act=True)
+    found = reporting.recorded(host) or {}
+    assert found["gate"] is None, "no check has acted"
+    state = {"schema": gate.SCHEMA, "mode": "drain", "open": drain is None, "since": "2026-11-26T10:00:00Z"}
+    host.write(gate.STATE, json.dumps({**state, "reasons": ["a"], "told": drain, "error": None}).encode())
+    found = reporting.recorded(host) or {}
+    assert NodeReportGate.model_validate(found["gate"]).drained is drained
+    assert (found["gate"]["open"], found["gate"]["reasons"]) == (drain is None, ["a"])
+    host.write(gate.STATE, b'{"torn')
+    assert (reporting.recorded(host) or {})["gate"] is None

@@ -18,16 +18,17 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import identity
-from goldnode.fleet.drain import DrainCaller, DrainOutcome, choose
+from goldnode.fleet import identity, return_tests
+from goldnode.fleet.drain import DrainCaller, Drainer, DrainOutcome, choose
 from goldnode.fleet.drain_record import DrainRecords, local_file
 from goldnode.inventory import variables
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 FACT, LEFT = "goldnode_was_in_service", "goldnode_left"
 
 
 class ActionModule(ActionBase):
-    """Options: `state` (drained, left, resumed) and `reason`."""
+    """Options: `state` (drained, left, resumed), `reason`, and `after` and `since` for tests before a return."""
 
     _supports_check_mode = False
 
@@ -42,6 +43,8 @@ class ActionModule(ActionBase):
             {
                 "state": {"type": "str", "choices": ["drained", "left", "resumed"], "required": True},
                 "reason": {"type": "str", "default": "goldnode"},
+                "after": {"type": "str", "choices": return_tests.CAUSES},
+                "since": {"type": "str", "default": ""},
             }
         )
 
@@ -87,6 +90,8 @@ class ActionModule(ActionBase):
                 )
                 found = {LEFT: outcome.left if outcome.ours else ""}
             else:
+                if records is not None and arguments["after"]:
+                    self._require_tests(arguments, drain, node, records, task_vars)
                 outcome = drain.resume(node, caller, records, before)
                 found = {LEFT: ""}
         except GoldnodeError as problem:
@@ -99,6 +104,25 @@ class ActionModule(ActionBase):
             "again": outcome.again,
         }
         return {**result, "msg": outcome.note} if outcome.note else result
+
+    def _require_tests(
+        self,
+        arguments: dict[str, Any],
+        drain: Drainer,
+        node: str,
+        records: DrainRecords,
+        task_vars: dict[str, Any],
+    ) -> None:
+        """Raise GoldnodeError unless the tests that the class wants before this return have passed."""
+        document = task_vars.get("goldnode_node_class") or {}
+        tests = return_tests.of_class(str(document.get("class")), arguments["after"])
+        since = return_tests.drained_at(drain, node, records) if tests.jobs else None
+        if since is None:
+            return
+        boot = self.shell(f"cat {BOOT_ID}").strip()
+        host = str(task_vars.get("inventory_hostname"))
+        if outstanding := tests.outstanding(host, max(since, arguments["since"]), boot):
+            raise GoldnodeError(f"{host} stays out of service: {outstanding}, then run again")
 
     def shell(self, script: str) -> str:
         """Run a shell script on the node, and return its output."""

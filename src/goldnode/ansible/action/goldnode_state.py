@@ -100,6 +100,7 @@ class ActionModule(ActionBase):
                 "rollback": {"type": "bool", "default": False},
                 "to": {"type": "str", "default": ""},
                 "tolerate": {"type": "list", "elements": "str", "default": []},
+                "fresh": {"type": "bool", "default": False},
             },
             required_if=[("operation", "apply", ["part"])],
         )
@@ -108,7 +109,7 @@ class ActionModule(ActionBase):
         if arguments["operation"] == "check":
             return self.check()
         if arguments["operation"] == "report":
-            return self.report(task_vars)
+            return self.report(task_vars, fresh=arguments["fresh"])
         if arguments["operation"] == "plan":
             self.judge(task_vars)
         if arguments["rollback"]:
@@ -375,19 +376,20 @@ class ActionModule(ActionBase):
             return text
         return ""
 
-    def report(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+    def report(self, task_vars: dict[str, Any], *, fresh: bool = False) -> dict[str, Any]:
         """Fetch the report of the node: one execution by the program there, else one that takes the program along."""
+        words = ["report", *(["--fresh"] if fresh else [])]
         report = None
         if boolean(self.option(task_vars, "goldnode_resident", True)):
             answer = self._low_level_execute_command(
-                f"exec 2>/dev/null\n{guarded.script(['report'], ENGINE['sha256'])}"
+                f"exec 2>/dev/null\n{guarded.script(words, ENGINE['sha256'])}"
             )
             with contextlib.suppress(ValueError, RecursionError):
                 if answer["rc"] == 0 and len(answer["stdout"]) <= BIGGEST:
                     report = json.loads(answer["stdout"])
         if report is None:
             self._lacks_program = True
-            sent = {"operation": "report", "program": payload(content=True)}
+            sent = {"operation": "report", "fresh": fresh, "program": payload(content=True)}
             result = self._execute_module(
                 module_name=self.MODULE,
                 module_args=sent,

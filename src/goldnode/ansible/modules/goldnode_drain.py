@@ -30,6 +30,17 @@ options:
     description: Why the node is drained. The scheduler shows it behind the mark of the run, V(goldnode run ID of CONTROLLER at TIME).
     type: str
     default: goldnode
+  after:
+    description:
+      - With O(state=resumed), the cause whose tests must have passed (C(return_tests) of the class). The results are in
+        C(.goldnode/canary) of the controller. Until then the task fails, and the node stays out of service.
+      - Nothing is asked without a scheduler, and of a node that no run has drained.
+    type: str
+    choices: [repair, xid, rollout, absence]
+  since:
+    description: Time (UTC) before which no result counts, if it is later than the drain.
+    type: str
+    default: ''
 attributes:
   check_mode: {support: none, description: It is skipped in check mode.}
 author: [the goldnode authors]

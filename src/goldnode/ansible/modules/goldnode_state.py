@@ -71,6 +71,10 @@ options:
         C(GOLDNODE_FLEET_DATA) names the directory of these.
     type: bool
     default: false
+  fresh:
+    description: With O(operation=report), check the node now, even if the last check is younger than 15 minutes.
+    type: bool
+    default: false
   root:
     description:
       - Of the action plugin. A root filesystem on the machine that the module runs on, which is made what its class says in place of that machine;
@@ -275,6 +279,7 @@ def main() -> None:
             },
             "claim": {"type": "str", "default": ""},
             "report": {"type": "bool", "default": False},
+            "fresh": {"type": "bool", "default": False},
             "root": {"type": "path"},
             "sources": {"type": "str"},
             "lock_timeout": {"type": "int", "default": 120},
@@ -298,6 +303,7 @@ def main() -> None:
             "to",
             "claim",
             "report",
+            "fresh",
             "root",
             "sources",
         )

@@ -71,11 +71,12 @@ def jobs(wanted: Request, tier: str) -> List[Job]:
     for name in [*wanted.names, *wanted.arguments, *wanted.limits]:
         if name not in known:
             raise ValueError(f"there is no job {name}. Choose of: {', '.join(known)}")
+    on_request = {row["name"] for row in rows if row.get("on_request")}
     found = [_job(row, wanted, tier) for row in rows if tier in row] + own
     return [
         job._replace(limit=float(wanted.limits.get(job.name, job.limit)))
         for job in found
-        if not wanted.names or job.name in wanted.names
+        if (job.name in wanted.names if wanted.names else job.name not in on_request)
     ]
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from goldnode.fleet.ingest.report import NodeReport
+from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.node.probe import command
 
 
@@ -39,6 +40,22 @@ class FleetNames:
         found = command.anonymous(content, self.name)
         cohort = report.origin.cohort
         origin = replace(report.origin, cohort=None if cohort is None else self.name("COHORT", cohort))
+        # Reasons quote what was found, which may be a name.
+        gate = None if report.gate is None else {**report.gate, "reasons": []}
         return replace(
-            report, node=found["hostname"], capture=found["capture"], verdict=found["verdict"], origin=origin
+            report,
+            node=found["hostname"],
+            capture=found["capture"],
+            verdict=found["verdict"],
+            origin=origin,
+            gate=gate,
+        )
+
+    def result(self, result: CanaryResult) -> CanaryResult:
+        """Return a canary result without names: its node has the same digest as in reports."""
+        names = command.NAMES
+        return replace(
+            result,
+            node=self.name(names["hostname"], result.node),
+            boot_id=self.name(names["boot_id"], result.boot_id),
         )

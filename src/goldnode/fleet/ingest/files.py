@@ -5,27 +5,33 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.inbox import INBOX
-from goldnode.fleet.ingest.refused import RefusedReportError
+from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import (
     INBOX_SOURCE,
     LARGEST,
     VERDICT,
+    NodeReport,
     ReportOrigin,
     attached,
+    brief,
     load,
-    parse,
+    report_of,
     too_large,
 )
 from goldnode.fleet.ingest.tables import PartName
+from goldnode.fleet.ingest.text import clean
 from goldnode.fleet.ingest.write import writer
 
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
@@ -46,7 +52,8 @@ class IngestResult:
     """Outcome of an ingest."""
 
     stored: int = 0
-    known: int = 0  # captures that were stored before
+    results: int = 0  # canary results that were stored
+    known: int = 0  # captures and results that were stored before
     refused: list[RefusedFile] = field(default_factory=list)
     parts: list[PartName] = field(default_factory=list)
 
@@ -60,6 +67,8 @@ class IngestRequest:
     received: datetime | None = None
     class_: str | None = None
     anonymous: bool = False
+    # Called with the reports whose rows have names, before their files leave the inbox: at least once for each.
+    observe: Callable[[Sequence[NodeReport]], None] = lambda reports: None
 
 
 def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
@@ -72,19 +81,38 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     names = FleetNames(request.data) if request.anonymous else None
     origin = ReportOrigin(INBOX_SOURCE if inbox else "directory", class_=request.class_)
     result, done = IngestResult(), []
+    observed: list[NodeReport] = []
     with writer(request.data, request.received) as out:
         for file in sorted(_files(request.sources or (request.data / INBOX,), inbox)):
             try:
-                report = attached(parse(read(file), origin, now), _verdict(file), file.name)
-                added = out.add(names.report(report) if names else report)
+                data = read(file)
+                content = load(data)
+                if content.get("schema") == results.SCHEMA:
+                    found = results.parse(content, data, request.class_, now)
+                    added = out.add_result(names.result(found) if names else found)
+                    result.results += added
+                else:
+                    report = attached(report_of(content, data, origin, now), _verdict(file), file.name)
+                    added = out.add(names.report(report) if names else report)
+                    observed.append(brief(report))
+                    result.stored += added
             except RefusedReportError as problem:
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue
+            except (
+                pa.ArrowException
+            ):  # some are ValueErrors: of the files that are written, not of this report
+                raise
+            except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+                # One report of an unforeseen form must not stop the others, nor stay in the inbox for ever.
+                why = clean(f"cannot be read: {type(problem).__name__}: {problem}"[:300])
+                result.refused.append(RefusedFile(file, why, AGAIN))
+                continue
             done.append(file)
-            result.stored += added
             result.known += not added
         parts = out.parts  # filled as the block ends
     result.parts = sorted(parts)
+    request.observe(observed)
     if inbox:
         _empty(request.data, done, result.refused)
     return result

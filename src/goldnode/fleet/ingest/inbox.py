@@ -15,7 +15,7 @@ from goldnode.core.files import replace_file
 from goldnode.node.reporting import BIGGEST, SCHEMA
 
 INBOX = "inbox"  # directory in that of the fleet's data
-_KEYS = ("class", "cohort", "source", "engine", "capture", "verdict")
+_KEYS = ("class", "cohort", "source", "engine", "capture", "verdict", "gate")
 
 
 def put(data: Path, node: str, report: Mapping[str, Any]) -> Path:

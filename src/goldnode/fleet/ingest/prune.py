@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
-from goldnode.fleet.ingest.tables import NODES, ORDER, PartName, found_parts
+from goldnode.fleet.ingest.tables import PART_TABLES, PartName, listed_parts, replacements
 from goldnode.fleet.ingest.write import LOCK
 
 _KEEP = re.compile(r"([1-9]\d{0,4})d")
@@ -22,7 +22,7 @@ class PrunedDay(NamedTuple):
 
     class_: str
     day: str
-    parts: list[PartName]
+    parts: list[tuple[PartName, str]]  # each with the table that completes it
     size: int
 
 
@@ -35,15 +35,23 @@ def days(text: str) -> int:
 
 
 def candidates(directory: Path, keep: int, now: datetime) -> list[PrunedDay]:
-    """Return the days of all classes that ended more than `keep` days ago, the oldest first."""
+    """Return the days of all classes that ended more than `keep` days ago, the oldest first.
+
+    Parts that a compacted one replaces are named too, and before it.
+    """
     first = (now.astimezone(UTC) - timedelta(days=keep)).strftime("%Y-%m-%d")
-    found: dict[tuple[str, str], list[PartName]] = {}
-    for part in found_parts(directory):
-        if part.day < first:
-            found.setdefault((part.day, part.class_), []).append(part)
+    found: dict[tuple[str, str], list[tuple[bool, PartName, str]]] = {}
+    for table in PART_TABLES:
+        lists = replacements(directory, table)
+        for part in listed_parts(directory, table):
+            if part.day < first:
+                found.setdefault((part.day, part.class_), []).append((part in lists, part, table))
     return [
         PrunedDay(
-            class_, day, parts, sum(_size(part.file(directory, table)) for part in parts for table in ORDER)
+            class_,
+            day,
+            [(part, table) for _, part, table in sorted(parts)],
+            sum(_size(part.file(directory, name)) for _, part, table in parts for name in PART_TABLES[table]),
         )
         for (day, class_), parts in sorted(found.items())
     ]
@@ -57,10 +65,12 @@ def prune(directory: Path, found: list[PrunedDay]) -> None:
     with (directory / LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for day in found:
-            for part in day.parts:
-                for table in (NODES, *ORDER):
-                    file = part.file(directory, table)
+            for part, table in day.parts:
+                for name in (table, *PART_TABLES[table]):
+                    file = part.file(directory, name)
                     file.unlink(missing_ok=True)
+                    if name == PART_TABLES[table][-1]:
+                        part.replaces(directory, table).unlink(missing_ok=True)
                     if file.parent.is_dir():
                         sync(file.parent)
                         _remove_empty(file.parent)

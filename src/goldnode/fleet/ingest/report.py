@@ -25,6 +25,8 @@ CAPTURE, VERDICT = "goldnode.capture/1", "goldnode.verdict/1"
 STATUSES = ("healthy", "degraded", "drain", "could_not_check", "not_this_class")
 SOURCES = ("ansible", "http")  # beside `directory`
 INBOX_SOURCE = "inbox"
+GATES = ("report", "drain", "block")
+_MOST_REASONS, _LONGEST_REASON = 32, 500  # of a gate
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -51,6 +53,7 @@ class NodeReport:
     capture: Mapping[str, Any]
     verdict: Mapping[str, Any] | None
     digest: str  # sha256 of the bytes
+    gate: Mapping[str, Any] | None = None  # mode, open, reasons, drained
 
     @property
     def day(self) -> str:
@@ -74,6 +77,18 @@ def attached(report: NodeReport, verdict: Mapping[str, Any] | None, name: str) -
     return _checked(replace(report, verdict=verdict))
 
 
+def brief(report: NodeReport) -> NodeReport:
+    """Return a report without its capture, but for whether it is simulated: a small part of the memory."""
+    simulated = report.capture.get("simulated") is True
+    verdict = report.verdict
+    if verdict is not None:
+        rows = verdict.get("findings")
+        found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        findings = [{key: row.get(key) for key in ("id", "outcome")} for row in found]
+        verdict = {"status": verdict.get("status"), "findings": findings}
+    return replace(report, capture={"simulated": simulated}, verdict=verdict)
+
+
 def _checked(report: NodeReport) -> NodeReport:
     """Return a report whose verdict is one, and of the boot of its capture. Raise RefusedReportError."""
     verdict, identity = report.verdict, _identity(report.capture)
@@ -83,8 +98,8 @@ def _checked(report: NodeReport) -> NodeReport:
         raise RefusedReportError(f"its verdict is not of schema {VERDICT}", remedy=_RECORD)
     if verdict.get("status") not in STATUSES:
         raise RefusedReportError("its verdict has no known status", remedy=_RECORD)
-    boots = {verdict.get("boot_identity"), identity.get("boot_identity")}
-    if len(boots) == 2 and all(isinstance(boot, str) for boot in boots):
+    boots = (verdict.get("boot_identity"), identity.get("boot_identity"))
+    if all(isinstance(boot, str) for boot in boots) and boots[0] != boots[1]:
         raise RefusedReportError("its verdict is of another boot", remedy="fetch both again")
     given = report.origin.class_
     return replace(report, class_=_class(given, verdict, identity))
@@ -100,7 +115,11 @@ def parse(data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
 
     Raise RefusedReportError for anything else, and for a time that cannot be right.
     """
-    document = load(data)
+    return report_of(load(data), data, origin, now)
+
+
+def report_of(document: dict[str, Any], data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
+    """Return the report in a document of these bytes. Raise RefusedReportError, as `parse`."""
     schema = document.get("schema")
     if schema == CAPTURE:
         capture, verdict = document, None
@@ -113,18 +132,40 @@ def parse(data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
         raise RefusedReportError(f"no capture of schema {CAPTURE}", remedy=_RECORD)
     if verdict is not None and not isinstance(verdict, dict):
         raise RefusedReportError("its verdict is not an object", remedy=_RECORD)
+    gate = _gate(document.get("gate")) if schema == REPORT else None
     identity = _identity(capture)
     return _checked(
         NodeReport(
-            _node(origin.node or identity.get("hostname")),
+            node_name(origin.node or identity.get("hostname")),
             _class(origin.class_, verdict, identity),
             moment(capture.get("time"), now),
             origin,
             capture,
             verdict,
             hashlib.sha256(data).hexdigest(),
+            gate,
         )
     )
+
+
+def _gate(value: Any) -> dict[str, Any] | None:
+    """Return the state of a gate with its types checked; None for none. Raise RefusedReportError for another form."""
+    if value is None:
+        return None
+    reasons = value.get("reasons") if isinstance(value, dict) else None
+    if (
+        not isinstance(reasons, list)
+        or value.get("mode") not in GATES
+        or not isinstance(value.get("open"), bool)
+        or not isinstance(value.get("drained"), bool | None)
+    ):
+        raise RefusedReportError("its gate is not one", remedy=_RECORD)
+    shown = [
+        clean(one[:_LONGEST_REASON])[:_LONGEST_REASON]
+        for one in reasons[:_MOST_REASONS]
+        if isinstance(one, str)
+    ]
+    return {"mode": value["mode"], "open": value["open"], "reasons": shown, "drained": value.get("drained")}
 
 
 _RECORD = "record it with `goldnode-node capture`"
@@ -163,7 +204,8 @@ def _named(document: Mapping[str, Any], origin: ReportOrigin) -> ReportOrigin:
     return ReportOrigin(source if source in SOURCES else origin.source, **found)
 
 
-def _node(name: Any) -> str:
+def node_name(name: Any) -> str:
+    """Return the name of a node. Raise RefusedReportError for what cannot be one."""
     if not isinstance(name, str) or not _NODE.fullmatch(name):
         shown = clean(name[:60]) if isinstance(name, str) else None
         raise RefusedReportError(

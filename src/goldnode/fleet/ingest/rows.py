@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,12 +13,13 @@ import pyarrow.compute as pc
 
 from goldnode.fleet.ingest.flatten import Flattener
 from goldnode.fleet.ingest.keys import KeyKind, kind
-from goldnode.fleet.ingest.refused import RefusedReportError
+from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS
 from goldnode.fleet.ingest.text import clean
 
 _MOST_FINDINGS = 5_000
+_TEXT = 32  # characters of new texts that count as one row
 _FINDING = ("id", "outcome", "severity", "domain", "subject", "expected", "got")
 
 
@@ -26,23 +28,26 @@ class Group:
 
     def __init__(self) -> None:
         self.members: list[tuple[str, str]] = []  # digest of the report, and node, in the order of arrival
-        self.size = 0
+        self.size = 0  # rows, and long texts as rows: what the memory that it takes grows with
+        self._text = 0  # characters of findings
         self._flattener = Flattener()
         self._rows: dict[str, list[dict[str, Any]]] = {NODES: [], FINDINGS: []}
         self._capture_ends = {FACTS: array("i"), NUMBERS: array("i")}
 
     def add(self, report: NodeReport) -> None:
         """Add a report. Raise RefusedReportError, with nothing added, for one that cannot be stored."""
-        findings = list(_findings(report))
+        findings, node = list(_findings(report)), _node_row(report)
         rows = self._flattener.rows
-        self._flattener.add(report.capture)
+        self._flattener.add(report.capture)  # the last one that may refuse the report
         who = {"node": report.node, "time": report.milliseconds}
-        self._rows[NODES].append(who | _node_row(report))
+        self._rows[NODES].append(who | node)
         self._rows[FINDINGS] += [who | row for row in findings]
         self._capture_ends[FACTS].append(len(rows.facts))
         self._capture_ends[NUMBERS].append(len(rows.numbers))
         self.members.append((report.digest, report.node))
+        self._text += sum(len(text) for row in findings for text in row.values() if text)
         self.size = len(rows.facts) + len(rows.numbers) + len(self._rows[FINDINGS]) + len(self.members)
+        self.size += (self._text + self._flattener.text) // _TEXT
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the rows of the table of nodes, without the time of their ingest."""
@@ -95,14 +100,14 @@ class Group:
             own = pa.array([texts.setdefault(fact[place], len(texts)) for fact in facts], pa.int32())
             columns[name] = _texts(own.take(codes), list(texts))
         columns["fault"] = columns["fault"].cast(pa.string())  # a null has no place in a dictionary
-        return columns | {"order": _order(columns["key"])}
+        return columns | {"order": text_order(columns["key"])}
 
     def _number_columns(self, codes: Any) -> dict[str, Any]:
         keys = list(self._flattener.keys)
         numbers = self._flattener.rows.numbers
         value = pa.Array.from_buffers(pa.float64(), len(numbers), [None, pa.py_buffer(numbers)])
         key = _texts(codes, keys)
-        return {"key": key, "value": value, "order": _order(key)}
+        return {"key": key, "value": value, "order": text_order(key)}
 
     def _digests(self) -> pa.Table:
         """Return a digest of the facts of each section of each capture. Their order has no effect.
@@ -149,7 +154,7 @@ def _odd(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
 
 
-def _order(column: Any) -> Any:
+def text_order(column: Any) -> Any:
     """Return the place of each row's text among the sorted texts."""
     return pc.rank(column.dictionary).cast(pa.int32()).take(column.indices)
 
@@ -165,6 +170,8 @@ def _findings(report: NodeReport) -> Iterable[dict[str, Any]]:
     for row in found:
         if not isinstance(row, dict):
             raise RefusedReportError("a finding is not an object", remedy=_CHECK)
+        if not row.get("id") or not row.get("outcome"):
+            raise RefusedReportError("a finding has no id or no outcome", remedy=_CHECK)
         yield {key: _text(row.get(key), key) for key in _FINDING}
 
 
@@ -181,11 +188,10 @@ def _node_row(report: NodeReport) -> dict[str, Any]:
     identity = report.capture.get("identity")
     identity = identity if isinstance(identity, dict) else {}
     verdict = report.verdict or {}
-    uptime = report.capture.get("uptime")
     return {
         "cohort": report.origin.cohort,
         "boot_id": _own(identity.get("boot_id")),
-        "uptime": float(uptime) if isinstance(uptime, int | float) and not isinstance(uptime, bool) else None,
+        "uptime": _seconds(report.capture.get("uptime")),
         "simulated": report.capture.get("simulated") is True,
         "status": verdict.get("status"),
         "class_digest": _own(verdict.get("class_digest") or identity.get("class_digest")),
@@ -193,6 +199,18 @@ def _node_row(report: NodeReport) -> dict[str, Any]:
         "engine": report.origin.engine,
         "source": report.origin.source,
     }
+
+
+def _seconds(value: Any) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise RefusedReportError("uptime is not a finite number", remedy=AGAIN)
+    return found
 
 
 def _own(value: Any) -> str | None:

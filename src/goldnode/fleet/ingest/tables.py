@@ -7,10 +7,16 @@ One file holds the rows of one ingest for one class and one day (UTC) of the cap
 `class` and `day` are columns by the names of the directories, as DuckDB and ClickHouse read them. The five files
 of one part have the same ID. The file of `nodes` gets its name last: a part without it is the rest of an ingest that
 was killed, and no reader here opens it. All times are UTC.
+
+The table `canary` is written by itself: its one file is whole or not there.
+
+A compacted part replaces several small ones. Its list of them, part-ID.replaces, is written before its file of `nodes`,
+so that this file makes it visible and hides the others in one step.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +24,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 NODES, FINDINGS, FACTS, NUMBERS, DIGESTS = "nodes", "findings", "facts", "numbers", "digests"
+CANARY = "canary"
 _MOMENT = pa.timestamp("ms")
 
 SCHEMAS: dict[str, pa.Schema] = {
@@ -77,13 +84,46 @@ SCHEMAS: dict[str, pa.Schema] = {
     DIGESTS: pa.schema(
         [("node", pa.string()), ("time", _MOMENT), ("section", pa.string()), ("digest", pa.string())]
     ),
+    # One row for each quantile of a metric in a canary result, and one without metric for each other job.
+    CANARY: pa.schema(
+        [
+            ("node", pa.string()),
+            ("time", _MOMENT),  # begin of the result, by the clock of the node
+            ("received", _MOMENT),
+            ("result", pa.string()),  # digest of the document
+            ("simulated", pa.bool_()),
+            ("class_digest", pa.string()),
+            ("platform", pa.string()),
+            ("runner", pa.string()),
+            ("image", pa.string()),
+            ("boot_id", pa.string()),
+            ("how", pa.string()),
+            ("job", pa.string()),
+            ("state", pa.string()),  # of the job
+            ("why", pa.string()),
+            ("verified", pa.bool_()),
+            ("metric", pa.string()),  # gemm_fp16, or gemm_fp16/cold for the first call of a process
+            ("device", pa.string()),  # PCI address; "" for the node as a whole
+            ("unit", pa.string()),
+            ("better", pa.string()),  # higher or lower
+            ("quantile", pa.string()),  # p50; p95 and p99 on the bad side, where the runs bound them
+            ("runs", pa.int32()),
+            ("value", pa.float64()),
+            ("bound", pa.float64()),  # 99 % bound of the quantile in favour of the device; null: too few runs
+            ("sm_mhz", pa.float64()),  # highest SM clock of the runs
+            ("device_sm_mhz", pa.float64()),  # highest SM clock of the device over all metrics of the result
+            ("uncounted", pa.string()),  # why the metric does not count; null: it counts
+        ]
+    ),
 }
 # In the order in which a part gets its names: the file of `nodes` completes it.
 ORDER = (FINDINGS, FACTS, NUMBERS, DIGESTS, NODES)
+# Table whose file completes a part -> tables of the part, in the order of their names.
+PART_TABLES = {NODES: ORDER, CANARY: (CANARY,)}
 NO_CLASS = "_none"  # directory of captures of nodes without a class
 _CLASS = re.compile(r"[a-z0-9][a-z0-9_]{0,127}|_none")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_PART = re.compile(r"part-([0-9a-f]{24})\.parquet")
+_PART = re.compile(r"part-([0-9a-f]{24})")
 
 
 class PartName(NamedTuple):
@@ -97,6 +137,10 @@ class PartName(NamedTuple):
         """Return the file of one table."""
         return folder(directory, table, self.class_, self.day) / f"part-{self.id}.parquet"
 
+    def replaces(self, directory: Path, table: str) -> Path:
+        """Return the file with the list of parts that this one replaces; only compacted parts have one."""
+        return folder(directory, table, self.class_, self.day) / f"part-{self.id}.replaces"
+
 
 def folder(directory: Path, table: str, class_: str, day: str) -> Path:
     """Return the directory of one table for one class and day."""
@@ -108,12 +152,37 @@ def is_class(text: str) -> bool:
     return _CLASS.fullmatch(text) is not None
 
 
-def found_parts(directory: Path, table: str = NODES) -> list[PartName]:
+def listed_parts(directory: Path, table: str = NODES) -> list[PartName]:
     """Return the parts that have a file in a table, sorted. Other files and directories are ignored."""
+    return _named(directory, table, "parquet")
+
+
+def replacements(directory: Path, table: str = NODES) -> dict[PartName, list[PartName]]:
+    """Return the parts that have a list of parts that they replace, whether they are complete or not."""
+    found = {}
+    for part in _named(directory, table, "replaces"):
+        try:
+            ids = json.loads(part.replaces(directory, table).read_text(encoding="utf-8"))
+        except FileNotFoundError:  # a compaction has just ended
+            continue
+        found[part] = [PartName(part.class_, part.day, str(one)) for one in ids]
+    return found
+
+
+def found_parts(directory: Path, table: str = NODES) -> list[PartName]:
+    """Return the parts that readers open, sorted: those that another part of the table replaces are left out."""
+    # In this order: the list of a compacted part is there before the part is.
+    listed = listed_parts(directory, table)
+    lists = replacements(directory, table)
+    gone = {one for part, replaced in lists.items() if part in listed for one in replaced}
+    return [part for part in listed if part not in gone]
+
+
+def _named(directory: Path, table: str, suffix: str) -> list[PartName]:
     found = []
-    for file in (directory / table).glob("class=*/day=*/part-*.parquet"):
+    for file in (directory / table).glob(f"class=*/day=*/part-*.{suffix}"):
         class_, day = file.parts[-3].removeprefix("class="), file.parts[-2].removeprefix("day=")
-        match = _PART.fullmatch(file.name)
+        match = _PART.fullmatch(file.stem)
         if match and _DAY.fullmatch(day) and is_class(class_):
             found.append(PartName(class_, day, match[1]))
     return sorted(found)

@@ -15,13 +15,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sync
+from goldnode.fleet.ingest import compact, results
+from goldnode.fleet.ingest.compact import FORMAT
 from goldnode.fleet.ingest.report import NodeReport
+from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.fleet.ingest.rows import Group
-from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, PartName, found_parts
+from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, SCHEMAS, PartName, found_parts, listed_parts
 
 MOST_ROWS = 2_000_000  # rows that wait in memory, of all groups together
 _MOST_OPEN = 64  # groups with open files
+_MOST_RESULT_ROWS = 100_000  # rows of canary results of one group that wait in memory
 _WORK = ".ingest"  # directory of files that have no name yet
 LOCK = ".lock"
 
@@ -43,18 +48,20 @@ def writer(directory: Path, received: datetime | None) -> Iterator[PartWriter]:
             found = PartWriter(directory, work, received)
             yield found
             found.finish()
+            found.compact()
         finally:
             shutil.rmtree(directory / _WORK, ignore_errors=True)
 
 
 def clean_up(directory: Path) -> None:
-    """Remove what a killed ingest has left: files without a name, and parts without a file of `nodes`."""
+    """Remove what a killed ingest has left: files without a name, parts without a file of `nodes`, replaced parts."""
     shutil.rmtree(directory / _WORK, ignore_errors=True)
-    whole = set(found_parts(directory))
+    whole = set(listed_parts(directory))
     for table in ORDER:
-        for part in found_parts(directory, table):
+        for part in listed_parts(directory, table):
             if part not in whole:
                 part.file(directory, table).unlink(missing_ok=True)
+    compact.finish(directory)
 
 
 class PartWriter:
@@ -68,6 +75,8 @@ class PartWriter:
         self._opened = self._size = 0
         self._groups: dict[tuple[str, str], _OpenPart] = {}
         self._known: dict[tuple[str, str], set[tuple[str, int]]] = {}
+        self._results: dict[tuple[str, str], _OpenResults] = {}
+        self._known_results: dict[tuple[str, str], set[str]] = {}
 
     def add(self, report: NodeReport) -> bool:
         """Add a report. Return False for a capture that is stored already. Raise RefusedReportError."""
@@ -89,10 +98,46 @@ class PartWriter:
             largest.flush()
         return True
 
+    def add_result(self, result: CanaryResult) -> bool:
+        """Add a canary result. Return False for one that is stored already. Raise RefusedReportError."""
+        place = (result.class_, result.day)
+        known = self._known_results.get(place)
+        if known is None:
+            known = self._known_results[place] = stored_results(self.directory, *place)
+        if result.id in known:
+            return False
+        rows = list(results.rows(result))
+        if place not in self._results:
+            if len(self._results) >= _MOST_OPEN:
+                self._close_results(next(iter(self._results)))
+            self._opened += 1
+            self._results[place] = _OpenResults(self._work / f"{self._opened}.parquet", self._received)
+        self._results[place].add(result.id, rows)
+        known.add(result.id)
+        return True
+
     def finish(self) -> None:
         """Write what waits, and name the files."""
         for place in list(self._groups):
             self._close(place)
+        for place in list(self._results):
+            self._close_results(place)
+
+    def compact(self) -> None:
+        """Merge the small parts of the days of this ingest where there are many."""
+        merged = compact.compact(self.directory, {(part.class_, part.day) for part in self.parts}, self._work)
+        for new, old in merged.items():
+            self.parts[:] = [part for part in self.parts if part not in old]
+            self.parts.append(new)
+
+    def _close_results(self, place: tuple[str, str]) -> None:
+        found = self._results.pop(place)
+        part = PartName(*place, found.close())
+        file = part.file(self.directory, CANARY)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        found.file.replace(file)
+        sync(file.parent)
+        self.parts.append(part)
 
     def _open(self, place: tuple[str, str]) -> _OpenPart:
         if place not in self._groups:
@@ -114,16 +159,6 @@ class PartWriter:
             found.file(table).replace(file)
             sync(file.parent)
         self.parts.append(part)
-
-
-# Large pages: in small ones, the names of nodes and items that repeat with each key would be stored again in each.
-_FORMAT: dict[str, Any] = {
-    "compression": "zstd",
-    "store_schema": False,
-    "write_statistics": ["key", "time"],
-    "data_page_size": 4 << 20,
-    "max_rows_per_page": 1 << 20,
-}
 
 
 class _OpenPart:
@@ -151,7 +186,7 @@ class _OpenPart:
         for table in ORDER[:-1]:
             rows = self.group.table(table)
             if table not in self._writers:
-                self._writers[table] = pq.ParquetWriter(self.file(table), rows.schema, **_FORMAT)
+                self._writers[table] = pq.ParquetWriter(self.file(table), rows.schema, **FORMAT)
             self._writers[table].write_table(rows, row_group_size=MOST_ROWS * 2)
         for member in self.group.members:
             self._digest.update(repr(member).encode())
@@ -164,7 +199,7 @@ class _OpenPart:
             self.flush()
         at = max(row["time"] for row in self._nodes) if received is None else received
         rows = pa.Table.from_pylist([row | {"received": at} for row in self._nodes], SCHEMAS[NODES])
-        pq.write_table(rows, self.file(NODES), **_FORMAT)
+        pq.write_table(rows, self.file(NODES), **FORMAT)
         sync(self.file(NODES))
         for table, opened in self._writers.items():
             opened.close()
@@ -172,12 +207,67 @@ class _OpenPart:
         return self._digest.hexdigest()[:24]
 
 
+class _OpenResults:
+    """File of canary results that has no name yet."""
+
+    def __init__(self, file: Path, received: int | None) -> None:
+        self.file = file
+        self._received = received
+        self._rows: list[dict[str, Any]] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._digest = hashlib.sha256()
+
+    def add(self, result: str, rows: list[dict[str, Any]]) -> None:
+        """Add the rows of a result. Without a time of this ingest, it arrived when it was measured."""
+        arrived = self._received
+        self._rows += [row | {"received": row["time"] if arrived is None else arrived} for row in rows]
+        self._digest.update(result.encode())
+        if len(self._rows) > _MOST_RESULT_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.file, SCHEMAS[CANARY], **FORMAT)
+        self._writer.write_table(pa.Table.from_pylist(self._rows, SCHEMAS[CANARY]))
+        self._rows = []
+
+    def close(self) -> str:
+        """Complete the file, and return the id of the part."""
+        self._flush()
+        assert self._writer is not None  # noqa: S101 - for mypy
+        self._writer.close()
+        sync(self.file)
+        return self._digest.hexdigest()[:24]
+
+
+def stored_results(directory: Path, class_: str, day: str) -> set[str]:
+    """Return the canary results of a class and day that are stored."""
+    found: set[str] = set()
+    for part in found_parts(directory, CANARY):
+        if (part.class_, part.day) == (class_, day):
+            rows = _columns(part.file(directory, CANARY), "result")
+            found.update(rows["result"].unique().to_pylist())
+    return found
+
+
 def stored(directory: Path, class_: str, day: str) -> set[tuple[str, int]]:
     """Return the captures of a class and day that are stored: node, and time in milliseconds."""
     found: set[tuple[str, int]] = set()
     for part in found_parts(directory):
         if (part.class_, part.day) == (class_, day):
-            rows = pq.read_table(part.file(directory, NODES), columns=["node", "time"], partitioning=None)
+            rows = _columns(part.file(directory, NODES), "node", "time")
             times = rows["time"].cast(pa.int64()).to_pylist()
             found.update(zip(rows["node"].to_pylist(), times, strict=True))
     return found
+
+
+def _columns(file: Path, *names: str) -> pa.Table:
+    """Return columns of a stored file. Raise GoldnodeError for a damaged one."""
+    try:
+        return pq.read_table(file, columns=list(names), partitioning=None)
+    except pa.ArrowException as problem:
+        raise GoldnodeError(
+            f"this file of the fleet's data is damaged: {problem}",
+            file=file,
+            remedy="put it back from a copy, or move the files of its part (the same name in each table) away",
+        ) from None

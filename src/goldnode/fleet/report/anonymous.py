@@ -52,7 +52,7 @@ def _blocks(content: Any) -> Iterable[dict[str, Any]]:
 
 
 def _single(content: Any) -> Iterable[str]:
-    for section in ("nodes", "slow", "trends", "lemons"):
+    for section in ("nodes", "slow", "slowing", "trends", "lemons"):
         yield from (row["node"] for row in content.get(section, ()))
 
 
@@ -137,7 +137,20 @@ _FIXED = frozenset(
             "domain",
             "evidence",
         ),
-        *("state", "status", "before", "after", "day", "counter", "metric"),
+        *(
+            "state",
+            "status",
+            "before",
+            "after",
+            "day",
+            "counter",
+            "metric",
+            "unit",
+            "job",
+            "platform",
+            "baseline",
+        ),
+        *("source", "basis"),
     }
 )
 

@@ -86,6 +86,8 @@ class _Builder:
         self.connection = connection
         self.settings = settings
         self.latest = rows(connection, "latest")
+        self.measured = rows(connection, "measured")
+        self.failed = rows(connection, "failed_jobs")
 
     def rows(self, view: str) -> list[dict[str, Any]]:
         return rows(self.connection, view)
@@ -99,7 +101,7 @@ class _Builder:
                 "at": moment(self.settings.at.timestamp()),
                 "compared": moment(self.settings.compared.timestamp()),
                 "stale_after_hours": self.settings.stale_after.total_seconds() / 3600,
-                "simulated": any(row["simulated"] for row in self.latest),
+                "simulated": any(row["simulated"] for row in (*self.latest, *self.measured, *self.failed)),
                 "anonymous": False,
                 "classes": self._classes(),
                 "causes": causes(declared, self.rows("majority"), changed),
@@ -109,6 +111,9 @@ class _Builder:
                 "no_majority": self._no_majority(),
                 "changed": _differences(changed),
                 "slow": self._slow(),
+                "measured": self._measured(),
+                "failed_jobs": self._failed_jobs(),
+                "slowing": self._slowing(),
                 "trends": self._trends(),
                 "lemons": self._lemons(),
                 "versions": self._versions(),
@@ -209,20 +214,77 @@ class _Builder:
         return found
 
     def _slow(self) -> list[dict[str, Any]]:
+        """Return the slow metrics, each node with its greatest loss first."""
+        found = self.rows("slow")
+        worst: dict[str, float] = {}
+        for row in found:
+            worst[row["node"]] = max(row["loss"], worst.get(row["node"], 0.0))
+        found.sort(
+            key=lambda row: (-worst[row["node"]], row["node"], -row["loss"], row["metric"], row["item"])
+        )
         return [
             {
                 "node": row["node"],
                 "class": row["class"],
-                "metric": row["key"],
+                "source": row["origin"],
+                "basis": row["basis"],
+                "metric": row["metric"] if row["quantile"] == "p50" else f"{row['metric']} {row['quantile']}",
                 "part": row["item"] or None,
+                "unit": row["unit"],
                 "samples": row["n"],
                 "median": row["value"],
                 "bound": row["bound"],
                 "floor": row["floor_value"],
                 "usual": row["centre"],
+                "loss": round(row["loss"], 4),
                 "nodes": row["nodes"],
+                "baseline": row["date"] or None,
+                "at": moment(row["seconds"]),
+                "verified": bool(row["verified"]),
             }
-            for row in self.rows("slow")
+            for row in found
+        ]
+
+    def _measured(self) -> list[dict[str, Any]]:
+        counts = ("nodes", "floors", "by_class", "not_judged", "slow")
+        return [
+            {
+                "class": row["class"],
+                "platform": row["platform"],
+                "simulated": bool(row["simulated"]),
+                **{name: int(row[name]) for name in counts},
+            }
+            for row in self.measured
+        ]
+
+    def _failed_jobs(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "class": row["class"],
+                "job": row["job"],
+                "state": row["state"],
+                "why": row["why"],
+                "nodes": nodes_of(row["nodes"]),
+            }
+            for row in self.failed
+        ]
+
+    def _slowing(self) -> list[dict[str, Any]]:
+        found = sorted(
+            self.rows("slowing"), key=lambda row: (-row["loss"], row["node"], row["metric"], row["item"])
+        )
+        return [
+            {
+                "node": row["node"],
+                "class": row["class"],
+                "metric": row["metric"],
+                "part": row["item"] or None,
+                "results": row["n"],
+                "days": round(row["days"], 2),
+                "a_day": round(row["a_day"], 5),
+                "loss": round(row["loss"], 4),
+            }
+            for row in found
         ]
 
     def _trends(self) -> list[dict[str, Any]]:
@@ -243,13 +305,14 @@ class _Builder:
         ]
 
     def _lemons(self) -> list[dict[str, Any]]:
-        found = sorted(self.rows("lemons"), key=lambda row: (-row["score"], row["node"]))[:_LEMONS]
+        repeated = (row for row in self.rows("lemons") if row["faults"] > 1)
+        found = sorted(repeated, key=lambda row: (-row["score"], row["node"]))[:_LEMONS]
         return [
             {
                 "node": row["node"],
                 "class": row["class"],
                 "state": row["state"],
-                "score": float(row["score"]),
+                "score": round(row["score"], 4),
                 "parts": {part: int(row[part]) for part in _PARTS},
             }
             for row in found

@@ -152,6 +152,8 @@ def _below_others(found: list[_OpenCause]) -> list[_OpenCause]:
 def _explains(top: _OpenCause, cause: _OpenCause) -> bool:
     if top is cause or top.class_ != cause.class_:
         return False
+    if top.topic in ("GPU count", "GPU state") and "declared" in top.evidence and _missing(cause):
+        return cause.nodes <= top.nodes
     if top.topic == "class":  # another class document: whatever differs on exactly its nodes
         return cause.nodes == top.nodes and cause.topic != "class"
     if cause.topic not in _EXPLAINED.get(top.topic, ()):
@@ -159,6 +161,11 @@ def _explains(top: _OpenCause, cause: _OpenCause) -> bool:
     if top.topic == "GPU count":
         return cause.nodes <= top.nodes and any(change.got is None for change in cause.changes)
     return cause.nodes == top.nodes
+
+
+def _missing(cause: _OpenCause) -> bool:
+    """Return whether all that a cause names are values that some GPUs lack (view missing_values)."""
+    return all(change.got is None and " of " in (change.part or "") for change in cause.changes)
 
 
 def _rank(cause: _OpenCause) -> tuple[Any, ...]:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS
+from goldnode.fleet.ingest.tables import CANARY, DIGESTS, FACTS, FINDINGS, NODES, NUMBERS
 from goldnode.fleet.report import frame
-from goldnode.fleet.report.frame import Dialect, ReportKeys, ReportSettings, ReportSource
+from goldnode.fleet.report.frame import Dialect, ReportKeys, ReportSettings, ReportSource, Row
 
 # The characters that a pattern of the function `file` gives a meaning.
 _PATTERN = frozenset("*?{}[],")
@@ -32,6 +32,11 @@ def _files(paths: Sequence[Path]) -> str:
     return f"file({frame.literal(pattern)}, Parquet)"
 
 
+def _select(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    return frame.values(columns, rows, CLICKHOUSE.types, frame.literal)
+
+
+_ROWS = 200  # of one statement: ClickHouse reads 256 KiB of one (max_query_size)
 CLICKHOUSE = Dialect(
     types={"text": "Nullable(String)", "int": "Int32", "float": "Float64"},
     file_table=_files,
@@ -51,12 +56,16 @@ def statements(
     for table in (FACTS, NUMBERS, FINDINGS, DIGESTS):
         yield f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}"
     yield f"CREATE VIEW captures AS {frame.captures_view(CLICKHOUSE, _files(files[NODES]), settings)}"
+    results = frame.results_view(CLICKHOUSE, _files(files[CANARY]) if files[CANARY] else None, settings)
+    yield f"CREATE VIEW results AS {results}"
     row = ", ".join(
         f"CAST({value!r} AS Float64) AS {name}" for name, value in frame.settings_row(settings).items()
     )
     yield f"CREATE VIEW settings AS SELECT {row}"
     for name, (columns, rows) in frame.reference(source, settings, keys).items():
-        yield f"CREATE TABLE {name} ENGINE = Memory AS {frame.values(columns, rows, CLICKHOUSE.types, frame.literal)}"
+        yield f"CREATE TABLE {name} ENGINE = Memory AS {_select(columns, rows[:_ROWS])}"
+        for first in range(_ROWS, len(rows), _ROWS):
+            yield f"INSERT INTO {name} {_select(columns, rows[first : first + _ROWS])}"
     for view in frame.views(more):
         kind = "TABLE {} ENGINE = Memory" if view.stored else "VIEW {}"
         yield f"CREATE {kind.format(view.name)} AS {view.text}"

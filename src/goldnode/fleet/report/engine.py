@@ -3,15 +3,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest.tables import FACTS, FINDINGS, NODES, NUMBERS
+from goldnode.fleet.ingest.compact import lock_for_reading
+from goldnode.fleet.ingest.tables import CANARY, FACTS, FINDINGS, NODES, NUMBERS
 from goldnode.fleet.report import frame
-from goldnode.fleet.report.frame import Dialect, ReportKeys, ReportSettings, ReportSource, ReportView, Value
+from goldnode.fleet.report.frame import (
+    Dialect,
+    ReportKeys,
+    ReportSettings,
+    ReportSource,
+    ReportView,
+    Row,
+    Value,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,19 +50,31 @@ DUCKDB = Dialect(
 )
 
 
+def _rows(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return a SELECT of rows. A chain of UNION ALL takes DuckDB minutes for 10,000."""
+    if not rows:
+        return frame.values(columns, rows, DUCKDB.types, _quote)
+    named = [column.split() for column in columns]
+    casts = ", ".join(f"CAST({name} AS {DUCKDB.types[kind]}) AS {name}" for name, kind in named)
+    listed = ", ".join(f"({', '.join(map(_quote, row))})" for row in rows)
+    return f"SELECT {casts} FROM (VALUES {listed}) AS listed({', '.join(name for name, _ in named)})"
+
+
 @contextmanager
 def opened(
     source: ReportSource, settings: ReportSettings, more: Path | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with all views of a report. It cannot change the files.
 
-    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses.
+    Views of the directory `more` follow goldnode's. Raise GoldnodeError for a view that DuckDB refuses, also where it
+    is used within the block, and for a file that cannot be read: it is damaged, or `prune` has removed it meanwhile.
     """
     import duckdb  # only the extra installs it
 
-    files = frame.parts(source, settings)
     connection = duckdb.connect(":memory:")
+    holding = lock_for_reading(source.directory)
     try:
+        files = frame.parts(source, settings)
         connection.execute(f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'")
         connection.execute(frame.prelude("duckdb"))
         # Read-only shells may open these files alone.
@@ -64,24 +86,35 @@ def opened(
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
         captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
         connection.execute(f"CREATE VIEW captures AS {captures}")
+        results = frame.results_view(DUCKDB, _files(files[CANARY]) if files[CANARY] else None, settings)
+        connection.execute(f"CREATE VIEW results AS {results}")
         row = ", ".join(
             f"CAST({value!r} AS DOUBLE) AS {name}" for name, value in frame.settings_row(settings).items()
         )
         connection.execute(f"CREATE TABLE settings AS SELECT {row}")
         for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():
-            connection.execute(f"CREATE TABLE {name} AS {frame.values(columns, rows, DUCKDB.types, _quote)}")
+            connection.execute(f"CREATE TABLE {name} AS {_rows(columns, rows)}")
         for view in frame.views(more):
             _create(connection, view)
         yield connection
+    except duckdb.Error as problem:
+        raise GoldnodeError(
+            f"DuckDB: {first_line(problem)}",
+            file=source.directory,
+            remedy="run it again; if a file is damaged, put it back from a copy, or move its part away",
+        ) from None
     finally:
         connection.close()
+        if holding is not None:
+            os.close(holding)
 
 
 def keys_of(connection: duckdb.DuckDBPyConnection) -> ReportKeys:
     """Return the keys and findings that the files have."""
 
     def column(name: str, table: str) -> list[str]:
-        return [row[0] for row in connection.execute(f"SELECT DISTINCT {name} FROM {table}").fetchall()]
+        query = f"SELECT DISTINCT {name} FROM {table} WHERE {name} IS NOT NULL"
+        return [row[0] for row in connection.execute(query).fetchall()]
 
     return ReportKeys(column("key", FACTS), column("key", NUMBERS), column("id", FINDINGS))
 

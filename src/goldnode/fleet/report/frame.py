@@ -16,13 +16,25 @@ from importlib.resources import files
 from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, PartName, found_parts
+from goldnode.documents.floors import FloorsDocument, FloorsMetric
+from goldnode.fleet.ingest.tables import (
+    CANARY,
+    DIGESTS,
+    FACTS,
+    FINDINGS,
+    NO_CLASS,
+    NODES,
+    NUMBERS,
+    PartName,
+    found_parts,
+)
 from goldnode.fleet.report import topics
+from goldnode.floors import counting
 
 Value = str | int | float | None
 Row = tuple[Value, ...]
 _FILE = re.compile(r"\d+_([a-z_]+)\.sql")
-CONFIDENCE = 0.99  # of the bound of a median: fleet/report/sql/views/70_slow.sql
+CONFIDENCE = 0.99  # of the bound of a median: fleet/report/sql/views/70_slow_captures.sql
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,7 @@ class ReportSettings:
     min_nodes: int = 3
     samples: int = 25
     sigmas: float = 3.25  # of healthy nodes, 1 in 10,000 is slow; of those that lost a tenth, 9 in 10
+    loss: float = 0.05  # least loss that makes a node slow without a floor, and a trend worth a line
     trend: timedelta = timedelta(days=7)
     month: timedelta = timedelta(days=30)
 
@@ -56,11 +69,12 @@ class ExpectedNode:
 
 @dataclass(frozen=True)
 class ReportSource:
-    """A directory of captures, the nodes that should report, and groups besides cohorts (jobs, rings)."""
+    """A directory of captures, the nodes that should report, groups besides cohorts (jobs, rings), and baselines."""
 
     directory: Path
     expected: Sequence[ExpectedNode] = ()
     groups: Sequence[tuple[str, str]] = ()  # name of the group, node
+    floors: Sequence[FloorsDocument] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +130,8 @@ def prelude(engine: str) -> str:
 def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[Path]]:
     """Return the files of each table that a report of this time can need. Raise GoldnodeError for a directory without captures.
 
-    Captures are read of all days, for stale nodes; facts from the earlier time on; findings of the last month.
+    Captures are read of all days, for stale nodes; facts from the earlier time on; findings and canary results of the
+    last month. The table of canary results may have no file.
     """
     found = found_parts(source.directory)
     if not found:
@@ -131,8 +146,18 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
         NUMBERS: settings.at - settings.trend,
         FINDINGS: settings.at - settings.month,
     }
+    month = f"{settings.at - settings.month:%Y-%m-%d}"
+    results = [
+        part.file(source.directory, CANARY)
+        for part in found_parts(source.directory, CANARY)
+        if month <= part.day <= f"{settings.at:%Y-%m-%d}"
+    ]
     return {
-        table: _files(source.directory, table, found, since, settings.at) for table, since in first.items()
+        CANARY: results,
+        **{
+            table: _files(source.directory, table, found, since, settings.at)
+            for table, since in first.items()
+        },
     }
 
 
@@ -161,6 +186,12 @@ def settings_row(settings: ReportSettings) -> dict[str, float]:
         "min_nodes": settings.min_nodes,
         "samples": settings.samples,
         "sigmas": settings.sigmas,
+        "loss": settings.loss,
+        "clock": counting.CLOCK_TOLERANCE,
+        "runs": counting.RUNS,
+        "least_results": counting.RESULTS,
+        "least_nodes": counting.CLASS_NODES,
+        "least_devices": counting.CLASS_DEVICES,
     }
 
 
@@ -222,6 +253,7 @@ def reference(
                 for one in found
             ],
         ),
+        "part_keys": (["key text", "topic text", "board int"], _part_keys(keys)),
         "rates": (
             ["key text", "floor_rate float", "stored int"],
             [(key, rule.an_hour, int(rule.stored)) for key, rule in rates],
@@ -243,7 +275,65 @@ def reference(
             [(one.node, one.class_, one.cohort) for one in source.expected],
         ),
         "groups": (["name text", "node text"], list(source.groups)),
+        "floors": (_FLOORS, floor_rows(source.floors)),
     }
+
+
+def _part_keys(keys: ReportKeys) -> list[Row]:
+    """Return the keys that each of several equal parts has, whether the value is a text or a number."""
+    named = [(key, False) for key in keys.facts] + [(key, True) for key in keys.numbers]
+    found = {key: topics.part_key(key, number) for key, number in sorted(named)}
+    return [(one.key, one.topic, int(one.board)) for one in found.values() if one is not None]
+
+
+_FLOORS = [
+    *("class text", "class_digest text", "platform text", "runner text", "simulated int", "metric text"),
+    *("quantile text", "node text", "device text", "usual float", "floor_value float", "nodes int"),
+    *("results int", "low_mhz float", "high_mhz float", "device_mhz float", "date text"),
+]
+
+
+def floor_rows(floors: Iterable[FloorsDocument]) -> list[Row]:
+    """Return the floors of baselines. Of two baselines with the same circumstances, the later one counts."""
+    found: dict[tuple[Value, ...], FloorsDocument] = {}
+    for document in sorted(floors, key=lambda one: one.end):
+        found[_circumstances(document)] = document
+    return [
+        (*place, *row)
+        for place, document in found.items()
+        for metric in document.metrics
+        for row in _floors(document, metric)
+    ]
+
+
+def _circumstances(document: FloorsDocument) -> tuple[Value, ...]:
+    return (
+        document.class_ or NO_CLASS,
+        document.class_digest or "",
+        document.platform,
+        document.runner,
+        int(document.simulated),
+    )
+
+
+def _floors(document: FloorsDocument, metric: FloorsMetric) -> Iterable[Row]:
+    clocks = metric.sm_mhz
+    highest = max((one.sm_mhz[1] for one in document.metrics if one.sm_mhz is not None), default=0.0)
+    for one in metric.statistics:
+        yield (
+            counting.metric_name(metric.name, metric.phase),
+            one.quantile,
+            metric.node or "",
+            metric.device or "",
+            one.median,
+            one.floor,
+            metric.nodes,
+            metric.results,
+            -1.0 if clocks is None else clocks[0],
+            -1.0 if clocks is None else clocks[1],
+            highest,
+            document.end[:10],
+        )
 
 
 @dataclass(frozen=True)
@@ -288,6 +378,32 @@ def values(
         for row in others
     ]
     return " UNION ALL ".join([f"SELECT {head}", *tail])
+
+
+# Columns of the view `results`, for a directory without a file of canary results.
+_RESULTS = [
+    *("node text", "class text", "seconds float", "result text", "simulated int", "class_digest text"),
+    *("platform text", "runner text", "boot_id text", "how text", "job text", "state text", "why text"),
+    *("verified int", "metric text", "device text", "unit text", "sign float", "quantile text", "runs int"),
+    *("value float", "bound float", "sm_mhz float", "device_sm_mhz float", "uncounted text"),
+]
+
+
+def results_view(dialect: Dialect, files: str | None, settings: ReportSettings) -> str:
+    """Return the SELECT of `results`: rows of canary results of 30 days that had arrived at the time of the report."""
+    if files is None:
+        return values(_RESULTS, [], dialect.types, literal)
+    until = settings.at.astimezone(UTC).timestamp()
+    since = until - settings.month.total_seconds()
+    seconds = dialect.seconds.format("time")
+    return (
+        f"SELECT node, class, {seconds} AS seconds, result, {dialect.flag.format('simulated')} AS simulated, "
+        "coalesce(class_digest, '') AS class_digest, platform, runner, boot_id, how, job, state, why, "
+        f"{dialect.flag.format('verified')} AS verified, metric, coalesce(device, '') AS device, unit, "
+        "CASE WHEN better = 'lower' THEN -1e0 ELSE 1e0 END AS sign, quantile, runs, value, bound, sm_mhz, device_sm_mhz, "
+        f"uncounted FROM {files} WHERE {seconds} <= {until!r} AND {seconds} >= {since!r} "
+        f"AND {dialect.seconds.format('received')} <= {until!r}"
+    )
 
 
 def captures_view(dialect: Dialect, nodes: str, settings: ReportSettings) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 
-from goldnode.fleet.ingest.keys import KeyKind, declared_kind, kind
+from goldnode.fleet.ingest.keys import PARTS, KeyKind, declared_kind, kind
 
 # The first pattern that matches decides. A key without a topic has the first two names of its path as topic.
 _KEY_TOPICS: tuple[tuple[str, str], ...] = (
@@ -199,6 +199,15 @@ class ReportKey:
 
 
 @dataclass(frozen=True)
+class PartKey:
+    """A key that each of several equal parts has. `board`: it identifies the part itself."""
+
+    key: str
+    topic: str
+    board: bool
+
+
+@dataclass(frozen=True)
 class RateRule:
     """A counter whose steady growth is a sign of wear. `stored`: the board stores it over boots."""
 
@@ -271,6 +280,17 @@ def report_key(key: str) -> ReportKey:
         named=topic is not None or declared_kind(key) is KeyKind.FACT,
         optional=_any(key, _OPTIONAL),
     )
+
+
+@cache
+def part_key(key: str, number: bool) -> PartKey | None:
+    """Return a key that each GPU of a node has alike; None for others, and for those that vary."""
+    found = report_key(key)
+    kinds = (KeyKind.FACT, KeyKind.COUNTER, KeyKind.GAUGE)
+    if not found.loose or found.optional or (found.kind != "part" and kind(key, number) not in kinds):
+        return None
+    board = key in {f"{found.section}.{field}" for field in PARTS[found.section]}
+    return PartKey(key, found.topic, board) if board or found.compared else None
 
 
 @cache

@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.canary import results
 from goldnode.classdoc.cache import ClassDocuments
 from goldnode.classdoc.load import load_catalog
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
-from goldnode.core.site import load_site
+from goldnode.core.site import Site, load_site
 from goldnode.fleet import denylist, return_tests
 from goldnode.fleet.drain import DrainSettings, drain_settings
+from goldnode.fleet.events.assembly import delivery
+from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.rollout.channel import publisher
 from goldnode.fleet.rollout.channel_keys import ChannelKeys
 from goldnode.fleet.rollout.controller import ControllerParts
 from goldnode.fleet.rollout.document import RolloutError, RolloutFile
-from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains, no_tests
+from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains
 from goldnode.fleet.rollout.duties import ControllerDuties
 from goldnode.fleet.rollout.floors import stored_moves
 from goldnode.fleet.rollout.follow import FollowReader, FollowWorker
@@ -78,11 +79,8 @@ def parts(
 
 def _tests(file: RolloutFile) -> Callable[[str, str], str]:
     """Return the question for tests that the class wants before a node returns, by the results in .goldnode/canary."""
-    class_ = load_catalog().node_class(file.settings.class_).item
-    jobs = return_tests.jobs_of(class_, "rollout")
-    if not jobs:
-        return no_tests
-    return return_tests.OutstandingTests("rollout", jobs, return_tests.stored(results.DIRECTORY)).outstanding
+    found = return_tests.of_class(file.settings.class_, "rollout")
+    return found.outstanding if found.jobs else return_tests.no_tests
 
 
 def follows(file: RolloutFile) -> bool:
@@ -126,7 +124,14 @@ def _duties(
         power=own.fleet.power_cycle,
         publish=publish,
         tell=tell,
+        events=_events(own, store, site.channel),
     )
+
+
+def _events(site: Site, store: StoreDatabase, channel: Path | None) -> BackgroundDelivery | None:
+    """Return the delivery of events in the background; None for a site without hooks."""
+    found = delivery(site, store, [channel] if channel is not None else [])
+    return BackgroundDelivery(found) if found is not None else None
 
 
 def _drains(hosts: Sequence[InventoryNode]) -> dict[str, DrainSettings]:

@@ -35,6 +35,7 @@ from goldnode.fleet.rollout.model import (
     RequirementResult,
     RolloutPhase,
     SchedulerObservation,
+    Step,
     StepPhase,
     Wait,
 )
@@ -426,7 +427,7 @@ class RolloutController:
 
     def _tasks(self, state: RolloutState) -> list[NodeTask]:
         tasks = [
-            NodeTask(step.node, step.phase, step.direction, step.attempt, step.prior)
+            NodeTask(step.node, step.phase, step.direction, step.attempt, step.prior, _tested_since(step))
             for step in state.active.values()
             if step.prior is not None
         ]
@@ -465,6 +466,12 @@ class RolloutController:
             self.parts.requirements.close()
         self.parts.closed()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _tested_since(step: Step) -> float | None:
+    """Return the time from which tests before the return count. A return with a cause follows on a drain alone."""
+    returns = step.phase is StepPhase.RETURNING and step.cause is None
+    return step.changed_at if returns else None
 
 
 @dataclass(frozen=True)

@@ -10,28 +10,24 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain import DrainCaller, Drainer, DrainSettings, SchedulerDrainer
 from goldnode.fleet.drain_record import DrainRecords
 from goldnode.fleet.identity import rollout_actor
+from goldnode.fleet.return_tests import drained_at, no_tests
 from goldnode.fleet.rollout.model import Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
+from goldnode.node.drained import reason
 
 LOGGER = logging.getLogger("goldnode.rollout")
-DAY = 86400.0
 PAUSE = 15.0  # seconds before a drain or a return that is not over is repeated
 
 
 def no_records(name: str) -> DrainRecords | None:
     """Return no place for a node's record."""
     return None
-
-
-def no_tests(name: str, since: str) -> str:
-    """Return that no test before the return is outstanding."""
-    return ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,9 @@ class RolloutDrains:
     records: Callable[[str], DrainRecords | None] = no_records
     clock: Callable[[], float] = time.time
     tests: Callable[[str, str], str] = no_tests
+    reported: dict[str, str] = field(
+        default_factory=dict
+    )  # nodes held for tests, with the reason that was logged
 
     def drain(self, name: str, prior: Prior) -> SchedulerObservation | None:
         """Take a node out of service, or continue with that. Repeat it until it returns an observation.
@@ -64,33 +63,39 @@ class RolloutDrains:
         reason = found.record.reason if found.record is not None and found.ours else found.note or ""
         return self._seen(name, drainer, SchedulerObservation(name, at, False, 0.0, reason))
 
-    def resume(self, name: str, prior: Prior) -> SchedulerObservation:
+    def resume(self, name: str, prior: Prior, tested_since: float | None = None) -> SchedulerObservation:
         """Return a node to service if this rollout has drained it, and return its state.
 
-        A node that another holds out of service stays so. Its reason says who that is. So does a node whose tests
-        have not passed; the call is repeated.
+        A node that another holds out of service stays so. Its reason says who that is. A node whose tests have not
+        passed stays so under the mark of this rollout; the call is repeated.
+
+        :param tested_since: see NodeTask.
         """
         at, settings = self.clock(), self.nodes[name]
         drainer = settings.drainer()
-        if prior.in_service and self.tests is not no_tests:
-            outstanding = self.tests(name, self._since(name, drainer))
-            if outstanding:
-                return SchedulerObservation(name, at, False, 0.0, outstanding)
+        since = self._since(name, drainer, tested_since) if prior.in_service else None
+        outstanding = self.tests(name, since) if since is not None else ""
+        if outstanding != self.reported.get(name, ""):
+            self.reported[name] = outstanding
+            LOGGER.warning("%s: %s", name, outstanding or "its tests have passed")
+        if since is not None and outstanding:
+            return self._seen(name, drainer, SchedulerObservation(name, at, False, 0.0, self._mark(since)))
         found = drainer.resume(
             settings.node or name, self._caller(prior), self.records(name), before=prior.in_service
         )
         serves = found.in_service and not found.note
         return self._seen(name, drainer, SchedulerObservation(name, at, serves, 0.0, found.note or ""))
 
-    def _since(self, name: str, drainer: Drainer) -> str:
-        """Return when the node was drained, by the scheduler's reason or the node's record; a day ago if neither has it."""
-        if isinstance(drainer, SchedulerDrainer):
-            held = drainer.state_of(self.nodes[name].node or name).held
-            if held is not None:
-                return held.time
-        records = self.records(name)
-        record = records.read().node if records is not None else None
-        return record.since if record is not None else DrainCaller(clock=lambda: self.clock() - DAY).now()
+    def _since(self, name: str, drainer: Drainer, tested_since: float | None) -> str | None:
+        """Return the time from which results of tests count; None if no test is asked."""
+        if tested_since is None or self.tests is no_tests:
+            return None
+        held = drained_at(drainer, self.nodes[name].node or name, self.records(name), self.clock)
+        return None if held is None else max(held, DrainCaller(clock=lambda: tested_since).now())
+
+    def _mark(self, since: str) -> str:
+        actor = rollout_actor(self.rollout)
+        return reason(actor.run, actor.controller, since, self._why())
 
     def _seen(self, name: str, drainer: Drainer, said: SchedulerObservation) -> SchedulerObservation:
         """Return the scheduler's present state; what the drain said where the scheduler shows none."""
@@ -140,8 +145,12 @@ class DrainWorker:
         for wanted in self._wanted.values():
             if wanted.running is None and not wanted.done and now >= wanted.due:
                 task = wanted.task
-                act = self._drains.resume if task.phase is StepPhase.RETURNING else self._drains.drain
-                wanted.running = self._threads.submit(act, task.node, task.prior)
+                wanted.running = self._threads.submit(self._act, task)
+
+    def _act(self, task: NodeTask) -> SchedulerObservation | None:
+        if task.phase is StepPhase.RETURNING:
+            return self._drains.resume(task.node, task.prior, task.tested_since)
+        return self._drains.drain(task.node, task.prior)
 
     def results(self) -> list[Observation]:
         """See NodeWorker."""

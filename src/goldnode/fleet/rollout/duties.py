@@ -1,4 +1,4 @@
-"""Work of a controller after its commits: the deny list, the channel, and power cycles of overdue nodes.
+"""Work of a controller after its commits: the deny list, the channel, events, and power cycles of overdue nodes.
 
 A failure of these is logged and tried again at the next commit; it never stops a rollout.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.rollout.model import Action, Overdue
 from goldnode.fleet.rollout.power import PowerCycle, power_cycle
 from goldnode.fleet.store import tables
@@ -34,6 +35,7 @@ class ControllerDuties:
     power: tuple[str, ...] = ()  # the site's power-cycle command
     publish: Callable[[Sequence[Action]], None] | None = None
     tell: Callable[[str], None] = LOGGER.info
+    events: BackgroundDelivery | None = None
     _powered: bool = False  # nodes that were overdue before this controller have had their attempt
     _one: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "power"), repr=False)
 
@@ -46,6 +48,8 @@ class ControllerDuties:
                 LOGGER.error("the deny list is not up to date: %s", problem)
         if self.publish is not None:
             self.publish(actions)
+        if self.events is not None:
+            self.events.wake()
         if self.power:
             overdue = [action.node for action in actions if isinstance(action, Overdue)]
             for name in overdue if self._powered else self._overdue():
@@ -54,8 +58,10 @@ class ControllerDuties:
             self._powered = True
 
     def close(self) -> None:
-        """Begin no further power cycle. One that has begun ends by itself."""
+        """Begin no further power cycle, and deliver the last events. A power cycle that has begun ends by itself."""
         self._one.shutdown(wait=False, cancel_futures=True)
+        if self.events is not None:
+            self.events.close()
 
     def _overdue(self) -> list[str]:
         step = tables.step

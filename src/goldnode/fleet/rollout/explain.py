@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from goldnode.fleet.return_tests import no_tests
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import ACTIVE, Direction, FreezeScope, Hold, RolloutPhase, Step, StepPhase
 from goldnode.fleet.rollout.state import BACK_PHASES
@@ -34,12 +35,20 @@ class NodeExplanation:
     reasons: tuple[NodeReason, ...]
 
 
-def explain(facts: RolloutFacts, name: str, now: float) -> NodeExplanation:
-    """Return where a node of the class is in the rollout, and why. Raises KeyError for another node."""
+def explain(
+    facts: RolloutFacts, name: str, now: float, tests: Callable[[str, str], str] = no_tests
+) -> NodeExplanation:
+    """Return where a node of the class is in the rollout, and why. Raises KeyError for another node.
+
+    :param tests: returns the tests that are outstanding before the return of a node, by results since a time (UTC).
+    """
     state, settings = facts.state, facts.settings
     node, step = state.nodes[name], state.steps.get(name)
     number = step.wave if step is not None else state.wave_of.get(name)
     reasons = [*_step(facts, step, now)] if step is not None else []
+    if step is not None and step.phase is StepPhase.RETURNING and step.cause is None:
+        outstanding = tests(name, moment(step.changed_at))
+        reasons += [NodeReason(outstanding)] if outstanding else []
     if _could_move(facts, name, step):
         reasons += _why_not(facts, name, now)
     if step is None and number is None:

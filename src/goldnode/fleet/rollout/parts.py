@@ -28,6 +28,9 @@ class NodeTask:
 
     GRANTED: drain it. APPLYING: apply the target, or with direction BACK the state in `prior`; boot; judge.
     RETURNING: return it to service.
+
+    `tested_since`: of a return, the time of the step's last change. Tests before the return count from then on. None:
+    the step has changed nothing, and no test is asked.
     """
 
     node: str
@@ -35,6 +38,7 @@ class NodeTask:
     direction: Direction
     attempt: int
     prior: Prior
+    tested_since: float | None = None
 
 
 class NodeWorker(Protocol):

@@ -11,6 +11,7 @@ finished before the next node is granted.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
@@ -409,13 +410,18 @@ class _Grants:
     def choose(self) -> list[Action]:
         """Return grants in the order of the queue."""
         found: list[Action] = []
-        for place, free_at, _, unit in self.state.queue:
-            if self.room <= 0:
-                break
-            if self.late and place == 0:
-                continue
+        queue, index = self.state.queue, 0
+        # Deferred units come first, by the time when they are free.
+        undeferred = bisect_left(queue, (1,))
+        if self.late:
+            index = undeferred
+        while self.room > 0 and index < len(queue):
+            place, free_at, _, unit = queue[index]
+            index += 1
             if self.direction is Direction.FORWARD and free_at > self.now + self.settings.drain_wait:
                 self._busy(place, free_at, unit, found)
+                if place == 0:
+                    index = undeferred
                 continue
             members = self.state.members[unit]
             if any(name in self.state.active for name in members):
@@ -437,7 +443,7 @@ class _Grants:
         soon = free_at - self.settings.drain_wait
         self.again = soon if self.again is None else min(soon, self.again)
         if place == 0:
-            return  # passed over before
+            return  # passed over before, like all deferred units that are free later
         for name in self.state.members[unit]:
             if self.state.waits(name):
                 found.append(Finish(name, StepPhase.DEFERRED, self.state.wave_of[name], BUSY_LONG))
@@ -453,22 +459,19 @@ class _Grants:
     def _fits_groups(self, names: Iterable[str]) -> bool:
         """Return whether racks and leaves have room, and no rack is frozen."""
         limits, ledger = self.settings.limits, self.state.ledger
-        racks, leaves = self.racks.copy(), self.leaves.copy()
+        racks: dict[str, int] = {}
+        leaves: dict[str, int] = {}
         for name in names:
             node = self.state.nodes[name]
-            if node.rack is not None:
-                racks[node.rack] += 1
-                if node.rack in self.frozen_racks or (
-                    limits.rack is not None
-                    and ledger.planned_racks[node.rack] + racks[node.rack] > limits.rack
+            if (rack := node.rack) is not None:
+                racks[rack] = racks.get(rack, self.racks[rack]) + 1
+                if rack in self.frozen_racks or (
+                    limits.rack is not None and ledger.planned_racks[rack] + racks[rack] > limits.rack
                 ):
                     return False
-            if node.leaf is not None:
-                leaves[node.leaf] += 1
-                if (
-                    limits.leaf is not None
-                    and ledger.planned_leaves[node.leaf] + leaves[node.leaf] > limits.leaf
-                ):
+            if (leaf := node.leaf) is not None:
+                leaves[leaf] = leaves.get(leaf, self.leaves[leaf]) + 1
+                if limits.leaf is not None and ledger.planned_leaves[leaf] + leaves[leaf] > limits.leaf:
                     return False
         return True
 

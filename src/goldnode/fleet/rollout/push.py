@@ -369,6 +369,7 @@ class Push:
             "goldnode_prior_in_service": task.prior.in_service,
             "goldnode_prior_reason": task.prior.reason,
             "goldnode_to": task.prior.digest or "",
+            "goldnode_tested_since": _moment(task.tested_since),
             "goldnode_node_class": self.settings.document,
         }
 
@@ -463,6 +464,11 @@ class PushReader:
                 remedy=f"try `ansible {shlex.quote(names[0])} -m ping` in {self.settings.project}",
             )
         return list(push_results.observations(lines).values())
+
+
+def _moment(at: float | None) -> str:
+    """Return a time as results of tests have it; empty for none."""
+    return "" if at is None else DrainCaller(clock=lambda: at).now()
 
 
 def _key(task: NodeTask) -> tuple[StepPhase, Direction, int]:

@@ -101,16 +101,19 @@ class CaptureReceiver:
         if self.settings.certificates and report.node not in peer:
             why = f"the certificate of this connection is not for {report.node}"
             raise _Refused(403, "wrong_node_certificate", why)
-        if now - self._last.get(report.node, 0.0) < _APART:
+        # Not after it: a clock that was set back would refuse all reports until it is there again.
+        if 0 <= now - self._last.get(report.node, -_APART) < _APART:
             raise _Refused(
                 429, "too_often", f"{report.node} has just reported", {"Retry-After": f"{_APART:.0f}"}
             )
         origin = report.origin
         content: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
         content["cohort"] = origin.cohort
-        content |= {"capture": report.capture, "verdict": report.verdict}
+        content |= {"capture": report.capture, "verdict": report.verdict, "gate": report.gate}
         try:
             put(self.settings.data, report.node, content)
+        except ValueError:  # letters that are no ASCII take more bytes there
+            raise _too_large() from None
         except OSError as problem:
             full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
             LOGGER.error("the inbox of captures cannot be written: %s", problem)
@@ -124,7 +127,10 @@ class CaptureReceiver:
     async def run(self) -> None:
         """Store the inbox again and again, until the task is cancelled. Failures are logged."""
         while True:
-            await self.ingest()
+            try:
+                await self.ingest()
+            except Exception:  # without this, no report would be stored any more, and no line would name why
+                LOGGER.exception("captures: the inbox could not be stored, and will be tried again")
             await asyncio.sleep(self.settings.period)
 
     async def ingest(self) -> None:

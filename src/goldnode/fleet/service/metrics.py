@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from goldnode.node.serve.metrics import escaped
-
-_Sample = tuple[str, Mapping[str, object], float]
+from goldnode.fleet.exposition import MetricSample, exposition
 
 # name -> (type, help), in the order of the output.
 METRICS = {
@@ -66,26 +64,17 @@ def render(counters: ServiceCounters, status: Mapping[str, Any] | None) -> str:
     """Return all metrics; without those of the store if `status` is None."""
     samples = list(_own(counters)) + (list(_of_store(status)) if status else [])
     samples.append(("goldnode_fleet_store_up", {}, float(status is not None)))
-    by_name: dict[str, list[_Sample]] = {}
-    for sample in samples:
-        by_name.setdefault(sample[0], []).append(sample)
-    lines = []
-    for name, (kind, text) in METRICS.items():
-        found = by_name.get(name)
-        if found:
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{_labels(labels)} {value:.15g}" for _, labels, value in found]
-    return "\n".join(lines) + "\n"
+    return exposition(METRICS, samples)
 
 
-def _own(counters: ServiceCounters) -> Iterable[_Sample]:
+def _own(counters: ServiceCounters) -> Iterable[MetricSample]:
     for (path, code, kind), count in sorted(counters.requests.items()):
         yield "goldnode_fleet_requests_total", {"path": path, "status": code, "kind": kind}, count
     for path, seconds in sorted(counters.seconds.items()):
         yield "goldnode_fleet_request_seconds_total", {"path": path}, seconds
 
 
-def _of_store(status: Mapping[str, Any]) -> Iterable[_Sample]:
+def _of_store(status: Mapping[str, Any]) -> Iterable[MetricSample]:
     for row in status["buffers"]:
         where = {"scope": row["scope"], "name": row["name"]}
         yield "goldnode_fleet_nodes", where, row["nodes"]
@@ -103,7 +92,7 @@ def _of_store(status: Mapping[str, Any]) -> Iterable[_Sample]:
     yield "goldnode_fleet_log_unsealed", {}, status["log"]["unsealed"]
 
 
-def _of_rollouts(status: Mapping[str, Any]) -> Iterable[_Sample]:
+def _of_rollouts(status: Mapping[str, Any]) -> Iterable[MetricSample]:
     """Yield samples of the rollouts that have not ended."""
     frozen = {(row["scope"], row["subject"]) for row in status["freezes"]}
     classes = {row["name"]: row["class"] for row in status["rollouts"]}
@@ -121,8 +110,3 @@ def _of_rollouts(status: Mapping[str, Any]) -> Iterable[_Sample]:
         state = f"back-{row['phase']}" if row["direction"] == "back" else row["phase"]
         where = {"rollout": row["rollout"], "class": classes[row["rollout"]]}
         yield "goldnode_rollout_nodes", {**where, "state": state}, row["nodes"]
-
-
-def _labels(labels: Mapping[str, object]) -> str:
-    found = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items() if value != "")
-    return f"{{{found}}}" if found else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,7 @@ def backup(store: StoreDatabase, file: Path, public_key: Path | None = None) -> 
             rows[table] = rows.get(table, 0) + 1
             lines.append(_line({"table": table, "row": row}))
         lines.append(_line({"end": rows}))
-    replace_file(file, gzip.compress(b"".join(lines), mtime=0))
-    file.chmod(0o600)  # it has who gave which order
+    replace_file(file, gzip.compress(b"".join(lines), mtime=0), 0o600)  # it has who gave which order
     return BackupSummary(rows, verdict)
 
 
@@ -146,7 +146,17 @@ def _read(file: Path) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]
         rows = [(str(line["table"]), dict(line["row"])) for line in content]
         if header["format"] != FORMAT or sum(end["end"].values()) != len(rows):
             raise problem
-    except (gzip.BadGzipFile, EOFError, ValueError, KeyError, TypeError) as cause:
+        if not isinstance(header["version"], int) or not isinstance(header["at"], int | float):
+            raise problem
+    except (
+        zlib.error,
+        EOFError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        gzip.BadGzipFile,
+    ) as cause:
         raise problem from cause
     return header, [(name, row) for name, row in rows if name in tables.metadata.tables]
 

@@ -295,7 +295,9 @@ def overdue(connection: Connection, now: float) -> list[str]:
     Where the controller of a rollout lives, it decides about the nodes of the rollout.
     """
     hold, rollout = tables.hold, tables.rollout
-    led = select(rollout.c.name).where(rollout.c.name == hold.c.rollout, rollout.c.beat_at > now - _ALIVE)
+    led = select(rollout.c.name).where(
+        rollout.c.name == hold.c.rollout, rollout.c.beat_at.between(now - _ALIVE, now + _ALIVE)
+    )
     late = (
         connection.execute(
             select(hold.c.node, hold.c.owner, hold.c.rollout, hold.c.deadline, hold.c.reason)

@@ -56,7 +56,14 @@ def _domains(row: str) -> str:
 
 
 def _of_hold(row: str) -> str:
-    return f"EXISTS (SELECT 1 FROM node n WHERE n.name = {row}.node AND ({_domains('n')}))"
+    """Return the condition that selects the buffers of the node of a hold. It is written so that both engines find
+    the four rows by the primary key.
+    """
+    node = f"FROM node n WHERE n.name = {row}.node"
+    domains = (
+        f"(buffer.scope = '{scope}' AND buffer.name = (SELECT n.\"{scope}\" {node}))" for scope in _SCOPES
+    )
+    return f"({' OR '.join(domains)})"
 
 
 def _one(condition: str) -> str:

@@ -9,11 +9,12 @@ import urllib.error
 import urllib.request
 from typing import NamedTuple
 
-from .repository import ChannelAwayError
+from ..state.model import NodeError
+from .repository import ChannelAwayError, NoRedirect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
+    from typing import Any, List, Mapping, Optional
 
     from .settings import Settings
 
@@ -40,12 +41,9 @@ class LockClient:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        context = None
+        handlers: List[urllib.request.BaseHandler] = [NoRedirect()]
         if settings.service.startswith("https://"):
-            context = ssl.create_default_context(cafile=settings.ca)
-            if settings.certificate:
-                context.load_cert_chain(settings.certificate, settings.key)
-        handlers = [urllib.request.HTTPSHandler(context=context)] if context else []
+            handlers.append(urllib.request.HTTPSHandler(context=_context(settings)))
         self.opener = urllib.request.build_opener(*handlers)
 
     def ask(self, endpoint: str, more: Mapping[str, Any]) -> LockAnswer:
@@ -59,14 +57,18 @@ class LockClient:
         )
         try:
             with self.opener.open(request, timeout=SILENCE) as answer:
-                return _yes(answer.status, answer.read(_LIMIT))
+                kind, status, data = answer.headers.get_content_type(), answer.status, answer.read(_LIMIT)
         except urllib.error.HTTPError as problem:
-            with problem:
-                return self._no(problem.code, problem.read(_LIMIT))
+            return self._no(problem.code, _rest(problem))
         except (OSError, ValueError, http.client.HTTPException) as problem:
             raise ChannelAwayError(
                 f"the lock service {self.settings.service} is away: {getattr(problem, 'reason', problem)}."
             ) from None
+        if kind == "text/html":  # a proxy or a login page: FleetLock servers answer programs
+            raise ChannelAwayError(
+                f"the lock service {self.settings.service} answers with a page for a browser."
+            )
+        return _yes(status, data)
 
     def _no(self, status: int, data: bytes) -> LockAnswer:
         found = _json(data)
@@ -75,6 +77,29 @@ class LockClient:
                 f"the lock service {self.settings.service} answers with HTTP {status}: {str(found.get('value'))[:300]}."
             )
         return LockAnswer(False, kind=found["kind"], why=str(found.get("value") or "")[:1000])
+
+
+def _context(settings: Settings) -> ssl.SSLContext:
+    """Return the TLS settings of a node. Raises NodeError for files that cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=settings.ca)
+        if settings.certificate:
+            context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ValueError) as problem:
+        named = ", ".join(name for name in (settings.ca, settings.certificate, settings.key) if name)
+        raise NodeError(
+            f"the TLS files cannot be used ({named}): {problem}. Correct `follow` of the class, or the files."
+        ) from None
+    return context
+
+
+def _rest(answer: urllib.error.HTTPError) -> bytes:
+    """Return the body of a refusal; empty if it does not arrive."""
+    try:
+        with answer:
+            return answer.read(_LIMIT)
+    except (OSError, ValueError, http.client.HTTPException):
+        return b""
 
 
 def _yes(status: int, data: bytes) -> LockAnswer:

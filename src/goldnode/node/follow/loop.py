@@ -20,7 +20,7 @@ from . import channel
 from .channel import Wish
 from .lockservice import PRE_REBOOT, REPORT, STEADY_STATE
 from .machine import FELL_BACK, PROGRAM, NotAppliedError
-from .repository import ChannelAwayError
+from .repository import ChannelAwayError, ChannelTooLongError
 from .settings import STATE
 from .trust import ChannelRefusedError
 
@@ -69,7 +69,7 @@ class Follower:
             document = self.document()
         except ChannelAwayError as problem:
             why = str(problem)
-        except ChannelRefusedError as problem:
+        except (ChannelRefusedError, ChannelTooLongError) as problem:
             why, bad = str(problem), True
         try:
             found = self._pass(document)

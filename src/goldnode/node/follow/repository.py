@@ -29,8 +29,8 @@ class ChannelTooLongError(NodeError):
     """A file of the channel is longer than it may be."""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Metadata decides what is read, not a redirect to another machine."""
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: metadata decides what is read, and a login page gives no leave."""
 
     def redirect_request(self, *words: object, **more: object) -> None:
         return None
@@ -63,11 +63,9 @@ class ChannelSource(NamedTuple):
             return self._file(name, offset)
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         request = urllib.request.Request(f"{self.source.rstrip('/')}/{name}", headers=headers)  # noqa: S310
-        handlers = [
-            _NoRedirect(),
-            urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.ca)),
-        ]
         try:
+            context = ssl.create_default_context(cafile=self.ca)
+            handlers = [NoRedirect(), urllib.request.HTTPSHandler(context=context)]
             found = urllib.request.build_opener(*handlers).open(request, timeout=SILENCE)
             if offset and found.status != 206:  # the server sends all of it again
                 _skip(found, offset)
@@ -77,8 +75,9 @@ class ChannelSource(NamedTuple):
             if problem.code in (403, 404, 410):
                 return None
             raise ChannelAwayError(f"{self.source}/{name}: HTTP {problem.code}.") from None
-        except (OSError, ValueError) as problem:
-            raise ChannelAwayError(f"{self.source}/{name}: {getattr(problem, 'reason', problem)}.") from None
+        except Exception as problem:  # http.client has errors of its own, as in `blocks`
+            why = getattr(problem, "reason", None) or str(problem).strip() or type(problem).__name__
+            raise ChannelAwayError(f"{self.source}/{name}: {why}.") from None
 
     def _file(self, name: str, offset: int) -> Optional[IO[bytes]]:
         path = os.path.join(self.source[7:] if self.source.startswith("file://") else self.source, name)

@@ -41,6 +41,8 @@ REMOTE = (
     "panfs",
 )
 MOST_MOUNTS, MOST_DISKS = 64, 128
+# NCCL and data loaders exchange data there. Its size is in the section memory.
+SHM = "/dev/shm"  # noqa: S108 - the name of a mount
 # NVMe: the Get Log Page command for SMART / Health Information (NVM Express Base Specification, "Get Log Page"; linux/nvme_ioctl.h).
 ADMIN, GET_LOG_PAGE, SMART, PAGE = 0xC0484E41, 0x02, 0x02, 512
 # How much is read of a path that the class names.
@@ -61,7 +63,8 @@ def read(context: Context) -> Json:
     }
     # Local devices come first: a network file system is the likeliest to hang.
     jobs += [(f"smart {name}", _bind(smart, files, name)) for name in sorted(set(over.values()))]
-    ordered = sorted(mounted, key=lambda name: (remote(mounted[name]["type"]), name))
+    measured = {name: row for name, row in mounted.items() if name != SHM}
+    ordered = sorted(measured, key=lambda name: (remote(mounted[name]["type"]), name))
     jobs += [(f"space {name}", _bind(space, files, name)) for name in ordered]
     asked = reader_process.Asked(jobs)
     disks, arrays = devices(files), raid(files)
@@ -69,7 +72,7 @@ def read(context: Context) -> Json:
     for name in disks:
         if name in over:
             disks[name]["smart"] = found[f"smart {over[name]}"]
-    for name, row in mounted.items():
+    for name, row in measured.items():
         answer = found[f"space {name}"]
         row.update(
             dict.fromkeys(("size_mib", "free_mib", "inodes_free_percent"), answer)
@@ -253,8 +256,8 @@ def remote(kind: str) -> bool:
 
 
 def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
-    """Return mounts that hold data: each device or export once, at its shortest path; the root; and the
-    mounts of the wanted paths.
+    """Return mounts that hold data: each device or export once, at its shortest path; the root; /dev/shm; and
+    the mounts of the wanted paths.
     """
     text = files.data("/proc/self/mounts", 1 << 20)
     if not isinstance(text, bytes):
@@ -269,7 +272,7 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
                 fields[2],
                 fields[3],
             ]  # the last mount on a path is what is seen there
-    needed = {"/"}
+    needed = {"/", SHM}
     for name in wanted:
         under = [path for path in rows if name == path or name.startswith(path.rstrip("/") + "/")]
         needed.add(max(under, key=len, default="/"))

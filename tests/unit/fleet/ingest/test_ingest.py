@@ -17,9 +17,10 @@ from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture, verdict
 from tests.unit.fleet.ingest.fleet_reports import write as captured
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ingest import inbox, read, write
+from goldnode.fleet.ingest import files, inbox, read, write
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
+from goldnode.fleet.ingest.report import report_of
 from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, found_parts
 
 
@@ -148,6 +149,13 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "raw-control": ('{"schema": "\x00"}', "not JSON"),
     "digits": ('{"a": ' + "9" * 5000 + "}", "not JSON"),
 }
+# Verdicts of a good capture.
+_VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
+    "status": ({"status": {}}, "no known status"),
+    "digest": ({"class_digest": "x" * 20_000}, "a text has 20000 characters"),
+    "no-id": ({"findings": [{"outcome": "mismatch"}]}, "a finding has no id or no outcome"),
+    "no-outcome": ({"findings": [{"id": "driver.version"}]}, "a finding has no id or no outcome"),
+}
 _SPOILED: dict[str, tuple[dict[str, Any], str]] = {
     "future": ({"time": "2026-11-26T12:11:00Z"}, "is after that of this machine"),
     "past": ({"time": "1970-01-01T00:00:00Z"}, "before 2020"),
@@ -160,13 +168,26 @@ _SPOILED: dict[str, tuple[dict[str, Any], str]] = {
     "nameless": ({"identity": {"fault": "unread", "text": ""}}, "no name of a node"),
     "long": ({"os": {"id": "x" * 100_000}}, "a text has 100000 characters"),
     "wide": ({"x": {f"k{n}": 1 for n in range(60_000)}}, "more than 50000 values"),
+    "long-key": ({"x": {"k" * 200: {"l" * 200: 1}}}, "a key has more than 400 characters"),
+    "long-item": ({"network": {"eth0": {"address": "x" * 3_000}}}, "has 3000 characters, more than 2000"),
+    "uptime": ({"uptime": 10**400}, "uptime is not a finite number"),
 }
+
+
+def _hostile_verdicts() -> dict[str, tuple[str, str]]:
+    found = {}
+    for name, (change, message) in _VERDICTS.items():
+        one = capture(f"v-{name}")
+        report = {"schema": "goldnode.node-report/1", "capture": one, "verdict": verdict(one, **change)}
+        found[f"v-{name}"] = (json.dumps(report), message)
+    return found
 
 
 def test_hostile_files_are_refused_by_name_and_the_rest_is_unharmed(tmp_path: Path) -> None:
     source = captured(tmp_path / "in", capture("a0"), capture("z9"), verdicts=True)
     run(tmp_path / "clean", source)
-    for name, (text, _) in HOSTILE.items():
+    hostile = {**HOSTILE, **_hostile_verdicts()}
+    for name, (text, _) in hostile.items():
         (source / f"h-{name}.json").write_text(text, encoding="utf-8")
     for name, (change, _) in _SPOILED.items():
         text = json.dumps({**capture(f"m-{name}"), **change}).replace("Infinity", "1e999")
@@ -177,7 +198,7 @@ def test_hostile_files_are_refused_by_name_and_the_rest_is_unharmed(tmp_path: Pa
     (source / "h-directory.json").mkdir()
     result = run(tmp_path / "data", source)
     found = {refusal.file.name: refusal.message for refusal in result.refused}
-    expected = {name: message for name, (_, message) in {**HOSTILE, **_SPOILED}.items()}
+    expected = {name: message for name, (_, message) in {**hostile, **_SPOILED}.items()}
     expected |= {"sparse": "larger than 4 MiB", "fifo": "not a regular file"}
     assert found.keys() == {f"h-{name}.json" for name in expected}
     for name, message in expected.items():
@@ -186,6 +207,45 @@ def test_hostile_files_are_refused_by_name_and_the_rest_is_unharmed(tmp_path: Pa
     assert all(refusal.remedy for refusal in result.refused)
     assert result.stored == 2
     assert content(tmp_path / "data") == content(tmp_path / "clean")
+
+
+def test_a_boot_identity_that_is_no_text_is_no_boot(tmp_path: Path) -> None:
+    one = capture("n1")
+    source = captured(tmp_path / "in", one)
+    (source / "n1-2026-11-26T10.verdict.json").write_text(json.dumps(verdict(one, boot_identity={"a": 1})))
+    assert run(tmp_path / "data", source).stored == 1
+
+
+def test_a_report_that_the_program_fails_on_is_refused_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = captured(tmp_path / "in", capture("n1"), capture("n2"))
+    parsed = report_of
+
+    def fails(content: dict[str, Any], *more: Any) -> Any:
+        if content["identity"]["hostname"] == "n1":
+            raise TypeError("unhashable type")
+        return parsed(content, *more)
+
+    monkeypatch.setattr(files, "report_of", fails)
+    result = run(tmp_path / "data", source)
+    assert result.stored == 1
+    assert [(one.file.name[:2], one.message) for one in result.refused] == [
+        ("n1", "cannot be read: TypeError: unhashable type")
+    ]
+
+
+def test_a_damaged_file_of_the_data_is_named_and_no_report_is_refused_for_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    run(data, captured(tmp_path / "in", capture("n1")))
+    part = found_parts(data)[0].file(data, NODES)
+    part.write_bytes(part.read_bytes()[:100])
+    inbox.put(data, "n2", {"class": CLASS, "capture": capture("n2")})
+    with pytest.raises(GoldnodeError, match="damaged") as caught:
+        run(data)
+    assert caught.value.file == str(part)
+    assert len(list((data / "inbox").iterdir())) == 1
+    assert not (data / "refused").exists()
 
 
 def test_a_verdict_of_another_kind_or_boot_is_refused(tmp_path: Path) -> None:
@@ -238,6 +298,30 @@ def test_memory_is_bounded_by_the_largest_report(tmp_path: Path) -> None:
     stored, refused, grown = map(int, done.stdout.split())
     assert (stored, refused) == (1, 3)
     assert grown < 200_000, "KiB"
+
+
+def test_long_texts_are_written_before_they_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these reports is small enough; together they would be held in memory until the end."""
+    monkeypatch.setattr(write, "MOST_ROWS", 20_000)
+    flushed: list[int] = []
+    flush = write._OpenPart.flush
+
+    def counted(part: write._OpenPart) -> None:
+        flushed.append(len(part.group.members))
+        flush(part)
+
+    monkeypatch.setattr(write._OpenPart, "flush", counted)
+    reports = []
+    for number in range(8):
+        one = capture(f"n{number}")
+        one["x"] = {f"k{text}": f"{number}-{text}-" + "a" * 16_000 for text in range(20)}
+        reports.append(one)
+    assert run(tmp_path / "data", captured(tmp_path / "in", *reports)).stored == 8
+    assert sum(flushed) == 8
+    assert max(flushed) < 8
+    assert rows(tmp_path / "data", "SELECT count(*) FROM facts WHERE length(value) > 16000") == [(160,)]
 
 
 class _KilledError(BaseException):

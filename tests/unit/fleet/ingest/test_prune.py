@@ -47,7 +47,7 @@ def test_only_the_named_parts_are_removed(data: Path) -> None:
     assert [(day.class_, day.day, len(day.parts)) for day in found] == [(CLASS, "2026-11-01", 1)]
     prune.prune(data, found)
     gone = before - {str(file) for file in data.rglob("*")}
-    names = {str(part.file(data, table)) for day in found for part in day.parts for table in ORDER}
+    names = {str(part.file(data, table)) for day in found for part, _ in day.parts for table in ORDER}
     folders = {str(Path(name).parent) for name in names} - {str(others[0].parent)}
     assert gone == names | folders
     assert all(other.exists() for other in others)

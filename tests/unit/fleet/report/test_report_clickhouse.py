@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulators.fleet import NOW, finding, fleet, put, store
+from tests.simulators.fleet import NOW, Json, canary, finding, fleet, put, store, store_results
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.documents.floors import FloorsDocument
 from goldnode.fleet.report import clickhouse, engine
 from goldnode.fleet.report.frame import ExpectedNode, ReportSettings, ReportSource, views
 
 HOUR = timedelta(hours=1)
+DEVICE = "0000:0a:00.0"
 # Captures of these ages, in hours, of every node that reports.
 AGES = (180, 50, 30, 24, 16, 12, 4, 1)
 NAMES = [view.name for view in views()]
@@ -40,6 +43,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ReportSource:
     nodes[2].change(put("gpus/1/uuid", "GPU-other"), NOW - 35 * HOUR)
     nodes[3].change(lambda capture: capture["storage"]["paths"]["/scratch"].update(read_mb_s=3000.0))
     nodes[4].change(lambda capture: capture["storage"]["mounts"].clear())
+    nodes[7].change(lambda capture: capture["gpus"][1].pop("vbios"))
     nodes[5].find(finding("gpu.vbios", "96", "unread", outcome="could_not_read"))
     for age in AGES[1:]:
         nodes[6].change(put("gpus/0/pcie/replay", 2 * (50 - age)), NOW - age * HOUR)
@@ -51,11 +55,51 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ReportSource:
         nodes[8].findings = faults if age in (50, 30, 16, 12) else []
         reporting = nodes[:-1] if age < 180 else nodes
         store(directory, reporting, [NOW - age * HOUR], gpus=2)
+    store_results(directory, [one for node in nodes for one in measured(node.number)])
     return ReportSource(
         directory,
         [ExpectedNode("spare1", "h100", "ring09")],
         [("job7", nodes[0].name), ("job7", nodes[9].name)],
+        [baseline()],
     )
+
+
+def measured(number: int) -> list[Json]:
+    """Canary results of a node: one is slow by its floor, one by its class, one becomes slower, one fails a job."""
+    found = []
+    for place in range(12 if number == 1005 else 1):
+        speed = {1001: 450.0, 1005: 600.0 - 8 * place}.get(number, 600.0 + number % 7)
+        latency = 9.0 if number == 1002 else 5.0 + number % 3 / 100
+        samples = {
+            "gemm_fp16": {DEVICE: [speed + run % 5 for run in range(20)]},
+            "step_ms": {DEVICE: [latency + run % 5 / 1000 for run in range(100)]},
+            "start/cold": {"": [1.0]},
+        }
+        found.append(canary(f"node{number}", NOW - HOUR * (30 - place), samples))
+    if number == 1003:
+        job = {"name": "fft", "state": "failed", "why": "wrong result", "seconds": 1.0, "verified": True}
+        found[0]["jobs"].append(job | {"metrics": []})
+    return found
+
+
+def baseline() -> FloorsDocument:
+    """Floors of gemm_fp16 alone: other metrics are judged by their class."""
+    found = canary("n", NOW, {})
+    metric = {
+        "name": "gemm_fp16", "job": "gemm", "phase": "warm", "unit": "TFLOPS", "better": "higher", "node": None, "device": None,
+        "margin": 0.03, "nodes": 30, "devices": 30, "runs": 600, "results": 30, "verified": True,
+        "statistics": [{"quantile": "p50", "median": 600.0, "low": 599.0, "high": 601.0, "sigma": 5.0, "floor": 580.0}],
+        "sm_mhz": [1980.0, 1980.0], "temperature_c": None, "power_w": None,
+    }  # fmt: skip
+    same = {key: found[key] for key in ("class", "class_digest", "platform", "runner", "simulated")}
+    content = same | {
+        "schema": "goldnode.floors/1",
+        "scope": "class",
+        "begin": found["started"],
+        "end": found["started"],
+    }
+    content |= {"results": 30, "nodes": ["a"], "metrics": [metric], "left_out": []}
+    return FloorsDocument.model_validate_json(json.dumps(content))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +117,10 @@ def duckdb_rows(source: ReportSource, settings: ReportSettings) -> dict[str, lis
 def session(
     source: ReportSource, settings: ReportSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     session = pytest.importorskip("chdb.session").Session(str(tmp_path_factory.mktemp("clickhouse")))
+    # The library blocks SIGPIPE, also for programs that later tests start.
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     session.query("CREATE DATABASE goldnode")
     session.query("USE goldnode")
     with engine.opened(source, settings) as connection:
@@ -124,6 +171,17 @@ def test_view_of_a_site_can_use_the_others_and_a_wrong_one_is_named(
         engine.opened(source, ReportSettings(NOW), tmp_path),
     ):
         pass
+
+
+def test_views_of_slow_nodes_have_each_basis(duckdb_rows: dict[str, list[dict[str, Any]]]) -> None:
+    slow = {(one["node"], one["origin"], one["basis"], one["quantile"]) for one in duckdb_rows["slow"]}
+    assert slow == {
+        ("node1001", "canary", "floors", "p50"),
+        ("node1005", "canary", "floors", "p50"),
+        ("node1002", "canary", "class", "p50"),
+        ("node1002", "canary", "class", "p95"),
+        ("node1003", "captures", "class", "p50"),
+    }
 
 
 def test_every_view_says_what_it_holds() -> None:

@@ -183,6 +183,21 @@ def test_a_node_without_a_scheduler_is_out_under_the_mark_of_the_rollout(site: S
     assert held.run == identity.rollout_run("r1")
 
 
+def test_a_return_waits_for_tests_after_a_change_alone(site: Site) -> None:
+    worker = site.push()
+    changed = dataclasses.replace(task("n1", RETURNING), tested_since=1_790_000_000.0)
+    worker.work([changed, task("n2", RETURNING)])
+    since = {run.nodes[0]: run.variables["goldnode_tested_since"] for run in site.runs}
+    assert since == {"n1": "2026-09-21T14:13:20Z", "n2": ""}
+    why = "n1 stays out of service: tests before its return: gemm has not run since"
+    site.runs[0].end(row("n1", "Put the node back into service", push_job.FAILED, msg=why), status="failed")
+    assert worker.results() == [], "the step goes on"
+    assert why in worker.problems()["n1"]
+    site.now += 60
+    worker.work([changed, task("n2", RETURNING)])
+    assert [run.nodes[0] for run in site.runs[2:]] == ["n1"], "it is tried again"
+
+
 def test_a_return_reports_who_has_the_node(site: Site) -> None:
     worker = site.push()
     worker.work([task("n1", RETURNING), task("n2", RETURNING), task("n3", RETURNING)])

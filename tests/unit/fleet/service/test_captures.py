@@ -32,6 +32,12 @@ def store(tmp_path: Path, migrated: Path) -> Iterator[StoreDatabase]:
     database.close()
 
 
+@pytest.fixture(autouse=True)
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the service from ingesting by itself: tests look at what is in the inbox."""
+    monkeypatch.setattr(captures.CaptureReceiver, "run", lambda _: asyncio.Event().wait())
+
+
 def report(node: str = "n1", **more: Any) -> str:
     found = capture(node)
     content = {"node": node, "class": CLASS, "capture": found, "verdict": verdict(found)}
@@ -119,6 +125,47 @@ def test_a_node_that_reports_too_often_has_to_wait(store: StoreDatabase, tmp_pat
         assert (await ask("/v1/captures", report("n2"))).status == 202
 
     serve(store, work, tmp_path / "data")
+
+
+def test_a_clock_that_is_set_back_refuses_no_report(store: StoreDatabase, tmp_path: Path) -> None:
+    now = [NOW.timestamp()]
+
+    async def work(ask: Ask, service: LockService) -> None:
+        assert (await ask("/v1/captures", report())).status == 202
+        now[0] -= 600
+        assert (await ask("/v1/captures", report())).status == 202
+
+    running(store, work, data=tmp_path / "data", clock=lambda: now[0], tick=3600.0)
+
+
+def test_a_report_that_is_too_large_as_ascii_is_refused(store: StoreDatabase, tmp_path: Path) -> None:
+    async def work(ask: Ask, service: LockService) -> None:
+        texts = {f"k{number}": "\N{GREEK SMALL LETTER ALPHA}" * 10_000 for number in range(150)}
+        body = json.dumps(json.loads(report(capture=capture("n1", x=texts))), ensure_ascii=False)
+        assert len(body.encode()) < LARGEST
+        assert (await ask("/v1/captures", body)).status == 413
+
+    serve(store, work, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_ingest_that_cannot_be_started_is_logged_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.undo()  # this test runs the loop
+    tries: list[int] = []
+
+    async def ingest(self: captures.CaptureReceiver) -> None:
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise OSError(12, "Cannot allocate memory")
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(captures.CaptureReceiver, "ingest", ingest)
+    receiver = captures.CaptureReceiver(captures.CaptureSettings(tmp_path, period=0.0))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(receiver.run())
+    assert len(caplog.records) == 2
 
 
 def test_waiting_requests_and_the_inbox_are_bounded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_restore_into_the_same_engine_continues_its_numbers(store: StoreDatabase
     source.close()
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "row", "log"])
+@pytest.mark.parametrize("damage", ["cut", "bits", "text", "header", "row", "log"])
 def test_damaged_backup_leaves_the_store_empty(store: StoreDatabase, tmp_path: Path, damage: str) -> None:
     source = StoreDatabase(str(tmp_path / "source.db"))
     source.run(schema.migrate)
@@ -99,6 +100,11 @@ def test_damaged_backup_leaves_the_store_empty(store: StoreDatabase, tmp_path: P
     lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "bits":
+        data = file.read_bytes()
+        file.write_bytes(data[:40] + bytes(byte ^ 0xFF for byte in data[40:80]) + data[80:])
+    elif damage == "header":
+        file.write_bytes(gzip.compress(b"".join([b'{"format": "goldnode.fleet-backup/1"}\n', *lines[1:]])))
     elif damage == "text":
         file.write_bytes(b"no backup")
     elif damage == "row":
@@ -110,6 +116,14 @@ def test_damaged_backup_leaves_the_store_empty(store: StoreDatabase, tmp_path: P
         backup.restore(store, file, "alice@controller")
     assert not any(found for name, found in rows(store).items() if name != "goldnode_schema")
     source.close()
+
+
+def test_backup_is_never_open_to_others(
+    store: StoreDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # too late: others may have opened it before
+    backup.backup(store, tmp_path / "backup.gz")
+    assert stat.S_IMODE((tmp_path / "backup.gz").stat().st_mode) == 0o600
 
 
 def test_store_that_is_not_empty_is_not_filled(store: StoreDatabase, tmp_path: Path) -> None:

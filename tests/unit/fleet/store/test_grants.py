@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
+from pathlib import Path
+
 import pytest
 from sqlalchemy import Connection, select, text
 from tests.unit.fleet.store.fleets import (
@@ -39,6 +43,23 @@ def test_limits_of_class_and_rack_hold_and_a_return_frees_them(store: StoreDatab
     assert back(store, 0).released
     assert refusal(store, 4) == "granted"
     assert held(store) == {"n01": "planned", "n04": "planned"}
+
+
+def test_counting_a_hold_reads_four_buffers_and_not_all_of_them(migrated: Path) -> None:
+    connection = sqlite3.connect(migrated)
+    triggers = connection.execute(
+        "SELECT sql FROM sqlite_master WHERE name IN "
+        "('goldnode_hold_added', 'goldnode_hold_removed', 'goldnode_hold_changed')"
+    ).fetchall()
+    counted = [re.search(r"UPDATE buffer SET .*?;", trigger) for (trigger,) in triggers]
+    assert len(counted) == 3
+    for found in counted:
+        assert found
+        statement = re.sub(r"\b(OLD|NEW)\.\w+", "'x'", found.group())
+        steps = [step for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        assert sum(step.startswith("SEARCH buffer USING") for step in steps) == 4
+        assert not [step for step in steps if step.startswith("SCAN buffer")]
+    connection.close()
 
 
 def test_refusal_names_the_domain_and_the_numbers(store: StoreDatabase) -> None:

@@ -1,10 +1,22 @@
 -- Every node with its latest capture. state: the status of its verdict, or no_verdict, stale, silent.
+-- silent: a node of the list of expected nodes, or with a canary result, that has no capture.
 -- Stale and silent nodes are not known (known = 0): their last values take no part in any comparison.
 -- stored
 WITH newest AS (
     SELECT node, max(time) AS time
     FROM captures
     GROUP BY node
+),
+
+listed_nodes AS (
+    SELECT node, class, cohort
+    FROM expected
+    UNION ALL
+    SELECT r.node AS node, max(r.class) AS class, NULL AS cohort
+    FROM results AS r
+    LEFT JOIN expected AS e ON e.node = r.node
+    WHERE e.node IS NULL
+    GROUP BY r.node
 ),
 
 taken AS (
@@ -52,6 +64,6 @@ SELECT
     NULL AS lock_digest,
     'silent' AS state,
     0 AS known
-FROM expected AS e
+FROM listed_nodes AS e
 LEFT JOIN newest AS n ON n.node = e.node
 WHERE n.node IS NULL

@@ -1,4 +1,5 @@
 -- Values of single nodes that differ from the majority, and facts that the majority has and a node lacks.
+-- With slot `1 of 8`, it is one that some GPUs of the node lack (view missing_values).
 -- stored
 WITH sizes AS (
     SELECT class, platform, count(*) AS nodes
@@ -99,3 +100,17 @@ FROM gaps AS g
 INNER JOIN peers AS p ON p.class = g.class AND p.platform = g.platform
 LEFT JOIN filled AS f ON f.node = p.node AND f.key = g.key AND f.slot = g.slot
 WHERE f.node IS NULL
+UNION ALL
+SELECT
+    m.node AS node,
+    m.class AS class,
+    m.platform AS platform,
+    m.topic AS topic,
+    m.key AS key,
+    m.slot AS slot,
+    coalesce(e.value, 'a value') AS usual_value,
+    NULL AS value,
+    m.n AS n,
+    m.total AS total
+FROM missing_values AS m
+LEFT JOIN expected_values AS e ON e.class = m.class AND e.platform = m.platform AND e.key = m.key AND e.slot = ''

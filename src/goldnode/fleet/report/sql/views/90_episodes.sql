@@ -1,4 +1,5 @@
 -- Begins of hardware and driver faults: a finding that the capture before did not have. again: within 7 days.
+-- severity: the worst one of its parts.
 -- stored
 WITH faulty AS (
     SELECT DISTINCT f.node AS node
@@ -17,10 +18,16 @@ numbered AS (
 ),
 
 present AS (
-    SELECT DISTINCT n.node AS node, f.id AS id, f.severity AS severity, n.seconds AS seconds, n.place AS place
+    SELECT
+        n.node AS node,
+        f.id AS id,
+        max(CASE WHEN f.severity = 'drain' THEN 'drain' ELSE 'degraded' END) AS severity,
+        n.seconds AS seconds,
+        n.place AS place
     FROM findings AS f
     INNER JOIN numbered AS n ON n.node = f.node AND n.time = f.time
     WHERE f.outcome = 'mismatch' AND f.domain IN ('hardware', 'driver')
+    GROUP BY n.node, f.id, n.seconds, n.place
 ),
 
 sequence AS (

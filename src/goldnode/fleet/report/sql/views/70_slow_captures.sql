@@ -1,4 +1,4 @@
--- Slow nodes: the bound of the median of the last captures is worse than the floor of class and platform.
+-- Slow nodes by their captures: the bound of the median of the last ones is worse than the floor of class and platform.
 -- The floor is the median of the nodes, less the greater of the margin and of `sigmas` robust standard deviations.
 -- With fewer captures than `bounds` has rows for, no node is named.
 WITH ordered AS (
@@ -59,7 +59,8 @@ SELECT
     abs(c.value) AS centre,
     p.sigma AS sigma,
     abs(c.value - greatest(m.margin * abs(c.value), s.sigmas * p.sigma)) AS floor_value,
-    c.nodes AS nodes
+    c.nodes AS nodes,
+    CASE WHEN c.value > 0 THEN 1 - m.value / c.value ELSE 1 - c.value / m.value END AS loss
 FROM medians AS m
 INNER JOIN centres AS c ON c.class = m.class AND c.platform = m.platform AND c.key = m.key
 INNER JOIN spreads AS p ON p.class = m.class AND p.platform = m.platform AND p.key = m.key

@@ -1,0 +1,163 @@
+"""Merge the small parts of a class and day into larger ones, without a moment in which a reader sees rows twice or not.
+
+A fleet whose captures arrive in small batches makes a part for each. Once a class and day has MANY small parts, an
+ingest merges them under its lock. The order: the files of the new part without `nodes`, the list of parts that it
+replaces, its file of `nodes`, and then the removal of the old files. The rename of `nodes` is the switch. A killed
+compaction before it leaves files that the next ingest removes; after it, the next ingest removes the old files.
+
+Old files are removed only while no reader has the data open (`lock_for_reading`); otherwise a later ingest removes them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from goldnode.core.files import replace_file, sync
+from goldnode.fleet.ingest.rows import text_order
+from goldnode.fleet.ingest.tables import PART_TABLES, SCHEMAS, PartName, listed_parts, replacements
+
+MANY = 16  # small parts of a class and day, from which on they are merged
+SMALL = 4 << 20  # bytes of a part; a larger one is never merged again
+_MERGED = 8 << 20  # bytes of the parts of one merge, about 4,000,000 rows
+_READERS = ".readers"  # lock that readers share
+# Large pages: in small ones, the names of nodes and items that repeat with each key would be stored again in each.
+FORMAT: dict[str, Any] = {
+    "compression": "zstd",
+    "store_schema": False,
+    "write_statistics": ["key", "time"],
+    "data_page_size": 4 << 20,
+    "max_rows_per_page": 1 << 20,
+}
+
+
+def lock_for_reading(directory: Path) -> int | None:
+    """Return a descriptor that holds off the removal of replaced files until it is closed.
+
+    None: no lock can be had, as in a copy that cannot be written.
+    """
+    for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
+        with suppress(OSError):
+            handle = os.open(directory / _READERS, flags | os.O_CLOEXEC, 0o644)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            return handle
+    return None
+
+
+def compact(directory: Path, places: Iterable[tuple[str, str]], work: Path) -> dict[PartName, list[PartName]]:
+    """Merge small parts of these classes and days where there are many. Return new parts with those that they replace.
+
+    The caller holds the lock of writers. `work` is a directory on the same file system.
+    """
+    done: dict[PartName, list[PartName]] = {}
+    for table in PART_TABLES:
+        if replacements(directory, table):  # a reader has held off the removal: one step at a time
+            continue
+        small: dict[tuple[str, str], list[tuple[PartName, int]]] = {place: [] for place in set(places)}
+        for part in listed_parts(directory, table):
+            size = _size(directory, table, part) if (part.class_, part.day) in small else SMALL
+            if size < SMALL:
+                small[part.class_, part.day].append((part, size))
+        for found in small.values():
+            if len(found) >= MANY:
+                for group in _groups(found):
+                    done[_merge(directory, table, group, work)] = group
+    finish(directory)
+    return done
+
+
+def finish(directory: Path) -> None:
+    """Remove the files of replaced parts, unless a reader has the data open, and the lists of parts that are not complete."""
+    for table in PART_TABLES:
+        lists = replacements(directory, table)
+        whole = set(listed_parts(directory, table))
+        for part in [part for part in lists if part not in whole]:
+            part.replaces(directory, table).unlink(missing_ok=True)
+        complete = {part: old for part, old in lists.items() if part in whole}
+        if complete:
+            with _no_readers(directory) as alone:
+                for part, old in complete.items() if alone else ():
+                    remove(directory, table, old)
+                    part.replaces(directory, table).unlink(missing_ok=True)
+
+
+def remove(directory: Path, table: str, parts: Iterable[PartName]) -> None:
+    """Remove the files of parts. The table that completes a part is first, so that its rows vanish at once."""
+    for part in parts:
+        for name in (table, *PART_TABLES[table]):
+            part.file(directory, name).unlink(missing_ok=True)
+        sync(part.file(directory, table).parent)
+
+
+@contextmanager
+def _no_readers(directory: Path) -> Iterator[bool]:
+    """Yield whether no reader has the data open; none can open it until the block ends."""
+    with (directory / _READERS).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def _groups(found: Sequence[tuple[PartName, int]]) -> Iterator[list[PartName]]:
+    """Yield the parts of each merge."""
+    group: list[PartName] = []
+    total = 0
+    for part, size in found:
+        if group and total + size > _MERGED:
+            if len(group) > 1:
+                yield group
+            group, total = [], 0
+        group.append(part)
+        total += size
+    if len(group) > 1:
+        yield group
+
+
+def _merge(directory: Path, table: str, group: list[PartName], work: Path) -> PartName:
+    """Write one part with the rows of several, and make it visible in their place."""
+    digest = hashlib.sha256("".join(part.id for part in group).encode()).hexdigest()[:24]
+    new = PartName(group[0].class_, group[0].day, digest)
+    for name in PART_TABLES[table]:
+        merged = _rows([part.file(directory, name) for part in group], name)
+        file = work / f"merged-{name}.parquet"
+        pq.write_table(merged, file, **FORMAT)
+        sync(file)
+    replace_file(new.replaces(directory, table), json.dumps([part.id for part in group]).encode())
+    for name in PART_TABLES[table]:
+        (work / f"merged-{name}.parquet").replace(new.file(directory, name))
+        sync(new.file(directory, name).parent)
+    return new
+
+
+def _rows(files: Iterable[Path], table: str) -> pa.Table:
+    """Return the rows of the files of one table, ordered by key as the ingest orders them."""
+    # A column of nulls has no dictionary.
+    texts = [field.name for field in SCHEMAS[table] if field.type == pa.string() and field.name != "fault"]
+    found = pa.concat_tables(
+        [pq.read_table(file, partitioning=None, read_dictionary=texts) for file in files]
+    ).unify_dictionaries()
+    if "key" in found.column_names:
+        found = found.combine_chunks()
+        found = found.take(pc.sort_indices(text_order(found["key"].chunk(0))))
+    return found.cast(SCHEMAS[table]) if table not in ("facts", "numbers") else found
+
+
+def _size(directory: Path, table: str, part: PartName) -> int:
+    total = 0
+    for name in PART_TABLES[table]:
+        with suppress(FileNotFoundError):
+            total += part.file(directory, name).stat().st_size
+    return total
