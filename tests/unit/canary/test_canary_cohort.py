@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from tests import documents
 
 from goldnode.canary import cohort as cohorts
-from goldnode.canary import launchers, suite
+from goldnode.canary import suite
 from goldnode.canary.cohort import CohortOutcome, CohortSettings
 from goldnode.canary.runner import cohort, plan
+from goldnode.canary.runner.arrivals import RUN
 from goldnode.canary.runner.cohort import Meeting, OthersError, Place, SumError
 from goldnode.canary.runner.records import JobEnded
 from goldnode.canary.session import CanaryRun
@@ -161,7 +162,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[int, Any]]:
 
     def run(members: int, dist: Dist, come: tuple[int, ...] | None = None, local: int = 1) -> dict[int, Any]:
         modules = {"torch": Torch, "torch.distributed": dist}
-        monkeypatch.setattr(cohort.importlib, "import_module", modules.__getitem__)
+        monkeypatch.setattr("importlib.import_module", modules.__getitem__)
         found: dict[int, Any] = {}
 
         def one(place: Place) -> None:
@@ -534,7 +535,7 @@ def test_containers_of_a_cohort_are_no_work_for_each_other(site: Path, asked: li
     done = CliRunner().invoke(main, ["canary", "cohort", "a", "b", "--how", "engine", "--image", "i"])
     assert done.exit_code == 0, done.output
     assert "With two members a slow one cannot be named" in done.stdout
-    marks = {word for one in asked for word in one.command if word.startswith(launchers.RUN)}
+    marks = {word for one in asked for word in one.command if word.startswith(RUN)}
     assert len(marks) == 1
     assert len({one.command[one.command.index("--name") + 1] for one in asked}) == 2
 
