@@ -292,7 +292,7 @@ def _runs(
     found = []
     for number, node in enumerate(nodes):
         asked = cohorts.request(settings, number, len(nodes), given)
-        words = PROGRAM
+        words: tuple[str, ...] = PROGRAM
         if launch.image:
             options = launchers.ContainerOptions(launch.image, launch.engine, launch.gpus, network="host")
             words = launchers.engine_words(options, f"{name}-{number}", name)

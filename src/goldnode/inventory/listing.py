@@ -48,7 +48,7 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
         raise InventoryError(
             f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode"
         ) from problem
-    found: dict[str, Any] = json.loads(done.stdout, object_hook=_plain) if done.returncode == 0 else {}
+    found: dict[str, Any] = json.loads(done.stdout, object_hook=_unmarked) if done.returncode == 0 else {}
     if limit and not hosts_of_group("all", found, {}):
         whole = listed(inventory)  # if this succeeds, the limit is at fault
         raise no_host(inventory, limit, {*whole, *hosts_of_group("all", whole, {})} - {"_meta"})
@@ -60,7 +60,7 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
     return found
 
 
-def _plain(value: dict[str, Any]) -> Any:
+def _unmarked(value: dict[str, Any]) -> Any:
     """Return the text of what Ansible marks as not to be evaluated: values of inventory plugins."""
     return value["__ansible_unsafe"] if value.keys() == {"__ansible_unsafe"} else value
 
