@@ -45,6 +45,8 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "tests/unit/images/evidence/licence_strings.tsv",
         ("tests/unit/images/evidence/test_contents.py",),
     ),
+    ("tests/unit/inventory/answers/*", ("tests/unit/inventory", RELEASE)),
+    ("integrations/inventories/*", ("tests/unit/inventory", RELEASE)),
     ("tests/unit/fleet/store/*.sql", ("tests/unit/fleet/store/test_schema.py",)),
     ("hatch_build.py", (RELEASE, "tests/e2e/test_collection.py")),
     ("release/*", (RELEASE, "tests/e2e/test_collection.py")),

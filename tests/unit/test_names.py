@@ -15,6 +15,7 @@ SMOKE = "images/smoke/runner/"
 # Class name -> why several files may define it.
 SHARED = {
     "ActionModule": "Ansible loads an action plugin by this name",
+    "InventoryModule": "Ansible loads an inventory plugin by this name",
 }
 
 

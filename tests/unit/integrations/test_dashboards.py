@@ -286,15 +286,8 @@ def report_text() -> str:
     values = [{"value": "580.82", "nodes": some}, {"value": "580.95", "nodes": some}]
     moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     parts = dict.fromkeys(("faults", "drains", "repeats", "kinds", "xids", "boots"), 1)
-    canary = {
-        "source": "canary",
-        "basis": "class",
-        "unit": "TFLOP/s",
-        "loss": 0.1,
-        "baseline": None,
-        "at": moment,
-        "verified": False,
-    }
+    judged = {"basis": "class", "samples": 9, "nodes": 6, "loss": 0.1, "baseline": None}
+    canary = {"source": "canary", "unit": "TFLOP/s", "at": moment, "verified": False, **judged}
     cause = {"severity": "drain", "domain": "hardware", "evidence": ["declared"], "share": 0.6, "of": 6}
     return report_metrics.text(
         FleetReportDocument.model_validate(

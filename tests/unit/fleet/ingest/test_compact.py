@@ -106,6 +106,21 @@ def test_large_parts_and_other_days_are_left_alone(tmp_path: Path, monkeypatch: 
     assert len(found_parts(data)) == 6
 
 
+def test_small_files_of_much_text_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node can send texts that a file has in one thousandth of their size: a merge has them all in memory."""
+    data = tmp_path / "data"
+    for number in range(1, 6):
+        one = capture(f"n{number}", f"2026-11-26T0{number}:00:00Z")
+        one["x"] = {f"k{text}": f"{number}-{text}-" + "a" * 16_000 for text in range(200)}
+        source = write_captures(tmp_path / f"in{number}", one)
+        monkeypatch.setattr(compact, "SMALL", 90_000)
+        ingest(IngestRequest(data, (source,), TODAY), TODAY)
+    parts = found_parts(data)
+    assert len(parts) == 5
+    for part in parts:
+        assert sum(part.file(data, table).stat().st_size for table in ORDER) < compact.SMALL
+
+
 def test_one_merge_has_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     for number in range(1, 4):

@@ -124,7 +124,7 @@ def test_a_directory_without_captures_is_an_error(tmp_path: Path) -> None:
     assert "no captures of this time are stored here" in found.output
 
 
-TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=12)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5))
