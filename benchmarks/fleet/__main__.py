@@ -188,7 +188,7 @@ def _files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def text(found: Mapping[str, Any]) -> str:
+def tables(found: Mapping[str, Any]) -> str:
     """Return the tables of the page."""
     titles = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
     rates, storms = [], []
@@ -249,7 +249,7 @@ def main() -> None:
                 "clients": clients(address, chosen.clients),
             }
             print(name, json.dumps(found["stores"][name], indent=2), flush=True)
-    pages.write("fleet", found, text(found), chosen.out)
+    pages.write("fleet", found, tables(found), chosen.out)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def measure(made: standin_lab.StandinLab, counts: Sequence[int], runs: int) -> l
     return rows
 
 
-def text(found: Mapping[str, Any]) -> str:
+def tables(found: Mapping[str, Any]) -> str:
     """Return the tables of the page."""
     rows = []
     for count in sorted({row["hosts"] for row in found["rows"]}):
@@ -139,7 +139,7 @@ def main() -> None:
         found["rows"] = measure(made, [int(number) for number in chosen.hosts.split(",")], chosen.runs)
     finally:
         made.lab.down()
-    pages.write("hosts", found, text(found), chosen.out)
+    pages.write("hosts", found, tables(found), chosen.out)
 
 
 if __name__ == "__main__":

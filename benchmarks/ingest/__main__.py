@@ -1,4 +1,4 @@
-"""Run `python -m benchmarks.ingest [NODES] [HOURS]`: captures of simulated 8-GPU nodes, from files into Parquet.
+"""Run `benchmarks/run ingest [--nodes N] [--hours H] [--out DIR]`: captures of simulated 8-GPU nodes, from files into Parquet.
 
 Prints captures per second of CPU time, the peak of memory, bytes of a capture as JSON and in each table, and the size of
 90 days of hourly captures of 10,000 nodes, computed from these. The values of a simulated node vary more than those of an
@@ -7,18 +7,22 @@ idle one: temperatures, clocks, power and all counters of throttling are random.
 
 from __future__ import annotations
 
+import argparse
+import datetime as dt
 import json
 import os
 import random
 import resource
-import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from tests.simulators.fleet import capture
 
+from benchmarks import pages
 from goldnode.fleet.ingest.files import IngestRequest, ingest
 from goldnode.fleet.ingest.tables import ORDER
 
@@ -42,8 +46,8 @@ def write(folder: Path, nodes: int, at: datetime, chance: random.Random) -> int:
     return size
 
 
-def main(nodes: int = 10_000, hours: int = 1) -> None:
-    """Measure, and print one JSON object."""
+def measure(nodes: int, hours: int) -> dict[str, Any]:
+    """Ingest the captures on one core, and return the figures."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     chance = random.Random(1)  # noqa: S311 - values of a benchmark
@@ -60,24 +64,58 @@ def main(nodes: int = 10_000, hours: int = 1) -> None:
             table: sum(file.stat().st_size for file in (data / table).rglob("*.parquet")) for table in ORDER
         }
     bytes_each = {table: round(count / result.stored, 1) for table, count in files.items()}
-    print(
-        json.dumps(
-            {
-                "captures": result.stored,
-                "seconds": round(wall, 1),
-                "cpu_seconds": round(cpu, 1),
-                "per_second_and_core": round(result.stored / cpu),
-                "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
-                "json_bytes": size // result.stored,
-                "parquet_bytes": bytes_each,
-                "gb_of_90_days_hourly": {
-                    table: round(each * CAPTURES / 1e9, 2) for table, each in bytes_each.items()
-                },
-            },
-            indent=1,
-        )
-    )
+    return {
+        "captures": result.stored,
+        "seconds": round(wall, 1),
+        "cpu_seconds": round(cpu, 1),
+        "per_second_and_core": round(result.stored / cpu),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        "json_bytes": size // result.stored,
+        "parquet_bytes": bytes_each,
+        "gb_of_90_days_hourly": {
+            table: round(each * CAPTURES / 1e9, 2) for table, each in bytes_each.items()
+        },
+    }
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Return the tables of the page."""
+    figures = found["figures"]
+    speed = [
+        ["captures", f"{figures['captures']:,}"],
+        ["seconds, CPU seconds", f"{figures['seconds']}, {figures['cpu_seconds']}"],
+        ["captures per second and core", f"{figures['per_second_and_core']:,}"],
+        ["peak of memory, MiB", f"{figures['peak_mib']:,}"],
+        ["bytes of a capture as JSON", f"{figures['json_bytes']:,}"],
+    ]
+    sizes = [
+        [table, f"{figures['parquet_bytes'][table]:,}", f"{figures['gb_of_90_days_hourly'][table]:.2f}"]
+        for table in ORDER
+    ]
+    total = sum(figures["gb_of_90_days_hourly"].values())
+    sizes.append(["all", f"{sum(figures['parquet_bytes'].values()):,.0f}", f"{total:.2f}"])
+    head = ["Table", "bytes of a capture", "GB of 90 days, hourly, 10,000 nodes"]
+    return f"{pages.about(found)} Simulated captures.\n\n{pages.table(['', ''], speed)}\n{pages.table(head, sizes)}"
+
+
+def main() -> None:
+    """Measure, print, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--hours", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=pages.ROOT / "docs/benchmarks")
+    chosen = parser.parse_args()
+    found: dict[str, Any] = {
+        "schema": "goldnode.benchmark/1",
+        "benchmark": "ingest",
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "commit": pages.commit(),
+        "machine": pages.machine(),
+    }
+    found["figures"] = measure(chosen.nodes, chosen.hours)
+    print(json.dumps(found["figures"], indent=1))
+    pages.write("ingest", found, tables(found), chosen.out)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    main()

@@ -79,7 +79,7 @@ def measure(found: RolloutSettings, faults: tuple[str, ...], nodes: int, runs: i
     }
 
 
-def text(found: Mapping[str, Any]) -> str:
+def tables(found: Mapping[str, Any]) -> str:
     """Return the tables of the page."""
     rows = []
     for name, row in found["cases"].items():
@@ -119,7 +119,7 @@ def main() -> None:
     for name, faults in CASES.items():
         found["cases"][name] = measure(own, faults, chosen.nodes, chosen.runs)
         print(name, json.dumps(found["cases"][name]), flush=True)
-    pages.write("rollout", found, text(found), chosen.out)
+    pages.write("rollout", found, tables(found), chosen.out)
 
 
 if __name__ == "__main__":

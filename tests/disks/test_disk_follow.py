@@ -198,7 +198,7 @@ def test_guest_follows_a_channel_to_a_good_image(tree: Path, fleet: Fleet, tmp_p
     assert fleet.rollout is not None
     with served(fleet.rollout), slotdisk.guest(made, more, tmp_path, port=free_port()) as machine:
         at = machine.wait("GUEST BOOT slot=a", 0, 1800)
-        fleet.wait_report("aaa", 900)
+        fleet.wait_report("aaa", 1800)
         report = fleet.run(lambda report: report.ended, 2400)
         assert report.phase is RolloutPhase.COMPLETED
         machine.wait("GUEST BOOT slot=b", at, 10)
@@ -217,7 +217,7 @@ def test_guest_falls_back_from_a_broken_image_and_keeps_its_slot(
     assert fleet.rollout is not None
     with served(fleet.rollout), slotdisk.guest(made, more, tmp_path, port=free_port()) as machine:
         at = machine.wait("GUEST BOOT slot=a", 0, 1800)
-        fleet.wait_report("aaa", 900)
+        fleet.wait_report("aaa", 1800)
         report = fleet.run(lambda report: report.ended, 2400)
         assert fleet.holds()[GUEST][0] == "failed"
         assert "did not report in time" in fleet.holds()[GUEST][1]

@@ -15,10 +15,16 @@ WRITERS = {
     "check": "__main__",
     "converge": "report",
     "disks": "report",
+    "fleet": "__main__",
+    "hosts": "__main__",
     "images": "__main__",
+    "ingest": "__main__",
     "inspect": "__main__",
+    "lemons": "__main__",
     "preflight": "__main__",
     "provision": "report",
+    "report": "__main__",
+    "rollout": "__main__",
     "sanity": "__main__",
 }
 

@@ -22,7 +22,7 @@ def long_tests() -> set[str]:
     units = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests/unit").rglob("test_*.py"))
-        if "@pytest.mark.long" in path.read_text(encoding="utf-8") and path.name != "test_proof.py"
+        if "pytest.mark.long" in path.read_text(encoding="utf-8") and path.name != "test_proof.py"
     ]
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", "-p", "no:cacheprovider"]
     done = subprocess.run(

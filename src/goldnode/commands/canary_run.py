@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from goldnode.documents.canary import CanaryDocument
 
 PASSED, FAILED, UNKNOWN = 0, 2, 3
+COHORT_JOB = "cohort_all_reduce"
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,14 @@ def before_return(suite: SuiteOptions) -> tuple[str, ...]:
             f"class {suite.class_name} names no tests for a return after {cause}",
             remedy=f"add return_tests: {{after_{cause}: [discovery, gemm]}} to its file",
         )
-    return found
+    alone = tuple(job for job in found if job != COHORT_JOB)
+    if len(alone) < len(found):
+        say(f"{COHORT_JOB} runs over several nodes: `goldnode canary cohort`")
+    if not alone:
+        raise GoldnodeError(
+            f"class {suite.class_name} wants {COHORT_JOB} alone", remedy="run `goldnode canary cohort`"
+        )
+    return alone
 
 
 def _launcher(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str], CanaryRun]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from goldnode.commands import LazyGroup
@@ -18,6 +20,25 @@ _SECTIONS = {
         ),
     },
 }
+
+
+KEY = click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    show_default="`fleet.signing_key` of the site file, else unsigned",
+    help="Secret key that signs, PEM (ed25519 or ECDSA). The signature is in FILE.dsse beside what it signs.",
+)
+
+
+def signing_key(given: Path | None) -> Path | None:
+    """Return the file of the secret key: the one given, else that of the site file, else none."""
+    from goldnode.core.site import load_site
+
+    site = load_site()
+    if given is None and site.fleet.signing_key:
+        return site.resolve(site.fleet.signing_key)
+    return given
 
 
 @click.group(cls=LazyGroup, sections=_SECTIONS)

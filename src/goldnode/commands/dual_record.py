@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from goldnode.commands.dual import KEY, signing_key
 from goldnode.commands.output import emit, grouped, reports
 from goldnode.dual.recorder.model import PRECISIONS
 
@@ -52,6 +53,7 @@ class RecordContent:
     elements: int
     max_bytes: int
     limit: float
+    key: Path | None
 
 
 @click.command()
@@ -162,6 +164,7 @@ class RecordContent:
         show_default="of the node's class document",
         help="State of a rollout that this side is in: its lock or disk build.",
     ),
+    KEY,
     click.option("--no-layers", is_flag=True, help="Record outputs only."),
     click.option(
         "--elements",
@@ -215,7 +218,9 @@ def record(
     target = launch.DualTarget(place.host, place.image, place.engine, place.python, place.gpus, place.devices)
     given = None if how.inputs is None else store.read(how.inputs)
     job = launch.DualJob(_arguments(how, content, bool(words)), model, words, given, content.limit)
+    key = signing_key(content.key)
     found = launch.record(target, job, out)
+    store.sign(found, key)
     emit(form, found.document.model_dump(mode="json", by_alias=True), lambda: _text(out, found))
 
 

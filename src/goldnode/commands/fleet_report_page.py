@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup
 
@@ -49,7 +49,8 @@ def html(found: doc.FleetReportDocument) -> str:
         away=_away(found),
         words=words,
         figure=figure,
-        slow=slow_nodes(found),
+        slow=by_node(found.slow),
+        slowing=by_node(found.slowing),
         lines={"slow": slow_line, "slowing": slowing_line, "measured": measured_line, "basis": basis},
         evidence=evidence,
         data=_script(_data(found)),
@@ -165,10 +166,11 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
 def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, list[str]]:
     """Return the sentences on single nodes, by the place of the node."""
     result: dict[int, list[str]] = {}
-    for slow in found.slow:
-        result.setdefault(index[slow.node], []).append(slow_line(slow))
-    for slowing in found.slowing:
-        result.setdefault(index[slowing.node], []).append(slowing_line(slowing))
+    for slow in by_node(found.slow):
+        result.setdefault(index[slow.worst.node], []).append(with_others(slow_line(slow.worst), slow.also))
+    for slowing in by_node(found.slowing):
+        line = with_others(slowing_line(slowing.worst), slowing.also)
+        result.setdefault(index[slowing.worst.node], []).append(line)
     for job in found.failed_jobs:
         for name in job.nodes.names:
             result.setdefault(index[name], []).append(job_line(job))
@@ -179,18 +181,22 @@ def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, l
     return result
 
 
-@dataclass(frozen=True)
-class SlowNode:
-    """A slow node: its worst metric, and the others."""
+_Metric = TypeVar("_Metric", doc.ReportSlow, doc.ReportSlowing)
 
-    worst: doc.ReportSlow
-    others: list[doc.ReportSlow]
+
+@dataclass(frozen=True)
+class NodeMetrics(Generic[_Metric]):
+    """A node with its worst metric, and the others."""
+
+    worst: _Metric
+    others: list[_Metric]
 
     @property
     def also(self) -> str:
-        """Return the other metrics by name, each with the number of its parts."""
+        """Return the metrics by name, each with the number of its parts; the worst one only if it has several."""
         counts: dict[str, int] = {}
-        for one in (self.worst, *self.others):
+        every: list[_Metric] = [self.worst, *self.others]
+        for one in every:
             counts[one.metric] = counts.get(one.metric, 0) + 1
         names = [
             f"{name} on {number} parts" if number > 1 else name
@@ -200,12 +206,17 @@ class SlowNode:
         return ", ".join(names)
 
 
-def slow_nodes(found: doc.FleetReportDocument) -> list[SlowNode]:
-    """Return the slow nodes, each once, the greatest loss first."""
-    groups: dict[str, list[doc.ReportSlow]] = {}
-    for one in found.slow:
+def by_node(found: Iterable[_Metric]) -> list[NodeMetrics[_Metric]]:
+    """Return the nodes of some metrics, each once, in their order: the greatest loss is first."""
+    groups: dict[str, list[_Metric]] = {}
+    for one in found:
         groups.setdefault(one.node, []).append(one)
-    return [SlowNode(metrics[0], metrics[1:]) for metrics in groups.values()]
+    return [NodeMetrics(metrics[0], metrics[1:]) for metrics in groups.values()]
+
+
+def with_others(line: str, also: str) -> str:
+    """Return the sentence on a node's worst metric, with the names of the others."""
+    return f"{line}; also {also}" if also else line
 
 
 def basis(one: doc.ReportSlow) -> str:
@@ -259,7 +270,11 @@ def trend_line(one: doc.ReportTrend) -> str:
 
 def lemon_line(one: doc.ReportLemon) -> str:
     """Return the score of a repeat offender in one sentence."""
-    parts = ", ".join(f"{number} {name}" for name, number in one.parts.items() if number)
+    parts = ", ".join(
+        f"{number} {name if number > 1 else name.removesuffix('s')}"
+        for name, number in one.parts.items()
+        if number
+    )
     return f"repeat offender with score {figure(one.score)}: {parts}"
 
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from goldnode.commands.fleet_report_page import (
+    by_node,
     evidence,
     lemon_line,
     measured_line,
     slow_line,
-    slow_nodes,
     slowing_line,
     totals_of,
     trend_line,
+    with_others,
     words,
 )
 from goldnode.commands.output import table
@@ -191,13 +192,12 @@ def _single(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
             ],
         )
     if found.slow:
-        rows = [
-            (one.worst.node, slow_line(one.worst) + (f"; also {one.also}" if one.also else ""))
-            for one in slow_nodes(found)
-        ]
+        rows = [(one.worst.node, with_others(slow_line(one.worst), one.also)) for one in by_node(found.slow)]
         yield _limited("Slow nodes", ("node", "metric"), rows)
     if found.slowing:
-        rows = [(one.node, slowing_line(one)) for one in found.slowing]
+        rows = [
+            (one.worst.node, with_others(slowing_line(one.worst), one.also)) for one in by_node(found.slowing)
+        ]
         yield _limited("Nodes that become slower", ("node", "metric"), rows)
     if found.measured:
         lines = [(measured_line(one),) for one in found.measured]

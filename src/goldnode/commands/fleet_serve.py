@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from goldnode.commands.fleet_common import STORE, key_file, opened
-from goldnode.commands.output import emit, options, reports
+from goldnode.commands.output import emit, options, reports, say
 from goldnode.core import extras
 from goldnode.core.site import load_site
 
@@ -23,11 +23,13 @@ _PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 def nodes(file: Path, where: str | None, form: str) -> None:
     """Write the nodes and limits of classes to the store.
 
-    FILE lists the nodes of each class with their rack, leaf and cohort, in YAML. Limits are in force at once.
+    FILE lists the nodes of each class with their rack, leaf and cohort, in YAML. Limits are in force at once, unless a
+    rollout of the class has begun: from then on, those of the document of its last rollout are.
     Nodes of these classes that are not in FILE are removed; one that is out of service is an error.
     """
     with opened(where, create=True) as store:
         from goldnode.fleet.person import person
+        from goldnode.fleet.store import limits
         from goldnode.fleet.store.fleet_file import load
         from goldnode.fleet.store.nodes import put
 
@@ -35,6 +37,14 @@ def nodes(file: Path, where: str | None, form: str) -> None:
         change = store.run(
             lambda connection: put(connection, found.nodes, found.limits, person(), time.time())
         )
+        with store.read() as connection:
+            others = {name: limits.rollout_of(connection, name) for name in found.limits}
+    for name, rollout in others.items():
+        if rollout is not None:
+            say(
+                f"the limits of class {name} in {file} are not in force: those of rollout {rollout} are. "
+                "Change its document and submit it again; after its end, submit another rollout."
+            )
     counts = ", ".join(f"{len(getattr(change, kind))} {kind}" for kind in ("added", "changed", "retired"))
     content = {"added": change.added, "changed": change.changed, "retired": change.retired}
     emit(form, content, f"{len(found.nodes)} nodes in {len(found.limits)} classes: {counts}")

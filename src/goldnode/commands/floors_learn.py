@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from goldnode.commands.dual import signing_key
 from goldnode.commands.floors import RESULTS, percent
 from goldnode.commands.output import emit, grouped, reports
 
@@ -69,15 +70,12 @@ def learn(results: tuple[Path, ...], out: Path, key: Path | None, how: LearnOpti
     """
     from goldnode.commands import floors_text
     from goldnode.core import extras
-    from goldnode.core.site import load_site
 
     extras.require("floors")
     from goldnode.floors import baseline, learn
     from goldnode.floors import results as canary
 
-    site = load_site()
-    if key is None and site.fleet.signing_key:
-        key = site.resolve(site.fleet.signing_key)
+    key = signing_key(key)
     found = learn.learn(canary.read(results), _settings(how))
     baseline.write(found, out, key)
     written = baseline.FloorBaseline(found, out, None)

@@ -192,12 +192,14 @@ class ReportTrend(Part):
 
 
 class ReportLemon(Part):
-    """A node with repeated faults. The parts are counts of 30 days."""
+    """A node with two or more faults in 30 days. The parts are counts of these days."""
 
     node: str
     class_: str = Field(alias="class")
     state: ReportNodeState
-    score: float
+    score: float = Field(
+        description="sum over its faults: 1 when one begins, half as much after each seven days"
+    )
     parts: dict[Literal["faults", "drains", "repeats", "kinds", "xids", "boots"], int]
 
 

@@ -15,7 +15,7 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -23,15 +23,17 @@ from typing import IO
 from pydantic import ValidationError
 
 from goldnode.documents.dual import DualRecordArray, DualRecordDocument
+from goldnode.dual import signing
 from goldnode.dual.errors import DualError
 from goldnode.dual.recorder.values import TYPES, RecorderError, Value, read_npy, value
+from goldnode.evidence import signed_file
 
 RECORD = "record.json"
 _DOCUMENT_BYTES = 64 << 20
 _ARRAY_BYTES = 1 << 30
 _TOTAL_BYTES = 4 << 30
-_MEMBER = re.compile(r"record\.json|arrays/[0-9]{5}\.npy")
-_MEMBERS = 4097
+_MEMBER = re.compile(r"record\.json(\.dsse)?|arrays/[0-9]{5}\.npy")
+_MEMBERS = 4098
 _AGAIN = "record it again with `goldnode dual record`"
 
 
@@ -84,11 +86,18 @@ def _regular(path: Path, limit: int) -> None:
         raise DualError(f"this has {found.st_size} bytes, more than {limit}", file=path, remedy=_AGAIN)
 
 
-def read(directory: Path) -> DualRecord:
-    """Read the document of a record. Raises DualError; the arrays are read one by one later."""
+def read(directory: Path, keys: Sequence[Path] = ()) -> DualRecord:
+    """Read the document of a record. Raises DualError; the arrays are read one by one later.
+
+    With `keys`, files of public keys, one of them must have signed record.json, which has the digests of the arrays.
+    """
     path = directory / RECORD
     _regular(path, _DOCUMENT_BYTES)
     data = path.read_bytes()
+    if keys:
+        if signed_file.envelope_of(path).exists():
+            _regular(signed_file.envelope_of(path), 2 * _DOCUMENT_BYTES)
+        signed_file.verify(path, data, keys, signing.RECORD)
     try:
         document = DualRecordDocument.model_validate_json(data)
     except ValidationError as problem:
@@ -123,16 +132,16 @@ def _consistent(row: DualRecordArray, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[DualRecord]:
-    """Open a record: a directory, or a tar archive of one. Raises DualError."""
+def opened(path: Path, keys: Sequence[Path] = ()) -> Iterator[DualRecord]:
+    """Open a record: a directory, or a tar archive of one. `keys`: see `read`. Raises DualError."""
     if not path.is_file():
-        yield read(path)
+        yield read(path, keys)
         return
     with tempfile.TemporaryDirectory(prefix="goldnode-dual-") as scratch:
         place = Path(scratch) / "record"
         with path.open("rb") as file:
             unpack(file, place, path)
-        yield read(place)
+        yield read(place, keys)
 
 
 def unpack(source: IO[bytes], place: Path, name: Path | str) -> None:
@@ -168,3 +177,10 @@ def place_new(place: Path) -> None:
     """Raise DualError unless a record can be written to `place`."""
     if os.path.lexists(place):
         raise DualError("there is something already", file=place, remedy="name a new directory")
+
+
+def sign(found: DualRecord, key: Path | None) -> None:
+    """Sign record.json of a record with the secret key in a file; with None, nothing. Raises GoldnodeError."""
+    if key is not None:
+        path = found.directory / RECORD
+        signed_file.write(path, path.read_bytes(), key, signing.RECORD)

@@ -16,6 +16,7 @@ from goldnode.canary import results
 from goldnode.catalog.models import NodeClass
 from goldnode.classdoc.cache import ClassDocuments
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument
 from goldnode.fleet.drain import CommandDrainer, DrainCaller, Drainer, SchedulerDrainer
 from goldnode.fleet.drain_record import DrainRecords, FoundRecords
@@ -36,13 +37,17 @@ def jobs_of(class_: NodeClass, cause: Cause) -> tuple[str, ...]:
 
 
 def stored(directory: Path) -> Results:
-    """Return the reader of the results of a node below a directory, as `goldnode canary run` stores them."""
+    """Return the reader of the results of a node below a directory, as `goldnode canary run` stores them.
+
+    A controller asks again and again, so a file that has not changed is read once.
+    """
+    cache = FileCache(results.load)
 
     def read(node: str) -> Iterable[CanaryDocument]:
         if not directory.is_dir():
             return
         for path in results.files([directory]):
-            found = results.load(path)
+            found = cache.get(path)
             if found.node == node:
                 yield found
 
@@ -68,7 +73,7 @@ class OutstandingTests:
             return ""
         try:
             found = [document for document in self.read(node) if document.started >= since]
-        except GoldnodeError as problem:
+        except (GoldnodeError, OSError) as problem:
             return f"the results of its tests cannot be read: {problem}"
         found.sort(key=lambda document: document.started)
         # Results of an earlier boot do not count for this one.

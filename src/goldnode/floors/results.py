@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from goldnode.core.errors import GoldnodeError, nearest
+from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument, CanaryJob, CanaryMetric
 from goldnode.floors.bounds import Values, oriented
 from goldnode.floors.counting import CLOCK_TOLERANCE, job_problem, metric_name, metric_problem
@@ -134,28 +135,56 @@ def identity(document: CanaryDocument) -> ResultIdentity:
     )
 
 
-def read(paths: Sequence[Path]) -> list[CanaryDocument]:
+@dataclass(frozen=True)
+class ReadResult:
+    """A result that was read, with its place in the order. None: a document of another schema."""
+
+    document: CanaryDocument | None
+    order: tuple[str, ...] = ()
+
+
+def result_cache() -> FileCache[ReadResult]:
+    """Return a cache for a directory that is read again and again: a file that has not changed is read once."""
+    return FileCache(lambda path: _result(_read(path, named=False)))
+
+
+def _result(document: CanaryDocument | None) -> ReadResult:
+    return ReadResult(None) if document is None else ReadResult(document, _order(document))
+
+
+def _order(one: CanaryDocument) -> tuple[str, ...]:
+    return (one.node, one.started, one.boot_id, one.model_dump_json())
+
+
+def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> list[CanaryDocument]:
     """Read the results in files and directories, in the order of node and time. Raises FloorsError.
 
     In a directory, every `*.json` counts that states the schema of canary results. Equal results are read once.
     """
-    found: dict[str, CanaryDocument] = {}
+    found: dict[tuple[str, ...], CanaryDocument] = {}
     for path, named in _files(paths):
-        document = _read(path, named)
-        if document is not None:
-            found[document.model_dump_json()] = document
+        one = _cached(path, cache) if cache is not None and not named else _result(_read(path, named))
+        if one.document is not None:
+            found[one.order] = one.document
     if not found:
         raise FloorsError(
             "there are no canary results here",
             file=paths[0] if paths else None,
             remedy="name the files or directories that `goldnode canary run` wrote",
         )
-    return ordered(found.values())
+    return [found[order] for order in sorted(found)]
+
+
+def _cached(path: Path, cache: FileCache[ReadResult]) -> ReadResult:
+    try:
+        return cache.get(path)
+    except OSError:  # `_read` states why
+        return _result(_read(path, named=False))
 
 
 def ordered(documents: Iterable[CanaryDocument]) -> list[CanaryDocument]:
     """Return results in the order of node and time."""
-    return sorted(documents, key=lambda one: (one.node, one.started, one.boot_id, one.model_dump_json()))
+    return sorted(documents, key=_order)
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:

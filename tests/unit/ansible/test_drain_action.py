@@ -32,7 +32,10 @@ def _without_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ActionBase,
         "validate_argument_spec",
-        lambda self, spec: (None, {"reason": "rollout r1", **self.given}),
+        lambda self, spec: (
+            None,
+            {**{name: one.get("default") for name, one in spec.items()}, **self.given},
+        ),
     )
     monkeypatch.setattr(constants, "config", SimpleNamespace(get_config_value=lambda *_, **__: "off"))
 

@@ -39,6 +39,13 @@ def test_monitors_are_no_work(root: Path) -> None:
     assert [found.work() for _ in range(3)] == ["", "", ""]
 
 
+def test_a_diagnosis_that_the_host_engine_of_dcgm_started_is_no_work(root: Path) -> None:
+    process(root, 95, "nvvs", 90, ("/dev/nvidia-uvm",))
+    process(root, 96, "nvvs", 95, ("/dev/nvidia-uvm",))
+    found = Arrivals(str(root))
+    assert [found.work(), found.work()] == ["", ""]
+
+
 def test_a_slurm_job_is_work_at_once(root: Path) -> None:
     found = Arrivals(str(root))
     assert found.work() == ""

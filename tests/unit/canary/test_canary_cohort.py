@@ -14,6 +14,7 @@ from datetime import timedelta
 from itertools import combinations
 from pathlib import Path
 from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,13 +24,17 @@ from hypothesis import strategies as st
 from tests import documents
 
 from goldnode.canary import cohort as cohorts
-from goldnode.canary import launchers, suite
+from goldnode.canary import suite
 from goldnode.canary.cohort import CohortOutcome, CohortSettings
 from goldnode.canary.runner import cohort, plan
+from goldnode.canary.runner.arrivals import RUN
 from goldnode.canary.runner.cohort import Meeting, OthersError, Place, SumError
 from goldnode.canary.runner.records import JobEnded
 from goldnode.canary.session import CanaryRun
 from goldnode.cli import main
+from goldnode.commands import canary_run
+from goldnode.commands.canary_run import SuiteOptions
+from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.canary_cohort import CohortPair
 
@@ -161,7 +166,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[int, Any]]:
 
     def run(members: int, dist: Dist, come: tuple[int, ...] | None = None, local: int = 1) -> dict[int, Any]:
         modules = {"torch": Torch, "torch.distributed": dist}
-        monkeypatch.setattr(cohort.importlib, "import_module", modules.__getitem__)
+        monkeypatch.setattr("importlib.import_module", modules.__getitem__)
         found: dict[int, Any] = {}
 
         def one(place: Place) -> None:
@@ -534,9 +539,24 @@ def test_containers_of_a_cohort_are_no_work_for_each_other(site: Path, asked: li
     done = CliRunner().invoke(main, ["canary", "cohort", "a", "b", "--how", "engine", "--image", "i"])
     assert done.exit_code == 0, done.output
     assert "With two members a slow one cannot be named" in done.stdout
-    marks = {word for one in asked for word in one.command if word.startswith(launchers.RUN)}
+    marks = {word for one in asked for word in one.command if word.startswith(RUN)}
     assert len(marks) == 1
     assert len({one.command[one.command.index("--name") + 1] for one in asked}) == 2
+
+
+def test_the_tests_before_a_return_leave_it_to_its_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run on one node would give *not run*, and void the result of the cohort."""
+    jobs = ["gemm", cohorts.JOB]
+    monkeypatch.setattr(
+        "goldnode.classdoc.load.load_catalog", lambda: SimpleNamespace(node_class=lambda _: entry)
+    )
+    entry = SimpleNamespace(item=SimpleNamespace(return_tests=SimpleNamespace(after_repair=jobs)))
+    options = SuiteOptions(None, (), "x", "repair", "auto", 60.0, 1)
+    assert canary_run.COHORT_JOB == cohorts.JOB
+    assert canary_run.before_return(options) == ("gemm",)
+    jobs.remove("gemm")
+    with pytest.raises(GoldnodeError, match="wants cohort_all_reduce alone"):
+        canary_run.before_return(options)
 
 
 @pytest.mark.parametrize(

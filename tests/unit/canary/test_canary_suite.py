@@ -18,7 +18,7 @@ arguments:
   storage: {directories: [/scratch]}
 limits: {gemm: 600}
 jobs:
-- name: dcgm
+- name: dcgm_diag
   title: DCGM's short test
   command: [dcgmi, diag, --run, "2"]
   tier: gpu
@@ -33,18 +33,18 @@ def write(folder: Path, text: str) -> Path:
 
 def test_a_site_adds_skips_and_sets(tmp_path: Path) -> None:
     found = suite.load_suite(write(tmp_path, GOOD))
-    assert found.names[-1] == "dcgm"
+    assert found.names[-1] == "dcgm_diag"
     assert "training" not in found.names
     asked = suite.request(found, class_=CanaryClass("h200", "sha256:1", 8, False, architectures=("90",)))
     read = plan.request(asked)
     gpu = {job.name: job for job in plan.jobs(read, "gpu")}
-    assert list(gpu) == found.names
+    assert list(gpu) == found.usual
     assert gpu["gemm"].limit == 600
     assert gpu["storage"].arguments == {"directories": ["/scratch"]}
     assert gpu["discovery"].arguments == {"expected": 8}
     assert gpu["extension"].arguments == {"architectures": ["90"]}
-    assert gpu["dcgm"].command == ("dcgmi", "diag", "--run", "2")
-    assert "dcgm" not in {job.name for job in plan.jobs(read, "cpu")}
+    assert gpu["dcgm_diag"].command == ("dcgmi", "diag", "--run", "2")
+    assert "dcgm_diag" not in {job.name for job in plan.jobs(read, "cpu")}
     assert read.values == {"class": "h200", "class_digest": "sha256:1"}
 
 
@@ -53,8 +53,8 @@ BAD = [
     (GOOD.replace("storage:", "storge:"), 4, '"storge"', 'use "storage"'),
     (GOOD.replace("limits: {gemm: 600}", "limits: {gem: 600}"), 5, '"gem"', 'use "gemm"'),
     (GOOD.replace("limits: {gemm: 600}", "limits: {gemm: 0}"), 5, "gemm", ""),
-    (GOOD.replace("name: dcgm", "name: gemm"), 7, 'two jobs "gemm"', "another name"),
-    (GOOD.replace("name: dcgm", "name: DCGM"), 7, "DCGM", ""),
+    (GOOD.replace("name: dcgm_diag", "name: gemm"), 7, 'two jobs "gemm"', "another name"),
+    (GOOD.replace("name: dcgm_diag", "name: DCGM"), 7, "DCGM", ""),
     (GOOD.replace('command: [dcgmi, diag, --run, "2"]', "command: []"), 9, "command", ""),
     (GOOD.replace("tier: gpu", "tire: gpu"), 10, "tire", "tier"),
     (GOOD.replace("canary: 1", "canary: 2"), 1, "2", ""),

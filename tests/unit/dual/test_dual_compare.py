@@ -16,10 +16,11 @@ from tests.unit.dual.dual_records import ZERO, Row, numbers, written
 from goldnode.cli import main
 from goldnode.commands import dual_text
 from goldnode.documents.dual import DualDocument
-from goldnode.dual import store, tolerances
+from goldnode.dual import signing, store, tolerances
 from goldnode.dual.compare import compare
 from goldnode.dual.errors import DualError
 from goldnode.dual.recorder.values import value
+from goldnode.evidence import signed_file
 
 ONE = f"sha256:{'1' * 64}"
 GOOD: list[Row] = [
@@ -291,6 +292,27 @@ def test_the_command_has_an_exit_status_per_answer(
     assert (tmp_path / "x.html").read_text().startswith("<!doctype html>")
     done = CliRunner().invoke(main, line[:4])
     assert done.stdout.startswith(answer)
+
+
+def test_the_command_verifies_records_and_signs_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[Path, Path]
+) -> None:
+    secret, public = keys
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        store.sign(store.read(written(tmp_path / name, GOOD)), secret)
+    line = ["dual", "compare", "a", "b", "--report", "x.json", "--trust", str(public)]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 0, done.output
+    assert "wrote x.json (not signed: name a key with --key)" in done.stderr
+    done = CliRunner().invoke(main, [*line, "--key", str(secret)])
+    assert "wrote x.json (signed)" in done.stderr
+    file = tmp_path / "x.json"
+    assert signed_file.verify(file, file.read_bytes(), [public], signing.REPORT)
+    signed_file.envelope_of(tmp_path / "b/record.json").unlink()
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 2
+    assert "the record is not signed" in done.stderr
 
 
 def test_a_broken_record_is_an_error_of_the_command(tmp_path: Path) -> None:

@@ -434,3 +434,22 @@ def test_a_record_is_read_from_an_archive(tmp_path: Path) -> None:
     with store.opened(tmp_path / "r.tar") as found:
         assert found.value(found.document.arrays[0]).shape == (1,)
         assert found.digest == store.read(directory).digest
+
+
+def test_a_signed_record_is_verified(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    secret, public = keys
+    found = recorded(tmp_path)
+    with pytest.raises(DualError, match="the record is not signed"):
+        store.read(found.directory, [public])
+    store.sign(found, secret)
+    assert store.read(found.directory, [public]).digest == found.digest
+    archive = tmp_path / "record.tar"
+    with tarfile.open(archive, "w") as out:
+        out.add(found.directory, ".")
+    with store.opened(archive, [public]) as unpacked:
+        assert unpacked.digest == found.digest
+    path = found.directory / store.RECORD
+    path.write_bytes(path.read_bytes() + b" ")
+    assert store.read(found.directory).document == found.document
+    with pytest.raises(DualError, match="the record differs from what was signed"):
+        store.read(found.directory, [public])

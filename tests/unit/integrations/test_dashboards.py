@@ -286,6 +286,8 @@ def report_text() -> str:
     values = [{"value": "580.82", "nodes": some}, {"value": "580.95", "nodes": some}]
     moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     parts = dict.fromkeys(("faults", "drains", "repeats", "kinds", "xids", "boots"), 1)
+    judged = {"basis": "class", "samples": 9, "nodes": 6, "loss": 0.1, "baseline": None}
+    canary = {"source": "canary", "unit": "TFLOP/s", "at": moment, "verified": False, **judged}
     cause = {"severity": "drain", "domain": "hardware", "evidence": ["declared"], "share": 0.6, "of": 6}
     return report_metrics.text(
         FleetReportDocument.model_validate(
@@ -300,11 +302,13 @@ def report_text() -> str:
                 "causes": [{**topic, **cause, "also": []}],
                 "unchecked": [topic],
                 "mixed": [{"group": "ring1", "topic": "driver", "key": "driver.loaded", "part": None, "values": values}],
-                "slow": [{**one, "metric": "gemm", "part": None, "samples": 9, "median": 88.0, "bound": 90.0, "floor": 95.0, "usual": 100.0, "nodes": 6}],
+                "slow": [{**one, **canary, "metric": "gemm", "part": None, "median": 88.0, "bound": 90.0, "floor": 95.0, "usual": 100.0}],
+                "failed_jobs": [{"class": "h100", "job": "gemm", "state": "failed", "why": "exit status 1", "nodes": some}],
+                "slowing": [{**one, "metric": "gemm", "part": None, "results": 9, "days": 20.0, "a_day": 0.01, "loss": 0.1}],
                 "trends": [{**one, "counter": "gpu.pcie.replay", "part": "0000:18:00.0", "an_hour": 1.5, "growth": 30.0, "hours": 20.0}],
                 "lemons": [{**one, "state": "drain", "score": 7.0, "parts": parts}],
                 "versions": [{"class": "h100", "key": "driver.loaded", "value": "580.82", "count": 5}],
-                **{name: [] for name in ("not_known", "no_majority", "changed", "days", "nodes")},
+                **{name: [] for name in ("not_known", "no_majority", "changed", "measured", "days", "nodes")},
             }
         )
     )  # fmt: skip
@@ -348,6 +352,8 @@ class Fleet:
 def targets() -> Iterator[str]:
     """Address of an HTTP server with all targets."""
     fleet = Fleet()
+    for path in (*NODES, "fleet", "report", "dcgm"):
+        assert fleet.text(path), "an error here would be a target without samples there"
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

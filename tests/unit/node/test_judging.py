@@ -248,7 +248,7 @@ def test_a_resident_plan_brings_the_report_in_a_second_line(
 
 
 @pytest.mark.parametrize(
-    ("told", "drained"),
+    ("drain", "drained"),
     [
         (None, None),
         ({"by": "slurm", "ours": True, "since": "s", "ids": [], "commands": {}}, True),
@@ -257,15 +257,15 @@ def test_a_resident_plan_brings_the_report_in_a_second_line(
     ids=["in service", "drained", "drained by another party"],
 )
 def test_a_report_has_the_gate(
-    host: Host, examined: list[checking.Checked], told: Any, drained: bool | None
+    host: Host, examined: list[checking.Checked], drain: Any, drained: bool | None
 ) -> None:
     judging.judge(host, DOCUMENT, act=True)
     found = reporting.recorded(host) or {}
     assert found["gate"] is None, "no check has acted"
-    state = {"schema": gate.SCHEMA, "mode": "drain", "open": told is None, "since": "2026-11-26T10:00:00Z"}
-    host.write(gate.STATE, json.dumps({**state, "reasons": ["a"], "told": told, "error": None}).encode())
+    state = {"schema": gate.SCHEMA, "mode": "drain", "open": drain is None, "since": "2026-11-26T10:00:00Z"}
+    host.write(gate.STATE, json.dumps({**state, "reasons": ["a"], "told": drain, "error": None}).encode())
     found = reporting.recorded(host) or {}
     assert NodeReportGate.model_validate(found["gate"]).drained is drained
-    assert (found["gate"]["open"], found["gate"]["reasons"]) == (told is None, ["a"])
+    assert (found["gate"]["open"], found["gate"]["reasons"]) == (drain is None, ["a"])
     host.write(gate.STATE, b'{"torn')
     assert (reporting.recorded(host) or {})["gate"] is None

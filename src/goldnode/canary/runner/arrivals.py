@@ -10,6 +10,8 @@ from goldnode.images.smoke.runner.image import read, under
 
 # CUDA opens the first when it starts, the HIP and OpenCL runtimes of AMD the second. Monitors such as DCGM need neither.
 COMPUTE_FILES = ("/dev/nvidia-uvm", "/dev/kfd")
+# It starts the diagnosis of `dcgmi diag`, which is a job of the suite.
+HOST_ENGINE = "nv-hostengine"
 RUN = "GOLDNODE_CANARY_RUN"  # variable of a container of the suite
 PERIOD = 1.0  # seconds between two looks
 
@@ -33,7 +35,9 @@ class Arrivals:
         A process on a GPU counts when two calls have found it: a health check ends sooner.
         """
         parents, names = self._processes()
-        own = self._family(parents)
+        own = self._family(parents) | _below(
+            {pid for pid, name in names.items() if name == HOST_ENGINE}, parents
+        )
         for pid, name in names.items():
             if name == "slurmstepd" and pid not in own and not self._of_own_job(pid):
                 return f"a Slurm job runs on the node (process {pid})"
@@ -67,13 +71,7 @@ class Arrivals:
         while above and above not in found:
             found.add(above)
             above = parents.get(above, 0)
-        below = {me}
-        grown = True
-        while grown:
-            more = {pid for pid, parent in parents.items() if parent in below} - below
-            below |= more
-            grown = bool(more)
-        return found | below
+        return found | _below({me}, parents)
 
     def _of_own_job(self, pid: int) -> bool:
         """Return whether a step daemon belongs to the own job. Its command line is `slurmstepd: [JOB.STEP]`."""
@@ -102,3 +100,14 @@ class Arrivals:
             except OSError:
                 continue
         return False
+
+
+def _below(pids: Set[int], parents: Dict[int, int]) -> Set[int]:
+    """Return these processes and all of their descendants."""
+    found = set(pids)
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        found |= more
+        grown = bool(more)
+    return found

@@ -364,7 +364,8 @@ def _address(torch: Any, device: str) -> Optional[str]:
     parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     if None in parts:  # PyTorch before 2.6
         return None
-    return "{:04x}:{:02x}:{:02x}.0".format(*parts)
+    domain, bus, number = (int(part or 0) for part in parts)
+    return f"{domain:04x}:{bus:02x}:{number:02x}.0"
 
 
 def rounds(members: int, most: int = ROUNDS) -> List[List[Tuple[int, int]]]:

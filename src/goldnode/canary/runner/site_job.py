@@ -18,7 +18,8 @@ def result(status: int, out: bytes, err: bytes) -> Json:
         return _ended(COULD_NOT_CHECK, f"the command ended with status {status}: {_last(err or out)}")
     try:
         metrics, facts = _printed(out)
-    except (ValueError, KeyError, TypeError) as problem:
+    # A list in place of an object, a number beyond floats, and brackets without an end are wrong in the same way.
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
         return _ended(COULD_NOT_CHECK, f"the command printed something else than metrics: {problem}")
     if status:
         return {

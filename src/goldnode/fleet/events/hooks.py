@@ -1,4 +1,4 @@
-"""Send one event to one hook: a command, a signed webhook, or an Alertmanager. Raises HookError if it has not arrived."""
+"""Send one event to one hook: a command, a signed webhook, or an Alertmanager. Raises EventHookError if it has not arrived."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _MAKE = f'make one: `(umask 077; echo "{SECRET}$(openssl rand -base64 32)" > FIL
 Resolve = Callable[[str], Path]
 
 
-class HookError(GoldnodeError):
+class EventHookError(GoldnodeError):
     """A hook has not taken an event. It is tried again."""
 
 
 def send(
     hook: SiteHook, event: EventDocument, resolve: Resolve, clock: Callable[[], float] = time.time
 ) -> None:
-    """Send an event. Raises HookError."""
+    """Send an event. Raises EventHookError."""
     if hook.command is not None:
         run(hook.command, event)
     elif hook.webhook is not None:
@@ -54,7 +54,7 @@ def send(
 
 
 def run(command: SiteHookCommand, event: EventDocument) -> None:
-    """Run a command with the event on its standard input. Raises HookError unless it ends with 0."""
+    """Run a command with the event on its standard input. Raises EventHookError unless it ends with 0."""
     name = command.run[0]
     try:
         process = subprocess.Popen(
@@ -65,11 +65,11 @@ def run(command: SiteHookCommand, event: EventDocument) -> None:
             start_new_session=True,
         )
     except OSError as problem:
-        raise HookError(f"{name} cannot be started: {problem.strerror}") from problem
+        raise EventHookError(f"{name} cannot be started: {problem.strerror}") from problem
     try:
         output, _ = process.communicate(body(event) + b"\n", timeout=command.timeout)
     except subprocess.TimeoutExpired:
-        raise HookError(f"{name} did not end within {command.timeout:g} s") from None
+        raise EventHookError(f"{name} did not end within {command.timeout:g} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # and what it has started
@@ -77,14 +77,14 @@ def run(command: SiteHookCommand, event: EventDocument) -> None:
         process.wait()
     if process.returncode != 0:
         shown = _shown(output.decode("utf-8", "replace"))
-        raise HookError(f"{name} ended with {process.returncode}{f': {shown}' if shown else ''}")
+        raise EventHookError(f"{name} ended with {process.returncode}{f': {shown}' if shown else ''}")
 
 
 # Webhook
 
 
 def post_signed(hook: SiteHookWebhook, event: EventDocument, resolve: Resolve, now: int) -> None:
-    """Post an event with its signature. Raises HookError unless the answer is 2xx."""
+    """Post an event with its signature. Raises EventHookError unless the answer is 2xx."""
     content = body(event)
     headers = {
         "Content-Type": "application/json",
@@ -104,7 +104,7 @@ def signature(keys: list[bytes], id_: str, now: int, content: bytes) -> str:
 
 
 def secrets(file: Path) -> list[bytes]:
-    """Return the secrets in a file, one a line. Raises HookError with file and line."""
+    """Return the secrets in a file, one a line. Raises EventHookError with file and line."""
     text = _private(file)
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -116,7 +116,7 @@ def secrets(file: Path) -> list[bytes]:
         except (binascii.Error, ValueError):
             key = b""
         if not word.startswith(SECRET) or not _SHORTEST <= len(key) <= _LONGEST:
-            raise HookError(
+            raise EventHookError(
                 f"this is no secret, expected {SECRET} and base64 of {_SHORTEST} to {_LONGEST} bytes",
                 file=file,
                 line=number,
@@ -124,7 +124,7 @@ def secrets(file: Path) -> list[bytes]:
             )
         found.append(key)
     if not found:
-        raise HookError("the file has no secret", file=file, remedy=_MAKE)
+        raise EventHookError("the file has no secret", file=file, remedy=_MAKE)
     return found
 
 
@@ -132,7 +132,7 @@ def secrets(file: Path) -> list[bytes]:
 
 
 def post_alerts(hook: SiteHookAlertmanager, content: list[dict[str, Any]], resolve: Resolve) -> None:
-    """Post alerts to the API, version 2. Raises HookError unless the answer is 2xx."""
+    """Post alerts to the API, version 2. Raises EventHookError unless the answer is 2xx."""
     headers = {"Content-Type": "application/json", "User-Agent": "goldnode"}
     if hook.token:
         headers["Authorization"] = f"Bearer {_private(resolve(hook.token)).strip()}"
@@ -141,15 +141,15 @@ def post_alerts(hook: SiteHookAlertmanager, content: list[dict[str, Any]], resol
 
 
 def _private(file: Path) -> str:
-    """Return the text of a file that only its owner and its group can read. Raises HookError."""
+    """Return the text of a file that only its owner and its group can read. Raises EventHookError."""
     try:
         text = file.read_text(encoding="utf-8")
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as problem:
         why = getattr(problem, "strerror", None) or problem
-        raise HookError(f"the secret cannot be read: {why}", file=file, remedy=_MAKE) from problem
+        raise EventHookError(f"the secret cannot be read: {why}", file=file, remedy=_MAKE) from problem
     if mode & 0o007:
-        raise HookError("any user can read or change this secret", file=file, remedy=f"chmod o= {file}")
+        raise EventHookError("any user can read or change this secret", file=file, remedy=f"chmod o= {file}")
     return text
 
 
@@ -170,12 +170,12 @@ def _post(url: str, content: bytes, headers: Mapping[str, str], ca: Path | None,
         text = answer.read(_SHOWN, decode_content=True).decode("utf-8", "replace")
         answer.close()
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as problem:
-        raise HookError(f"{_place(url)} does not answer: {_shown(str(problem))}") from problem
+        raise EventHookError(f"{_place(url)} does not answer: {_shown(str(problem))}") from problem
     finally:
         pool.clear()
     if not 200 <= answer.status < 300:
         shown = _shown(text)
-        raise HookError(f"{_place(url)} answered {answer.status}{f': {shown}' if shown else ''}")
+        raise EventHookError(f"{_place(url)} answered {answer.status}{f': {shown}' if shown else ''}")
 
 
 def _place(url: str) -> str:

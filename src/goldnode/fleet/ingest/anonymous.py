@@ -6,16 +6,21 @@ directory of the data and not in it: without it, the digest of a guessed name ca
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import secrets
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.node.probe import command
+
+_BYTES = 32  # of a key
 
 
 class FleetNames:
@@ -24,11 +29,30 @@ class FleetNames:
     def __init__(self, data: Path) -> None:
         self.file = data.with_name(f"{data.absolute().name}.anonymous-key")
         if not self.file.exists():
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as out:
-                out.write(secrets.token_bytes(32))
+            self._make()
         self._key = self.file.read_bytes()
+        if len(self._key) < _BYTES:
+            raise GoldnodeError(
+                f"the key of anonymous names has {len(self._key)} bytes, and {_BYTES} are needed",
+                file=self.file,
+                remedy="put it back from a copy; without one, remove it: names then get other digests than before",
+            )
+
+    def _make(self) -> None:
+        """Write the key under another name and link it: no process reads half of it, and the first one wins."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        handle, fresh = tempfile.mkstemp(
+            prefix=f".{self.file.name}.", dir=self.file.parent
+        )  # for its owner alone
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(secrets.token_bytes(_BYTES))
+                out.flush()
+                os.fsync(out.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(fresh, self.file)
+        finally:
+            Path(fresh).unlink()
 
     def name(self, kind: str, value: str) -> str:
         """Return the digest of a name."""

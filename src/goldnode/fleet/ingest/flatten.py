@@ -20,6 +20,9 @@ from goldnode.fleet.ingest.text import LONGEST, clean
 
 MOST_VALUES = 50_000  # of one capture; one of an 8-way node with 18 links for each GPU has 3,300
 DEEPEST = 12  # objects inside objects; the schema has 7
+# Characters of a key, and of the identity of a part. Both have the names of all objects around them: without a limit, a
+# report of 1 MB would need gigabytes of memory.
+LONGEST_KEY, LONGEST_ITEM = 400, 2_000
 SEPARATOR = "/"  # between the identity of a part and that of a part inside it
 FAULTS = ("not_exposed", "unread")
 _MEASURED = (KeyKind.COUNTER, KeyKind.GAUGE)
@@ -98,6 +101,7 @@ class Flattener:
         self.keys: dict[str, int] = {}
         self.items: dict[str, int] = {}
         self.rows = Rows()
+        self.text = 0  # characters of all facts and items, which are in memory once
         self._root = _Name("")
         self._names = self._first = 0
 
@@ -109,7 +113,7 @@ class Flattener:
         rows = self.rows
         before = rows.lengths()
         dictionaries: tuple[dict[Any, int], ...] = (self.facts, self.keys, self.items)
-        texts = [len(known) for known in dictionaries]
+        texts, text = [len(known) for known in dictionaries], self.text
         first = len(rows.numbers)
         self._first = len(rows.facts) + first
         try:
@@ -120,6 +124,7 @@ class Flattener:
                 self._check_finite(first)
         except BaseException:
             rows.cut(before)
+            self.text = text
             for known, count in zip(dictionaries, texts, strict=True):
                 while len(known) > count:
                     known.popitem()
@@ -145,16 +150,32 @@ class Flattener:
 
     def _start(self, item: str) -> None:
         """Begin a run."""
-        rows, items = self.rows, self.items
-        rows.items.append(items.setdefault(item, len(items)))
+        rows = self.rows
+        rows.items.append(self._item(item))
         rows.fact_starts.append(len(rows.facts))
         rows.number_starts.append(len(rows.numbers))
+
+    def _item(self, item: str) -> int:
+        """Return the code of an item."""
+        code = self.items.get(item)
+        if code is not None:
+            return code
+        if len(item) > LONGEST_ITEM:
+            raise RefusedReportError(
+                f"the identity of a part has {len(item)} characters, more than {LONGEST_ITEM}", remedy=AGAIN
+            )
+        self.text += len(item)
+        return self.items.setdefault(item, len(self.items))
 
     def _child(self, parent: _Name, name: str) -> _Name:
         self._names += 1
         if self._names > MOST_VALUES:
             raise RefusedReportError("too many different keys", remedy=AGAIN)
         own = clean(name) if parent.key else RENAMED.get(name, clean(name))
+        if len(parent.key) + len(own) > LONGEST_KEY:
+            raise RefusedReportError(
+                f"a key has more than {LONGEST_KEY} characters: {f'{parent.key}.{own}'[:60]}…", remedy=AGAIN
+            )
         found = parent.children[name] = _Name(f"{parent.key}.{own}" if parent.key else own)
         return found
 
@@ -194,7 +215,10 @@ class Flattener:
     def _code(self, name: _Name, text: str, fault: str | None = None) -> int:
         """Return the code of a fact that this key has had not yet."""
         fact = (name.key, clean(text), fault)
-        code = self.facts.setdefault(fact, len(self.facts))
+        known = len(self.facts)
+        code = self.facts.setdefault(fact, known)
+        if code == known:
+            self.text += len(fact[1])
         if fault is None:
             name.codes[text] = code
         return code
@@ -228,10 +252,8 @@ class Flattener:
         rows.facts.extend(known.facts)
         rows.keys.extend(known.keys)
         rows.numbers.extend(known.numbers)
-        items = self.items
         for relative, fact, number in known.runs:
-            below = item + relative if item else relative[1:]
-            rows.items.append(items.setdefault(below, len(items)))
+            rows.items.append(self._item(item + relative if item else relative[1:]))
             rows.fact_starts.append(facts + fact)
             rows.number_starts.append(numbers + number)
 

@@ -19,6 +19,7 @@ from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBER
 from goldnode.fleet.ingest.text import clean
 
 _MOST_FINDINGS = 5_000
+_TEXT = 32  # characters of new texts that count as one row
 _FINDING = ("id", "outcome", "severity", "domain", "subject", "expected", "got")
 
 
@@ -27,7 +28,8 @@ class Group:
 
     def __init__(self) -> None:
         self.members: list[tuple[str, str]] = []  # digest of the report, and node, in the order of arrival
-        self.size = 0
+        self.size = 0  # rows, and long texts as rows: what the memory that it takes grows with
+        self._text = 0  # characters of findings
         self._flattener = Flattener()
         self._rows: dict[str, list[dict[str, Any]]] = {NODES: [], FINDINGS: []}
         self._capture_ends = {FACTS: array("i"), NUMBERS: array("i")}
@@ -43,7 +45,9 @@ class Group:
         self._capture_ends[FACTS].append(len(rows.facts))
         self._capture_ends[NUMBERS].append(len(rows.numbers))
         self.members.append((report.digest, report.node))
+        self._text += sum(len(text) for row in findings for text in row.values() if text)
         self.size = len(rows.facts) + len(rows.numbers) + len(self._rows[FINDINGS]) + len(self.members)
+        self.size += (self._text + self._flattener.text) // _TEXT
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the rows of the table of nodes, without the time of their ingest."""

@@ -305,13 +305,14 @@ class _Builder:
         ]
 
     def _lemons(self) -> list[dict[str, Any]]:
-        found = sorted(self.rows("lemons"), key=lambda row: (-row["score"], row["node"]))[:_LEMONS]
+        repeated = (row for row in self.rows("lemons") if row["faults"] > 1)
+        found = sorted(repeated, key=lambda row: (-row["score"], row["node"]))[:_LEMONS]
         return [
             {
                 "node": row["node"],
                 "class": row["class"],
                 "state": row["state"],
-                "score": float(row["score"]),
+                "score": round(row["score"], 4),
                 "parts": {part: int(row[part]) for part in _PARTS},
             }
             for row in found

@@ -31,8 +31,13 @@ METRICS = {
     ),
     "goldnode_report_slow_loss_ratio": (
         "gauge",
-        "Share by which the bound of the median of a slow metric of a node is worse than usual.",
+        "Share of the usual speed that a node has lost in a metric that is below its floor.",
     ),
+    "goldnode_report_slowing_per_day": (
+        "gauge",
+        "Share of its speed that a device loses in a day, by its canary results.",
+    ),
+    "goldnode_report_failed_job_nodes": ("gauge", "Nodes on which a job of the canary suite did not pass."),
     "goldnode_report_growth_per_hour": ("gauge", "Slope of a counter of a node that grows steadily."),
     "goldnode_report_offender_score": ("gauge", "Score of a node with repeated faults."),
     "goldnode_report_version_nodes": ("gauge", "Nodes of a class with one value of a version."),
@@ -59,6 +64,9 @@ def _samples(found: FleetReportDocument) -> Iterator[MetricSample]:
     for group in found.mixed:
         where = {"group": group.group, "topic": group.topic, "key": group.key, "part": group.part}
         yield "goldnode_report_mixed_values", where, len(group.values)
+    for job in found.failed_jobs:
+        labels = {"class": job.class_, "job_name": job.job, "state": job.state}
+        yield "goldnode_report_failed_job_nodes", labels, job.nodes.count
     yield from _nodes(found)
     for version in found.versions:
         labels = {"class": version.class_, "key": version.key, "value": version.value}
@@ -69,9 +77,16 @@ def _nodes(found: FleetReportDocument) -> Iterator[MetricSample]:
     """Yield the samples of single nodes: slow ones, growing counters, repeat offenders."""
     for slow in found.slow:
         where = {"node": slow.node, "class": slow.class_, "metric": slow.metric, "part": slow.part}
-        if slow.usual:
-            # A latency is worse if it is higher: the difference has no sign.
-            yield "goldnode_report_slow_loss_ratio", where, abs(slow.bound - slow.usual) / abs(slow.usual)
+        mark = {} if slow.verified else {"verified": "false"}
+        yield "goldnode_report_slow_loss_ratio", {**where, "source": slow.source, **mark}, slow.loss
+    for slowing in found.slowing:
+        where = {
+            "node": slowing.node,
+            "class": slowing.class_,
+            "metric": slowing.metric,
+            "part": slowing.part,
+        }
+        yield "goldnode_report_slowing_per_day", where, slowing.a_day
     for trend in found.trends:
         where = {"node": trend.node, "class": trend.class_, "counter": trend.counter, "part": trend.part}
         yield "goldnode_report_growth_per_hour", where, trend.an_hour

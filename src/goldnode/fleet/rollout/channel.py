@@ -237,7 +237,7 @@ class ChannelPublisher:
         A failure is logged and tried again: nodes then see the state before, and the controller goes on.
         """
         now = self.clock()
-        if now < self._not_before:
+        if 0 < self._not_before - now <= RETRY:  # not longer, where the clock was set back
             return
         try:
             with self.store.read() as connection:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from pydantic import ValidationError
 
 from goldnode.documents.dual import DualDocument
 from goldnode.documents.rollout import RolloutDual, seconds
+from goldnode.dual import signing
+from goldnode.evidence import signed_file
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import Answer
 
@@ -26,9 +29,14 @@ class NoReportError(Exception):
     """There is no report that answers, and why."""
 
 
-def answer(item: RolloutDual, settings: RolloutSettings, wave: str, now: float) -> tuple[Answer, str]:
-    """Return the answer of a dual run, and why. Raises NoReportError."""
-    found = _report(Path(item.report.replace("{wave}", wave)))
+def answer(
+    item: RolloutDual, settings: RolloutSettings, wave: str, now: float, keys: Sequence[Path] = ()
+) -> tuple[Answer, str]:
+    """Return the answer of a dual run, and why. Raises NoReportError, and GoldnodeError for a wrong signature.
+
+    :param keys: files of public keys, one of which must have signed the report. Empty: it is not verified.
+    """
+    found = _report(Path(item.report.replace("{wave}", wave)), keys)
     for side, state, wanted in (("a", found.a.state, settings.origin), ("b", found.b.state, settings.target)):
         if state != wanted:
             raise NoReportError(
@@ -42,7 +50,8 @@ def answer(item: RolloutDual, settings: RolloutSettings, wave: str, now: float) 
     if age < -_AHEAD:
         raise NoReportError(f"side b was recorded at {found.b.started}, in the future")
     reason = found.reasons[0] if found.reasons else "the report has no reason"
-    return _ANSWERS[found.answer], f"{found.a.name} and {found.b.name}: {reason}"
+    label = "" if keys else "its signature is not verified (no fleet.public_key); "
+    return _ANSWERS[found.answer], f"{label}{found.a.name} and {found.b.name}: {reason}"
 
 
 def _moment(text: str) -> float:
@@ -52,7 +61,27 @@ def _moment(text: str) -> float:
         raise NoReportError(f"{text} is no time") from None
 
 
-def _report(path: Path) -> DualDocument:
+def _report(path: Path, keys: Sequence[Path]) -> DualDocument:
+    data = _content(path)
+    if keys:
+        envelope = signed_file.envelope_of(path)
+        if not os.path.lexists(envelope):
+            raise NoReportError(
+                f"{path} is not signed; compare again with `goldnode dual compare --report --key`"
+            )
+        signed_file.check(_content(envelope), path, data, keys, signing.REPORT)
+    try:
+        return DualDocument.model_validate_json(data)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise NoReportError(
+            f"{path} is no report of `goldnode dual compare`: {where}: {first['msg']}"
+        ) from None
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a file. Raises NoReportError."""
     try:
         # Without waiting: the name could be a pipe that no program writes to.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -64,11 +93,4 @@ def _report(path: Path) -> DualDocument:
         raise NoReportError(f"{path} cannot be read: {problem.strerror}") from None
     if len(data) > _LARGEST:
         raise NoReportError(f"{path} is larger than {_LARGEST} bytes")
-    try:
-        return DualDocument.model_validate_json(data)
-    except ValidationError as problem:
-        first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
-        raise NoReportError(
-            f"{path} is no report of `goldnode dual compare`: {where}: {first['msg']}"
-        ) from None
+    return data

@@ -24,7 +24,9 @@ from goldnode.fleet.store import rollouts
 from goldnode.fleet.store.database import StoreDatabase
 
 if TYPE_CHECKING:
+    from goldnode.core.file_cache import FileCache
     from goldnode.floors.change import ChangeArms
+    from goldnode.floors.results import ReadResult
 
 OLDEST = 30 * 86400.0  # seconds before the rollout, from which on results count as from before
 _SHOWN = 2  # verdicts in a reason
@@ -59,15 +61,23 @@ def stored_moves(store: StoreDatabase, settings: RolloutSettings) -> RolloutMove
         return moves(rollouts.load(connection, settings).state)
 
 
-def read_results(directory: Path | None) -> list[CanaryDocument]:
-    """Return the results of a site. Raises GoldnodeError if there are none, or if they cannot be read."""
-    extras.require("floors")
-    # An extra, and needed for this requirement alone.
-    from goldnode.floors import results
+class StoredResults:
+    """The results of a site. The requirement is asked again and again: a file that has not changed is read once."""
 
-    if directory is None:
-        raise results.FloorsError("the site file names no directory of canary results (fleet.canary)")
-    return results.read([directory])
+    def __init__(self) -> None:
+        self._cache: FileCache[ReadResult] | None = None
+
+    def read(self, directory: Path | None) -> list[CanaryDocument]:
+        """Return the results. Raises GoldnodeError if there are none, or if they cannot be read."""
+        extras.require("floors")
+        # An extra, and needed for this requirement alone.
+        from goldnode.floors import results
+
+        if directory is None:
+            raise results.FloorsError("the site file names no directory of canary results (fleet.canary)")
+        if self._cache is None:
+            self._cache = results.result_cache()
+        return results.read([directory], self._cache)
 
 
 def judge(
@@ -125,10 +135,11 @@ def _arms(requirement: RolloutFloors, documents: Sequence[CanaryDocument], moved
 
 def _is_after(document: CanaryDocument, step: Step, at: float) -> bool:
     """Return whether a result is from after the change. Between its leave and its boot, a node runs the earlier state."""
+    if at >= step.changed_at:  # the node was judged in its new boot
+        return True
     earlier = step.prior.boot_id if step.prior is not None else None
-    if earlier is None:
-        return at >= step.changed_at
-    return at >= step.granted_at and document.boot_id != earlier
+    # The node's identity of a boot is the kernel's id, which results have, and the start of its first process.
+    return earlier is not None and at >= step.granted_at and document.boot_id != earlier.partition("/")[0]
 
 
 def seconds_of(moment: str) -> float:

@@ -46,20 +46,23 @@ class RequirementSources:
     ca: Path | None = None  # file with the certificates of its authority
     timeout: float = 30.0  # seconds for a query
     canary: Path | None = None  # directory with canary results
+    keys: tuple[Path, ...] = ()  # public keys that verify reports of dual runs
 
 
 def sources(site: Site) -> RequirementSources:
     """Return the sources that a site file declares."""
     own = site.fleet.prometheus
     canary = site.resolve(site.fleet.canary) if site.fleet.canary else None
+    keys = (site.resolve(site.fleet.public_key),) if site.fleet.public_key else ()
     if own is None:
-        return RequirementSources(canary=canary)
+        return RequirementSources(canary=canary, keys=keys)
     return RequirementSources(
         own.url.rstrip("/"),
         site.resolve(own.token) if own.token else None,
         site.resolve(own.ca) if own.ca else None,
         own.timeout,
         canary,
+        keys,
     )
 
 
@@ -79,6 +82,7 @@ class RequirementEvaluator:
     ) -> None:
         self.settings, self.sources, self.clock, self.moved = settings, given, clock, moved
         self._commands = _Commands()
+        self._results = floors.StoredResults()
 
     def read(self, requirement: str, wave: int) -> RequirementResult:
         """Evaluate a requirement. The answer has the time before the question."""
@@ -103,12 +107,14 @@ class RequirementEvaluator:
             return self._commands.run(item.command, self.settings, names[wave])
         if item.dual is not None:
             wave_name = self.settings.waves[wave].name
-            return dual_requirement.answer(item.dual, self.settings, wave_name, self.clock())
+            return dual_requirement.answer(
+                item.dual, self.settings, wave_name, self.clock(), self.sources.keys
+            )
         if item.floors is None or self.moved is None:
             raise _Unknown("this controller does not know which nodes have changed")
         # The nodes first: a result that arrives meanwhile is of one of them, or does not count yet.
         moved = self.moved()
-        return floors.judge(item.floors, floors.read_results(self.sources.canary), moved)
+        return floors.judge(item.floors, self._results.read(self.sources.canary), moved)
 
     def close(self) -> None:
         """Stop the commands that are running. Their answer is unknown, and the next controller asks again."""

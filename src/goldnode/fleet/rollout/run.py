@@ -11,6 +11,7 @@ from goldnode.fleet.rollout.controller import ControllerReport, RolloutControlle
 from goldnode.fleet.rollout.lines import action_sentence
 from goldnode.fleet.rollout.model import RolloutPhase, Wait
 from goldnode.fleet.store import rollouts
+from goldnode.fleet.store.errors import StoreUnavailableError
 
 _STANDBY = "another controller has this rollout; this one waits to take over"
 
@@ -66,8 +67,11 @@ class RolloutRun:
     def _ended_elsewhere(self) -> RolloutPhase | None:
         """Return the phase of a rollout that another controller has brought to its end."""
         controller = self.controller
-        with controller.store.read() as connection:
-            return rollouts.ended(connection, controller.settings.name)
+        try:
+            with controller.store.read() as connection:
+                return rollouts.ended(connection, controller.settings.name)
+        except StoreUnavailableError:  # a controller that waits must outlive the failover of the store
+            return None
 
 
 def waiting(waits: Sequence[Wait]) -> list[str]:

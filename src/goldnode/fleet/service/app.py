@@ -195,7 +195,7 @@ class LockService:
             raise _Refused(
                 400, "invalid_client_identity", "the body is no JSON object with client_params.id and .group"
             ) from None
-        if not isinstance(name, str) or not name or len(name) > 255:
+        if not isinstance(name, str) or not name or len(name) > 255 or not _storable(name):
             raise _Refused(400, "invalid_client_identity", "client_params.id is no name")
         if not isinstance(group, str) or not _GROUP.fullmatch(group):
             raise _Refused(400, "invalid_client_identity", "client_params.group is no name of a group")
@@ -281,10 +281,17 @@ class LockService:
             self._sealed_at = now
 
 
+def _storable(text: str) -> bool:
+    """Return whether both databases can store a text: JSON has halves of letters, and PostgreSQL no zero byte."""
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def _text(given: Mapping[str, Any], key: str) -> str | None:
     """Return an optional text of a request. Raise _Refused for anything else."""
     value, longest = given.get(key), _LONGEST if key == "not_applied" else 255
-    if value is not None and (not isinstance(value, str) or not value or len(value) > longest):
+    if value is not None and (
+        not isinstance(value, str) or not value or len(value) > longest or not _storable(value)
+    ):
         raise _Refused(400, "invalid_request", f"{key} is no text")
     return value
 
@@ -297,7 +304,9 @@ def _report(
     for key in _LISTS:
         value = given.get(key) or []
         right = isinstance(value, list) and len(value) <= _CODES
-        if not right or not all(isinstance(code, str) and 0 < len(code) <= 255 for code in value):
+        if not right or not all(
+            isinstance(code, str) and 0 < len(code) <= 255 and _storable(code) for code in value
+        ):
             raise _Refused(400, "invalid_request", f"{key} is no list of codes")
         lists[key] = tuple(value)
     try:

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import StoreUnavailableError
 
@@ -68,7 +67,7 @@ class BatchWriter:
 
 
 def commit(store: StoreDatabase, works: Sequence[Work]) -> list[Any]:
-    """Run works in one transaction. Return the result of each, or the GoldnodeError that undid it alone."""
+    """Run works in one transaction. Return the result of each, or the error that undid it alone."""
 
     def all_of_them(connection: Connection) -> list[Any]:
         return [_one(store, connection, work) for work in works]
@@ -87,7 +86,7 @@ def _one(store: StoreDatabase, connection: Connection, work: Work) -> Any:
             raise  # the transaction as a whole is lost
         savepoint.rollback()
         return error
-    except GoldnodeError as problem:
+    except Exception as problem:  # one request must not undo those of other nodes
         savepoint.rollback()
         return problem
     return result

@@ -73,7 +73,7 @@ def in_force(connection: Connection) -> dict[str, FleetLimits]:
 
 
 _OF_ROLLOUT = (
-    select(tables.rollout.c.limits)
+    select(tables.rollout.c.limits, tables.rollout.c.name)
     .where(tables.rollout.c["class"] == bindparam("of_class"), tables.rollout.c.phase != "queued")
     .order_by(tables.rollout.c.phase.in_(tables.ACTIVE_PHASES).desc(), tables.rollout.c.submitted_at.desc())
     .limit(1)
@@ -89,6 +89,12 @@ def of_class(connection: Connection, name: str) -> FleetLimits | None:
         _OF_CLASS, {"of_class": name}
     )
     return FleetLimits.read(found) if found else None
+
+
+def rollout_of(connection: Connection, name: str) -> str | None:
+    """Return the rollout whose limits are in force for a class; None if they are its own."""
+    row = connection.execute(_OF_ROLLOUT, {"of_class": name}).first()
+    return None if row is None else str(row.name)
 
 
 def apply(connection: Connection) -> None:

@@ -74,6 +74,8 @@ def run(host: Host, options: Any) -> int:
             document = follower.document()
             wanted = channel.wish(document, own.node, time.time())
             lines = channel.lines(document)
+            frozen = channel.freeze(document, own.node)
+            lines += [frozen] if frozen else []
             lines.append(
                 f"wants {own.node} at {wanted.digest}" if wanted else f"wants nothing of {own.node} now"
             )

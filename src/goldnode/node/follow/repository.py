@@ -64,8 +64,7 @@ class ChannelSource(NamedTuple):
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         request = urllib.request.Request(f"{self.source.rstrip('/')}/{name}", headers=headers)  # noqa: S310
         try:
-            context = ssl.create_default_context(cafile=self.ca)
-            handlers = [NoRedirect(), urllib.request.HTTPSHandler(context=context)]
+            handlers = [NoRedirect(), urllib.request.HTTPSHandler(context=self._context())]
             found = urllib.request.build_opener(*handlers).open(request, timeout=SILENCE)
             if offset and found.status != 206:  # the server sends all of it again
                 _skip(found, offset)
@@ -75,9 +74,18 @@ class ChannelSource(NamedTuple):
             if problem.code in (403, 404, 410):
                 return None
             raise ChannelAwayError(f"{self.source}/{name}: HTTP {problem.code}.") from None
+        except ChannelAwayError:
+            raise
         except Exception as problem:  # http.client has errors of its own, as in `blocks`
             why = getattr(problem, "reason", None) or str(problem).strip() or type(problem).__name__
             raise ChannelAwayError(f"{self.source}/{name}: {why}.") from None
+
+    def _context(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as problem:  # ssl.SSLError too
+            why = problem.strerror or str(problem)
+            raise ChannelAwayError(f"no certificates can be read from {self.ca}: {why}.") from None
 
     def _file(self, name: str, offset: int) -> Optional[IO[bytes]]:
         path = os.path.join(self.source[7:] if self.source.startswith("file://") else self.source, name)

@@ -27,7 +27,7 @@ from tests.unit.fleet.events.event_hooks import (
 
 from goldnode.commands.schema import schema
 from goldnode.fleet.events import hooks
-from goldnode.fleet.events.hooks import HookError
+from goldnode.fleet.events.hooks import EventHookError
 from goldnode.fleet.events.outbox import LONGEST_PAUSE
 
 
@@ -107,7 +107,7 @@ def test_a_secret_that_cannot_be_used_is_an_error_with_its_line(
     tmp_path: Path, what: str, text: str, mode: int, message: str, line: int | None
 ) -> None:
     file = secret(tmp_path, text, mode)
-    with pytest.raises(HookError) as caught:
+    with pytest.raises(EventHookError) as caught:
         hooks.secrets(file)
     assert message in caught.value.message
     assert (caught.value.file, caught.value.line) == (str(file), line)
@@ -116,7 +116,7 @@ def test_a_secret_that_cannot_be_used_is_an_error_with_its_line(
 
 
 def test_a_missing_secret_names_the_command_that_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(HookError, match="cannot be read") as caught:
+    with pytest.raises(EventHookError, match="cannot be read") as caught:
         hooks.secrets(tmp_path / "no")
     assert "openssl rand" in (caught.value.remedy or "")
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture, verdict
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest import inbox
+from goldnode.fleet.ingest.anonymous import FleetNames
 from goldnode.fleet.ingest.files import IngestRequest, ingest
 from goldnode.fleet.ingest.read import connect
 
@@ -70,3 +76,36 @@ def test_another_directory_has_another_key(tmp_path: Path) -> None:
         ingest(IngestRequest(tmp_path / name, received=NOW, anonymous=True), NOW)
         nodes |= set(connect(tmp_path / name).execute("SELECT node FROM nodes").fetchall())
     assert len(nodes) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"short"])
+def test_key_that_was_cut_off_is_refused(tmp_path: Path, content: bytes) -> None:
+    """A digest under an empty key is one that anyone can compute from a guessed name."""
+    file = FleetNames(tmp_path / "data").file
+    file.write_bytes(content)
+    with pytest.raises(GoldnodeError, match="key") as caught:
+        FleetNames(tmp_path / "data")
+    assert caught.value.file == str(file)
+    assert caught.value.remedy
+
+
+def test_key_appears_whole_and_that_of_another_process_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    link = os.link
+
+    def other_first(source: Any, target: Any) -> None:
+        seen.append(Path(target).exists())
+        Path(target).write_bytes(b"o" * 32)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", other_first)
+    names = FleetNames(tmp_path / "data")
+    assert seen == [False]
+    assert names._key == b"o" * 32
+    assert [file.name for file in tmp_path.iterdir()] == [names.file.name]
+
+
+def test_key_is_for_its_owner_alone(tmp_path: Path) -> None:
+    assert stat.S_IMODE(FleetNames(tmp_path / "data").file.stat().st_mode) == 0o600

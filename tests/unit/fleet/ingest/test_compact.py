@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulators import fleet as simulated
 from tests.simulators.fleet import NOW, canary, fleet, store, store_results
-from tests.unit.fleet.ingest.fleet_reports import CLASS, capture
 from tests.unit.fleet.ingest.fleet_reports import NOW as TODAY
+from tests.unit.fleet.ingest.fleet_reports import capture
 from tests.unit.fleet.ingest.fleet_reports import write as write_captures
 
 from goldnode.fleet.ingest import compact, prune
@@ -24,6 +23,7 @@ from goldnode.fleet.ingest.tables import (
     NODES,
     ORDER,
     PART_TABLES,
+    SCHEMAS,
     found_parts,
     listed_parts,
     replacements,
@@ -106,6 +106,21 @@ def test_large_parts_and_other_days_are_left_alone(tmp_path: Path, monkeypatch: 
     assert len(found_parts(data)) == 6
 
 
+def test_small_files_of_much_text_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node can send texts that a file has in one thousandth of their size: a merge has them all in memory."""
+    data = tmp_path / "data"
+    for number in range(1, 6):
+        one = capture(f"n{number}", f"2026-11-26T0{number}:00:00Z")
+        one["x"] = {f"k{text}": f"{number}-{text}-" + "a" * 16_000 for text in range(200)}
+        source = write_captures(tmp_path / f"in{number}", one)
+        monkeypatch.setattr(compact, "SMALL", 90_000)
+        ingest(IngestRequest(data, (source,), TODAY), TODAY)
+    parts = found_parts(data)
+    assert len(parts) == 5
+    for part in parts:
+        assert sum(part.file(data, table).stat().st_size for table in ORDER) < compact.SMALL
+
+
 def test_one_merge_has_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     for number in range(1, 4):
@@ -174,7 +189,7 @@ def test_directory_that_cannot_be_written_is_read_without_a_lock(
     def refused(*_: Any, **__: Any) -> int:
         raise PermissionError
 
-    monkeypatch.setattr(compact.os, "open", refused)
+    monkeypatch.setattr(os, "open", refused)
     assert counts(data) == ({1}, 1)
 
 
@@ -263,5 +278,4 @@ def test_a_killed_compaction_leaves_no_half_day_and_no_row_twice(
 
 
 def test_every_part_has_its_tables(tmp_path: Path) -> None:
-    assert {table for tables in PART_TABLES.values() for table in tables} == set(simulated.SCHEMAS)
-    assert CLASS
+    assert {table for tables in PART_TABLES.values() for table in tables} == set(SCHEMAS)

@@ -20,6 +20,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest import files, inbox, read, write
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
+from goldnode.fleet.ingest.report import report_of
 from goldnode.fleet.ingest.tables import NODES, ORDER, SCHEMAS, found_parts
 
 
@@ -167,6 +168,8 @@ _SPOILED: dict[str, tuple[dict[str, Any], str]] = {
     "nameless": ({"identity": {"fault": "unread", "text": ""}}, "no name of a node"),
     "long": ({"os": {"id": "x" * 100_000}}, "a text has 100000 characters"),
     "wide": ({"x": {f"k{n}": 1 for n in range(60_000)}}, "more than 50000 values"),
+    "long-key": ({"x": {"k" * 200: {"l" * 200: 1}}}, "a key has more than 400 characters"),
+    "long-item": ({"network": {"eth0": {"address": "x" * 3_000}}}, "has 3000 characters, more than 2000"),
     "uptime": ({"uptime": 10**400}, "uptime is not a finite number"),
 }
 
@@ -217,7 +220,7 @@ def test_a_report_that_the_program_fails_on_is_refused_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = captured(tmp_path / "in", capture("n1"), capture("n2"))
-    parsed = files.report_of
+    parsed = report_of
 
     def fails(content: dict[str, Any], *more: Any) -> Any:
         if content["identity"]["hostname"] == "n1":
@@ -295,6 +298,30 @@ def test_memory_is_bounded_by_the_largest_report(tmp_path: Path) -> None:
     stored, refused, grown = map(int, done.stdout.split())
     assert (stored, refused) == (1, 3)
     assert grown < 200_000, "KiB"
+
+
+def test_long_texts_are_written_before_they_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these reports is small enough; together they would be held in memory until the end."""
+    monkeypatch.setattr(write, "MOST_ROWS", 20_000)
+    flushed: list[int] = []
+    flush = write._OpenPart.flush
+
+    def counted(part: write._OpenPart) -> None:
+        flushed.append(len(part.group.members))
+        flush(part)
+
+    monkeypatch.setattr(write._OpenPart, "flush", counted)
+    reports = []
+    for number in range(8):
+        one = capture(f"n{number}")
+        one["x"] = {f"k{text}": f"{number}-{text}-" + "a" * 16_000 for text in range(20)}
+        reports.append(one)
+    assert run(tmp_path / "data", captured(tmp_path / "in", *reports)).stored == 8
+    assert sum(flushed) == 8
+    assert max(flushed) < 8
+    assert rows(tmp_path / "data", "SELECT count(*) FROM facts WHERE length(value) > 16000") == [(160,)]
 
 
 class _KilledError(BaseException):

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from tests.simulators.fleet import NOW, finding, fleet, put, store
 
 from goldnode.cli import main
-from goldnode.documents.fleet_report import FleetReportDocument
+from goldnode.documents.fleet_report import FleetReportDocument, ReportFailedJob, ReportSlow, ReportSlowing
 from goldnode.fleet.report import metrics
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ExpectedNode, ReportSettings, ReportSource
@@ -62,6 +63,35 @@ def test_two_causes_with_the_same_labels_are_one_sample(found: FleetReportDocume
     twice = found.model_copy(update={"causes": [cause, cause]})
     [value] = [v for name, v in samples(metrics.text(twice)).items() if "cause_nodes{" in name]
     assert value == 2 * cause.nodes.count
+
+
+def test_nodes_that_are_slow_or_failed_have_samples(found: FleetReportDocument) -> None:
+    one: dict[str, Any] = {"node": "n3", "class": "h100", "metric": "gemm", "part": None}
+    slow = {
+        "source": "canary",
+        "basis": "class",
+        "unit": "TFLOP/s",
+        "samples": 9,
+        "median": 88.0,
+        "bound": 90.0,
+    }
+    slow |= {"floor": 95.0, "usual": 100.0, "loss": 0.1, "nodes": 6, "baseline": None, "at": found.at}
+    job = {"class": "h100", "job": "gemm", "state": "failed", "why": "exit status 1"}
+    some = {"count": 2, "folded": "n[2-3]", "names": ["n2", "n3"]}
+    update = {
+        "slow": [ReportSlow.model_validate({**one, **slow, "verified": False})],
+        "slowing": [
+            ReportSlowing.model_validate({**one, "results": 9, "days": 20.0, "a_day": 0.01, "loss": 0.1})
+        ],
+        "failed_jobs": [ReportFailedJob.model_validate({**job, "nodes": some})],
+    }
+    read = samples(metrics.text(found.model_copy(update=update)))
+    where = 'node="n3",class="h100",metric="gemm"'
+    unverified = 'source="canary",verified="false",simulated="true"'
+    assert read[f"goldnode_report_slow_loss_ratio{{{where},{unverified}}}"] == 0.1
+    assert read[f'goldnode_report_slowing_per_day{{{where},simulated="true"}}'] == 0.01
+    labels = 'class="h100",job_name="gemm",state="failed",simulated="true"'
+    assert read[f"goldnode_report_failed_job_nodes{{{labels}}}"] == 2
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")

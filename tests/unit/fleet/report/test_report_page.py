@@ -187,6 +187,8 @@ def test_text_of_a_node_is_never_markup(opened: OpenedPage, page_file: Path) -> 
 def test_page_names_simulated_hardware_and_links_nowhere(page_file: Path) -> None:
     text = page_file.read_text(encoding="utf-8")
     assert "<b>Simulated.</b>" in text
+    # It is above the page of the fleet and that of a node, and stays in sight.
+    assert text.index("<b>Simulated.</b>") < text.index('<main id="fleet">')
     assert "<title>Simulated: " in text
     body = re.sub(r"<script.*?</script>|<style>.*?</style>", "", text, flags=re.DOTALL)
     assert not re.search(r"https?://| src=[\"']|url\(", body)

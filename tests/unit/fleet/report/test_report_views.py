@@ -345,4 +345,18 @@ def test_repeat_offender_has_a_score_with_its_parts(tmp_path: Path) -> None:
         nodes[0].name,
         {"faults": 3, "drains": 3, "repeats": 2, "kinds": 1, "xids": 0, "boots": 0},
     )
-    assert lemon.score == 2 * 3 + 3 + 2 * 2 + 0.5
+    # Begins of faults 11, 8 and 3 days ago, less an hour.
+    assert lemon.score == pytest.approx(sum(0.5 ** ((days - 1 / 24) / 7) for days in (11, 8, 3)), abs=1e-4)
+
+
+def test_recent_faults_weigh_more_than_older_ones(tmp_path: Path) -> None:
+    nodes = fleet(2)
+    fault = finding("gpu.ecc.uncorrected", "0", "3", domain="hardware", severity="drain")
+    for age in range(28, 0, -1):
+        nodes[0].findings = [(NOW - 60 * DAY, fault)] if age in (27, 25, 23) else []
+        nodes[1].findings = [(NOW - 60 * DAY, fault)] if age in (5, 3) else []
+        store(tmp_path, nodes, [NOW - age * DAY + HOUR], gpus=1)
+    assert [(one.node, one.parts["faults"]) for one in reported(tmp_path).lemons] == [
+        (nodes[1].name, 2),
+        (nodes[0].name, 3),
+    ]

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from tests import documents as schemas
 from tests.unit.fleet.rollout import documents
+from tests.unit.images.registries import make_key
 
+from goldnode.dual import signing
+from goldnode.evidence import signed_file
 from goldnode.fleet.rollout import check as checking
 from goldnode.fleet.rollout.model import Answer, RequirementResult
 from goldnode.fleet.rollout.requirements import RequirementEvaluator, RequirementSources
@@ -58,10 +61,16 @@ def report(answer: str = "pass") -> Json:
 
 
 def answer(
-    directory: Path, name: str = "report.json", options: str = "", now: float = NOW
+    directory: Path,
+    name: str = "report.json",
+    options: str = "",
+    now: float = NOW,
+    sources: RequirementSources | None = None,
 ) -> RequirementResult:
     own = ("require:\n", f'require:\n- dual: {{report: "{directory}/{name}"{options}}}\n')
-    reader = RequirementEvaluator(documents.settings(directory, own), RequirementSources(), clock=lambda: now)
+    reader = RequirementEvaluator(
+        documents.settings(directory, own), sources or RequirementSources(), clock=lambda: now
+    )
     return reader.read("dual", 0)
 
 
@@ -72,7 +81,37 @@ def test_the_answer_of_the_report_counts(given: str, expected: Answer, tmp_path:
     (tmp_path / "report.json").write_text(json.dumps(report(given)))
     found = answer(tmp_path)
     assert found.answer is expected
-    assert found.reason == "before and after: 1 output is within its tolerance"
+    unsigned = "its signature is not verified (no fleet.public_key); "
+    assert found.reason == f"{unsigned}before and after: 1 output is within its tolerance"
+
+
+def test_with_a_public_key_the_report_must_be_signed(
+    tmp_path: Path, keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secret, public = keys
+    file, data = tmp_path / "report.json", json.dumps(report()).encode()
+    other = tmp_path_factory.mktemp("other")
+    known = RequirementSources(keys=(public,))
+
+    def reason() -> str:
+        found = answer(tmp_path, sources=known)
+        assert found.answer is Answer.UNKNOWN
+        return found.reason
+
+    file.write_bytes(data)
+    assert "report.json is not signed" in reason()
+    signed_file.write(file, data, secret, signing.REPORT)
+    found = answer(tmp_path, sources=known)
+    assert (found.answer, found.reason) == (
+        Answer.PASSES,
+        "before and after: 1 output is within its tolerance",
+    )
+    file.write_bytes(data.replace(b'"fail"', b'"pass"') + b" ")
+    assert "the report differs from what was signed" in reason()
+    signed_file.write(file, data, secret, signing.RECORD)
+    assert "is no report" in reason()
+    signed_file.write(file, data, make_key(other)[0], signing.REPORT)
+    assert "the signature is wrong" in reason()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,19 @@ from goldnode.core.site import load_site
 from goldnode.fleet.rollout import floors
 from goldnode.fleet.rollout.check import check
 from goldnode.fleet.rollout.faults import parse
-from goldnode.fleet.rollout.model import Answer, RequirementResult, RolloutPhase, StepPhase
+from goldnode.fleet.rollout.model import (
+    Answer,
+    Direction,
+    Prior,
+    RequirementResult,
+    RolloutPhase,
+    Step,
+    StepPhase,
+)
 from goldnode.fleet.rollout.requirements import RequirementEvaluator, RequirementSources, sources
 from goldnode.fleet.rollout.simulate import SimulatedRun, Simulation, made_up
 from goldnode.fleet.rollout.simulated_floors import SLOW
+from goldnode.floors import results
 
 FAST = (("soak: 4h", "soak: 20m"), ("soak: 4h", "soak: 20m"))
 EIGHT = ("nodes: 2, spread: leaf", "nodes: 8")
@@ -217,6 +227,39 @@ def test_missing_directory_and_broken_results_are_unknown(tmp_path: Path) -> Non
         found = evaluator(tmp_path, RequirementSources(canary=place), NOTHING).read("floors", 0)
         assert found.answer is Answer.UNKNOWN
         assert reason in found.reason
+
+
+def test_results_that_have_not_changed_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [document(f"gpu{number:03}", {"gemm_fp16": [1.0] * 9}, USUAL) for number in range(3)]
+    place, read = write(tmp_path / "results", rows[:2]), list[str]()
+    load = results._read
+
+    def counted(path: Path, named: bool) -> Any:
+        read.append(path.name)
+        return load(path, named)
+
+    monkeypatch.setattr(results, "_read", counted)
+    stored = floors.StoredResults()
+    assert [one.node for one in stored.read(place)] == ["gpu000", "gpu001"]
+    assert [one.node for one in stored.read(place)] == ["gpu000", "gpu001"]
+    assert len(read) == 2
+    write(tmp_path / "more", rows[2:])
+    for path in (tmp_path / "more").rglob("*.json"):
+        path.rename(place / f"new-{path.name}")
+    assert [one.node for one in stored.read(place)] == ["gpu000", "gpu001", "gpu002"]
+    assert len(read) == 3
+
+
+@pytest.mark.parametrize(
+    ("boot", "at", "after"),
+    [("k1", 150.0, False), ("k2", 150.0, True), ("k2", 50.0, False), ("k1", 250.0, True)],
+)
+def test_a_result_of_the_boot_before_the_step_is_not_from_after_it(boot: str, at: float, after: bool) -> None:
+    """A node names its boot with the kernel's id, and the start of its first process after a slash."""
+    prior = Prior(True, documents.OLD, "k1/7")
+    step = Step("n", 0, Direction.FORWARD, StepPhase.DONE, 1, 1, 100.0, 200.0, 900.0, prior)
+    one = document("n", {"gemm_fp16": [1.0]}, USUAL).model_copy(update={"boot_id": boot})
+    assert floors._is_after(one, step, at) is after
 
 
 def test_before_any_move_floors_are_unknown(tmp_path: Path) -> None:

@@ -152,6 +152,17 @@ def test_failed_publication_is_logged_and_tried_again(
     store.close()
 
 
+def test_a_clock_that_is_set_back_after_a_failure_holds_no_publication(published: Published) -> None:
+    store = published.rollout.store()
+    publisher = ChannelPublisher(store, published.channel, ChannelKeys(published.keys.keys))
+    publisher()
+    publisher.keys = published.keys
+    publisher.clock = lambda: time.time() - 3600
+    publisher()
+    assert published.channel.joinpath("metadata/timestamp.json").exists()
+    store.close()
+
+
 def test_files_that_another_key_has_signed_are_not_carried_over(published: Published, tmp_path: Path) -> None:
     store = published.rollout.store()
     published.publisher(store).publish()

@@ -20,7 +20,7 @@ from goldnode.fleet.rollout.run import RolloutRun
 from goldnode.fleet.rollout.submission import fleet_limits, submit
 from goldnode.fleet.store import limits, log, nodes, orders, rollouts
 from goldnode.fleet.store.database import StoreDatabase
-from goldnode.fleet.store.errors import StoreError
+from goldnode.fleet.store.errors import StoreError, StoreUnavailableError
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.nodes import StoredNode
 from goldnode.fleet.store.orders import Scope
@@ -161,6 +161,25 @@ def test_run_beside_another_controller_ends_when_that_one_has_ended_the_rollout(
     running.stop.wait = wait  # type: ignore[method-assign]
     assert running.run() is RolloutPhase.COMPLETED
     assert lines == ["another controller has this rollout; this one waits to take over"]
+    first.close()
+    store.close()
+
+
+def test_waiting_controller_outlives_a_store_that_is_away_for_a_moment(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = controlled(tmp_path, where, 12, *FAST)
+    store = found.store()
+    first = found.controller(store, "a/1", 10**9)
+    assert first.tick().holds
+    running = RolloutRun(found.controller(store, "b/1", 10**9), lambda line: None)
+
+    def ended(*_: Any) -> None:
+        running.stop.set()
+        raise StoreUnavailableError("the store cannot be reached")
+
+    monkeypatch.setattr(rollouts, "ended", ended)
+    assert running.run() is None
     first.close()
     store.close()
 

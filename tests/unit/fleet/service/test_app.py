@@ -17,10 +17,12 @@ from tests.unit.fleet.store.fleets import ALICE, CLASS, LIMITS, NEW, NOW, OLD, f
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.model import Overdue
 from goldnode.fleet.service.app import LockService, ServiceSettings
+from goldnode.fleet.service.batch import commit
 from goldnode.fleet.service.metrics import ServiceCounters, render
 from goldnode.fleet.store import grants, orders, rollouts, tables
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.database import StoreDatabase
+from goldnode.fleet.store.grants import LeaveRequest
 from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.orders import Scope
 from goldnode.fleet.store.status import status
@@ -457,6 +459,38 @@ def test_store_that_is_away_grants_nothing_and_the_service_lives(
         assert (await ask("/health", method="GET")).status == 200
 
     running(store, work)
+
+
+@pytest.mark.parametrize("path", ["/v1/pre-reboot", "/v1/steady-state", "/v1/report"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": "\ud800"},
+        {"boot_id": "\ud800"},
+        {"digest": "x\udfff"},
+        {"software": ["\ud800"]},
+        {"boot_id": "\0"},
+    ],
+)
+def test_text_that_no_database_can_store_is_refused(
+    store: StoreDatabase, path: str, wrong: dict[str, Any]
+) -> None:
+    async def work(ask: Ask, service: LockService) -> None:
+        answer = await ask(path, asks(0, **{"boot_id": "b1", "verdict": "pass", **wrong}))
+        assert answer.status == 400, answer.body
+        assert answer.json()["kind"] in ("invalid_request", "invalid_client_identity")
+
+    running(store, work)
+
+
+def test_work_that_fails_in_an_unforeseen_way_fails_alone(store: StoreDatabase) -> None:
+    def bad(connection: Any) -> None:
+        grants.grant(connection, LeaveRequest("n01", CLASS, NOW))
+        raise KeyError("unforeseen")
+
+    found = commit(store, [lambda c: grants.grant(c, LeaveRequest("n00", CLASS, NOW)), bad, lambda c: "good"])
+    assert [type(one).__name__ for one in found] == ["Leave", "KeyError", "str"]
+    assert held(store) == {"n00": "planned"}
 
 
 def test_a_background_that_fails_in_an_unforeseen_way_is_logged_and_goes_on(

@@ -1,14 +1,17 @@
--- Repeat offenders of the last 30 days. The score is the sum of its parts, each with its weight.
+-- Nodes with hardware or driver faults of the last 30 days. A fault counts 1 in the score when it begins, and half as much
+-- after each seven days. The parts are counts.
 WITH counted AS (
     SELECT
-        node,
+        e.node AS node,
         count(*) AS faults,
-        count(DISTINCT id) AS kinds,
-        sum(again) AS repeats,
-        sum(CASE WHEN severity = 'drain' THEN 1 ELSE 0 END) AS drains,
-        sum(CASE WHEN id LIKE 'xid.%' OR id LIKE 'sxid.%' THEN 1 ELSE 0 END) AS xids
-    FROM episodes
-    GROUP BY node
+        count(DISTINCT e.id) AS kinds,
+        sum(e.again) AS repeats,
+        sum(CASE WHEN e.severity = 'drain' THEN 1 ELSE 0 END) AS drains,
+        sum(CASE WHEN e.id LIKE 'xid.%' OR e.id LIKE 'sxid.%' THEN 1 ELSE 0 END) AS xids,
+        sum(pow(0.5, (s.now_s - e.seconds) / 604800.0)) AS score
+    FROM episodes AS e
+    CROSS JOIN settings AS s
+    GROUP BY e.node
 ),
 
 boots AS (
@@ -30,10 +33,7 @@ SELECT
     c.kinds AS kinds,
     c.xids AS xids,
     coalesce(b.boots, 0) AS boots,
-    CAST(
-        2 * c.faults + c.drains + 2 * c.repeats + 0.5 * c.kinds + 0.5 * c.xids + 0.25 * coalesce(b.boots, 0) AS DOUBLE
-    ) AS score
+    c.score AS score
 FROM counted AS c
 INNER JOIN latest AS l ON l.node = c.node
 LEFT JOIN boots AS b ON b.node = c.node
-WHERE c.faults > 1

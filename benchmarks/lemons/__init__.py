@@ -1,0 +1,1 @@
+"""Repeat offenders of the report on a published trace of faults."""
