@@ -186,17 +186,20 @@ _Metric = TypeVar("_Metric", doc.ReportSlow, doc.ReportSlowing)
 
 @dataclass(frozen=True)
 class NodeMetrics(Generic[_Metric]):
-    """A node with its worst metric, and the others."""
+    """A node with its metrics, the worst one first."""
 
-    worst: _Metric
-    others: list[_Metric]
+    metrics: list[_Metric]
+
+    @property
+    def worst(self) -> _Metric:
+        """Return the worst metric."""
+        return self.metrics[0]
 
     @property
     def also(self) -> str:
         """Return the metrics by name, each with the number of its parts; the worst one only if it has several."""
         counts: dict[str, int] = {}
-        every: list[_Metric] = [self.worst, *self.others]
-        for one in every:
+        for one in self.metrics:
             counts[one.metric] = counts.get(one.metric, 0) + 1
         names = [
             f"{name} on {number} parts" if number > 1 else name
@@ -211,7 +214,7 @@ def by_node(found: Iterable[_Metric]) -> list[NodeMetrics[_Metric]]:
     groups: dict[str, list[_Metric]] = {}
     for one in found:
         groups.setdefault(one.node, []).append(one)
-    return [NodeMetrics(metrics[0], metrics[1:]) for metrics in groups.values()]
+    return [NodeMetrics(metrics) for metrics in groups.values()]
 
 
 def with_others(line: str, also: str) -> str:
