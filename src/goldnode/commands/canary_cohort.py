@@ -93,14 +93,12 @@ class JudgeOptions:
     click.option(
         "--backend",
         type=click.Choice(["nccl", "gloo"]),
-        help="Backend of torch.distributed (nccl: RCCL on AMD). Without it: nccl where device files are, else gloo.",
+        show_default="nccl where device files are, else gloo",
+        help="Backend of torch.distributed (nccl: RCCL on AMD).",
     ),
     click.option("--address", metavar="ADDRESS", help="Address of the first NODE, as the others reach it."),
     click.option(
-        "--port",
-        type=click.IntRange(1024, 65535),
-        metavar="N",
-        help="Its port. Without it: a free one for containers on this machine, otherwise 29500.",
+        "--port", type=click.IntRange(1024, 65535), metavar="N", show_default="29500", help="Its port."
     ),
     click.option(
         "--processes",

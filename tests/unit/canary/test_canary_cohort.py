@@ -50,7 +50,7 @@ class GoneError(BaseException):
 
 
 class Tensor:
-    """A tensor of one number that stands for all."""
+    """A tensor of equal numbers."""
 
     def __init__(self, value: float = 0.0) -> None:
         self.value = value

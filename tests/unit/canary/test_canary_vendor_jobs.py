@@ -40,7 +40,7 @@ DCGM = [
     ((0, dcgm(row("Pass"), row("Warn", warnings=["hot"])), ""), "passed", "test 1 (GPU 0,1): hot"),
     ((226, dcgm(row("Pass"), row("Fail", warnings="row remap")), ""), "failed", "test 1 (GPU 0,1): row remap"),
     ((226, dcgm(row("Fail", warnings=[{"warning": "ECC", "error_id": 3}])), ""), "failed", "test 0 (GPU 0,1): ECC"),
-    # A failure is one whatever the exit status.
+    # A failed test counts with any exit status.
     ((0, dcgm(row("FAIL")), ""), "failed", "test 0 (GPU 0,1)"),
     ((0, dcgm({"entity_group": "GPU", "entity_id": 3, "status": "Fail"}), ""), "failed", "test 0 (GPU 3)"),
     ((0, dcgm(row("Skip", info=["not supported"])), ""), "not_run", "skipped every test: not supported"),

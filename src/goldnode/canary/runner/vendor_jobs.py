@@ -99,7 +99,7 @@ def judged_nvbandwidth(status: int, out: str, err: str) -> JobResult:
     states = {str(row.get("name")): str(row.get("status")) for row in rows}
     wrong = [f"{name}: {state}" for name, state in states.items() if state not in ("Passed", "Waived")]
     if wrong:
-        # An error of a copy may be one of the node, or of the call: nvbandwidth does not tell them apart.
+        # An error may be one of the node, or of the call: the output does not show which.
         raise _unknown(f"nvbandwidth: {'; '.join(wrong)[:300]}")
     if status:
         raise _unknown(f"nvbandwidth ended with status {status}: {_last(err or out)}")
