@@ -45,6 +45,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "tests/unit/images/evidence/licence_strings.tsv",
         ("tests/unit/images/evidence/test_contents.py",),
     ),
+    ("tests/unit/fleet/report/screenshots.py", ("tests/unit/fleet/report",)),
     ("tests/unit/inventory/answers/*", ("tests/unit/inventory", RELEASE)),
     ("integrations/inventories/*", ("tests/unit/inventory", RELEASE)),
     ("tests/unit/fleet/store/*.sql", ("tests/unit/fleet/store/test_schema.py",)),

@@ -12,7 +12,7 @@ _SECTIONS = {
     "Run": {
         "list": ("canary_list", "List the jobs of the suite, and where they have run."),
         "run": ("canary_run", "Run the canary suite on nodes."),
-        "cohort": ("canary_cohort", "Measure an all-reduce over the nodes of a cohort."),
+        "cohort": ("canary_cohort", "Run an all-reduce over the nodes of a cohort."),
         "show": ("canary_show", "Show results: states, and quantiles with their bounds."),
     },
     "Nodes without a controller": {

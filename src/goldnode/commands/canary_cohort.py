@@ -93,10 +93,15 @@ class JudgeOptions:
     click.option(
         "--backend",
         type=click.Choice(["nccl", "gloo"]),
-        help="Backend of torch.distributed (nccl: RCCL on AMD). Default: nccl where device files are, else gloo.",
+        help="Backend of torch.distributed (nccl: RCCL on AMD). Without it: nccl where device files are, else gloo.",
     ),
     click.option("--address", metavar="ADDRESS", help="Address of the first NODE, as the others reach it."),
-    click.option("--port", type=click.IntRange(1024, 65535), metavar="N", help="Its port; default: 29500."),
+    click.option(
+        "--port",
+        type=click.IntRange(1024, 65535),
+        metavar="N",
+        help="Its port. Without it: a free one for containers on this machine, otherwise 29500.",
+    ),
     click.option(
         "--processes",
         type=click.IntRange(1, 64),
@@ -162,7 +167,7 @@ def cohort(
     cohort: str | None,
     form: str,
 ) -> None:
-    """Measure an all-reduce over the nodes of a cohort.
+    """Run an all-reduce over the nodes of a cohort.
 
     The nodes sum over their network with torch.distributed of the image or node (NCCL, RCCL or gloo), and transfer in
     pairs. A member that is absent or slow is named. Runs on nodes without other work only.

@@ -166,10 +166,11 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
 def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, list[str]]:
     """Return the sentences on single nodes, by the place of the node."""
     result: dict[int, list[str]] = {}
-    for slow in found.slow:
-        result.setdefault(index[slow.node], []).append(slow_line(slow))
-    for slowing in found.slowing:
-        result.setdefault(index[slowing.node], []).append(slowing_line(slowing))
+    for slow in by_node(found.slow):
+        result.setdefault(index[slow.worst.node], []).append(with_others(slow_line(slow.worst), slow.also))
+    for slowing in by_node(found.slowing):
+        line = with_others(slowing_line(slowing.worst), slowing.also)
+        result.setdefault(index[slowing.worst.node], []).append(line)
     for job in found.failed_jobs:
         for name in job.nodes.names:
             result.setdefault(index[name], []).append(job_line(job))
@@ -185,16 +186,20 @@ _Metric = TypeVar("_Metric", doc.ReportSlow, doc.ReportSlowing)
 
 @dataclass(frozen=True)
 class NodeMetrics(Generic[_Metric]):
-    """A node with its worst metric, and the others."""
+    """A node with its metrics, the worst one first."""
 
-    worst: _Metric
-    others: list[_Metric]
+    metrics: list[_Metric]
+
+    @property
+    def worst(self) -> _Metric:
+        """Return the worst metric."""
+        return self.metrics[0]
 
     @property
     def also(self) -> str:
         """Return the metrics by name, each with the number of its parts; the worst one only if it has several."""
         counts: dict[str, int] = {}
-        for one in (self.worst, *self.others):
+        for one in self.metrics:
             counts[one.metric] = counts.get(one.metric, 0) + 1
         names = [
             f"{name} on {number} parts" if number > 1 else name
@@ -209,7 +214,12 @@ def by_node(found: Iterable[_Metric]) -> list[NodeMetrics[_Metric]]:
     groups: dict[str, list[_Metric]] = {}
     for one in found:
         groups.setdefault(one.node, []).append(one)
-    return [NodeMetrics(metrics[0], metrics[1:]) for metrics in groups.values()]
+    return [NodeMetrics(metrics) for metrics in groups.values()]
+
+
+def with_others(line: str, also: str) -> str:
+    """Return the sentence on a node's worst metric, with the names of the others."""
+    return f"{line}; also {also}" if also else line
 
 
 def basis(one: doc.ReportSlow) -> str:

@@ -14,6 +14,7 @@ from goldnode.commands.fleet_report_page import (
     slowing_line,
     totals_of,
     trend_line,
+    with_others,
     words,
 )
 from goldnode.commands.output import table
@@ -191,15 +192,11 @@ def _single(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
             ],
         )
     if found.slow:
-        rows = [
-            (one.worst.node, slow_line(one.worst) + (f"; also {one.also}" if one.also else ""))
-            for one in by_node(found.slow)
-        ]
+        rows = [(one.worst.node, with_others(slow_line(one.worst), one.also)) for one in by_node(found.slow)]
         yield _limited("Slow nodes", ("node", "metric"), rows)
     if found.slowing:
         rows = [
-            (one.worst.node, slowing_line(one.worst) + (f"; also {one.also}" if one.also else ""))
-            for one in by_node(found.slowing)
+            (one.worst.node, with_others(slowing_line(one.worst), one.also)) for one in by_node(found.slowing)
         ]
         yield _limited("Nodes that become slower", ("node", "metric"), rows)
     if found.measured:

@@ -547,10 +547,10 @@ def test_containers_of_a_cohort_are_no_work_for_each_other(site: Path, asked: li
 def test_the_tests_before_a_return_leave_it_to_its_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run on one node would give *not run*, and void the result of the cohort."""
     jobs = ["gemm", cohorts.JOB]
+    entry = SimpleNamespace(item=SimpleNamespace(return_tests=SimpleNamespace(after_repair=jobs)))
     monkeypatch.setattr(
         "goldnode.classdoc.load.load_catalog", lambda: SimpleNamespace(node_class=lambda _: entry)
     )
-    entry = SimpleNamespace(item=SimpleNamespace(return_tests=SimpleNamespace(after_repair=jobs)))
     options = SuiteOptions(None, (), "x", "repair", "auto", 60.0, 1)
     assert canary_run.COHORT_JOB == cohorts.JOB
     assert canary_run.before_return(options) == ("gemm",)

@@ -93,7 +93,8 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                     result.results += added
                 else:
                     report = attached(report_of(content, data, origin, now), _verdict(file), file.name)
-                    added = out.add(names.report(report) if names else report)
+                    report = names.report(report) if names else report  # events have no names either
+                    added = out.add(report)
                     observed.append(brief(report))
                     result.stored += added
             except RefusedReportError as problem:
