@@ -22,7 +22,7 @@ from goldnode.fleet.rollout.document import RolloutError, RolloutFile
 from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains
 from goldnode.fleet.rollout.duties import ControllerDuties
 from goldnode.fleet.rollout.floors import stored_moves
-from goldnode.fleet.rollout.follow import FollowReader, FollowWorker
+from goldnode.fleet.rollout.follow import FollowReader, FollowWorker, drains_of
 from goldnode.fleet.rollout.parts import NodeReader, NodeWorker
 from goldnode.fleet.rollout.push import Push, PushReader, PushSettings
 from goldnode.fleet.rollout.requirements import RequirementEvaluator, sources
@@ -62,7 +62,7 @@ def parts(
         worker, nodes = Push(settings), PushReader(settings)
     else:
         own = DrainWorker(RolloutDrains(file.settings.name, drains, tests=_tests(file)))
-        worker = FollowWorker(file.settings.name, schedulers.asks, own)
+        worker = FollowWorker(file.settings.name, drains_of(drains), own)
         nodes = FollowReader(store, file.settings.class_)
     duties = _duties(file, site, store, tell)
     return ControllerParts(

@@ -1,16 +1,17 @@
 """The parts of a controller for nodes that follow a channel: nothing is pushed to them.
 
-A node asks the lock service, and reports to it; the controller finds its reports in the store. Only the scheduler is
-left for the controller. Where none can be asked, a granted node counts as drained at once, and a node that
-reports counts as in service.
+A node asks the lock service, and reports to it; the controller finds its reports in the store. Only the drain is left
+for the controller, by a scheduler or the site's commands. Where there is neither, a granted node counts as drained at
+once, and a node that reports counts as in service.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from goldnode.fleet import identity
+from goldnode.fleet.drain import DrainSettings
 from goldnode.fleet.rollout.model import NodeObservation, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, NodeWorker, Observation
 from goldnode.fleet.store import observations
@@ -24,11 +25,16 @@ def _none(name: str) -> bool:
     return False
 
 
+def drains_of(settings: Mapping[str, DrainSettings]) -> Callable[[str], bool]:
+    """Return the question whether a node is drained at all: by a scheduler, or by the site's commands, which cannot be asked."""
+    return lambda name: name in settings and settings[name].by != "none"
+
+
 class FollowWorker:
     """A NodeWorker for nodes that apply and boot by themselves.
 
     :param rollout: name of the rollout.
-    :param asks: whether a node has a scheduler that can be asked (`SchedulerReader.asks`).
+    :param asks: whether a node is drained by a scheduler or by commands (`drains_of`).
     :param drains: worker that drains such nodes and returns them; it gets no task to apply.
     """
 
@@ -47,7 +53,7 @@ class FollowWorker:
         self._reason = drained.reason(actor.run, actor.controller, at, f"rollout {rollout}")
 
     def work(self, tasks: Collection[NodeTask]) -> None:
-        """Drain and return nodes where a scheduler does that. All others need no work."""
+        """Drain and return nodes for which the site has a way. All others need no work."""
         moving = [task for task in tasks if task.phase is not StepPhase.APPLYING]
         if self.drains is not None:
             self.drains.work([task for task in moving if self.asks(task.node)])
