@@ -316,8 +316,8 @@ class SiteHookWebhook(BaseModel):
     url: str = Field(pattern=_HOOK_URL, description="Address: http or https, without a password.")
     secret: _HookFile = Field(
         description=(
-            "File with the secret, `whsec_` and base64; relative to the site file. Further lines are further "
-            "secrets, each with a signature of its own, while secrets are rotated."
+            "File with the secret, `whsec_` and base64; relative to the site file. Each further line is a secret "
+            "with its own signature, for a rotation."
         )
     )
     ca: _HookFile | None = Field(

@@ -53,6 +53,7 @@ OWN = (
     "goldnode_root",
     "goldnode_sources",
     "goldnode_survey",
+    "goldnode_tested_since",
     "goldnode_was_in_service",
     "sanity_check",
 )

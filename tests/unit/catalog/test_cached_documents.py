@@ -35,6 +35,9 @@ class Compiler(stored.Compiler):
     def deny_list(self) -> dict[str, Any]:
         return {}
 
+    def return_tests(self) -> dict[str, Any]:
+        return {}
+
     def places(self) -> list[str]:
         return list(self.also)
 

@@ -24,6 +24,7 @@ ROWS = {
 # Set by goldnode itself, for a child or a container of its own.
 INNER = {
     "GOLDNODE_CANARY_RUN",
+    "GOLDNODE_EVENT",  # a field of the journal: docs/how-to/events.md
     "GOLDNODE_SLOT_MOUNTS",
     "GOLDNODE_STANDIN_TOOLKIT",
     # Of commands of a site, for which goldnode sets them: docs/how-to/rollouts.md and docs/how-to/follow.md.
