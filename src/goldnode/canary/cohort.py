@@ -75,7 +75,7 @@ def moment() -> str:
 
 @dataclass(frozen=True)
 class CohortOutcome:
-    """What one member gave: a document, or why there is none."""
+    """Answer of one member: its document, or the reason why there is none."""
 
     node: str
     document: CanaryDocument | None = None

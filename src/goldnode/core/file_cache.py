@@ -1,4 +1,4 @@
-"""What was read of files, until a file changes: by its name, size and time of modification."""
+"""Cache of values read from files. A file is read again when its size, inode or time of modification changes."""
 
 from __future__ import annotations
 
