@@ -1,4 +1,4 @@
-"""Cache of values read from files. A file is read again when its size, inode or time of modification changes."""
+"""Cache of values from files. A file is read again when its size, inode or time of modification changes."""
 
 from __future__ import annotations
 
