@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from goldnode.canary import results
 from goldnode.catalog.models import NodeClass
 from goldnode.classdoc.cache import ClassDocuments
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument
+from goldnode.documents.gate import GateDocument
 from goldnode.fleet.drain import CommandDrainer, DrainCaller, Drainer, SchedulerDrainer
 from goldnode.fleet.drain_record import DrainRecords, FoundRecords
 from goldnode.node.return_tests import unmet
@@ -82,6 +85,23 @@ class OutstandingTests:
             return ""
         command = f"goldnode canary run {node} --how ssh -i INVENTORY --class {self.class_} --before-return {self.cause}"
         return f"tests before its return: {'; '.join(wrong)}. Run `{command}`"
+
+
+def held_by_gate(text: str) -> str:
+    """Return why the gate of a node does not let it return, by the state of the gate; empty if it wants no tests.
+
+    :param text: the file on the node. One that cannot be read shows no pass.
+    """
+    try:
+        tests = GateDocument.model_validate_json(text).tests
+    except ValidationError:
+        tests = None
+    if tests is None:
+        return "its gate does not show which tests it wants. Run `goldnode-node check` on it"
+    held = [f"({row.cause}) {'; '.join(row.outstanding)}" for row in tests.causes if row.outstanding]
+    if not held:
+        return ""
+    return f"its gate wants tests before its return: {', '.join(held)}. Run `goldnode canary run --outstanding -i INVENTORY`"
 
 
 def no_tests(name: str, since: str) -> str:
