@@ -321,7 +321,7 @@ def settle(
         record.update(event.record or {})
     if seen.good:  # while another fault holds the node, a boot may follow that the tests have to pass on
         _close(host, record, jobs, entries)
-    messages = [f"gate: {text}" for _, text, _ in entries]
+    messages = [text.replace("goldnode:", "gate:", 1) for _, text, _ in entries]
     reasons = []
     try:
         save(host, record)

@@ -19,7 +19,9 @@ from tests import documents
 from tests.unit.node.test_gate import BOOT, STAT, finding, verdict
 
 from goldnode.node import gate, return_command, return_tests
+from goldnode.node.cli_args import parse
 from goldnode.node.host import Host, Result
+from goldnode.node.probe import CAPTURE
 from goldnode.node.state.finding import MATCH, MISMATCH, UNREAD
 from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import current, deltas
@@ -160,7 +162,8 @@ class clocked:  # noqa: N801 - a context manager
 
 
 @pytest.fixture
-def node(tmp_path: Path, clock: Callable[[Machine], None]) -> Machine:
+def node(tmp_path: Path, clock: Callable[[Machine], None], monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     found = Machine(tmp_path / "node")
     clock(found)
     return found
@@ -484,6 +487,26 @@ def test_a_person_ends_tests_by_name(node: Machine) -> None:
     assert node.drained, "a later fault opens it again"
 
 
+@pytest.mark.parametrize(
+    ("name", "ends"), [(None, False), ("*", False), ("xid.*", False), ("tests.xid", True)]
+)
+def test_an_acknowledgement_ends_tests_by_their_name_alone(
+    node: Machine, capsys: pytest.CaptureFixture[str], name: str | None, ends: bool
+) -> None:
+    node.check(XID)
+    node.check()
+    memory = {"schema": deltas.SCHEMA, "counters": {}, "acks": []}
+    node.write(deltas.MEMORY, json.dumps(memory).encode())
+    node.write(CAPTURE, b"{}")
+    options = parse(["ack", "--by", "kim", "--reason", "bench", *(["--id", name] if name else [])])
+    assert options.run(node, options) == 0
+    assert ("settled: tests.xid" in capsys.readouterr().out) is ends
+    (row,) = json.loads(node.text(deltas.MEMORY) or "")["acks"]
+    assert (row["by"], row["settled"]) == ("kim", ["tests.xid"] if ends else [])
+    node.check()
+    assert node.drained is not ends
+
+
 # -- results from a controller
 
 HOSTILE: list[tuple[Any, str]] = [
@@ -531,7 +554,6 @@ def command(
 ) -> tuple[int, str]:
     """Run `goldnode-node return-tests`."""
     from goldnode.node import judging
-    from goldnode.node.cli_args import parse
 
     def judge(host: Machine, *_: Any, **__: Any) -> tuple[None, list[str]]:
         host.check()
