@@ -60,6 +60,11 @@ class NodeOutcome:
         """Return whether the node had nothing to run."""
         return self.document is None and self.error is None and self.tests is not None
 
+    @property
+    def settled(self) -> bool:
+        """Return whether a person has nothing to do: no test is outstanding, nothing ran, and the gate is open."""
+        return self.idle and not self.held and self.tests is not None and self.tests.open
+
     def lines(self) -> list[str]:
         """Return what became of the tests, for a person."""
         from goldnode.fleet.return_delivery import summary

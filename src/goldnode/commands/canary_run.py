@@ -161,8 +161,13 @@ def run(
         if suite.outstanding
         else _run_named(nodes, launch, suite, directory)
     )
-    for one in done:
+    shown = [one for one in done if nodes or not one.settled]  # a whole inventory is mostly settled
+    for one in shown:
         _show(one, form)
+    if len(shown) < len(done) and form == "text":
+        click.echo(
+            f"{len(done) - len(shown)} of {len(done)} nodes: no test is outstanding, and the gate is open"
+        )
     emit(form, {"runs": [one.to_json() for one in done]})
     sys.exit(exit_status(done))
 

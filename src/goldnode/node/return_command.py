@@ -124,7 +124,11 @@ def take(host: Host, document: Mapping[str, Any], given: Any, name: str) -> Tupl
     """
     rows = given if isinstance(given, list) else [given]
     own = ResultOwner(
-        {name} if name else _names(host), return_tests.boot_id(host), boot_identity(host), time.time() + AHEAD
+        {name} if name else _names(host),
+        return_tests.boot_id(host),
+        boot_identity(host),
+        time.time() + AHEAD,
+        document.get("simulated") is True,
     )
     with gate.alone(host):
         record, _ = return_tests.load(host)
@@ -156,6 +160,7 @@ class ResultOwner(NamedTuple):
     boot_id: Optional[str]
     boot: Optional[str]
     latest: float
+    simulated: bool
 
     def fault(self, row: Any) -> str:
         """Return why a value is no result of this node and boot; empty if it is one."""
@@ -167,6 +172,8 @@ class ResultOwner(NamedTuple):
         wrong = return_tests.result_fault(row)
         if wrong:
             return wrong
+        if row.get("simulated") is not False and not self.simulated:
+            return "its hardware is simulated, and that of this class is not"
         if self.boot_id is None or row["boot_id"] != self.boot_id:
             return f"it is of another boot ({row['started']}): run the jobs again"
         started = seconds(row["started"])

@@ -176,7 +176,9 @@ def gpus(capture: Mapping[str, Any]) -> Optional[List[str]]:
     for row in capture["gpus"]:
         name = None
         if isinstance(row, dict) and row.get("lost") is not True:
-            name = next((row[key] for key in ("serial", "uuid") if isinstance(row.get(key), str)), None)
+            texts = (row.get(key) for key in ("serial", "uuid"))
+            # Some cards have a serial number of zeros only.
+            name = next((text for text in texts if isinstance(text, str) and text.strip("0 ")), None)
         if not name or not name.isprintable() or len(name) > 80:
             return None
         found.append(name)

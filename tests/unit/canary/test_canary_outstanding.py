@@ -97,6 +97,7 @@ class Controller:
             for job in jobs
         ]
         own = {
+            "simulated": False,
             "node": "n1",
             "started": return_tests.utc(self.node.clock),
             "boot_id": self.node.boot_id,
@@ -133,7 +134,7 @@ def test_exactly_the_outstanding_jobs_run_and_the_node_returns_at_once(
     assert len(list(results.files([results.DIRECTORY]))) == 2
     again = controller.call("run", "--outstanding", "-i", "hosts")
     assert (again.exit_code, len(controller.asked)) == (0, 1)
-    assert "no test is outstanding" in again.output
+    assert again.output == "1 of 1 nodes: no test is outstanding, and the gate is open\n"
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ class Machine(Host):
         at = return_tests.utc(self.clock if started is None else started)
         return {
             "schema": "goldnode.canary/1",
+            "simulated": False,
             "node": node,
             "started": at,
             "boot_id": boot or self.boot_id,
@@ -200,6 +201,7 @@ OPENS: list[tuple[str, list[Any], dict[str, Any], set[str]]] = [
     ("another GPU on a bad node: not yet", [FILE], {"gpus": [A]}, set()),
     ("a GPU that shows nothing: unknown", [], {"gpus": [A, {"index": 1}]}, set()),
     ("a GPU that is lost: unknown", [], {"gpus": [A, {**B, "lost": True}]}, set()),
+    ("a GPU with a serial number of zeros: unknown", [], {"gpus": [A, {"serial": "0000"}]}, set()),
     ("no GPUs read", [], {"gpus": None}, set()),
     ("a week away", [], {"absence": away(7)}, {"absence"}),
     ("almost a week away", [], {"absence": away(6.9)}, set()),
@@ -517,6 +519,8 @@ HOSTILE: list[tuple[Any, str]] = [
     ({"node": "gpu02"}, "it is of node gpu02, and this is gpu01 or gpu01.example.net"),
     ({"node": "\x1b[31m" + "x" * 999}, "it is of node"),
     ({"node": None}, "it is of node None"),
+    ({"simulated": True}, "hardware is simulated"),
+    ({"simulated": None}, "hardware is simulated"),
     ({"boot_id": "b7"}, "of another boot"),
     ({"boot_id": None}, "no id of a boot"),
     ({"boot_id": "x" * 99}, "no id of a boot"),
