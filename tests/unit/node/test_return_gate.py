@@ -22,6 +22,7 @@ from goldnode.node import gate, return_command, return_tests
 from goldnode.node.cli_args import parse
 from goldnode.node.host import Host, Result
 from goldnode.node.probe import CAPTURE
+from goldnode.node.serve import metrics
 from goldnode.node.state.finding import MATCH, MISMATCH, UNREAD
 from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import current, deltas
@@ -432,6 +433,16 @@ def test_a_check_of_an_unchanged_node_does_not_write_to_the_disk(node: Machine) 
     before = node.path(return_tests.FILE).stat().st_ino
     node.check(gpus=[A])
     assert node.path(return_tests.FILE).stat().st_ino == before
+
+
+def test_the_metrics_have_the_number_of_outstanding_jobs(node: Machine) -> None:
+    node.check(LINK)
+    text = metrics.text(verdict(finding(MATCH)), {}, node.state())
+    numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if "return_tests_outstanding{" in line)
+    assert numbers == {
+        f'goldnode_return_tests_outstanding{{cause="{cause}"}}': number
+        for cause, number in (("xid", "1"), ("repair", "2"), ("absence", "0"))
+    }
 
 
 def test_a_person_who_resumed_the_node_is_left_alone(node: Machine) -> None:
