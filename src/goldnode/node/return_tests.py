@@ -288,58 +288,105 @@ def settle(
     :param seen: the check; its `record` and `days` are set here.
     :param begun: whether this gate has had a record before, so that a file that is gone is a loss.
     """
-    jobs = jobs_of(document)
+    found, exists = load(host)
+    record = found or empty()
     stamp = utc(time.time() if now is None else now)
-    record, exists = load(host)
-    entries: List[Tuple[str, str, Dict[str, object]]] = []
-    lost = record is None and (exists or begun)
-    if record is None:
-        record = empty()
     if stamp <= record["latest"]:  # a clock that was set back makes no old result count
         stamp = utc((seconds(record["latest"]) or 0) + 1)
-    if lost:
+    jobs = jobs_of(document)
+    changes = _Changes(record, jobs, stamp, boot_identity(host))
+    if found is None and (exists or begun):
         for cause in jobs:
-            _open(record, cause, stamp, DAMAGED, {}, entries, jobs)
+            changes.open(cause, DAMAGED, {})
     days = float((document.get("return_tests") or {}).get("absence_days") or DAYS)
     seen = seen._replace(record=record, days=days)
-    unknown = []
-    for cause in jobs:
-        event = CAUSES[cause].event(seen)
-        if event.unknown:
-            unknown.append(f"{cause}: {event.unknown}")
-        faults = {
-            f"{row['id']} {row.get('subject') or ''}".strip(): str(row.get("got"))[:240]
-            for row in seen.bad
-            if CAUSES[cause].finding(row)
-        }
-        before = record["open"].get(cause)
-        if any(before is None or before["faults"].get(key) != text for key, text in faults.items()):
-            why = "; ".join(f"{key}: {text}" for key, text in faults.items())
-            _open(record, cause, stamp, why, faults, entries, jobs)
-        elif before is not None and (seen.good or seen.bad):  # a verdict that does not count shows nothing
-            before["faults"] = faults
-        if event.why:
-            _open(record, cause, stamp, event.why, faults, entries, jobs)
-        record.update(event.record or {})
+    unknown = [f"{cause}: {text}" for cause in jobs for text in [changes.judge(cause, seen)] if text]
     if seen.good:  # while another fault holds the node, a boot may follow that the tests have to pass on
-        _close(host, record, jobs, entries)
-    messages = [text.replace("goldnode:", "gate:", 1) for _, text, _ in entries]
+        changes.close()
     reasons = []
     try:
         save(host, record)
     except OSError as problem:
-        reasons.append(
-            (
-                f"{ID}record",
-                f"the tests before its return cannot be recorded in {FILE}: {problem.strerror or problem}",
-            )
-        )
-    rows = [_row(host, record, cause, jobs[cause]) for cause in jobs]
+        why = problem.strerror or problem
+        reasons.append((f"{ID}record", f"the tests before its return cannot be recorded in {FILE}: {why}"))
+    rows = [changes.row(cause) for cause in jobs]
     node = short_name(host)
     for row in rows:
         if row["outstanding"]:
             reasons.append((ID + row["cause"], sentence(row["cause"], row["outstanding"], node)))
-    return Held(reasons, {"causes": rows, "unknown": unknown}, messages, entries)
+    messages = [text.replace("goldnode:", "gate:", 1) for _, text, _ in changes.entries]
+    return Held(reasons, {"causes": rows, "unknown": unknown}, messages, changes.entries)
+
+
+class _Changes:
+    """What one check changes in the record, with the entries of the journal about it.
+
+    `boot` is the present boot as the record has it; None if it cannot be identified, and no result counts then.
+    """
+
+    def __init__(
+        self, record: Json, jobs: Mapping[str, Sequence[str]], stamp: str, boot: Optional[str]
+    ) -> None:
+        self.record, self.jobs, self.stamp, self.boot = record, jobs, stamp, boot
+        self.entries: List[Tuple[str, str, Dict[str, object]]] = []
+
+    def judge(self, cause: str, seen: Seen) -> str:
+        """Open the cause if its rule finds a reason. Return why that is unknown; empty if it is known."""
+        rule, rows = CAUSES[cause], self.record["open"]
+        event = rule.event(seen)
+        faults = {
+            f"{row['id']} {row.get('subject') or ''}".strip(): str(row.get("got"))[:240]
+            for row in seen.bad
+            if rule.finding(row)
+        }
+        before = rows.get(cause)
+        if any(before is None or before["faults"].get(key) != text for key, text in faults.items()):
+            self.open(cause, "; ".join(f"{key}: {text}" for key, text in faults.items()), faults)
+        elif before is not None and (seen.good or seen.bad):  # a verdict that does not count shows nothing
+            before["faults"] = faults
+        if event.why:
+            self.open(cause, event.why, faults)
+        self.record.update(event.record or {})
+        return event.unknown
+
+    def open(self, cause: str, why: str, faults: Mapping[str, str]) -> None:
+        """Open a cause, or begin it again at this check."""
+        why, names = why[:400], self.jobs[cause]
+        self.record["open"][cause] = {"since": self.stamp, "why": why, "faults": dict(faults), "ended": False}
+        text = f"goldnode: tests before its return ({cause}): {', '.join(names)}: {why}"[:400]
+        self.entries.append(("tests.opened", text, {"CAUSE": cause, "JOBS": " ".join(names), "REASON": why}))
+
+    def close(self) -> None:
+        """Close each cause whose jobs have passed, and forget results when nothing is open any more."""
+        rows = self.record["open"]
+        for cause in [name for name in self.jobs if name in rows and not self.missing(name)]:
+            ended = rows.pop(cause)["ended"]
+            if not ended:  # a person's end has an entry of its own
+                text = f"goldnode: the tests before its return ({cause}) have passed"
+                fields = {"CAUSE": cause, "BY": "results", "REASON": "all jobs have passed"}
+                self.entries.append(("tests.closed", text, fields))
+        if not rows:
+            self.record["results"] = []
+
+    def missing(self, cause: str) -> List[Unmet]:
+        """Return the jobs of a cause that have not passed; empty if it is not open."""
+        row = self.record["open"].get(cause)
+        if row is None or row["ended"]:
+            return []
+        return unmet(self.jobs[cause], self.record["results"], row["since"], self.boot or "?")
+
+    def row(self, cause: str) -> Json:
+        """Return a cause as the state of the gate has it."""
+        row = self.record["open"].get(cause) or {}
+        since, missing = row.get("since"), self.missing(cause)
+        return {
+            "cause": cause,
+            "since": since,
+            "why": row.get("why"),
+            "jobs": list(self.jobs[cause]),
+            "outstanding": [item.text(str(since)) for item in missing],
+            "missing": [item.job for item in missing],
+        }
 
 
 def sentence(cause: str, outstanding: Sequence[str], node: str) -> str:
@@ -347,71 +394,6 @@ def sentence(cause: str, outstanding: Sequence[str], node: str) -> str:
     shown = "; ".join(outstanding[:SHOWN])
     more = f" (and {len(outstanding) - SHOWN} more)" if len(outstanding) > SHOWN else ""
     return f"tests before its return ({cause}): {shown}{more}; goldnode canary run {node} --outstanding -i INVENTORY"
-
-
-def _open(
-    record: Json,
-    cause: str,
-    since: str,
-    why: str,
-    faults: Mapping[str, str],
-    entries: List[Tuple[str, str, Dict[str, object]]],
-    jobs: Mapping[str, Sequence[str]],
-) -> None:
-    record["open"][cause] = {"since": since, "why": why[:400], "faults": dict(faults), "ended": False}
-    names = ", ".join(jobs[cause])
-    entries.append(
-        (
-            "tests.opened",
-            f"goldnode: tests before its return ({cause}): {names}: {why}"[:400],
-            {"CAUSE": cause, "JOBS": " ".join(jobs[cause]), "REASON": why[:400]},
-        )
-    )
-
-
-def _close(
-    host: Host,
-    record: Json,
-    jobs: Mapping[str, Sequence[str]],
-    entries: List[Tuple[str, str, Dict[str, object]]],
-) -> None:
-    """Close each cause whose jobs have passed and of which no finding stands. Forget results that decide nothing."""
-    for cause in [name for name in jobs if name in record["open"]]:
-        row = record["open"][cause]
-        if not row["faults"] and not _missing(host, record, cause, jobs[cause]):
-            del record["open"][cause]
-            if not row["ended"]:
-                entries.append(
-                    (
-                        "tests.closed",
-                        f"goldnode: the tests before its return ({cause}) have passed",
-                        {"CAUSE": cause, "BY": "results", "REASON": "all jobs have passed"},
-                    )
-                )
-    if not record["open"]:
-        record["results"] = []
-
-
-def _missing(host: Host, record: Mapping[str, Any], cause: str, jobs: Sequence[str]) -> List[Unmet]:
-    row = record["open"].get(cause)
-    if row is None or row["ended"]:
-        return []
-    # A boot that cannot be identified has no results.
-    return unmet(jobs, record["results"], row["since"], boot_identity(host) or "?")
-
-
-def _row(host: Host, record: Mapping[str, Any], cause: str, jobs: Sequence[str]) -> Json:
-    row = record["open"].get(cause) or {}
-    since = row.get("since")
-    missing = _missing(host, record, cause, jobs)
-    return {
-        "cause": cause,
-        "since": since,
-        "why": row.get("why"),
-        "jobs": list(jobs),
-        "outstanding": [item.text(str(since)) for item in missing],
-        "missing": [item.job for item in missing],
-    }
 
 
 def boot_id(host: Host) -> Optional[str]:

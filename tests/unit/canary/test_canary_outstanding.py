@@ -199,6 +199,7 @@ def test_stored_results_are_delivered(controller: Controller, node: Machine) -> 
     done = controller.call("deliver", "n1")
     assert (done.exit_code, node.drained) == (3, True)
     assert "n1 stays out of service (xid): gemm has not run since" in done.output
+    assert "refused" not in done.output, "the controller sends what may count"
     node.clock += 60
     results.store(controller.document(["gemm"], how="slurm"))
     done = controller.call("deliver", "-i", "hosts", "--format", "json")
