@@ -363,8 +363,13 @@ class _Changes:
             ended = rows.pop(cause)["ended"]
             if not ended:  # a person's end has an entry of its own
                 text = f"goldnode: the tests before its return ({cause}) have passed"
-                fields = {"CAUSE": cause, "BY": "results", "REASON": "all jobs have passed"}
-                self.entries.append(("tests.closed", text, fields))
+                self.entries.append(
+                    (
+                        "tests.closed",
+                        text,
+                        {"CAUSE": cause, "BY": "results", "REASON": "all jobs have passed"},
+                    )
+                )
         if not rows:
             self.record["results"] = []
 
