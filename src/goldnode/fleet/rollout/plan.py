@@ -56,10 +56,18 @@ SELF = "goldnode"  # who froze, where no person did
 
 
 def plan(
-    settings: RolloutSettings, state: RolloutState, observations: Observations, now: float
+    settings: RolloutSettings,
+    state: RolloutState,
+    observations: Observations,
+    now: float,
+    machine: float | None = None,
 ) -> RolloutPlan:
-    """Return what to do now. Apply the actions in their order, then plan again."""
-    return _Planner(settings, state, observations, now).run()
+    """Return what to do now. Apply the actions in their order, then plan again.
+
+    :param now: the time as the state has it. It never goes back.
+    :param machine: the time for windows, where the clock of the machine is behind `now` (`SteadyClock`).
+    """
+    return _Planner(settings, state, observations, now, now if machine is None else machine).run()
 
 
 def approvals(settings: RolloutSettings, state: RolloutState, wave: str) -> dict[str, RolloutApproval]:
@@ -82,13 +90,19 @@ class _Planner:
     """One decision. Reads the state, collects actions and waits."""
 
     def __init__(
-        self, settings: RolloutSettings, state: RolloutState, observations: Observations, now: float
+        self,
+        settings: RolloutSettings,
+        state: RolloutState,
+        observations: Observations,
+        now: float,
+        machine: float,
     ) -> None:
         self.settings = settings
         self.state = state
         self.record = state.record
         self.observations = observations
         self.now = now
+        self.machine = machine
         self.actions: list[Action] = []
         self.waits: list[Wait] = []
         self.wakes: list[float] = []
@@ -382,11 +396,11 @@ class _Planner:
         if self.record.target in self.state.denied:
             self._wait("grants", f"{self.record.target} is denied", "person who lifts it")
             return False
-        span = opening(self.settings.windows, self.now)
+        span = opening(self.settings.windows, self.machine)
         if span is None:
             self._wait("grants", "no window ever opens", "author of the document")
             return False
-        if span[0] > self.now:
+        if span[0] > self.machine:
             self._wait("grants", "outside of the windows", SELF, span[0])
             return False
         return True
