@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.simulators.fleet import NOW, canary, fleet, store, store_results
+from tests.unit.fleet.ingest.fleet_reports import CLASS, capture
 from tests.unit.fleet.ingest.fleet_reports import NOW as TODAY
-from tests.unit.fleet.ingest.fleet_reports import capture
 from tests.unit.fleet.ingest.fleet_reports import write as write_captures
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest import compact, prune
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
@@ -24,6 +25,7 @@ from goldnode.fleet.ingest.tables import (
     ORDER,
     PART_TABLES,
     SCHEMAS,
+    PartName,
     found_parts,
     listed_parts,
     replacements,
@@ -207,6 +209,67 @@ def test_pruned_day_does_not_come_back_by_the_parts_that_were_replaced(tmp_path:
     del reader
     assert listed_parts(data) == []
     assert files(data) == set()
+
+
+# -- a damaged list of replaced parts
+
+DAMAGED = [b"", b"{", b"[1]", b'["../../../x"]']
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data whose replaced parts are still there, with a part that was not merged."""
+    data = tmp_path_factory.mktemp("merged") / "data"
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(compact, "MANY", 4)
+        for number in range(1, 4):
+            add(data, number)
+        reader = connect(data)
+        add(data, 4)
+        add(data, 5)
+    del reader
+    assert len(listed_parts(data)) == 6
+    return data
+
+
+@pytest.mark.parametrize("content_", DAMAGED)
+def test_damaged_list_of_replaced_parts_loses_and_repeats_no_row(
+    merged: Path, tmp_path: Path, content_: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(merged, data)
+    [lists] = replacements(data).items()
+    before = content(data)
+    lists[0].replaces(data, NODES).write_bytes(content_)
+    assert replacements(data) == {lists[0]: sorted(lists[1])}
+    assert "found 4 replaced parts by their rows" in caplog.text
+    assert content(data) == before
+    add(data, 6)
+    assert counts(data) == ({6}, 6)
+    assert listed_parts(data) == found_parts(data)
+    assert not replacements(data)
+
+
+def test_damaged_list_beside_a_damaged_part_is_an_error(merged: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(merged, data)
+    [(part, replaced)] = replacements(data).items()
+    part.replaces(data, NODES).write_bytes(b"{")
+    replaced[0].file(data, NODES).write_bytes(b"PAR1")
+    with pytest.raises(GoldnodeError, match="a list of replaced parts is damaged") as caught:
+        connect(data)
+    assert caught.value.remedy
+    assert len(listed_parts(data)) == 6, "nothing was removed"
+
+
+def test_damaged_list_of_a_part_that_is_not_complete_is_removed(three: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    PartName(CLASS, "2026-11-26", "0" * 24).replaces(data, NODES).write_bytes(b"{")
+    assert counts(data) == ({3}, 3)
+    add(data, 5)
+    assert not replacements(data)
+    assert counts(data) == ({4}, 4)
 
 
 # -- killed
