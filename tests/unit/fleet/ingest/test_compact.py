@@ -272,6 +272,83 @@ def test_damaged_list_of_a_part_that_is_not_complete_is_removed(three: Path, tmp
     assert counts(data) == ({4}, 4)
 
 
+# -- retention beside a compaction
+
+LATER = TODAY + timedelta(days=9)
+
+
+def test_day_that_was_merged_after_it_was_named_is_removed(three: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    add(data, 4)  # merged
+    add(data, 5)
+    found = prune.candidates(data, 1, LATER)
+    compacted(data)
+    assert len(found_parts(data)) == 1
+    assert found_parts(data)[0] not in [part for part, _ in found[0].parts]
+    assert prune.prune(data, found) == []
+    assert files(data) == set()
+
+
+def compacted(data: Path) -> None:
+    """Merge all parts of the day, as an ingest does."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(compact, "MANY", 2)
+        work = data / ".ingest"
+        work.mkdir()
+        compact.compact(data, [(CLASS, "2026-11-26")], work)
+        work.rmdir()
+
+
+def test_day_that_was_merged_with_a_later_capture_stays_and_is_named(three: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    found = prune.candidates(data, 1, LATER)
+    add(data, 4)
+    assert prune.prune(data, found) == found
+    assert counts(data) == ({4}, 4)
+    assert prune.prune(data, prune.candidates(data, 1, LATER)) == []
+    assert files(data) == set()
+
+
+def test_part_of_an_earlier_goldnode_is_known_by_its_list(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    found = prune.candidates(data, 1, LATER)
+    reader = connect(data)
+    monkeypatch.setattr(compact, "_ORIGINS", b"x")  # it did not write this
+    compacted(data)
+    monkeypatch.undo()
+    del reader
+    assert prune.prune(data, found) == []
+    assert files(data) == set()
+
+
+@pytest.mark.parametrize("step", [4, 10, 11, 18])
+def test_day_is_removed_whole_next_to_a_killed_compaction(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """It was named before the ingest that was killed while it merged."""
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    before = prune.candidates(data, 1, LATER)
+    with monkeypatch.context() as changed:
+        steps(changed, step)
+        killed(lambda: add(data, 4))
+    left = prune.prune(data, before)
+    if step >= 11:  # the merged part was complete: it has the capture that came later
+        assert left == before
+        assert counts(data) == ({4}, 4)
+    else:
+        assert left == []
+        rest = found_parts(data)
+        assert len(rest) == (step > 4)
+    prune.prune(data, prune.candidates(data, 1, LATER))
+    assert files(data) == set()
+
+
 # -- killed
 
 
