@@ -22,8 +22,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 def store(document: CanaryDocument, directory: Path = DIRECTORY) -> Path:
     """Write a document as DIRECTORY/NODE/STARTED.json, whole or not at all. Return the file."""
-    node = re.sub(r"[^A-Za-z0-9._-]", "_", document.node).lstrip(".") or "_"
-    folder = directory / node
+    folder = folder_of(document.node, directory)
     folder.mkdir(parents=True, exist_ok=True)
     stem = document.started.replace(":", "").replace("-", "")
     text = document.model_dump_json(by_alias=True, indent=1) + "\n"
@@ -42,6 +41,11 @@ def store(document: CanaryDocument, directory: Path = DIRECTORY) -> Path:
         raise CanaryError(f"{folder} has 1000 results of {document.started}", remedy="remove some")
     finally:
         Path(name).unlink()
+
+
+def folder_of(node: str, directory: Path = DIRECTORY) -> Path:
+    """Return the directory of the results of a node. Two names that differ in odd letters may share it."""
+    return directory / (re.sub(r"[^A-Za-z0-9._-]", "_", node).lstrip(".") or "_")
 
 
 def files(places: Iterable[Path]) -> Iterator[Path]:

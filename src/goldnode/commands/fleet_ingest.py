@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -143,7 +143,7 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
 
     found = pruning.candidates(where, pruning.days(keep), datetime.now(UTC))
     lines = [f"{day.day}  {day.class_}  {len(day.parts)} parts, {day.size / 1e6:.1f} MB" for day in found]
-    content = {
+    content: dict[str, list[dict[str, Any]]] = {
         "removed": [
             {
                 "class": day.class_,
@@ -160,6 +160,11 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     click.echo("\n".join(lines), err=form == "json")
     if not yes:
         click.confirm(f"Remove these days from {where}?", abort=True, err=True)
-    pruning.prune(where, found)
-    total = sum(day.size for day in found)
-    emit(form, content, f"removed {len(found)} classes and days, {total / 1e6:.1f} MB")
+    left = pruning.prune(where, found)
+    kept = [(day.class_, day.day) for day in left]
+    content["left"] = [{"class": class_, "day": day} for class_, day in kept]
+    content["removed"] = [row for row in content["removed"] if (row["class"], row["day"]) not in kept]
+    total = sum(day.size for day in found if day not in left)
+    lines = [f"removed {len(found) - len(left)} classes and days, {total / 1e6:.1f} MB"]
+    lines += [f"{day.day}  {day.class_}: has captures that arrived meanwhile; run it again" for day in left]
+    emit(form, content, "\n".join(lines))

@@ -24,22 +24,29 @@ _STATE = options(
 
 @click.command()
 @click.option("--write", is_flag=True, help="Write the deny list of the site, signed if the site has a key.")
+@click.option(
+    "--accept-older",
+    is_flag=True,
+    help="Read the file of the list again from this machine's first time, without the store.",
+)
 @STORE
 @reports("rollout-denied")
-def denied(write: bool, where: str | None, form: str) -> None:
+def denied(write: bool, accept_older: bool, where: str | None, form: str) -> None:
     """List the denied states.
 
-    With --write, write the file that `site.yml` and `disks update` read.
+    With --write, write the file that `site.yml` and `disks update` read. A machine refuses a list that is older than
+    the last one that it has read. After a restore of the store, or with another store, --accept-older makes it forget
+    that number: it lists the file that it accepts.
     """
+    if accept_older:
+        if write:
+            raise click.UsageError("--accept-older reads the file, and --write writes it: give one of them")
+        _accept(where, form)
+        return
     with opened(where) as store:
         done = _written(store, _place(where)) if write else None
         found = _in_force(store)
-    rows = [
-        f"class {item.node_class}: {item.digest} since {item.at} by "
-        f"{f'rollout {item.rollout}' if item.rollout else item.who}: {item.reason}"
-        for item in found.denials
-    ]
-    rows = rows or ["no state is denied"]
+    rows = _rows(found)
     content: dict[str, Any] = {"number": found.number, "denied": found.rows()}
     if done is not None:
         content |= done
@@ -97,6 +104,37 @@ def lift(digest: str, class_name: str, reason: str, where: str | None, form: str
     emit(
         form, content, f"{digest} is no longer denied for class {class_name}; {done['file']} does not have it"
     )
+
+
+def _accept(where: str | None, form: str) -> None:
+    from goldnode.fleet import denylist, denylist_seen
+
+    site = load_site()
+    place = site.deny_list(address(where, site))
+    if place is None:
+        denylist.place_to_write(place)  # raises what is missing
+        return
+    before = denylist_seen.forget(place)
+    found = denylist.DenyList(denylist.read(place), denylist_seen.number(place) or 0)
+    rows = _rows(found)
+    text = f"{place.file} is accepted as list {found.number}"
+    rows.append(text if before is None else f"{text}; list {before} was read here before")
+    content = {
+        "number": found.number,
+        "denied": found.rows(),
+        "file": place.file,
+        "changed": before is not None,
+    }
+    emit(form, content, "\n".join(rows))
+
+
+def _rows(found: DenyList) -> list[str]:
+    rows = [
+        f"class {item.node_class}: {item.digest} since {item.at} by "
+        f"{f'rollout {item.rollout}' if item.rollout else item.who}: {item.reason}"
+        for item in found.denials
+    ]
+    return rows or ["no state is denied"]
 
 
 def _in_force(store: StoreDatabase) -> DenyList:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,17 +20,27 @@ if TYPE_CHECKING:
 @click.option(
     "--role", required=True, metavar="ROLE", help="Role in which you approve, as the document names it."
 )
+@click.option(
+    "--document",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Document that you have read. The order is refused if another one was submitted since.",
+)
 @REASON
 @STORE
 @reports("rollout-approval")
-def approve(rollout: str, wave: str, role: str, reason: str, where: str | None, form: str) -> None:
+def approve(
+    rollout: str, wave: str, role: str, document: Path | None, reason: str, where: str | None, form: str
+) -> None:
     """Approve a wave of a rollout in a role.
 
     The wave begins when the one before has passed and each role of the document's `approve` has approved it. Two
-    roles are two persons, and the author of the document is none of them. An approval cannot be withdrawn: freeze
-    the rollout instead.
+    roles are two persons, and the author of the document is none of them. An approval counts for the document that
+    was submitted last: one that replaces it is approved again. An approval cannot be withdrawn: freeze the rollout
+    instead.
     """
-    from goldnode.fleet.store import orders, rollout_view
+    from goldnode.fleet.rollout.document import load
+    from goldnode.fleet.store import orders, rollout_view, rollouts
     from goldnode.fleet.store.errors import StoreError
 
     def work(connection: Any, order: PersonsOrder) -> tuple[bool, str]:
@@ -40,6 +51,12 @@ def approve(rollout: str, wave: str, role: str, reason: str, where: str | None, 
             raise StoreError(
                 f"rollout {name} asks for no approval of wave {wave} by {role}",
                 remedy=f"it asks for: {'; '.join(roles)}" if roles else "no wave of it needs an approval",
+            )
+        if document is not None and load(document).text != rollouts.document(connection, name):
+            raise StoreError(
+                f"another document of rollout {name} was submitted than this one",
+                file=document,
+                remedy="read the one that was submitted last, or submit this one again",
             )
         return orders.approve(connection, name, wave, role, order), order.who
 

@@ -206,7 +206,7 @@ def _run(
         control.channel,
         control.channel_keys,
     )
-    own = ControllerSettings(holder, tick=control.tick, quiet=control.quiet)
+    own = ControllerSettings(holder, tick=control.tick, quiet=control.quiet, clock=site.clock)
     parts = assembly.parts(file, site, store, lambda line: _print_line(line, form))
     controller = RolloutController(store, file.settings, parts, own)
     running = RolloutRun(controller, lambda line: _print_line(line, form), stay=control.stay)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -12,3 +12,4 @@ class DenyListPlace:
     file: str
     required: bool  # a missing file is an error: the site file names it
     keys: str | None  # file of the public keys; None: any list is accepted
+    seen: str = field(default="", compare=False)  # file with the numbers of lists that were read; empty: none

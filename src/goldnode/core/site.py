@@ -30,6 +30,7 @@ NodeCommand = Annotated[tuple[str, ...], Field(min_length=1)]
 
 FLEET_STORE = ".goldnode/fleet.db"  # where neither the environment nor the site file names a store
 FLEET_DATA = ".goldnode/fleet-data"  # likewise for the captures of the fleet
+DENY_LISTS = ".goldnode/deny-lists.json"  # numbers of the deny lists that were read
 EVENTS = ".goldnode/events.db"  # likewise for the events that wait for hooks
 
 SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
@@ -589,12 +590,15 @@ class Site(BaseModel):
     def deny_list(self, store: str | None = None) -> DenyListPlace | None:
         """Return where the deny list is. None: the store is a server, and `fleet.deny_list` names no file."""
         keys = str(self.resolve(self.fleet.public_key)) if self.fleet.public_key else None
+        seen = str(self.resolve(DENY_LISTS))
         if self.fleet.deny_list:
-            return DenyListPlace(str(self.resolve(self.fleet.deny_list)), True, keys)
+            return DenyListPlace(str(self.resolve(self.fleet.deny_list)), True, keys, seen)
         store = store or self.fleet_store()
         if "://" in store:
             return None
-        return DenyListPlace(str(Path(store).expanduser().absolute().with_name("denied.json")), False, keys)
+        return DenyListPlace(
+            str(Path(store).expanduser().absolute().with_name("denied.json")), False, keys, seen
+        )
 
     def lock_directories(self, *, to_write: bool = False) -> list[Path]:
         """Return the lock directories that precede the catalog: those of $GOLDNODE_LOCKS, then `locks`.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet import denylist_seen
 
 if TYPE_CHECKING:
     from goldnode.core.deny_list import DenyListPlace
@@ -73,12 +74,13 @@ def read(place: DenyListPlace | None) -> tuple[Denial, ...]:
     """Return the denied states. Raises DenyListError if the list is missing, damaged, or not signed as it must be."""
     if place is None:
         return ()
-    path = Path(place.file)
+    path, before = Path(place.file), version(place)
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
     except FileNotFoundError:
         if not place.required:
+            _in_order(place, None)
             return ()
         raise _unchecked("the deny list of the site file is missing", path) from None
     except OSError as problem:
@@ -87,10 +89,25 @@ def read(place: DenyListPlace | None) -> tuple[Denial, ...]:
         ) from None
     if len(data) > _LARGEST:
         raise _unchecked(f"the deny list is larger than {_LARGEST} bytes", path)
+    document = _document(data, path, place.keys)
+    try:
+        _in_order(place, document.number)
+    except DenyListError:
+        if version(place) == before:
+            raise
+        return read(place)  # a later list was written, and read by another process, meanwhile
     return tuple(
         Denial(item.class_, item.digest, item.rollout, item.reason, item.who, item.at)
-        for item in _document(data, path, place.keys).denied
+        for item in document.denied
     )
+
+
+def _in_order(place: DenyListPlace, number: int | None) -> None:
+    """Raise DenyListError for a list that is older than one that was read here."""
+    try:
+        denylist_seen.check(place, number)
+    except denylist_seen.DenyListSeenError as problem:
+        raise _unchecked(problem.message, Path(problem.file or place.file), problem.remedy) from None
 
 
 def _document(data: bytes, path: Path, keys: str | None) -> DenyListDocument:

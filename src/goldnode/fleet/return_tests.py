@@ -42,16 +42,18 @@ def jobs_of(class_: NodeClass, cause: Cause) -> tuple[str, ...]:
 
 
 def stored(directory: Path) -> Results:
-    """Return the reader of the results of a node below a directory, as `goldnode canary run` stores them.
+    """Return the reader of the results of a node: in its own directory, and files that lie directly in `directory`.
 
-    A controller asks again and again, so a file that has not changed is read once.
+    A controller asks again and again, so a file that has not changed is read once, and those of other nodes not at all.
     """
     cache = FileCache(results.load)
 
     def read(node: str) -> Iterable[CanaryDocument]:
         if not directory.is_dir():
             return
-        for path in results.files([directory]):
+        own = results.folder_of(node, directory)
+        flat = sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
+        for path in (*results.files([own] if own.is_dir() else []), *flat):
             found = cache.get(path)
             if found.node == node:
                 yield found

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from goldnode.core.deny_list import DenyListPlace
 from goldnode.core.site import load_site
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.evidence.signatures import load_signer
-from goldnode.fleet import denylist
+from goldnode.fleet import denylist, denylist_seen
 from goldnode.fleet.denylist import Denial, DeniedError, DenyList, DenyListError
 from goldnode.fleet.rollout.model import RolloutPhase
 from goldnode.fleet.store import denials, orders
@@ -251,3 +252,129 @@ def test_commands_deny_list_and_lift(
     assert status == 2
     assert "is not denied for class l4" in output
     assert call("denied", "--write")[1].startswith("no state is denied\nunchanged: ")
+
+
+# An earlier list in place of the present one
+
+
+def lists(secret: Path, numbers: tuple[int, ...]) -> dict[int, bytes]:
+    """Return signed lists by number. The even ones deny nothing."""
+    return {
+        number: _envelope(
+            secret, replace(ONE, number=number, denials=ONE.denials if number % 2 else ()).payload()
+        )
+        for number in numbers
+    }
+
+
+def test_earlier_list_is_refused_until_a_person_accepts_it(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    signed, path = lists(keys[0], (2, 3, 4)), tmp_path / "denied.json"
+    here = replace(place(path, keys[1], required=False), seen=str(tmp_path / "site/deny-lists.json"))
+    assert denylist.read(here) == ()  # none yet
+    for number in (2, 3, 3):
+        path.write_bytes(signed[number])
+        denylist.read(here)
+    path.write_bytes(signed[2])
+    for _ in range(2):
+        with pytest.raises(DenyListError, match="this is list 2, and list 3 was read here before") as caught:
+            denylist.read(here)
+        assert "goldnode rollout denied --accept-older" in (caught.value.remedy or "")
+    path.unlink()
+    with pytest.raises(DenyListError, match="the deny list is missing, and list 3 was read here before"):
+        denylist.read(here)
+    path.write_bytes(signed[4])
+    assert denylist.read(here) == ()
+    assert denylist_seen.forget(here) == 4
+    path.write_bytes(signed[3])
+    assert denylist.read(here) == ONE.denials
+
+
+def test_list_that_is_not_verified_is_not_remembered(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    path = tmp_path / "denied.json"
+    here = replace(place(path, keys[1]), seen=str(tmp_path / "deny-lists.json"))
+    path.write_bytes(replace(ONE, number=99).payload())
+    with pytest.raises(DenyListError, match="not signed"):
+        denylist.read(here)
+    path.write_bytes(lists(keys[0], (3,))[3])
+    assert denylist.read(here) == ONE.denials
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"x": "3"}', b'{"x": true}', b"\xff"])
+def test_damaged_numbers_are_an_error_with_a_way_out(
+    tmp_path: Path, keys: tuple[Path, Path], content: bytes
+) -> None:
+    path, seen = tmp_path / "denied.json", tmp_path / "deny-lists.json"
+    path.write_bytes(lists(keys[0], (3,))[3])
+    seen.write_bytes(content)
+    here = replace(place(path, keys[1]), seen=str(seen))
+    with pytest.raises(DenyListError, match="cannot be read") as caught:
+        denylist.read(here)
+    assert "--accept-older" in (caught.value.remedy or "")
+    assert denylist_seen.forget(here) is None
+    assert denylist.read(here) == ONE.denials
+
+
+def test_numbers_that_cannot_be_written_are_an_error_where_lists_are_signed(
+    tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    path = tmp_path / "denied.json"
+    path.write_bytes(lists(keys[0], (3,))[3])
+    seen = str(tmp_path / "file/deny-lists.json")
+    with pytest.raises(DenyListError, match="cannot be r"):
+        denylist.read(replace(place(path, keys[1]), seen=seen))
+
+
+def test_command_accepts_an_earlier_list(
+    tmp_path: Path, keys: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GOLDNODE_FLEET_STORE", raising=False)
+    (tmp_path / "goldnode-site.yml").write_text(
+        f"fleet: {{store: 'postgresql://db/g', deny_list: denied.json, public_key: {keys[1]}}}\n"
+    )
+    signed, here = lists(keys[0], (3, 4)), load_site(tmp_path / "goldnode-site.yml").deny_list()
+    for number in (4, 3):
+        (tmp_path / "denied.json").write_bytes(signed[number])
+        with nullcontext() if number == 4 else pytest.raises(DenyListError, match="this is list 3"):
+            denylist.read(here)
+    monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "goldnode-site.yml"))
+    done = CliRunner().invoke(main, ["rollout", "denied", "--accept-older"])
+    assert done.exit_code == 0, done.output
+    assert "is accepted as list 3; list 4 was read here before" in done.output
+    assert denylist.read(here) == ONE.denials
+    wrong = CliRunner().invoke(main, ["rollout", "denied", "--accept-older", "--write"])
+    assert wrong.exit_code == 2
+
+
+def test_writer_replaces_an_earlier_list_that_another_puts_in_its_place(
+    tmp_path: Path, store: StoreDatabase, keys: tuple[Path, Path]
+) -> None:
+    path = tmp_path / "denied.json"
+    writer = DenyListWriter(store, path, keys[0])
+    writer.update()
+    earlier = path.read_bytes()
+    store.run(lambda c: orders.deny(c, "l4", DIGEST, ANN))
+    assert [writer.update(), writer.update()] == [True, False]
+    path.write_bytes(earlier)
+    assert writer.update()
+    assert len(denylist.read(place(path, keys[1]))) == 1
+
+
+def test_list_that_is_replaced_by_a_later_one_while_it_is_read_is_read_again(
+    tmp_path: Path, keys: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed, path = lists(keys[0], (2, 3)), tmp_path / "denied.json"
+    here = replace(place(path, keys[1]), seen=str(tmp_path / "deny-lists.json"))
+    path.write_bytes(signed[2])
+    check = denylist_seen.check
+
+    def slow(where: DenyListPlace, number: int | None) -> None:
+        monkeypatch.setattr(denylist_seen, "check", check)
+        path.unlink()
+        path.write_bytes(signed[3])
+        denylist.read(where)  # by another process
+        check(where, number)
+
+    monkeypatch.setattr(denylist_seen, "check", slow)
+    assert denylist.read(here) == ONE.denials

@@ -99,6 +99,34 @@ def test_results_that_cannot_be_read_are_no_pass(tmp_path: Path) -> None:
     )
 
 
+def test_results_of_other_nodes_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        results.store(document(AFTER, gemm="passed").model_copy(update={"node": f"n{number}"}), tmp_path)
+    (tmp_path / "n7" / "broken.json").write_text("{")
+    seen: list[Path] = []
+    load, stat = results.load, Path.stat
+    monkeypatch.setattr(results, "load", lambda path: (seen.append(path), load(path))[1])
+    monkeypatch.setattr(Path, "stat", lambda path, **more: (seen.append(path), stat(path, **more))[1])
+    read = stored(tmp_path)
+    for _ in range(3):
+        assert [found.node for found in read("n1")] == ["n1"]
+    assert {path.name for path in seen if path.parent.parent == tmp_path} == {"20261126T081000Z.json"}
+    assert {path.parent.name for path in seen if path.suffix == ".json"} == {"n1"}
+
+
+@pytest.mark.parametrize("node", ["n1", "rack 1/n1", ".n1", "n_1"])
+def test_results_directly_in_the_directory_are_read_too(tmp_path: Path, node: str) -> None:
+    """A job of a scheduler, or a person, has put them there; odd names share a directory."""
+    for started, name in ((AFTER, node), (LATER, "rack_1_n1")):
+        results.store(document(started, gemm="passed").model_copy(update={"node": name}), tmp_path)
+    flat = document(BEFORE, gemm="passed").model_copy(update={"node": node})
+    (tmp_path / "copied.json").write_text(flat.model_dump_json(by_alias=True))
+    assert [(found.node, found.started) for found in stored(tmp_path)(node)] == [
+        (node, AFTER),
+        (node, BEFORE),
+    ]
+
+
 def test_a_class_names_the_jobs_of_each_cause() -> None:
     class_: dict[str, Any] = {"class": "x", "backend": "cuda", "stack": "debian12_r580"}
     assert [jobs_of(NodeClass.model_validate(class_), cause) for cause in CAUSES] == [()] * 4

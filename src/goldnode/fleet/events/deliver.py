@@ -24,7 +24,7 @@ from goldnode.documents.event import EventDocument
 from goldnode.fleet.events import channels, hooks, nodes
 from goldnode.fleet.events.alerts import REPEAT, alerts, payload, until
 from goldnode.fleet.events.event import SEVERITIES, FleetEvent, identity
-from goldnode.fleet.events.outbox import DIRECTORY, HookState, Outbox
+from goldnode.fleet.events.outbox import DIRECTORY, LONGEST_PAUSE, HookState, Outbox
 
 LOGGER = logging.getLogger("goldnode.events")
 _PAGE = 100  # events of one reading
@@ -153,7 +153,7 @@ class EventDelivery:
 
     def _deliver(self, name: str, stop: Callable[[], bool]) -> None:
         hook, state = self.site.events.hooks[name], self.outbox.hooks()[name]
-        if self.clock() < state.again:
+        if 0 < state.again - self.clock() <= LONGEST_PAUSE:  # not longer, where the clock was set back
             return
         try:
             self._pages(name, hook, state.seq, stop)
@@ -184,7 +184,7 @@ class EventDelivery:
     def _repeat(self, name: str, hook: SiteHook, state: HookState) -> None:
         """Send active alerts again."""
         now = self.clock()
-        if hook.alertmanager is None or now < state.repeated + REPEAT:
+        if hook.alertmanager is None or 0 <= now - state.repeated < REPEAT:
             return
         content = [{**json.loads(text), "endsAt": until(now)} for text in self.outbox.alerts(name)]
         if content:

@@ -33,6 +33,7 @@ _MERGED = 8 << 20  # bytes of the parts of one merge, about 4,000,000 rows
 # Bytes of content that count as one byte of a part, where that is more: texts of a hostile node shrink a thousandfold in
 # a file, and a merge has them in memory. Parts of equal simulated nodes shrink to a fifteenth.
 _CONTENT = 32
+_ORIGINS = b"goldnode.origins"  # key in the metadata of the file that completes a merged part
 _READERS = ".readers"  # lock that readers share
 # Large pages: in small ones, the names of nodes and items that repeat with each key would be stored again in each.
 FORMAT: dict[str, Any] = {
@@ -133,16 +134,29 @@ def _merge(directory: Path, table: str, group: list[PartName], work: Path) -> Pa
     """Write one part with the rows of several, and make it visible in their place."""
     digest = hashlib.sha256("".join(part.id for part in group).encode()).hexdigest()[:24]
     new = PartName(group[0].class_, group[0].day, digest)
+    origin = ",".join(one for part in group for one in origins(directory, table, part))
     for name in PART_TABLES[table]:
         merged = _rows([part.file(directory, name) for part in group], name)
         file = work / f"merged-{name}.parquet"
-        pq.write_table(merged, file, **FORMAT)
+        with pq.ParquetWriter(file, merged.schema, **FORMAT) as writer:
+            if name == table:
+                writer.add_key_value_metadata({_ORIGINS: origin})
+            writer.write_table(merged)
         sync(file)
     replace_file(new.replaces(directory, table), json.dumps([part.id for part in group]).encode())
     for name in PART_TABLES[table]:
         (work / f"merged-{name}.parquet").replace(new.file(directory, name))
         sync(new.file(directory, name).parent)
     return new
+
+
+def origins(directory: Path, table: str, part: PartName) -> tuple[str, ...]:
+    """Return the ids of the parts that an ingest wrote and that this one was merged from; of others, its own id."""
+    try:
+        found = (pq.read_metadata(part.file(directory, table)).metadata or {}).get(_ORIGINS, b"")
+    except (FileNotFoundError, pa.ArrowException):
+        found = b""
+    return tuple(found.decode("ascii", "replace").split(",")) if found else (part.id,)
 
 
 def _rows(files: Iterable[Path], table: str) -> pa.Table:

@@ -36,6 +36,7 @@ from goldnode.fleet.ingest.write import writer
 
 REFUSED = "refused"  # directory beside the inbox: reports that no ingest can store
 _MOST_REFUSED = 1_000  # files in it
+_MOST_REFUSED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,12 @@ def _empty(data: Path, done: list[Path], refused: list[RefusedFile]) -> None:
     for refusal in refused:
         with contextlib.suppress(FileNotFoundError):
             refusal.file.replace(aside / refusal.file.name)
-    found = sorted(aside.iterdir(), key=lambda file: (file.stat().st_mtime, file.name))
-    for file in found[:-_MOST_REFUSED]:
-        file.unlink(missing_ok=True)
+    total = 0
+    newest = sorted(aside.iterdir(), key=lambda file: (file.stat().st_mtime, file.name), reverse=True)
+    for number, file in enumerate(newest):
+        total += file.stat().st_size
+        if number >= _MOST_REFUSED or (total > _MOST_REFUSED_BYTES and number):
+            file.unlink(missing_ok=True)
 
 
 def _files(sources: tuple[Path, ...], inbox: bool) -> Iterator[Path]:

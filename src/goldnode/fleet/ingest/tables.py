@@ -17,11 +17,17 @@ so that this file makes it visible and hides the others in one step.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+from goldnode.core.errors import GoldnodeError
+
+LOGGER = logging.getLogger("goldnode.fleet")
 
 NODES, FINDINGS, FACTS, NUMBERS, DIGESTS = "nodes", "findings", "facts", "numbers", "digests"
 CANARY = "canary"
@@ -123,7 +129,9 @@ PART_TABLES = {NODES: ORDER, CANARY: (CANARY,)}
 NO_CLASS = "_none"  # directory of captures of nodes without a class
 _CLASS = re.compile(r"[a-z0-9][a-z0-9_]{0,127}|_none")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_ID = re.compile(r"[0-9a-f]{24}")
 _PART = re.compile(r"part-([0-9a-f]{24})")
+_KEYS = {NODES: ("node", "time"), CANARY: ("result",)}  # columns that name a capture, or a result
 
 
 class PartName(NamedTuple):
@@ -158,15 +166,62 @@ def listed_parts(directory: Path, table: str = NODES) -> list[PartName]:
 
 
 def replacements(directory: Path, table: str = NODES) -> dict[PartName, list[PartName]]:
-    """Return the parts that have a list of parts that they replace, whether they are complete or not."""
+    """Return the parts that have a list of parts that they replace, whether they are complete or not.
+
+    A list that is damaged is found again by the rows of the parts. Raise GoldnodeError if that cannot be done.
+    """
     found = {}
     for part in _named(directory, table, "replaces"):
+        file = part.replaces(directory, table)
         try:
-            ids = json.loads(part.replaces(directory, table).read_text(encoding="utf-8"))
+            ids = _ids(file.read_bytes())
         except FileNotFoundError:  # a compaction has just ended
             continue
-        found[part] = [PartName(part.class_, part.day, str(one)) for one in ids]
+        except OSError as problem:
+            raise GoldnodeError(
+                f"this list of replaced parts cannot be read: {problem.strerror}",
+                file=file,
+                remedy="make it readable for this user",
+            ) from None
+        if ids is None:
+            found[part] = _same_rows(directory, table, part)
+            LOGGER.warning("%s is damaged: found %d replaced parts by their rows", file, len(found[part]))
+        else:
+            found[part] = [PartName(part.class_, part.day, one) for one in ids]
     return found
+
+
+def _ids(data: bytes) -> list[str] | None:
+    """Return the ids of a list of parts; None for a damaged one. An id is part of a path."""
+    try:
+        ids = json.loads(data)
+    except ValueError:
+        return None
+    right = isinstance(ids, list) and all(isinstance(one, str) and _ID.fullmatch(one) for one in ids)
+    return ids if right and ids else None
+
+
+def _same_rows(directory: Path, table: str, part: PartName) -> list[PartName]:
+    """Return the parts whose rows a compacted one has: no other two parts of a day have a capture in common."""
+    others = listed_parts(directory, table)
+    if part not in others:  # it is not complete, so it replaces nothing yet
+        return []
+    own = _keys(directory, table, part)
+    same = (one for one in others if one != part and (one.class_, one.day) == (part.class_, part.day))
+    return [one for one in same if _keys(directory, table, one) <= own]
+
+
+def _keys(directory: Path, table: str, part: PartName) -> set[tuple[Any, ...]]:
+    file = part.file(directory, table)
+    try:
+        rows = pq.read_table(file, columns=list(_KEYS[table]), partitioning=None)
+    except (OSError, pa.ArrowException) as problem:
+        raise GoldnodeError(
+            f"a list of replaced parts is damaged, and this file cannot be read to find it again: {problem}",
+            file=file,
+            remedy="put it back from a copy, or move the files of its part (the same name in each table) away",
+        ) from None
+    return set(zip(*(rows[name].to_pylist() for name in _KEYS[table]), strict=True))
 
 
 def found_parts(directory: Path, table: str = NODES) -> list[PartName]:

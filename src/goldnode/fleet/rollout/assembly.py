@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from goldnode.classdoc.cache import ClassDocuments
@@ -17,6 +17,7 @@ from goldnode.fleet.events.assembly import delivery
 from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.rollout.channel import publisher
 from goldnode.fleet.rollout.channel_keys import ChannelKeys
+from goldnode.fleet.rollout.clock import SteadyClock
 from goldnode.fleet.rollout.controller import ControllerParts
 from goldnode.fleet.rollout.document import RolloutError, RolloutFile
 from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains
@@ -47,6 +48,7 @@ class RolloutSite:
     become: bool = False
     channel: Path | None = None  # that nodes follow
     channel_keys: tuple[Path, ...] = ()
+    clock: SteadyClock = field(default_factory=SteadyClock)  # of the controller and its parts
 
 
 def parts(
@@ -54,23 +56,23 @@ def parts(
 ) -> ControllerParts:
     """Return the parts of a controller. Raises GoldnodeError if one cannot work."""
     drains = _drains(site.hosts)
-    schedulers = SiteSchedulers(drains, file.document.drain.reservation)
+    schedulers = SiteSchedulers(drains, file.document.drain.reservation, clock=site.clock)
     worker: NodeWorker
     nodes: NodeReader
     if not follows(file):
         settings = _push(file, site)
         worker, nodes = Push(settings), PushReader(settings)
     else:
-        own = DrainWorker(RolloutDrains(file.settings.name, drains, tests=_tests(file)))
-        worker = FollowWorker(file.settings.name, drains_of(drains), own)
-        nodes = FollowReader(store, file.settings.class_)
+        own = DrainWorker(RolloutDrains(file.settings.name, drains, clock=site.clock, tests=_tests(file)))
+        worker = FollowWorker(file.settings.name, drains_of(drains), own, site.clock)
+        nodes = FollowReader(store, file.settings.class_, site.clock)
     duties = _duties(file, site, store, tell)
     return ControllerParts(
         worker,
         scheduler=schedulers,
         nodes=nodes,
         requirements=RequirementEvaluator(
-            file.settings, sources(load_site()), moved=lambda: stored_moves(store, file.settings)
+            file.settings, sources(load_site()), site.clock, lambda: stored_moves(store, file.settings)
         ),
         written=duties,
         closed=duties.close,
@@ -104,6 +106,7 @@ def _push(file: RolloutFile, site: RolloutSite) -> PushSettings:
         document=document,
         parallel=site.parallel,
         arguments=("--become",) if site.become else (),
+        clock=site.clock,
     )
 
 

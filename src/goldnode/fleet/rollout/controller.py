@@ -23,6 +23,7 @@ from sqlalchemy import Connection
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet import identity
+from goldnode.fleet.rollout.clock import SteadyClock, machine_time
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import (
     Action,
@@ -73,7 +74,7 @@ class ControllerSettings:
     nodes: float = 300.0  # between two readings of changed nodes in the present wave, and of unknown ones
     all_nodes: float = 3600.0  # age of an observation after which any node is read again
     quiet: float = 60.0  # silence after which another controller is taken for dead
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.time  # a SteadyClock, where the parts share it
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class RolloutController:
     ) -> None:
         self.store, self.settings, self.parts, self.own = store, settings, parts, own
         self.observations = Observations()
+        self.clock = own.clock if isinstance(own.clock, SteadyClock) else SteadyClock(own.clock)
         self._controller: Controller | None = None
         self._state: RolloutState | None = None
         self._seen = 0  # last line of the log in the state
@@ -144,7 +146,7 @@ class RolloutController:
 
     def tick(self) -> ControllerReport:
         """Observe, decide and write once. A store that is away is reported: nothing is granted, work goes on."""
-        now = self.own.clock()
+        now = self.clock()
         try:
             return self._tick(now)
         except StaleEpochError as problem:
@@ -161,10 +163,11 @@ class RolloutController:
             return ControllerReport(False)
         state = self._current(now)
         self._observe(state)
+        now = max(now, self.clock())  # what it has read may be of machines that are ahead
         actions: list[Action] = []
         waits = self._not_ready(state)
         for _ in range(0 if waits else _ROUNDS):
-            found = plan(self.settings, state, self.observations, now)
+            found = plan(self.settings, state, self.observations, now, machine_time(self.clock))
             waits = found.waits
             if not found.actions:
                 break
@@ -218,7 +221,9 @@ class RolloutController:
             loaded = rollouts.load(connection, self.settings)
             if not self._observed:
                 for item in observations.newest(connection, self.settings.class_):
+                    self.clock.follow(item.at)
                     self.observations.record(item)
+        self.clock.follow(loaded.at)
         state = loaded.state
         known: list[NodeObservation | SchedulerObservation] = list(self.observations.scheduler.values())
         for item in [*known, *self.observations.nodes.values()]:
@@ -264,7 +269,7 @@ class RolloutController:
         A node is also unknown if nothing says whether it serves, and no scheduler can be asked.
         """
         asks = self.parts.scheduler.asks if self.parts.scheduler is not None else lambda name: False
-        state, known, now = self._state, self.observations.nodes, self.own.clock()
+        state, known, now = self._state, self.observations.nodes, self.clock()
         if state is None:
             return []
         wave, names = state.record.wave, []
@@ -283,6 +288,7 @@ class RolloutController:
         with self.store.read() as connection:
             foreign, self._observed = observations.after(connection, self.settings.class_, self._observed)
         for reported in foreign:
+            self.clock.follow(reported.at)
             if reported.node in state.nodes:
                 state.record_observation(self.observations, reported)
         new: list[NodeObservation | SchedulerObservation] = []
@@ -305,7 +311,7 @@ class RolloutController:
         controller = self._controller
         if controller is None:
             return
-        now, name, holder = self.own.clock(), self.settings.name, controller.holder
+        now, name, holder = self.clock(), self.settings.name, controller.holder
 
         def write(connection: Connection) -> None:
             controller.beat(connection, now)
@@ -326,7 +332,7 @@ class RolloutController:
 
     def _read(self) -> Iterator[Observation]:
         """Yield what finished readings found, and start those that are due."""
-        now = self.own.clock()
+        now = self.clock()
         for reading in self._readings:
             if reading.running is not None and reading.running.done():
                 outcome = _result(reading.running, reading.problem)
@@ -345,14 +351,14 @@ class RolloutController:
     def _answers(self) -> Iterator[RequirementResult]:
         for key in [key for key, future in self._asked.items() if future.done()]:
             outcome = _result(self._asked.pop(key))
-            unknown = RequirementResult(*key, Answer.UNKNOWN, self.own.clock(), outcome.problem or "")
+            unknown = RequirementResult(*key, Answer.UNKNOWN, self.clock(), outcome.problem or "")
             yield outcome.found or unknown
 
     def _evaluate(self, action: Evaluate) -> None:
         reader, key = self.parts.requirements, (action.requirement, action.wave)
         if reader is None:
             why = "this controller evaluates no requirements"
-            result = RequirementResult(*key, Answer.UNKNOWN, self.own.clock(), why)
+            result = RequirementResult(*key, Answer.UNKNOWN, self.clock(), why)
             if self._is_news(result):
                 self._write_answers([result])
             self.observations.record(result)
@@ -427,7 +433,14 @@ class RolloutController:
 
     def _tasks(self, state: RolloutState) -> list[NodeTask]:
         tasks = [
-            NodeTask(step.node, step.phase, step.direction, step.attempt, step.prior, _tested_since(step))
+            NodeTask(
+                step.node,
+                step.phase,
+                step.direction,
+                step.attempt,
+                step.prior,
+                _tested_since(step, self.clock.behind()),
+            )
             for step in state.active.values()
             if step.prior is not None
         ]
@@ -468,10 +481,13 @@ class RolloutController:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _tested_since(step: Step) -> float | None:
-    """Return the time from which tests before the return count. A return with a cause follows on a drain alone."""
+def _tested_since(step: Step, behind: float) -> float | None:
+    """Return the time of the machine from which tests before the return count.
+
+    A return with a cause follows on a drain alone.
+    """
     returns = step.phase is StepPhase.RETURNING and step.cause is None
-    return step.changed_at if returns else None
+    return step.changed_at - behind if returns else None
 
 
 @dataclass(frozen=True)

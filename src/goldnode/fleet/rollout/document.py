@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import time
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -111,6 +112,7 @@ class RolloutSettings:
     timeout: float
     reservation: str | None = None  # of Slurm, made for this rollout
     approve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    digest: str = ""  # of the text of the document: an approval counts for this text only
 
 
 def settings(document: RolloutDocument) -> RolloutSettings:
@@ -217,7 +219,13 @@ def loads(text: str, file: str | Path = "the stored document", keyid: str | None
     """Read a rollout document from its text. Raises RolloutError; `file` names it there."""
     source = yamlsource.parse(text, Path(file), error=RolloutError)
     document = yamlsource.validate(RolloutDocument, source, error=RolloutError)
-    return RolloutFile(document, settings(document), source, text, keyid)
+    found = replace(settings(document), digest=digest_of(text))
+    return RolloutFile(document, found, source, text, keyid)
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of the text of a document, in hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # Signatures

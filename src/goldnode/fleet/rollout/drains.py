@@ -17,6 +17,7 @@ from goldnode.fleet.drain import DrainCaller, Drainer, DrainSettings, SchedulerD
 from goldnode.fleet.drain_record import DrainRecords
 from goldnode.fleet.identity import rollout_actor
 from goldnode.fleet.return_tests import drained_at, no_tests
+from goldnode.fleet.rollout.clock import machine_time
 from goldnode.fleet.rollout.model import Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 from goldnode.node.drained import reason
@@ -90,7 +91,7 @@ class RolloutDrains:
         """Return the time from which results of tests count; None if no test is asked."""
         if tested_since is None or self.tests is no_tests:
             return None
-        held = drained_at(drainer, self.nodes[name].node or name, self.records(name), self.clock)
+        held = drained_at(drainer, self.nodes[name].node or name, self.records(name), self._machine)
         return None if held is None else max(held, DrainCaller(clock=lambda: tested_since).now())
 
     def _mark(self, since: str) -> str:
@@ -106,7 +107,10 @@ class RolloutDrains:
         return SchedulerObservation(name, at, state.in_service, 0.0, state.why)
 
     def _caller(self, prior: Prior) -> DrainCaller:
-        return DrainCaller(rollout_actor(self.rollout), waits=False, was=prior.reason, clock=self.clock)
+        return DrainCaller(rollout_actor(self.rollout), waits=False, was=prior.reason, clock=self._machine)
+
+    def _machine(self) -> float:
+        return machine_time(self.clock)
 
     def _why(self) -> str:
         return f"rollout {self.rollout}"

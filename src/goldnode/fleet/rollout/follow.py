@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from goldnode.fleet import identity
 from goldnode.fleet.drain import DrainSettings
+from goldnode.fleet.rollout.clock import machine_time
 from goldnode.fleet.rollout.model import NodeObservation, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, NodeWorker, Observation
 from goldnode.fleet.store import observations
@@ -48,7 +49,7 @@ class FollowWorker:
         self.asks, self.drains, self.clock = asks, drains, clock
         self._tasks: list[NodeTask] = []
         actor = identity.rollout_actor(rollout)
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock()))
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(machine_time(clock)))
         # The mark of the rollout: the node is not taken for one that a person has drained.
         self._reason = drained.reason(actor.run, actor.controller, at, f"rollout {rollout}")
 

@@ -221,6 +221,7 @@ class RolloutApproval:
     role: str
     who: str
     at: float
+    document: str = ""  # digest of the document that was approved; empty: by an earlier goldnode, not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,11 +420,12 @@ class Thaw:
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """Approve a wave."""
+    """Approve a wave of one document."""
 
     wave: str
     role: str
     who: str
+    document: str = ""  # its digest; a line of an earlier goldnode has none
 
 
 @dataclass(frozen=True, slots=True)

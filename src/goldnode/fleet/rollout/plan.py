@@ -34,6 +34,7 @@ from goldnode.fleet.rollout.model import (
     Grant,
     Prior,
     Promote,
+    RolloutApproval,
     RolloutPhase,
     RolloutPlan,
     Start,
@@ -55,23 +56,53 @@ SELF = "goldnode"  # who froze, where no person did
 
 
 def plan(
-    settings: RolloutSettings, state: RolloutState, observations: Observations, now: float
+    settings: RolloutSettings,
+    state: RolloutState,
+    observations: Observations,
+    now: float,
+    machine: float | None = None,
 ) -> RolloutPlan:
-    """Return what to do now. Apply the actions in their order, then plan again."""
-    return _Planner(settings, state, observations, now).run()
+    """Return what to do now. Apply the actions in their order, then plan again.
+
+    :param now: the time as the state has it. It never goes back.
+    :param machine: the time for windows, where the clock of the machine is behind `now` (`SteadyClock`).
+    """
+    return _Planner(settings, state, observations, now, now if machine is None else machine).run()
+
+
+def approvals(settings: RolloutSettings, state: RolloutState, wave: str) -> dict[str, RolloutApproval]:
+    """Return the approvals of a wave that count, by role: of this text of the document, and not by its author."""
+    return {
+        item.role: item
+        for item in state.approvals
+        if item.wave == wave
+        and item.document == settings.digest
+        and not same_person(item.who, settings.author)
+    }
+
+
+def no_approval(role: str) -> str:
+    """Return the beginning of the reason with which a wave waits for an approval."""
+    return f"approval by {role} is missing"
 
 
 class _Planner:
     """One decision. Reads the state, collects actions and waits."""
 
     def __init__(
-        self, settings: RolloutSettings, state: RolloutState, observations: Observations, now: float
+        self,
+        settings: RolloutSettings,
+        state: RolloutState,
+        observations: Observations,
+        now: float,
+        machine: float,
     ) -> None:
         self.settings = settings
         self.state = state
         self.record = state.record
         self.observations = observations
         self.now = now
+        self.machine = machine
         self.actions: list[Action] = []
         self.waits: list[Wait] = []
         self.wakes: list[float] = []
@@ -148,17 +179,22 @@ class _Planner:
         return (submitted, name) < (self.record.submitted_at, self.record.name)
 
     def _missing_approval(self, wave: int) -> bool:
-        """Wait for the approvals of a wave. The author of the document does not count."""
+        """Wait for the approvals of a wave."""
         name = self.settings.waves[wave].name if wave < len(self.settings.waves) else ""
-        given = {
-            item.role
-            for item in self.state.approvals
-            if item.wave == name and not same_person(item.who, self.settings.author)
-        }
+        given = approvals(self.settings, self.state, name)
         missing = [role for role in self.settings.approve.get(name, ()) if role not in given]
         for role in missing:
-            self._wait(f"wave {name}", f"approval by {role} is missing", role)
+            self._wait(f"wave {name}", f"{no_approval(role)}{self._other_document(name, role)}", role)
         return bool(missing)
+
+    def _other_document(self, wave: str, role: str) -> str:
+        """Return who has approved another text of the document, and what helps; empty if there is no such approval."""
+        before = [item for item in self.state.approvals if (item.wave, item.role) == (wave, role)]
+        if not before or before[-1].document == self.settings.digest:
+            return ""
+        what = "an earlier document" if before[-1].document else "a document that its goldnode did not record"
+        again = f"goldnode rollout approve {self.record.name} {wave} --role {role} --reason REASON"
+        return f": {before[-1].who} has approved {what}. Read this one, then `{again}`"
 
     def _frozen(self) -> bool:
         """Wait for each freeze of the whole rollout."""
@@ -360,11 +396,11 @@ class _Planner:
         if self.record.target in self.state.denied:
             self._wait("grants", f"{self.record.target} is denied", "person who lifts it")
             return False
-        span = opening(self.settings.windows, self.now)
+        span = opening(self.settings.windows, self.machine)
         if span is None:
             self._wait("grants", "no window ever opens", "author of the document")
             return False
-        if span[0] > self.now:
+        if span[0] > self.machine:
             self._wait("grants", "outside of the windows", SELF, span[0])
             return False
         return True

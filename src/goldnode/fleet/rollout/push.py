@@ -31,6 +31,7 @@ from goldnode.core.extras import require
 from goldnode.fleet import identity
 from goldnode.fleet.drain import DrainCaller
 from goldnode.fleet.rollout import push_job, push_results
+from goldnode.fleet.rollout.clock import machine_time
 from goldnode.fleet.rollout.model import Direction, NodeObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 from goldnode.fleet.rollout.push_job import PushJob
@@ -389,7 +390,7 @@ class Push:
 
     def _take(self, known: _Progress, work: _Work, now: float) -> None:
         lines = self._runs.lines(work.directory)
-        found = push_results.result(work.task, lines, work.began, now, self._terms(now))
+        found = push_results.result(work.task, lines, work.began, now, self._terms())
         self._found += found.observations
         known.problem = None
         if found.problem is None:
@@ -409,12 +410,12 @@ class Push:
         known.due = now + min(self.settings.pause * 2**known.bad, _LONGEST_PAUSE)
         known.bad += 1
 
-    def _terms(self, now: float) -> PushTerms:
+    def _terms(self) -> PushTerms:
         actor = identity.rollout_actor(self.settings.rollout)
         mark = reason(
             actor.run,
             actor.controller,
-            DrainCaller(actor, clock=lambda: now).now(),
+            DrainCaller(actor, clock=lambda: machine_time(self.settings.clock)).now(),
             f"rollout {self.settings.rollout}",
         )
         return PushTerms(self.settings.target, mark)

@@ -32,6 +32,7 @@ from goldnode.fleet.drain import (
     pods,
     slurm_rows,
 )
+from goldnode.fleet.rollout.clock import machine_time
 from goldnode.fleet.rollout.model import SchedulerObservation
 
 Ask = Callable[[Sequence[str]], str]
@@ -113,16 +114,18 @@ class SiteSchedulers:
                 wanted.setdefault(settings.by, {})[name] = settings.node or name
         found = []
         for by, in_scheduler in wanted.items():
-            at = self._clock()
+            at, machine = self._clock(), machine_time(self._clock)
             asked = set(in_scheduler.values())
             seen = (
-                slurm_nodes(self._ask, asked, at, self._reservation)
+                slurm_nodes(self._ask, asked, machine, self._reservation)
                 if by == "slurm"
-                else kubectl_nodes(self._ask, asked, at)
+                else kubectl_nodes(self._ask, asked, machine)
             )
             for name, node in in_scheduler.items():
                 if (row := seen.get(node)) is not None:
-                    found.append(SchedulerObservation(name, at, row.in_service, row.free_at, row.reason))
+                    # The end of a job is a time of the scheduler: a node that works must not count as idle.
+                    free_at = row.free_at + at - machine if row.free_at else 0.0
+                    found.append(SchedulerObservation(name, at, row.in_service, free_at, row.reason))
         return found
 
 

@@ -163,7 +163,7 @@ class Simulation:
                 self._at(world.random.expovariate(self.rate[kind] / 86400), kind)
         for name, roles in self.settings.approve.items():
             for role in roles:
-                self._apply(Approve(name, role, "simulated"), 0.0)
+                self._apply(Approve(name, role, "simulated", self.settings.digest), 0.0)
         self._at(0.0, "tick")
 
     def run(self) -> SimulatedRun:

@@ -502,7 +502,7 @@ class RolloutState:
         self.record = replace(self.record, tally=Tally(), accepted_at=at)
 
     def _approve(self, action: model.Approve, at: float) -> None:
-        self.approvals.append(RolloutApproval(action.wave, action.role, action.who, at))
+        self.approvals.append(RolloutApproval(action.wave, action.role, action.who, at, action.document))
 
     def _release(self, action: model.Release, at: float) -> None:
         """Drop the failed hold of a node; it converges before it serves again."""

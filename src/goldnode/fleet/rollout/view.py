@@ -24,7 +24,6 @@ from goldnode.documents.rollout_status import (
     RolloutStatusWait,
     RolloutStatusWave,
 )
-from goldnode.fleet.person import same_person
 from goldnode.fleet.rollout.document import RolloutSettings, WaveSettings
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import (
@@ -38,7 +37,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
     Wait,
 )
-from goldnode.fleet.rollout.plan import SELF, plan
+from goldnode.fleet.rollout.plan import SELF, approvals, no_approval, plan
 from goldnode.fleet.rollout.state import BACK_PHASES, Observations, RolloutState
 
 QUIET = 60.0  # seconds without a sign of life, after which another controller may take over
@@ -236,12 +235,7 @@ def _size(settings: RolloutSettings, wave: WaveSettings) -> str:
 
 
 def _approvals(facts: RolloutFacts, wave: str) -> Iterator[RolloutStatusApproval]:
-    author = facts.settings.author
-    given = {
-        item.role: item
-        for item in facts.state.approvals
-        if item.wave == wave and not same_person(item.who, author)
-    }
+    given = approvals(facts.settings, facts.state, wave)
     for role in facts.settings.approve.get(wave, ()):
         item = given.get(role)
         yield RolloutStatusApproval(
@@ -335,7 +329,7 @@ def _wait(facts: RolloutFacts, wait: Wait) -> RolloutStatusWait:
 def _remedy(facts: RolloutFacts, wait: Wait) -> str | None:
     """Return the command with which a person ends a wait."""
     name, denied = facts.state.record.name, facts.state.denied
-    if wait.reason == f"approval by {wait.owner} is missing":
+    if wait.reason.startswith(no_approval(wait.owner)):
         wave = wait.subject.removeprefix("wave ")
         return f"goldnode rollout approve {name} {wave} --role {wait.owner} --reason REASON"
     for item in facts.state.freezes.values():

@@ -136,8 +136,7 @@ class LockService:
         """Take the capture and verdict of a node."""
         assert self.captures is not None  # noqa: S101 - the route exists only then
         began = time.monotonic()
-        response = await self.captures.receive(request)
-        kind = "" if response.status_code == 202 else "refused"
+        response, kind = await self.captures.receive(request)
         self.counters.count(request.url.path, response.status_code, kind, time.monotonic() - began)
         return response
 
@@ -156,8 +155,10 @@ class LockService:
         except GoldnodeError as problem:
             LOGGER.warning("metrics without the store: %s", problem)
             found = None
+        inbox = None if self.captures is None else self.captures.inbox
+        size = None if inbox is None else (inbox.reports, inbox.bytes)
         return PlainTextResponse(
-            render(self.counters, found), media_type="text/plain; version=0.0.4; charset=utf-8"
+            render(self.counters, found, size), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
     async def _answer(

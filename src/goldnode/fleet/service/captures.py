@@ -11,8 +11,9 @@ import asyncio
 import errno
 import logging
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ _TOGETHER = 16  # bodies in memory
 _WAITING = 256  # requests that wait for their turn
 _SILENCE = 30.0  # seconds for one body
 _MOST = 100_000  # reports in the inbox; ingest takes 500 a second
+_MOST_BYTES = 8 << 30  # of them: 80 KiB a report, and less than a disk
 _APART = 10.0  # seconds between two reports of one node
 _PERIOD = 60.0  # seconds between two ingests
 
@@ -54,6 +56,14 @@ class _Refused(Exception):  # noqa: N818 - an answer, not a failure
     headers: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class InboxSize:
+    """Reports in the inbox, and their bytes."""
+
+    reports: int = 0
+    bytes: int = 0
+
+
 class CaptureReceiver:
     """The endpoint, and the ingest in the background."""
 
@@ -62,25 +72,29 @@ class CaptureReceiver:
         self._turns = asyncio.Semaphore(_TOGETHER)
         self._waiting = 0
         self._last: dict[str, float] = {}
-        self._inbox = 0
+        self._filling = threading.Lock()
+        self.inbox = InboxSize()
 
-    async def receive(self, request: Request) -> Response:
-        """Store a report in the inbox, or refuse it with a kind and a reason."""
+    async def receive(self, request: Request) -> tuple[Response, str]:
+        """Store a report in the inbox, or refuse it. Return the answer, and the kind of a refusal."""
         try:
             node = await self._received(request)
         except _Refused as problem:
             content = {"kind": problem.kind, "value": problem.value}
-            return JSONResponse(content, problem.status, headers=problem.headers)
+            return JSONResponse(content, problem.status, headers=problem.headers), problem.kind
         except (ClientDisconnect, TimeoutError):
-            return JSONResponse({"kind": "invalid_request", "value": "the body did not arrive"}, 408)
-        return JSONResponse({"node": node}, 202)
+            content = {"kind": "invalid_request", "value": "the body did not arrive"}
+            return JSONResponse(content, 408), content["kind"]
+        return JSONResponse({"node": node}, 202), ""
 
     async def _received(self, request: Request) -> str:
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > LARGEST:
             raise _too_large()
-        if self._waiting >= _WAITING or self._inbox >= _MOST:
+        if self._waiting >= _WAITING:
             raise _Refused(503, "busy", "too many reports wait", {"Retry-After": "60"})
+        if full := _full(self.inbox):  # before the body is read
+            raise full
         self._waiting += 1
         try:
             async with self._turns:
@@ -110,19 +124,36 @@ class CaptureReceiver:
         content: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
         content["cohort"] = origin.cohort
         content |= {"capture": report.capture, "verdict": report.verdict, "gate": report.gate}
-        try:
-            put(self.settings.data, report.node, content)
-        except ValueError:  # letters that are no ASCII take more bytes there
-            raise _too_large() from None
-        except OSError as problem:
-            full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
-            LOGGER.error("the inbox of captures cannot be written: %s", problem)
-            raise _Refused(507 if full else 503, "inbox", "the inbox cannot be written") from None
+        self._put(report.node, content, len(body))
         if len(self._last) > _MOST:
             self._last.clear()
         self._last[report.node] = now
-        self._inbox += 1
         return report.node
+
+    def _put(self, node: str, content: Mapping[str, Any], size: int) -> None:
+        """Write a report of about `size` bytes into the inbox, within its limits. Raise _Refused."""
+        with self._filling:  # the place is taken before the report is written: threads share the last one
+            if full := _full(self.inbox, size):
+                raise full
+            self._add(1, size)
+        added = 0
+        try:
+            file = put(self.settings.data, node, content)
+            with suppress(FileNotFoundError):  # an ingest has just stored it
+                added = file.stat().st_size
+        except ValueError:  # letters that are no ASCII take more bytes there
+            raise _too_large() from None
+        except OSError as problem:
+            full_disk = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+            LOGGER.error("the inbox of captures cannot be written: %s", problem)
+            raise _Refused(507 if full_disk else 503, "inbox", "the inbox cannot be written") from None
+        finally:
+            with self._filling:
+                self._add(0 if added else -1, added - size)
+
+    def _add(self, reports: int, size: int) -> None:
+        before = self.inbox
+        self.inbox = InboxSize(max(0, before.reports + reports), max(0, before.bytes + size))
 
     async def run(self) -> None:
         """Store the inbox again and again, until the task is cancelled. Failures are logged."""
@@ -135,8 +166,8 @@ class CaptureReceiver:
 
     async def ingest(self) -> None:
         """Store what is in the inbox, in another process: it would take seconds from the answers of this one."""
-        self._inbox = await asyncio.to_thread(_count, self.settings.data / INBOX)
-        if not self._inbox:
+        await self._count()
+        if not self.inbox.reports:
             return
         words = ("-m", "goldnode.cli", "fleet", "ingest", "--data", str(self.settings.data))
         process = await asyncio.create_subprocess_exec(
@@ -153,7 +184,13 @@ class CaptureReceiver:
             LOGGER.warning("captures: %s", line)
         if process.returncode not in (0, 1):
             LOGGER.error("captures: `goldnode fleet ingest` ended with %s", process.returncode)
-        self._inbox = await asyncio.to_thread(_count, self.settings.data / INBOX)
+        await self._count()
+
+    async def _count(self) -> None:
+        """Count what is in the inbox: other services and Ansible write into it too."""
+        found = await asyncio.to_thread(_measured, self.settings.data / INBOX)
+        with self._filling:
+            self.inbox = found
 
 
 async def _body(request: Request) -> bytes:
@@ -172,5 +209,21 @@ def _too_large() -> _Refused:
     )
 
 
-def _count(inbox: Path) -> int:
-    return sum(1 for _ in inbox.glob("*.json"))
+def _full(inbox: InboxSize, size: int = 0) -> _Refused | None:
+    """Return the refusal of a report for which the inbox has no room; None if it has."""
+    if inbox.reports < _MOST and inbox.bytes + size <= _MOST_BYTES:
+        return None
+    value = (
+        f"the inbox has {inbox.reports} reports of {inbox.bytes >> 20} MiB, of {_MOST} and {_MOST_BYTES >> 20} MiB "
+        "at most: the ingest does not keep up, see the log of the service"
+    )
+    return _Refused(503, "inbox_full", value, {"Retry-After": "60"})
+
+
+def _measured(inbox: Path) -> InboxSize:
+    count = total = 0
+    for file in inbox.glob("*.json"):
+        with suppress(FileNotFoundError):  # an ingest works beside it
+            total += file.stat().st_size
+            count += 1
+    return InboxSize(count, total)

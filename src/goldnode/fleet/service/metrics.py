@@ -16,6 +16,11 @@ METRICS = {
         "counter",
         "Time spent on answers of this service, waiting included.",
     ),
+    "goldnode_fleet_inbox_reports": (
+        "gauge",
+        "Reports in the inbox that no ingest has stored yet. No sample: this service takes no captures.",
+    ),
+    "goldnode_fleet_inbox_bytes": ("gauge", "Bytes of these reports."),
     "goldnode_fleet_nodes": ("gauge", "Nodes of a failure domain."),
     "goldnode_fleet_out": ("gauge", "Holds of a failure domain by kind; total counts each node once."),
     "goldnode_fleet_limit": ("gauge", "Limit of a failure domain by kind. No sample: none applies."),
@@ -60,9 +65,17 @@ class ServiceCounters:
         self.seconds[path] += seconds  # type: ignore[assignment]
 
 
-def render(counters: ServiceCounters, status: Mapping[str, Any] | None) -> str:
-    """Return all metrics; without those of the store if `status` is None."""
+def render(
+    counters: ServiceCounters, status: Mapping[str, Any] | None, inbox: tuple[int, int] | None = None
+) -> str:
+    """Return all metrics; without those of the store if `status` is None.
+
+    :param inbox: reports in the inbox and their bytes; None for a service without captures.
+    """
     samples = list(_own(counters)) + (list(_of_store(status)) if status else [])
+    if inbox is not None:
+        samples.append(("goldnode_fleet_inbox_reports", {}, inbox[0]))
+        samples.append(("goldnode_fleet_inbox_bytes", {}, inbox[1]))
     samples.append(("goldnode_fleet_store_up", {}, float(status is not None)))
     return exposition(METRICS, samples)
 

@@ -117,13 +117,22 @@ class DenyListWriter:
     def __init__(self, store: StoreDatabase, path: Path, key: Path | None) -> None:
         self.store, self.path, self.key = store, path, key
         self._written: tuple[tuple[Any, ...], ...] | None = None
+        self._version: tuple[int, ...] | None = None  # of the file that was written
 
     def update(self) -> bool:
-        """Write the denials if they have changed. Return whether the file has. Raises GoldnodeError."""
+        """Write the denials if they, or the file, have changed. Return whether the file has. Raises GoldnodeError."""
         with self.store.read() as connection:
             found = rows(connection)
-        if found == self._written and self.path.exists():
+        if found == self._written and self._version is not None and self._version == self._found():
             return False
         changed = write(self.store, self.path, self.key)
-        self._written = found
+        self._written, self._version = found, self._found()
         return changed
+
+    def _found(self) -> tuple[int, ...] | None:
+        """Return what changes with the file: another may replace it by an earlier list."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

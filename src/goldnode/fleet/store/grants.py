@@ -16,9 +16,12 @@ from goldnode.fleet.rollout.model import NodeObservation
 from goldnode.fleet.store import limits, observations, tables
 from goldnode.fleet.store.errors import GrantRefusedError, RefusalKind, StoreError
 from goldnode.fleet.store.log import LogLine, append
+from goldnode.fleet.store.observations import LastReport
 
 LOCK = "lock"  # owner of a hold that belongs to no rollout
 _SAME = 3600.0  # seconds after which a report that says nothing new is recorded again
+_SKEW = 60.0  # seconds between the clocks of two machines that are no fault
+_AFTER = 0.001  # seconds
 _ALIVE = 60.0  # seconds since the last sign of life of a controller that decides about overdue nodes itself
 # Phases of a step that a controller leads: it judges the node, and ends the hold.
 _LED = ("applying", "returning")
@@ -277,16 +280,31 @@ def observe(connection: Connection, found: Candidate, request: LeaveRequest) -> 
     """Record what a node reports about itself. Without a boot id there is nothing to record.
 
     A report that says nothing new is not recorded, unless the step of the node has changed since the last one: the
-    controller waits for a report after that.
+    controller waits for a report after that. The log decides what was before what, since clocks can be set back.
     """
     if request.boot_id is None:
         return
     report = request.report or NodeObservation(found.name, request.now)
-    item = replace(report, node=found.name, at=request.now, boot_id=request.boot_id, digest=request.digest)
     last = observations.last(connection, found.name)
-    since = max(request.now - _SAME, found.row["changed_at"] or 0.0)
-    if last is None or last.at <= since or replace(last, at=item.at) != item:
-        observations.record(connection, [item], f"node, for {request.rollout or LOCK}")
+    at = _in_order(request.now, found.row["changed_at"], last)
+    item = replace(report, node=found.name, at=at, boot_id=request.boot_id, digest=request.digest)
+    if (
+        last is None
+        or abs(request.now - last.clock) >= _SAME
+        or replace(last.report, at=at) != item
+        or observations.changed_since(connection, last, request.rollout)
+    ):
+        observations.record(connection, [item], f"node, for {request.rollout or LOCK}", request.now)
+
+
+def _in_order(now: float, changed_at: float | None, last: LastReport | None) -> float:
+    """Return the time of a report that has arrived: not before the last one, and after the change of the step.
+
+    A clock that is behind by seconds may be right: then the report is from before the change.
+    """
+    at = max(now, last.report.at) if last is not None else now
+    behind = changed_at is not None and now < changed_at - _SKEW
+    return max(at, changed_at + _AFTER) if changed_at is not None and behind else at
 
 
 def overdue(connection: Connection, now: float) -> list[str]:

@@ -7,6 +7,7 @@ a guard first takes the lock that every writer takes, so that it also serialises
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -136,6 +137,8 @@ _ROLLOUTS = (
 _FORWARD, _BACK = "'running', 'completed'", "'rolling-back', 'rolled-back'"
 _BECOMES = "NEW.kind = 'planned' AND OLD.kind <> 'planned'"
 
+_APPEND_ONLY = ("log", "log_head", "approval", "document_approval")
+
 _GUARDS = (
     _Guard(
         "hold_grant",
@@ -202,7 +205,7 @@ _GUARDS = (
     _Guard("rollout_epoch", "rollout", "BEFORE UPDATE", (("backwards", "NEW.epoch < OLD.epoch"),)),
     *(
         _Guard(f"{table}_{event.lower()}", table, f"BEFORE {event}", (("append", "1 = 1"),))
-        for table in ("log", "log_head", "approval")
+        for table in _APPEND_ONLY
         for event in ("UPDATE", "DELETE")
     ),
     # Writers of these serialise with grants: the next grant sees a freeze that has returned.
@@ -210,8 +213,8 @@ _GUARDS = (
 )
 
 
-def _approval_author(postgresql: bool) -> _Guard:
-    """Return the guard against an author's own approval, by the rule of :func:`goldnode.fleet.person.same_person`.
+def _approval_authors(postgresql: bool) -> Iterator[_Guard]:
+    """Yield the guards against an author's own approval, by the rule of :func:`goldnode.fleet.person.same_person`.
 
     Without an extension, SQLite lowers ASCII letters only, and PostgreSQL others as the database's locale has them.
     So the guard lowers ASCII on both, and the code alone compares the case of other letters.
@@ -224,24 +227,24 @@ def _approval_author(postgresql: bool) -> _Guard:
         return f"lower(trim({bare}, '{BLANKS}'){letters})"
 
     same = f"{user(_rollout('author'))} = {user('NEW.who')}"
-    return _Guard(
-        "approval_author", "approval", "BEFORE INSERT", (("author", f"{_rollout('separate')} AND {same}"),)
-    )
+    for table in ("approval", "document_approval"):
+        yield _Guard(
+            f"{table}_author", table, "BEFORE INSERT", (("author", f"{_rollout('separate')} AND {same}"),)
+        )
 
 
 # Tables whose writers take the lock inside the trigger.
 _SERIAL = {"hold", "buffer", "frozen", "denied"}
-_NO_TRUNCATE = ("log", "log_head", "approval")
 
 
 def install(connection: Connection) -> None:
     """Create the guards."""
     postgresql = connection.dialect.name == "postgresql"
-    for guard in (*_GUARDS, _approval_author(postgresql)):
+    for guard in (*_GUARDS, *_approval_authors(postgresql)):
         for statement in _postgresql(guard) if postgresql else [_sqlite(guard)]:
             connection.exec_driver_sql(statement)
     if postgresql:
-        for table in _NO_TRUNCATE:
+        for table in _APPEND_ONLY:
             connection.exec_driver_sql(
                 f"CREATE TRIGGER {table}_truncate BEFORE TRUNCATE ON {table} EXECUTE FUNCTION goldnode_{table}_delete()"
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping, func, select
 
@@ -23,9 +23,15 @@ _COLUMNS = ("node", "at", "boot_id", "digest")  # fields of an observation that 
 
 
 def record(
-    connection: Connection, items: Iterable[NodeObservation | SchedulerObservation], source: str
+    connection: Connection,
+    items: Iterable[NodeObservation | SchedulerObservation],
+    source: str,
+    clock: float | None = None,
 ) -> None:
-    """Add observations. The nodes' own rows get the new digest and boot."""
+    """Add observations. The nodes' own rows get the new digest and boot.
+
+    :param clock: the time of this machine, where the observations have a later one: that of the store.
+    """
     seen = connection.scalar(select(func.max(tables.log.c.seq))) or 0
     for item in items:
         fields = model.to_json(item)
@@ -36,7 +42,7 @@ def record(
             {
                 "node": item.node,
                 "kind": NODE if node else SCHEDULER,
-                "at": item.at,
+                "at": item.at if clock is None else clock,
                 "received_at": item.at,
                 "log_seq": seen,
                 "boot_id": fields.get("boot_id"),
@@ -93,7 +99,15 @@ def newest(connection: Connection, node_class: str) -> list[NodeObservation | Sc
     return [_read(row) for row in rows]
 
 
-def last(connection: Connection, name: str) -> NodeObservation | None:
+class LastReport(NamedTuple):
+    """The newest report of a node, when it arrived by the clock of that machine, and the last line of the log before."""
+
+    report: NodeObservation
+    clock: float
+    log_seq: int
+
+
+def last(connection: Connection, name: str) -> LastReport | None:
     """Return the newest report of one node."""
     table = tables.observation
     row = (
@@ -106,8 +120,17 @@ def last(connection: Connection, name: str) -> NodeObservation | None:
         .mappings()
         .first()
     )
-    found = None if row is None else _read(row)
-    return found if isinstance(found, NodeObservation) else None
+    if row is None:
+        return None
+    found = _read(row)
+    return LastReport(found, row["at"], row["log_seq"]) if isinstance(found, NodeObservation) else None
+
+
+def changed_since(connection: Connection, last: LastReport, rollout: str | None) -> bool:
+    """Return whether the log has a line of a rollout about a node after its report."""
+    log = tables.log.c
+    query = select(log.seq).where(log.subject == last.report.node, log.seq > last.log_seq)
+    return connection.scalar(query.where(log.rollout == rollout).limit(1)) is not None
 
 
 def after(

@@ -8,6 +8,7 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Connection, RowMapping, select
 
 from goldnode.fleet.person import same_person
+from goldnode.fleet.rollout.document import digest_of
 from goldnode.fleet.rollout.model import BackScope
 from goldnode.fleet.store import limits, tables
 from goldnode.fleet.store.errors import StoreError
@@ -68,15 +69,15 @@ def unfreeze(connection: Connection, scope: Scope, order: PersonsOrder) -> bool:
 
 
 def approve(connection: Connection, rollout: str, wave: str, role: str, order: PersonsOrder) -> bool:
-    """Approve a wave in a role. Return whether this was new.
+    """Approve a wave of the stored document in a role. Return whether this was new.
 
-    Raises StoreError if the document separates author and approver and this is the author, and if this person has
-    approved the wave in another role: two roles are two persons.
+    The approval does not count for a document that replaces this one later. Raises StoreError if the document
+    separates author and approver and this is the author, and if this person has approved the wave in another role:
+    two roles are two persons.
     """
+    names = ("author", "separate", "epoch", "document")
     row = connection.execute(
-        select(tables.rollout.c.author, tables.rollout.c.separate, tables.rollout.c.epoch).where(
-            tables.rollout.c.name == rollout
-        )
+        select(*(tables.rollout.c[name] for name in names)).where(tables.rollout.c.name == rollout)
     ).first()
     if row is None:
         raise StoreError(f'the store has no rollout "{rollout}"')
@@ -85,9 +86,11 @@ def approve(connection: Connection, rollout: str, wave: str, role: str, order: P
             f"{order.who} is the author of rollout {rollout}, and its document wants another approver",
             remedy="let another person approve it",
         )
-    approval = tables.approval
+    approval, document = tables.document_approval, digest_of(row.document)
     rows = connection.execute(
-        select(approval.c.role, approval.c.who).where(approval.c.rollout == rollout, approval.c.wave == wave)
+        select(approval.c.role, approval.c.who).where(
+            approval.c.rollout == rollout, approval.c.document == document, approval.c.wave == wave
+        )
     ).all()
     if any(row.role == role for row in rows):
         return False
@@ -98,9 +101,18 @@ def approve(connection: Connection, rollout: str, wave: str, role: str, order: P
             remedy=f"let another person approve it as {role}",
         )
     connection.execute(
-        approval.insert().values(rollout=rollout, wave=wave, role=role, who=order.who, at=order.now)
+        approval.insert().values(
+            rollout=rollout, document=document, wave=wave, role=role, who=order.who, at=order.now
+        )
     )
-    content = {"action": "Approve", "wave": wave, "role": role, "who": order.who, "reason": order.reason}
+    content = {
+        "action": "Approve",
+        "wave": wave,
+        "role": role,
+        "who": order.who,
+        "document": document,
+        "reason": order.reason,
+    }
     append(connection, LogLine(order.now, order.who, "Approve", wave, content, rollout, row.epoch))
     return True
 

@@ -36,10 +36,11 @@ class StoreChangedError(StoreError):
 
 @dataclass(frozen=True)
 class LoadedRollout:
-    """The state of a rollout, and the last line of the log that it contains."""
+    """The state of a rollout, the last line of the log that it contains, and the latest time of its lines."""
 
     state: RolloutState
     seen: int
+    at: float = 0.0
 
 
 def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
@@ -61,7 +62,7 @@ def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
     nodes = fleet_nodes(connection, settings.class_)
     state = RolloutState(record, nodes, whole_cohorts=settings.limits.whole_cohorts)
     state.others = others(connection, settings)
-    seen = _replay(connection, state)
+    seen, at = _replay(connection, state)
     state.record = replace(state.record, epoch=row["epoch"])
     data = state.to_json()
     names = set(state.nodes)
@@ -74,7 +75,7 @@ def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
         )
     )
     data["denied"] = {row.digest: row.reason for row in rows}
-    return LoadedRollout(RolloutState.from_json(data), seen)
+    return LoadedRollout(RolloutState.from_json(data), seen, at)
 
 
 def others(connection: Connection, settings: RolloutSettings) -> tuple[OtherRollout, ...]:
@@ -174,9 +175,10 @@ def changed(connection: Connection, name: str, seen: int) -> bool:
     return connection.scalar(query) is not None
 
 
-def _replay(connection: Connection, state: RolloutState) -> int:
-    """Apply the log of the rollout to its first state. Return the last line of the whole log."""
+def _replay(connection: Connection, state: RolloutState) -> tuple[int, float]:
+    """Apply the log of the rollout to its first state. Return the last line of the whole log, and the latest time."""
     last = connection.scalar(select(func.max(tables.log.c.seq))) or 0
+    latest = 0.0
     name, node_class = state.record.name, state.record.class_
     for row in entries(connection, where=concerns(name, node_class)):
         if row["action"] == "TakeOver":
@@ -184,7 +186,8 @@ def _replay(connection: Connection, state: RolloutState) -> int:
         action = read_action(row)
         if action is not None and getattr(action, "node", None) in (None, *state.nodes):
             state.apply(action, row["at"])
-    return last
+            latest = max(latest, row["at"])
+    return last, latest
 
 
 def read_action(row: RowMapping) -> Action | None:

@@ -179,6 +179,7 @@ observation = Table(
     Index("observation_node", "node", "kind", "seq"),
 )
 
+# Approvals by goldnode of schema 1: they name no document, and count for none.
 approval = Table(
     "approval",
     metadata,
@@ -189,6 +190,19 @@ approval = Table(
     Column("at", Double, nullable=False),
     # Two roles are two persons.
     Index("approval_person", "rollout", "wave", "who", unique=True),
+)
+
+# An approval counts for one text of the document.
+document_approval = Table(
+    "document_approval",
+    metadata,
+    Column("rollout", _NAME, ForeignKey("rollout.name"), primary_key=True),
+    Column("document", String(64), primary_key=True),  # SHA-256 of its text
+    Column("wave", _NAME, primary_key=True),
+    Column("role", _NAME, primary_key=True),
+    Column("who", _NAME, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("document_approval_person", "rollout", "document", "wave", "who", unique=True),
 )
 
 frozen = Table(

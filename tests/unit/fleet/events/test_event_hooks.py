@@ -227,3 +227,14 @@ def test_a_hook_gets_the_kinds_and_severities_that_it_wants(
     state = (found.deliver() or {})["chat"]
     assert [one["subject"] for one in receiver.events] == wanted
     assert state.seq == 3, "what it does not want does not wait either"
+
+
+def test_a_clock_that_is_set_back_does_not_hold_a_delivery(tmp_path: Path, receiver: Receiver) -> None:
+    clock = Clock()
+    found = delivery(tmp_path, clock, chat=webhook(tmp_path, receiver.url))
+    add(found, event())
+    receiver.statuses = [500]
+    found.deliver()
+    clock.now -= 86400
+    states = found.deliver() or {}
+    assert (states["chat"].failures, len(receiver.requests)) == (0, 2)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.simulators.fleet import NOW, canary, fleet, store, store_results
+from tests.unit.fleet.ingest.fleet_reports import CLASS, capture
 from tests.unit.fleet.ingest.fleet_reports import NOW as TODAY
-from tests.unit.fleet.ingest.fleet_reports import capture
 from tests.unit.fleet.ingest.fleet_reports import write as write_captures
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.ingest import compact, prune
 from goldnode.fleet.ingest.files import IngestRequest, IngestResult, ingest
 from goldnode.fleet.ingest.read import ReadLimits, connect
@@ -24,6 +25,7 @@ from goldnode.fleet.ingest.tables import (
     ORDER,
     PART_TABLES,
     SCHEMAS,
+    PartName,
     found_parts,
     listed_parts,
     replacements,
@@ -206,6 +208,144 @@ def test_pruned_day_does_not_come_back_by_the_parts_that_were_replaced(tmp_path:
     prune.prune(data, found)
     del reader
     assert listed_parts(data) == []
+    assert files(data) == set()
+
+
+# -- a damaged list of replaced parts
+
+DAMAGED = [b"", b"{", b"[1]", b'["../../../x"]']
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data whose replaced parts are still there, with a part that was not merged."""
+    data = tmp_path_factory.mktemp("merged") / "data"
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(compact, "MANY", 4)
+        for number in range(1, 4):
+            add(data, number)
+        reader = connect(data)
+        add(data, 4)
+        add(data, 5)
+    del reader
+    assert len(listed_parts(data)) == 6
+    return data
+
+
+@pytest.mark.parametrize("content_", DAMAGED)
+def test_damaged_list_of_replaced_parts_loses_and_repeats_no_row(
+    merged: Path, tmp_path: Path, content_: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(merged, data)
+    [lists] = replacements(data).items()
+    before = content(data)
+    lists[0].replaces(data, NODES).write_bytes(content_)
+    assert replacements(data) == {lists[0]: sorted(lists[1])}
+    assert "found 4 replaced parts by their rows" in caplog.text
+    assert content(data) == before
+    add(data, 6)
+    assert counts(data) == ({6}, 6)
+    assert listed_parts(data) == found_parts(data)
+    assert not replacements(data)
+
+
+def test_damaged_list_beside_a_damaged_part_is_an_error(merged: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(merged, data)
+    [(part, replaced)] = replacements(data).items()
+    part.replaces(data, NODES).write_bytes(b"{")
+    replaced[0].file(data, NODES).write_bytes(b"PAR1")
+    with pytest.raises(GoldnodeError, match="a list of replaced parts is damaged") as caught:
+        connect(data)
+    assert caught.value.remedy
+    assert len(listed_parts(data)) == 6, "nothing was removed"
+
+
+def test_damaged_list_of_a_part_that_is_not_complete_is_removed(three: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    PartName(CLASS, "2026-11-26", "0" * 24).replaces(data, NODES).write_bytes(b"{")
+    assert counts(data) == ({3}, 3)
+    add(data, 5)
+    assert not replacements(data)
+    assert counts(data) == ({4}, 4)
+
+
+# -- retention beside a compaction
+
+LATER = TODAY + timedelta(days=9)
+
+
+def test_day_that_was_merged_after_it_was_named_is_removed(three: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    add(data, 4)  # merged
+    add(data, 5)
+    found = prune.candidates(data, 1, LATER)
+    compacted(data)
+    assert len(found_parts(data)) == 1
+    assert found_parts(data)[0] not in [part for part, _ in found[0].parts]
+    assert prune.prune(data, found) == []
+    assert files(data) == set()
+
+
+def compacted(data: Path) -> None:
+    """Merge all parts of the day, as an ingest does."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(compact, "MANY", 2)
+        work = data / ".ingest"
+        work.mkdir()
+        compact.compact(data, [(CLASS, "2026-11-26")], work)
+        work.rmdir()
+
+
+def test_day_that_was_merged_with_a_later_capture_stays_and_is_named(three: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    found = prune.candidates(data, 1, LATER)
+    add(data, 4)
+    assert prune.prune(data, found) == found
+    assert counts(data) == ({4}, 4)
+    assert prune.prune(data, prune.candidates(data, 1, LATER)) == []
+    assert files(data) == set()
+
+
+def test_part_of_an_earlier_goldnode_is_known_by_its_list(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    found = prune.candidates(data, 1, LATER)
+    reader = connect(data)
+    monkeypatch.setattr(compact, "_ORIGINS", b"x")  # it did not write this
+    compacted(data)
+    monkeypatch.undo()
+    del reader
+    assert prune.prune(data, found) == []
+    assert files(data) == set()
+
+
+@pytest.mark.parametrize("step", [4, 10, 11, 18])
+def test_day_is_removed_whole_next_to_a_killed_compaction(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """It was named before the ingest that was killed while it merged."""
+    data = tmp_path / "data"
+    shutil.copytree(three, data)
+    before = prune.candidates(data, 1, LATER)
+    with monkeypatch.context() as changed:
+        steps(changed, step)
+        killed(lambda: add(data, 4))
+    left = prune.prune(data, before)
+    if step >= 11:  # the merged part was complete: it has the capture that came later
+        assert left == before
+        assert counts(data) == ({4}, 4)
+    else:
+        assert left == []
+        rest = found_parts(data)
+        assert len(rest) == (step > 4)
+    prune.prune(data, prune.candidates(data, 1, LATER))
     assert files(data) == set()
 
 

@@ -351,4 +351,4 @@ def approve_all(fleet_: Fleet) -> None:
     """Approve each wave in each role."""
     for wave, roles in fleet_.settings.approve.items():
         for role in roles:
-            fleet_.commit(fleet_.state.record.epoch, Approve(wave, role, "bob"))
+            fleet_.commit(fleet_.state.record.epoch, Approve(wave, role, "bob", fleet_.settings.digest))

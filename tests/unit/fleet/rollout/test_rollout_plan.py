@@ -12,6 +12,7 @@ from tests.unit.fleet.rollout.schedules import Fleet, approve_all
 
 from goldnode.fleet.rollout.model import (
     Answer,
+    Approve,
     Blame,
     Deny,
     Direction,
@@ -262,6 +263,26 @@ def test_author_does_not_approve(tmp_path: Path, author: str) -> None:
     fleet.settle()
     assert fleet.state.record.phase is RolloutPhase.QUEUED
     assert "approval by oncall is missing" in waits(fleet)
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ("0" * 64, "carol has approved an earlier document. Read this one, then"),
+        ("", "carol has approved a document that its goldnode did not record. Read this one, then"),
+    ],
+)
+def test_approval_of_another_document_does_not_count(tmp_path: Path, document: str, reason: str) -> None:
+    changes = ("timeout: 1h", "timeout: 1h\nauthor: bob\napprove: {canary: [oncall]}")
+    fleet = Fleet(documents.settings(tmp_path, changes))
+    fleet.commit(fleet.state.record.epoch, Approve("canary", "oncall", "carol", document))
+    fleet.settle()
+    assert fleet.state.record.phase is RolloutPhase.QUEUED
+    command = "goldnode rollout approve r1 canary --role oncall --reason REASON"
+    assert f"approval by oncall is missing: {reason} `{command}`" in waits(fleet)
+    fleet.commit(fleet.state.record.epoch, Approve("canary", "oncall", "carol", fleet.settings.digest))
+    fleet.settle()
+    assert phase(fleet) == "running"
 
 
 def test_window_stops_grants(tmp_path: Path) -> None:

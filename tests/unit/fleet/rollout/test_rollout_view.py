@@ -153,6 +153,22 @@ def test_wave_that_waits_for_an_approval(tmp_path: Path, migrated: Path) -> None
     )
 
 
+def test_approval_of_a_document_that_was_replaced_is_missing(tmp_path: Path, migrated: Path) -> None:
+    found = Watched(tmp_path, migrated, APPROVED).ticks(40)
+    found.store.run(lambda c: orders.approve(c, "r1", "first", "oncall", found.person()))
+    edited = (tmp_path / "rollout.yml").read_text(encoding="utf-8").replace("nodes: 6", "nodes: 7")
+    with found.store.write() as connection:
+        connection.execute(update(tables.rollout).values(document=edited))
+    [held] = [item for item in found.fresh().waits if item.subject == "wave first"]
+    assert held.reason.startswith(
+        "approval by oncall is missing: bob@login1 has approved an earlier document."
+    )
+    assert held.remedy == "goldnode rollout approve r1 first --role oncall --reason REASON"
+    assert [wave.approvals[0].who for wave in found.fresh().waves if wave.approvals] == [None]
+    found.store.run(lambda c: orders.approve(c, "r1", "first", "oncall", found.person()))
+    assert [wave.approvals[0].who for wave in found.fresh().waves if wave.approvals] == ["bob@login1"]
+
+
 def test_frozen_rollout_with_an_overdue_node_and_a_quiet_controller(tmp_path: Path, migrated: Path) -> None:
     found = Watched(tmp_path, migrated)
     found.world.faults["n07"] = "silent"

@@ -1,6 +1,6 @@
 """goldnode is upgraded in the middle of a rollout: an earlier version's processes beside those of this one.
 
-The earlier version is the commit that made the present schema of the store, from the history of this checkout. Nodes are
+The earlier version is the last commit with the schema of the store before this one, from the history of this checkout. Nodes are
 simulated; processes, signals, stores, channel and lock service are real.
 """
 
@@ -34,7 +34,9 @@ from goldnode.fleet.store import log, orders, rollout_trace
 from goldnode.fleet.store.database import StoreDatabase
 
 ROOT = Path(__file__).parents[4]
-EARLIER = "007c500c34d4"  # the first commit with a fleet store. A new schema: the last commit before it
+EARLIER = (
+    "da5820aa1788"  # the last commit with schema 1 of the store. A new schema: the last commit before it
+)
 NODES, LIMIT = 24, 500.0
 # An hour of these clocks is a minute: a busy machine must make no node overdue.
 TEXT = documents.TEXT.replace("soak: 4h", "soak: 2m").replace("timeout: 1h", "timeout: 48h")

@@ -176,6 +176,9 @@ def test_waiting_requests_and_the_inbox_are_bounded(
     async def work(ask: Ask, service: LockService) -> None:
         answers = [(await ask("/v1/captures", report(f"n{number}"))).status for number in range(4)]
         assert answers == [202, 202, 503, 503]
+        answer = await ask("/v1/captures", report("n5"))
+        assert answer.json()["kind"] == "inbox_full"
+        assert "the inbox has 2 reports of" in answer.json()["value"]
 
     serve(store, work, tmp_path / "data")
     monkeypatch.setattr(captures, "_WAITING", 0)
@@ -185,6 +188,43 @@ def test_waiting_requests_and_the_inbox_are_bounded(
         assert (answer.status, answer.headers["retry-after"]) == (503, "60")
 
     serve(store, waiting, tmp_path / "other")
+
+
+def test_the_inbox_is_bounded_by_bytes_and_metrics_have_its_size(
+    store: StoreDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, size = tmp_path / "data", len(report("n1"))
+    monkeypatch.setattr(captures, "_MOST_BYTES", 3 * size)
+
+    async def work(ask: Ask, service: LockService) -> None:
+        answers = [await ask("/v1/captures", report(f"n{number}")) for number in range(6)]
+        taken = [answer.status for answer in answers].count(202)
+        assert [answer.status for answer in answers] == [202] * taken + [503] * (6 - taken)
+        assert (answers[-1].json()["kind"], answers[-1].headers["retry-after"]) == ("inbox_full", "60")
+        files = list((data / "inbox").iterdir())
+        total = sum(file.stat().st_size for file in files)
+        assert len(files) == taken
+        assert 1 <= taken < 6
+        assert total <= 3 * size
+        metrics = (await ask("/metrics", method="GET")).body.decode()
+        refused = 'goldnode_fleet_requests_total{path="/v1/captures",status="503",kind="inbox_full"}'
+        assert f"{refused} {6 - taken}" in metrics
+        assert f"goldnode_fleet_inbox_reports {taken}\n" in metrics
+        assert f"goldnode_fleet_inbox_bytes {total}\n" in metrics
+        files[0].unlink()
+        assert service.captures is not None
+        await service.captures._count()  # as before each ingest
+        assert (await ask("/v1/captures", report("n6"))).status == 202
+
+    serve(store, work, data)
+
+
+def test_a_report_that_could_not_be_written_takes_no_place(tmp_path: Path) -> None:
+    (tmp_path / "inbox").write_text("a file", encoding="utf-8")
+    receiver = captures.CaptureReceiver(captures.CaptureSettings(tmp_path))
+    with pytest.raises(captures._Refused):
+        receiver._put("n1", {"capture": {}}, 100)
+    assert receiver.inbox == captures.InboxSize()
 
 
 def test_without_a_directory_of_captures_there_is_no_endpoint(store: StoreDatabase) -> None:

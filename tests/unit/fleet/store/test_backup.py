@@ -36,6 +36,8 @@ def fill_all(store: StoreDatabase) -> None:
     leave(store, 0, rollout="kernel", boot_id="b1", digest="old")
     back(store, 0, rollout="kernel", boot_id="b2", digest="old")
     store.run(lambda c: orders.approve(c, "kernel", "first", "oncall", BOB))
+    earlier = {"rollout": "kernel", "wave": "first", "role": "oncall", "who": BOB.who, "at": NOW}
+    store.run(lambda c: c.execute(tables.approval.insert().values(**earlier)))  # by schema 1
     store.run(lambda c: orders.freeze(c, Scope("rack", "r3"), ALICE))
     store.run(lambda c: orders.deny(c, CLASS, "sha256:bad", ALICE))
     store.run(lambda c: controller.beat(c, NOW + 1))

@@ -25,8 +25,8 @@ from tests.unit.fleet.store.fleets import (
     wish,
 )
 
-from goldnode.fleet.rollout.model import Promote
-from goldnode.fleet.store import grants, limits, orders, rollouts, tables
+from goldnode.fleet.rollout.model import Proceed, Promote, StepPhase
+from goldnode.fleet.store import grants, limits, observations, orders, rollouts, tables
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import GrantRefusedError, RefusalKind, StaleEpochError, StoreError
 from goldnode.fleet.store.limits import FleetLimits
@@ -355,3 +355,50 @@ def test_return_of_an_overdue_node_is_refused_although_a_person_drained_it_too(s
     assert answer.refusal is not None
     assert answer.refusal.kind is RefusalKind.PERSON
     assert refusal(store, 0) == "release_by_a_person_only"
+
+
+def reports(store: StoreDatabase, number: int, **more: str | float) -> list[float]:
+    """Report once, and return the times of all reports of the node."""
+    table = tables.observation
+    request = wish(number, **more)
+    store.run(lambda c: grants.observe(c, grants.candidate(c, request), request))
+    with store.read() as connection:
+        rows = connection.execute(select(table.c.received_at).where(table.c.node == request.node))
+        return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("back_by", [0.0, 3.0, 3600.0, 10**7])
+def test_report_after_a_change_of_the_step_counts_whatever_the_clock_of_the_service_is(
+    store: StoreDatabase, back_by: float
+) -> None:
+    fill(store)
+    controller = rollout(store)
+    own = {"rollout": "kernel", "digest": OLD, "boot_id": "b1"}
+    leave(store, 0, **own)
+    assert len(reports(store, 0, now=NOW + 10, **own)) == 1
+    before = len(reports(store, 0, now=NOW + 11 - back_by, **own))
+    assert before == 1 + (back_by > 3600), "it reports nothing new"
+    step = Proceed("n00", StepPhase.APPLYING, NOW + 900)
+    store.run(lambda c: rollouts.write(c, controller, [step], NOW + 20))
+    found = reports(store, 0, now=NOW + 30 - back_by, **own)
+    assert len(found) == before + 1
+    assert found == sorted(found)
+    assert found[-1] > NOW + 20
+
+
+def test_reports_of_two_services_have_the_order_of_their_arrival(store: StoreDatabase) -> None:
+    fill(store)
+    for boot, now in (("b1", NOW + 30), ("b2", NOW), ("b3", NOW + 31)):
+        found = reports(store, 0, boot_id=boot, now=now)
+    assert found == sorted(found)
+    with store.read() as connection:
+        last = observations.last(connection, "n00")
+    assert last is not None
+    assert last.report.boot_id == "b3"
+
+
+def test_reports_with_a_clock_that_was_set_back_do_not_fill_the_store(store: StoreDatabase) -> None:
+    fill(store)
+    for second in range(20):
+        found = reports(store, 0, boot_id="b1", now=NOW + 10**7 * (second == 0) + second)
+    assert len(found) == 2, "one by each clock"

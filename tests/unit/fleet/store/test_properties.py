@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.unit.fleet.store.fleets import ALICE, CLASS, NOW, fill, wish
+from tests.unit.fleet.store.fleets import ALICE, CLASS, NEW, NOW, fill, wish
 
-from goldnode.fleet.store import grants, orders
+from goldnode.fleet.store import controllers, grants, orders
 from goldnode.fleet.store.backup import check_counters
+from goldnode.fleet.store.controllers import Controller, Submission
 from goldnode.fleet.store.database import StoreDatabase
-from goldnode.fleet.store.errors import GrantRefusedError, StoreError
+from goldnode.fleet.store.errors import GrantRefusedError, StaleEpochError, StoreError
 from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.orders import Scope
 
@@ -35,6 +37,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.store = StoreDatabase(str(shutil.copy(self.template, self.directory / "fleet.db")))
         self.holds: dict[int, dict[str, str]] = {number: {} for number in range(NODES)}
         self.frozen: set[tuple[str, str]] = set()
+        self.now = NOW
+        self.epoch = 0
         self.limit(planned, failed, total, rack)
 
     @rule(planned=_LIMIT, failed=_LIMIT, total=_LIMIT, rack=st.integers(1, 2))
@@ -48,7 +52,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def grant(self, number: int) -> None:
         expected = self.may_go(number)
         try:
-            self.store.run(lambda c: grants.grant(c, wish(number)))
+            self.store.run(lambda c: grants.grant(c, wish(number, now=self.now)))
             granted = True
         except GrantRefusedError:
             granted = False
@@ -58,7 +62,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(number=_NUMBER)
     def give_back(self, number: int) -> None:
-        answer = self.store.run(lambda c: grants.give_back(c, wish(number)))
+        answer = self.store.run(lambda c: grants.give_back(c, wish(number, now=self.now, boot_id="b1")))
         planned = self.holds[number].get("lock") == "planned"
         assert answer.released == planned
         assert (answer.refusal is not None) == (not planned and "failed" in self.holds[number].values())
@@ -80,10 +84,30 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def overdue(self) -> None:
-        self.store.run(lambda c: grants.overdue(c, NOW + 10**6))
+        self.store.run(lambda c: grants.overdue(c, self.now + 10**9))
         for holds in self.holds.values():
             if holds.get("lock") == "planned":
                 holds["lock"] = "failed"
+
+    @rule(jump=st.sampled_from([-1e7, -3600.0, 0.5, 59.0, 3600.0]))
+    def set_clock(self, jump: float) -> None:
+        """Another service answers, or the clock of this one was set. No limit depends on it."""
+        self.now += jump
+
+    @rule(holder=st.sampled_from(["c/1", "c/2"]), quiet=st.sampled_from([0.0, 60.0]))
+    def take_over(self, holder: str, quiet: float) -> None:
+        """Whatever the clocks are, an epoch is given once, and only its controller writes."""
+        if not self.epoch:
+            given = Submission("r1", "other", NEW, "rollout: r1", FleetLimits("1", "1", "1"), "ann")
+            self.store.run(lambda c: controllers.submit(c, given, NOW))
+        got = self.store.run(lambda c: controllers.take_over(c, "r1", holder, self.now, quiet))
+        assert got in (None, self.epoch + 1)
+        self.epoch = got or self.epoch
+        for epoch in range(max(1, self.epoch - 1), self.epoch + 1):
+            old = Controller("r1", epoch, holder)
+            stale = pytest.raises(StaleEpochError) if epoch < self.epoch else nullcontext()
+            with stale:
+                self.store.run(lambda c: old.beat(c, self.now))  # noqa: B023
 
     @rule(scope=st.sampled_from([Scope(), Scope("class", CLASS), Scope("rack", "r1")]), on=st.booleans())
     def freeze(self, scope: Scope, on: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.store.fleets import ALICE, BOB, CLASS, NEW, NOW, fill, refusal, rollout
+from tests.unit.fleet.store.fleets import ALICE, BOB, CLASS, LIMITS, NEW, NOW, fill, refusal, rollout
 
 from goldnode.fleet.person import same_person
 from goldnode.fleet.rollout.model import (
@@ -28,8 +29,8 @@ from goldnode.fleet.rollout.model import (
 )
 from goldnode.fleet.rollout.model import Direction as To
 from goldnode.fleet.rollout.view import view
-from goldnode.fleet.store import observations, orders, rollout_view, rollouts, tables
-from goldnode.fleet.store.controllers import Controller
+from goldnode.fleet.store import controllers, log, observations, orders, rollout_view, rollouts, tables
+from goldnode.fleet.store.controllers import Controller, Submission
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.grants import PersonsOrder
@@ -73,15 +74,18 @@ class UndoneError(Exception):
     """Undoes a transaction."""
 
 
-def guarded(store: StoreDatabase, author: str, who: str) -> bool:
+def guarded(
+    store: StoreDatabase, author: str, who: str, table: str = "document_approval", **more: str
+) -> bool:
     """Return whether the trigger alone refuses an approval. Nothing is left in the store."""
+    values = {"rollout": "kernel", "wave": "first", "role": "oncall", "who": who, "at": NOW, **more}
+    if table == "document_approval":
+        values["document"] = "0" * 64
 
     def attempt(connection: Connection) -> None:
-        table = tables.rollout
-        connection.execute(table.update().where(table.c.name == "kernel").values(author=author))
-        connection.execute(
-            tables.approval.insert().values(rollout="kernel", wave="first", role="oncall", who=who, at=NOW)
-        )
+        rollouts_ = tables.rollout
+        connection.execute(rollouts_.update().where(rollouts_.c.name == "kernel").values(author=author))
+        connection.execute(tables.metadata.tables[table].insert().values(**values))
         raise UndoneError
 
     with pytest.raises((UndoneError, StoreError)) as caught:
@@ -91,12 +95,13 @@ def guarded(store: StoreDatabase, author: str, who: str) -> bool:
     return refused
 
 
-def test_trigger_knows_the_author_in_each_form(store: StoreDatabase) -> None:
+@pytest.mark.parametrize("table", ["approval", "document_approval"])
+def test_trigger_knows_the_author_in_each_form(store: StoreDatabase, table: str) -> None:
     fill(store)
     rollout(store)
     for who in AUTHOR_FORMS:
-        assert guarded(store, "alice@controller", who), who
-        assert not guarded(store, "bob@controller", who), who
+        assert guarded(store, "alice@controller", who, table), who
+        assert not guarded(store, "bob@controller", who, table), who
 
 
 def test_trigger_and_code_take_the_same_identities_for_one_person(store: StoreDatabase) -> None:
@@ -123,6 +128,38 @@ def test_two_roles_are_two_persons_on_any_machine(store: StoreDatabase) -> None:
     assert store.run(lambda c: orders.approve(c, "kernel", "first", "oncall", BOB))
     with pytest.raises(StoreError, match="has approved wave first as oncall already"):
         store.run(lambda c: orders.approve(c, "kernel", "first", "capacity", again))
+
+
+def resubmitted(store: StoreDatabase, text: str) -> None:
+    given = Submission("kernel", CLASS, NEW, text, LIMITS, author="alice@controller", separate=True)
+    store.run(lambda c: controllers.submit(c, given, NOW))
+
+
+def approved(store: StoreDatabase, order: PersonsOrder = BOB, role: str = "oncall") -> bool:
+    return store.run(lambda c: orders.approve(c, "kernel", "first", role, order))
+
+
+def test_document_that_replaces_an_approved_one_is_approved_again(store: StoreDatabase) -> None:
+    fill(store)
+    rollout(store)
+    assert [approved(store), approved(store)] == [True, False]
+    resubmitted(store, "rollout: kernel # with other waves")
+    assert [approved(store), approved(store)] == [True, False]
+    with store.read() as connection:
+        lines = [json.loads(row["content"]) for row in log.entries(connection, rollout="kernel")]
+    texts = ("rollout: kernel", "rollout: kernel # with other waves")
+    found = [line["document"] for line in lines if line["action"] == "Approve"]
+    assert found == [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+
+
+def test_two_roles_are_two_persons_for_each_document(store: StoreDatabase) -> None:
+    fill(store)
+    rollout(store)
+    assert approved(store)
+    resubmitted(store, "rollout: kernel # with other waves")
+    assert approved(store, role="capacity")
+    with pytest.raises(StoreError, match="has approved wave first as capacity already"):
+        approved(store)
 
 
 def state(store: StoreDatabase, name: str = "kernel") -> tuple[str, str | None, bool]:

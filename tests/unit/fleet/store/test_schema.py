@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event, text
-from tests.unit.fleet.store.fleets import ALICE, CLASS, NEW, NOW, OLD, back, fill, leave, rollout
+from tests.unit.fleet.store.fleets import ALICE, BOB, CLASS, NEW, NOW, OLD, back, fill, leave, rollout
 
 from goldnode.fleet.rollout.model import (
     ChangePhase,
@@ -34,8 +34,18 @@ from goldnode.fleet.store.orders import Scope
 from goldnode.fleet.store.status import status
 
 HERE = Path(__file__).parent
-FROZEN = HERE / "schema-1.sql"
-STATEMENTS = HERE / "statements-1.sql"
+VERSIONS = range(1, schema.VERSION + 1)
+
+
+def frozen(version: int) -> Path:
+    """Return the file with the tables and indexes of a version."""
+    return HERE / f"schema-{version}.sql"
+
+
+def statements(version: int) -> Path:
+    """Return the file with the statements of a version."""
+    return HERE / f"statements-{version}.sql"
+
 
 # A next version as a migration would make it: it only adds.
 NEXT = (
@@ -79,6 +89,7 @@ def use(store: StoreDatabase) -> None:
     store.run(lambda c: orders.unfreeze(c, Scope(), ALICE))
     store.run(lambda c: orders.deny(c, CLASS, "bad", ALICE))
     store.run(lambda c: orders.lift_denial(c, CLASS, "bad", ALICE))
+    store.run(lambda c: orders.approve(c, "kernel", "first", "oncall", BOB))
     store.run(lambda c: controller.claim(c, "w", 1))
     store.run(lambda c: rollouts.write(c, controller, ACTIONS, NOW))
     store.run(lambda c: log.seal(c, NOW))
@@ -131,16 +142,34 @@ def tables_of(path: Path) -> str:
     return "".join(f"{row[0]};\n" for row in found)
 
 
-def test_version_1_is_what_it_was(migrated: Path) -> None:
-    """A store of version 1 exists at sites: its tables never change, a new version adds to them."""
-    if schema.VERSION == 1:
-        assert tables_of(migrated) == FROZEN.read_text(encoding="utf-8")
+def test_version_is_what_it_was(migrated: Path) -> None:
+    """A store of this version exists at sites: its tables never change, a new version adds to them."""
+    assert tables_of(migrated) == frozen(schema.VERSION).read_text(encoding="utf-8")
 
 
-def test_statements_of_version_1_run_on_these_tables(migrated: Path) -> None:
-    """Services of version 1 go on while the tables are migrated."""
+@pytest.mark.parametrize("version", VERSIONS[:-1])
+def test_earlier_store_is_migrated_with_its_rows(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "fleet.db"
+    with sqlite3.connect(path) as connection:
+        created = frozen(version).read_text(encoding="utf-8")
+        connection.executescript(created.replace("CREATE TABLE sqlite_sequence(name,seq);\n", ""))
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        connection.execute("INSERT INTO alembic_version VALUES (?)", (f"{version:04}",))
+        connection.execute("INSERT INTO goldnode_schema VALUES (1, ?, 1)", (version,))
+        connection.execute("INSERT INTO node (name, class) VALUES ('n00', 'l4')")
+    store = StoreDatabase(str(path))
+    assert store.run(schema.migrate) == (version, schema.VERSION)
+    store.close()
+    assert tables_of(path) == frozen(schema.VERSION).read_text(encoding="utf-8")
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT name FROM node").fetchall() == [("n00",)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_statements_of_each_version_run_on_these_tables(migrated: Path, version: int) -> None:
+    """Services of an earlier version go on while the tables are migrated."""
     with sqlite3.connect(migrated) as connection:
-        for statement in STATEMENTS.read_text(encoding="utf-8").split(";\n"):
+        for statement in statements(version).read_text(encoding="utf-8").split(";\n"):
             if statement.strip():
                 connection.execute(f"EXPLAIN {statement}", [None] * statement.count("?"))
 
@@ -158,9 +187,9 @@ def record(directory: Path) -> None:
     )
     use(store)
     store.close()
-    FROZEN.write_text(tables_of(path), encoding="utf-8")
+    frozen(schema.VERSION).write_text(tables_of(path), encoding="utf-8")
     kept = sorted(one for one in found if one.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE"))
-    STATEMENTS.write_text("".join(f"{one};\n" for one in kept), encoding="utf-8")
+    statements(schema.VERSION).write_text("".join(f"{one};\n" for one in kept), encoding="utf-8")
 
 
 if __name__ == "__main__":
