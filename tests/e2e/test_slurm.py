@@ -18,10 +18,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import ROOT, Services, Site, command, environment, inventory
+from tests.e2e.support import ROOT, Services, Site, command, environment, goldnode, inventory
 
-from goldnode.node import drained, gate
-from goldnode.node.verdict import current
+from goldnode.node import drained, gate, return_tests
+from goldnode.node.probe import CAPTURE
+from goldnode.node.verdict import current, deltas
 from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
@@ -186,6 +187,52 @@ def test_slurmd_is_answered_quickly(cluster: Cluster) -> None:
         " GOLDNODE_PATH=/tmp/none /usr/lib/goldnode/slurm-health"
     )
     assert (done.rc, done.output) == (0, "")
+
+
+@pytest.mark.long
+def test_a_node_returns_when_its_outstanding_tests_have_passed(
+    cluster: Cluster, services: Services, tmp_path: Path
+) -> None:
+    """The record of its tests is damaged, which opens every cause. The suite runs over ssh, and its gate resumes the node."""
+    node = cluster.node
+    document = node.read(current.CLASS)
+    jobs = {"after_repair": ["discovery"], "after_absence": ["discovery"], "absence_days": 7}
+    wants = {**json.loads(document), "return_tests": jobs}
+    node.put({current.CLASS: json.dumps(wants).encode()})
+    try:
+        cluster.watch()
+        cluster.stays("IDLE", "", 1)
+        node.put({return_tests.FILE: b'{"torn'})
+        cluster.watch()
+        reason = "goldnode: tests before its return (repair): discovery has not run since "
+        cluster.wait("IDLE+DRAIN", reason)
+        cluster.watch()
+        cluster.stays("IDLE+DRAIN", reason)
+        node.shell("rm -rf /run/goldnode/gate.json /run/goldnode/pass")  # as after a boot
+        cluster.watch()
+        cluster.stays("IDLE+DRAIN", reason, 1)
+        # As after a month without a check. It is an absence where the clock of this machine is synchronised.
+        memory = json.loads(node.read(deltas.MEMORY))
+        away = {"boot": "another/1", "clock": time.time() - 30 * 86400}
+        node.put({deltas.MEMORY: json.dumps({**memory, **away}).encode()})
+        before = json.loads(node.read(gate.STATE))["tests"]["causes"]
+        cluster.watch()
+        synchronised = json.loads(node.read(CAPTURE))["time_sync"]["synchronised"] is True
+        tests = json.loads(node.read(gate.STATE))["tests"]
+        since = {row["cause"]: row["since"] for row in before}
+        opened = {row["cause"] for row in tests["causes"] if row["since"] != since[row["cause"]]}
+        assert (opened, len(tests["unknown"])) == (({"absence"}, 0) if synchronised else (set(), 1)), tests
+        hosts = inventory(tmp_path / "hosts", {"e2e_serve": [node]})
+        words = ["canary", "run", node.name, "--outstanding", "-i", str(hosts), "--tier", "cpu"]
+        done = goldnode(*words, "--out", str(tmp_path / "results"), site=services.site)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"{node.name}: no test is outstanding, and its gate is open" in done.stdout
+        cluster.wait("IDLE", "")
+        again = goldnode(*words, "--out", str(tmp_path / "results"), site=services.site)
+        assert (again.returncode, len(list((tmp_path / "results").rglob("*.json")))) == (0, 1)
+    finally:
+        node.put({current.CLASS: document.encode() if isinstance(document, str) else document})
+        cluster.watch()
 
 
 # -- site.yml, killed between drain and return

@@ -217,6 +217,7 @@ def test_schema(tmp_path: Path) -> None:
         "node-report",
         "plan",
         "platform",
+        "return-tests",
         "rollout",
         "event",
         "rollout-event",

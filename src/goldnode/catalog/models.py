@@ -1049,12 +1049,22 @@ _CanaryJobs = list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]]
 
 
 class ReturnTests(Strict):
-    """Canary jobs that must pass before a node returns to service (`goldnode canary list` names the built-in ones)."""
+    """Canary jobs that must pass before a node returns to service (`goldnode canary list` names the built-in ones).
+
+    `after_xid`, `after_repair` and `after_absence` need `gate: drain`: the gate on the node enforces them.
+    """
 
     after_repair: _CanaryJobs = Field(
-        default_factory=list, description="After a part was repaired or replaced."
+        default_factory=list,
+        description=(
+            "After a fault that takes a repair has drained the node, or its GPUs are others than at its last good check. "
+            "The gate holds it until they have passed."
+        ),
     )
-    after_xid: _CanaryJobs = Field(default_factory=list, description="After an Xid that needs an action.")
+    after_xid: _CanaryJobs = Field(
+        default_factory=list,
+        description="After an Xid or SXid has drained the node. The gate holds it until they have passed.",
+    )
     after_rollout: _CanaryJobs = Field(
         default_factory=list,
         description=(
@@ -1062,7 +1072,17 @@ class ReturnTests(Strict):
             "until they have passed."
         ),
     )
-    after_absence: _CanaryJobs = Field(default_factory=list, description="After a long absence.")
+    after_absence: _CanaryJobs = Field(
+        default_factory=list,
+        description="After a boot before which the node had no check for `absence_days`. The gate holds it until they have passed.",
+    )
+    # Weekends and maintenance windows are shorter. A node that was off for a week was stored, moved or repaired.
+    absence_days: float = Field(
+        default=7.0,
+        ge=0.1,
+        le=3650,
+        description="Days without a check after which a boot ends a long absence, by a synchronised clock.",
+    )
 
 
 class NodeClass(Strict):

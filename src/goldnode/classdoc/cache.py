@@ -138,7 +138,7 @@ class ClassDocuments:
     def return_tests(self, name: str, cause: str) -> list[str]:
         """Return the jobs that a class wants passed before a node returns after `cause`. Raises GoldnodeError.
 
-        They are no part of the class document: a change of tests changes no node, and no digest.
+        Those after a rollout are no part of the class document: their change changes no node, and no digest.
         """
         if "made_from" not in self._cached:
             self._compiled()

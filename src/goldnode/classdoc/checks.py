@@ -21,6 +21,7 @@ from goldnode.core.errors import FactsError, WorkloadError, nearest
 from goldnode.core.site import Site, acceptance
 from goldnode.facts import health
 from goldnode.facts import host as facts
+from goldnode.node.return_tests import CAUSES
 from goldnode.node.state import kinds
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
                 "containerd"
             ),
         )
+    _check_return_tests(entry)
     if item.images or item.requirements:
         _check_workloads(entry)
     gpu = None
@@ -502,6 +504,21 @@ def is_finding(pattern: str) -> bool:
 def findings() -> list[str]:
     """Return all fixed finding ids (docs/reference/sanity.md)."""
     return sorted(name for name in kinds.KINDS if "*" not in name)
+
+
+def _check_return_tests(entry: CatalogEntry[models.NodeClass]) -> None:
+    """Refuse tests that nothing would enforce: those of the gate, where it does not drain."""
+    tests = entry.item.return_tests
+    if tests is None or entry.item.gate == "drain":
+        return
+    for cause in CAUSES:
+        if getattr(tests, f"after_{cause}"):
+            raise entry.error(
+                f"nothing enforces after_{cause} with `gate: {entry.item.gate}`: only a gate that drains holds a node",
+                "return_tests",
+                f"after_{cause}",
+                remedy="write `gate: drain`, or remove the key",
+            )
 
 
 def _check_suppressions(entry: CatalogEntry[models.NodeClass]) -> None:

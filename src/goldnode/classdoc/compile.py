@@ -29,6 +29,7 @@ from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_st
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.node import openpgp
+from goldnode.node.return_tests import CAUSES
 from goldnode.node.state.family import kernel_packages
 
 SCHEMA = "goldnode.class/1"
@@ -145,6 +146,8 @@ def class_document(
         ]
     if item.serve is not None:
         document["serve"] = item.serve.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    if enforced := _enforced_tests(item.return_tests):
+        document["return_tests"] = enforced
     if item.follow is not None:
         document["follow"] = item.follow.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if site.gate is not None:
@@ -152,6 +155,18 @@ def class_document(
     # Last, because it covers all other keys.
     document["digest"] = document_digest(document)
     return document
+
+
+def _enforced_tests(tests: models.ReturnTests | None) -> dict[str, Any]:
+    """Return the tests that the gate on the node enforces. Those after a rollout are the controller's."""
+    if tests is None:
+        return {}
+    found: dict[str, Any] = {
+        key: jobs for key in (f"after_{cause}" for cause in CAUSES) if (jobs := getattr(tests, key))
+    }
+    if "after_absence" in found:
+        found["absence_days"] = tests.absence_days
+    return found
 
 
 def declaration(name: str, catalog: Catalog, site: Site | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ _SECTIONS = {
         "list": ("canary_list", "List the jobs of the suite, and where they have run."),
         "run": ("canary_run", "Run the canary suite on nodes."),
         "cohort": ("canary_cohort", "Run an all-reduce over the nodes of a cohort."),
+        "deliver": ("canary_deliver", "Copy stored results to the gates of nodes over ssh."),
         "show": ("canary_show", "Show results: states, and quantiles with their bounds."),
     },
     "Nodes without a controller": {

@@ -6,22 +6,30 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from goldnode.commands.canary import SUITE
+from goldnode.commands.canary_outstanding import (
+    CAUSES,
+    COHORT_JOB,
+    NodeOutcome,
+    OutstandingRuns,
+    declaring_hosts,
+    delivered,
+)
 from goldnode.commands.output import BECOME, emit, grouped, reports, say
 from goldnode.core.errors import GoldnodeError
 
 if TYPE_CHECKING:
     from goldnode.canary.session import Arrived, CanaryRun
     from goldnode.canary.suite import CanaryClass
-    from goldnode.documents.canary import CanaryDocument
+    from goldnode.fleet.return_delivery import HeldNode
 
 PASSED, FAILED, UNKNOWN = 0, 2, 3
-COHORT_JOB = "cohort_all_reduce"
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class SuiteOptions:
     tier: str
     limit: float
     parallel: int
+    outstanding: bool = False
 
 
 @click.command()
@@ -93,6 +102,11 @@ class SuiteOptions:
         help="Run the jobs that the class wants before a node returns after this (`return_tests`).",
     ),
     click.option(
+        "--outstanding",
+        is_flag=True,
+        help="Run what the gates of nodes want before they return, over ssh. Without NODE: on all nodes of -i that want tests.",
+    ),
+    click.option(
         "--tier",
         type=click.Choice(["auto", "gpu", "cpu"]),
         default="auto",
@@ -133,43 +147,117 @@ def run(
     Runs on nodes without other work only. When work arrives, the jobs are ended within ten seconds and are not
     counted. A node whose scheduler shows work is left alone.
 
+    With --outstanding, and with --before-return over ssh, the result is sent to the gate of the node, which returns it at
+    once if it wants no more tests.
+
     Exit status: 0 all jobs passed or do not apply, 2 a job failed, 3 a job could not check or was not counted, no job
-    applies to a node, or a node was busy.
+    applies to a node, a node was busy, or the gate of a node still wants tests.
     """
     from goldnode.canary import results
-    from goldnode.commands import canary_show
 
-    runs = prepared(nodes, launch, suite)
     directory = out or results.DIRECTORY
-    with ThreadPoolExecutor(min(suite.parallel, len(runs))) as threads:
-        done = list(threads.map(lambda one: _outcome(one, directory), runs))
-    for one in done:
-        if one.document is None:
-            say(f"{one.node}: {one.error}")
-        elif form == "text":
-            click.echo("\n".join(canary_show.lines(one.document)))
-            click.echo(f"wrote {one.file}")
+    done = (
+        _run_outstanding(nodes, launch, suite, directory)
+        if suite.outstanding
+        else _run_named(nodes, launch, suite, directory)
+    )
+    shown = [one for one in done if nodes or not one.settled]  # a whole inventory is mostly settled
+    for one in shown:
+        _show(one, form)
+    if len(shown) < len(done) and form == "text":
+        click.echo(
+            f"{len(done) - len(shown)} of {len(done)} nodes: no test is outstanding, and the gate is open"
+        )
     emit(form, {"runs": [one.to_json() for one in done]})
     sys.exit(exit_status(done))
 
 
-@dataclass(frozen=True)
-class NodeOutcome:
-    """Result of the suite on a node: the document and its file, or the error."""
+def _show(one: NodeOutcome, form: str) -> None:
+    from goldnode.commands import canary_show
 
-    node: str
-    document: CanaryDocument | None = None
-    file: Path | None = None
-    error: GoldnodeError | None = None
+    if one.error is not None:
+        say(f"{one.node}: {one.error}")
+    elif form == "text" and one.document is not None:
+        click.echo("\n".join(canary_show.lines(one.document)))
+        click.echo(f"wrote {one.file}")
+    for line in one.lines():
+        if form == "text":
+            click.echo(line)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the outcome for the document of the command."""
-        return {
-            "node": self.node,
-            "file": str(self.file) if self.file else None,
-            "result": self.document.model_dump(by_alias=True) if self.document else None,
-            "error": str(self.error) if self.error else None,
-        }
+
+def _run_named(
+    nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions, directory: Path
+) -> list[NodeOutcome]:
+    """Run the jobs of the command line, and deliver what a gate waits for."""
+    runs = prepared(nodes, launch, suite)
+    held: dict[str, HeldNode] = {}
+    if suite.cause in CAUSES and launch.how == "ssh":
+        held = {one.name: one for one in held_nodes(nodes, launch.inventory, launch.become)}
+
+    def one(given: CanaryRun) -> NodeOutcome:
+        outcome = _outcome(given, directory)
+        return delivered(held[given.node], outcome) if given.node in held else outcome
+
+    with ThreadPoolExecutor(min(suite.parallel, len(runs))) as threads:
+        return list(threads.map(one, runs))
+
+
+def _run_outstanding(
+    nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions, directory: Path
+) -> list[NodeOutcome]:
+    """Run on each node what its gate wants, and deliver it."""
+    from goldnode.canary import suite as suites
+    from goldnode.fleet.return_tests import stored
+
+    if launch.how not in ("local", "ssh"):
+        raise click.UsageError(
+            f"--outstanding runs over ssh; after --how {launch.how}, run `goldnode canary deliver`"
+        )
+    if suite.names or suite.cause or suite.class_name:
+        raise click.UsageError(
+            "--outstanding asks each node for its jobs: leave out --job, --before-return, --class"
+        )
+    listing = _listed(launch.inventory)
+    held = held_nodes(nodes, launch.inventory, launch.become, listing)
+    start = _by_ssh(launch, listing)
+
+    def limited(node: str, request: Mapping[str, Any]) -> CanaryRun:
+        given = start(node, request)
+        return replace(given, limit=min(given.limit, suite.limit))
+
+    runs = OutstandingRuns(
+        suites.load_suite(suite.file),
+        stored(directory),
+        limited,
+        lambda given: _outcome(given, directory),
+        class_of,
+        suite.tier,
+        say,
+    )
+    with ThreadPoolExecutor(max(1, min(suite.parallel, len(held)))) as threads:
+        return list(threads.map(runs.run, held))
+
+
+def held_nodes(
+    nodes: tuple[str, ...], inventory: str | None, become: bool, listing: Mapping[str, Any] | None = None
+) -> list[HeldNode]:
+    """Return how to reach the gates of nodes. Without names: all hosts of the inventory whose class declares tests.
+
+    :param listing: the inventory as Ansible reads it, if it is known.
+    """
+    from goldnode.fleet import disk_update
+    from goldnode.fleet.return_delivery import HeldNode
+
+    if not nodes and inventory is None:
+        raise click.UsageError("name a NODE, or an inventory with -i")
+    found = _listed(inventory) if listing is None else listing
+    hosts: Mapping[str, Any] = found.get("_meta", {}).get("hostvars", {})
+    names = nodes or declaring_hosts(found)
+    if not names:
+        say("no host of the inventory has a class with tests after an Xid, a repair or an absence")
+    for name in names:
+        _known(name, hosts, inventory)
+    return [HeldNode(name, partial(disk_update.reached, name, hosts.get(name, {}), become)) for name in names]
 
 
 def exit_status(done: list[NodeOutcome]) -> int:
@@ -177,8 +265,11 @@ def exit_status(done: list[NodeOutcome]) -> int:
     states = {job.state for one in done if one.document for job in one.document.jobs}
     if "failed" in states:
         return FAILED
-    tested = all(one.document and any(job.state == "passed" for job in one.document.jobs) for one in done)
-    return UNKNOWN if not tested or states & {"could_not_check", "not_counted"} else PASSED
+    tested = all(
+        one.idle or (one.document and any(job.state == "passed" for job in one.document.jobs)) for one in done
+    )
+    held = any(one.held for one in done)
+    return UNKNOWN if held or not tested or states & {"could_not_check", "not_counted"} else PASSED
 
 
 def _outcome(given: CanaryRun, directory: Path) -> NodeOutcome:
@@ -273,29 +364,42 @@ def _launcher(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[st
             request, node, launch.image or "", launch.partition, int(launch.gpus or 0)
         )
     if launch.how == "ssh":
-        return _by_ssh(launch, request)
+        start = _by_ssh(launch, _listed(launch.inventory))
+        return lambda node: start(node, request)
     if launch.how == "engine":
         options = launchers.ContainerOptions(launch.image or "", launch.engine, launch.gpus)
         return lambda node: launchers.container(request, node, options)
     return lambda node: launchers.local(request, node)
 
 
-def _by_ssh(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str], CanaryRun]:
+def _listed(inventory: str | None) -> dict[str, Any]:
+    """Return an inventory as Ansible reads it; empty without one."""
+    if inventory is None:
+        return {}
+    from goldnode.inventory.listing import listed
+    from goldnode.inventory.selection import check_inventory
+
+    check_inventory(inventory)
+    return listed(inventory)
+
+
+def _known(node: str, hosts: Mapping[str, Any], inventory: str | None) -> None:
+    """Raise GoldnodeError for a host that the inventory lacks."""
+    if inventory is not None and node not in hosts:
+        raise GoldnodeError(f"the inventory has no host {node}", file=inventory)
+
+
+def _by_ssh(
+    launch: LaunchOptions, listing: Mapping[str, Any]
+) -> Callable[[str, Mapping[str, Any]], CanaryRun]:
     from goldnode.canary import launchers
     from goldnode.canary.session import PROGRAM
     from goldnode.fleet import disk_update
 
-    hosts: Mapping[str, Any] = {}
-    if launch.inventory is not None:
-        from goldnode.inventory.listing import listed
-        from goldnode.inventory.selection import check_inventory
+    hosts: Mapping[str, Any] = listing.get("_meta", {}).get("hostvars", {})
 
-        check_inventory(launch.inventory)
-        hosts = listed(launch.inventory)["_meta"]["hostvars"]
-
-    def start(node: str) -> CanaryRun:
-        if launch.inventory is not None and node not in hosts:
-            raise GoldnodeError(f"the inventory has no host {node}", file=launch.inventory)
+    def start(node: str, request: Mapping[str, Any]) -> CanaryRun:
+        _known(node, hosts, launch.inventory)
         variables = hosts.get(node, {})
         reached = disk_update.reached(node, variables, launch.become)
         return launchers.ssh(

@@ -33,6 +33,7 @@ from goldnode.documents.floors import FloorsDocument
 from goldnode.documents.gate import GateDocument
 from goldnode.documents.node_report import NodeReportDocument
 from goldnode.documents.plan import PlanDocument
+from goldnode.documents.return_tests import ReturnTestsDocument
 from goldnode.documents.rollout import RolloutDocument
 from goldnode.documents.rollout_status import RolloutEventDocument, RolloutStatusDocument
 from goldnode.documents.run import RunDocument
@@ -68,6 +69,7 @@ EXCHANGED: Mapping[str, type[BaseModel]] = {
     "gate": GateDocument,
     "node-report": NodeReportDocument,
     "plan": PlanDocument,
+    "return-tests": ReturnTestsDocument,
     "rollout": RolloutDocument,
     "rollout-event": RolloutEventDocument,
     "rollout-status": RolloutStatusDocument,

@@ -148,6 +148,15 @@ class ClassHealth(Part):
     baseline: dict[str, Any] | None = None
 
 
+class ClassReturnTests(Part):
+    """Jobs that the gate wants passed before the node returns, by cause; only those that the class declares."""
+
+    after_xid: list[str] = Field(default_factory=list)
+    after_repair: list[str] = Field(default_factory=list)
+    after_absence: list[str] = Field(default_factory=list)
+    absence_days: float | None = None
+
+
 class ClassDocument(Part):
     """A node class, compiled from the catalog, the facts and the lock.
 
@@ -187,3 +196,4 @@ class ClassDocument(Part):
     )
     serve: dict[str, Any] | None = None
     follow: dict[str, Any] | None = None
+    return_tests: ClassReturnTests | None = None

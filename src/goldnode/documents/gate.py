@@ -19,6 +19,28 @@ class GateDrain(Part):
     commands: dict[Literal["drain", "resume"], list[str]]
 
 
+class GateTests(Part):
+    """The tests before a return of one cause that the class declares."""
+
+    cause: Literal["xid", "repair", "absence"]
+    since: Moment | None = Field(
+        description="results count that began then or later; null: the cause is not open"
+    )
+    why: str | None = Field(description="why the cause was opened")
+    jobs: list[str] = Field(description="the jobs that the class wants")
+    outstanding: list[str] = Field(description="a sentence for each job that has not passed")
+    missing: list[str] = Field(description="the names of these jobs")
+
+
+class GateTestsState(Part):
+    """Tests before the node's return. The gate holds the node while a job is outstanding."""
+
+    causes: list[GateTests]
+    unknown: list[str] = Field(
+        description="causes that could not be decided, and why; they do not hold the node"
+    )
+
+
 class GateDocument(Part):
     """Whether work may start on the node, and why not."""
 
@@ -29,4 +51,7 @@ class GateDocument(Part):
     since: Moment = Field(description="the last change of mode, open or reasons")
     verdict_time: str | None
     told: GateDrain | None = Field(description="the drain that the gate requested and has not ended")
+    tests: GateTestsState | None = Field(
+        default=None, description="absent where the class declares no tests after xid, repair or absence"
+    )
     error: str | None = Field(description="why the scheduler could not be called; the next check tries again")

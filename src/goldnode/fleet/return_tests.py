@@ -1,6 +1,7 @@
 """Active tests before a node returns to service: the class names canary jobs, and their results decide.
 
 Only results count that began after the node was taken out of service, and that are of its latest boot. No result is no pass.
+:func:`goldnode.node.return_tests.unmet` is that rule, for the gate on the node too, which enforces the causes other than rollouts.
 Every return of a node that a run has drained asks here: rollouts (push and channel), site.yml, rollback.yml, disks update.
 """
 
@@ -10,7 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from goldnode.canary import results
 from goldnode.catalog.models import NodeClass
@@ -18,8 +21,10 @@ from goldnode.classdoc.cache import ClassDocuments
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument
+from goldnode.documents.gate import GateDocument
 from goldnode.fleet.drain import CommandDrainer, DrainCaller, Drainer, SchedulerDrainer
 from goldnode.fleet.drain_record import DrainRecords, FoundRecords
+from goldnode.node.return_tests import unmet
 
 Cause = Literal["repair", "xid", "rollout", "absence"]
 CAUSES: tuple[Cause, ...] = ("repair", "xid", "rollout", "absence")
@@ -77,15 +82,28 @@ class OutstandingTests:
             found = [document for document in self.read(node) if document.started >= since]
         except (GoldnodeError, OSError) as problem:
             return f"the results of its tests cannot be read: {problem}"
-        found.sort(key=lambda document: document.started)
-        # Results of an earlier boot do not count for this one.
-        present = boot or (found[-1].boot_id if found else None)
-        latest = [document for document in found if document.boot_id == present]
-        wrong = [text for job in self.jobs if (text := _answer(job, latest))]
+        wrong = [item.text() for item in unmet(self.jobs, map(_result, found), since, boot)]
         if not wrong:
             return ""
         command = f"goldnode canary run {node} --how ssh -i INVENTORY --class {self.class_} --before-return {self.cause}"
         return f"tests before its return: {'; '.join(wrong)}. Run `{command}`"
+
+
+def held_by_gate(text: str) -> str:
+    """Return why the gate of a node does not let it return, by the state of the gate; empty if it wants no tests.
+
+    :param text: the file on the node. One that cannot be read shows no pass.
+    """
+    try:
+        tests = GateDocument.model_validate_json(text).tests
+    except ValidationError:
+        tests = None
+    if tests is None:
+        return "its gate does not show which tests it wants. Run `goldnode-node check` on it"
+    held = [f"({row.cause}) {'; '.join(row.outstanding)}" for row in tests.causes if row.outstanding]
+    if not held:
+        return ""
+    return f"its gate wants tests before its return: {', '.join(held)}. Run `goldnode canary run --outstanding -i INVENTORY`"
 
 
 def no_tests(name: str, since: str) -> str:
@@ -119,12 +137,7 @@ def drained_at(
     return None if record.in_service is False else record.since
 
 
-def _answer(job: str, documents: Sequence[CanaryDocument]) -> str:
-    """Return why a job has not passed, by the latest result that has it; empty if it has."""
-    for document in reversed(documents):
-        for row in document.jobs:
-            if row.name == job:
-                if row.state == "passed":
-                    return ""
-                return f"{job} is {row.state.replace('_', ' ')} ({row.why})"
-    return f"{job} has not run since"
+def _result(document: CanaryDocument) -> dict[str, Any]:
+    """Return a document as the rule for results reads it, without its samples."""
+    jobs = [{"name": job.name, "state": job.state, "why": job.why} for job in document.jobs]
+    return {"started": document.started, "boot_id": document.boot_id, "jobs": jobs}

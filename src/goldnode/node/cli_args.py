@@ -30,6 +30,7 @@ ELSEWHERE_RUN = {
         "Find the bottleneck of the running work in two samples, one second apart.",
     ),
     "ack": ("verdict.ack", "Acknowledge the counters and findings up to now."),
+    "return-tests": ("return_command", "Show the tests before this node's return, or take their results."),
     "watch-log": ("watch", "Run the passive check when the kernel logs a fault (goldnode-events.service)."),
     "slot": ("slotcommand", "Show or change the two root partitions of the disk, and which one boots next."),
     "follow": ("follow.command", "Follow a signed channel: ask for leave, apply, boot and report."),

@@ -12,6 +12,9 @@ runtimes from starting. A node is bad if one of these holds:
 leaves the exit code at 3 but is no reason to stop work. The same holds for `not_exposed`, `deferred` and
 `suppressed`, and for all findings of severity `degraded`.
 
+With `drain` a node is also bad while tests before its return are outstanding (:mod:`.return_tests`), if its class
+declares some.
+
 The gate never stops running work. A runtime that runs when the node becomes bad continues to run. An
 `ExecCondition=` in plain shell (:func:`drop_in`) refuses a later start, and works without this program. The
 daemons of Slurm and Kubernetes always start.
@@ -41,7 +44,17 @@ from .verdict import current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Dict, List, Mapping, Optional, Sequence, TypeAlias
+    from typing import IO, Any, Dict, List, Mapping, Optional, Protocol, Sequence, TypeAlias
+
+    from .return_tests import Held
+
+    class Evidence(Protocol):
+        """Capture and stored state of a check (verdict.check.Checked)."""
+
+        @property
+        def capture(self) -> Optional[Json]: ...
+        @property
+        def memory(self) -> Optional[Json]: ...
 
 
 REPORT, DRAIN, BLOCK = "report", "drain", "block"
@@ -93,12 +106,20 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
             str(finding["id"]),
             one_line(f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"),
         )
-        for finding in verdict["findings"]
-        if finding["severity"] != "degraded" and finding["outcome"] not in FINE
+        for finding in bad_findings(verdict)
     ]
     if not found and verdict["exit_code"] == 4:
         return [Reason("class", f"the node is not of class {verdict['class']}")]
     return found if found or verdict["findings"] else [Reason("verdict", "nothing was judged")]
+
+
+def bad_findings(verdict: Any) -> List[Json]:
+    """Return the findings of a verdict for which the gate is closed."""
+    return [
+        finding
+        for finding in verdict["findings"]
+        if finding["severity"] != "degraded" and finding["outcome"] not in FINE
+    ]
 
 
 def one_line(text: str) -> str:
@@ -201,7 +222,9 @@ def _common(class_name: Any, simulated: Any) -> Dict[str, object]:
     return {"CLASS": class_name or "unknown", "SIMULATED": simulated is True}
 
 
-def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
+def act(
+    host: Host, document: Optional[Document], verdict: Any, checked: Optional[Evidence] = None
+) -> List[str]:
     """Apply a verdict. Return messages for the user, line by line.
 
     A hook that fails is reported, recorded in STATE, and tried again at the next check.
@@ -209,8 +232,9 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
     :param document: the node's class document. If None, it cannot be read, and the gate stays in its last
         mode.
     :param verdict: the verdict that was just written.
+    :param checked: the check behind it, for tests before a return. None: they get no new cause by capture or absence.
     """
-    with _alone(host):
+    with alone(host):
         memory = _load(host, MEMORY)
         before = _load(host, STATE)
         mode = str((document or {}).get("gate") or memory.get("mode") or REPORT)
@@ -222,6 +246,13 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
             host.write(PASS, _pass(now))
             return ["gate: a goldnode run changes this node; the gate stays open until it is through"]
         messages: List[str] = []
+        held = None
+        if mode == DRAIN and document and document.get("return_tests"):
+            # Before any other effect: a check that is killed must not leave a drain without its tests.
+            held = _tests(host, document, verdict, found, memory, checked)
+            messages += held.messages
+            found = found or [Reason(*row) for row in held.reasons]
+            opened = not found
         state = {
             "schema": SCHEMA,
             "mode": mode,
@@ -230,6 +261,8 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
             "since": before.get("since"),
             "verdict_time": verdict.get("time") if isinstance(verdict, dict) else None,
         }
+        if held is not None:
+            state["tests"] = held.state
         if any(state[key] != before.get(key) for key in ("mode", "open", "reasons")) or not state["since"]:
             state["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             messages.append(
@@ -244,6 +277,8 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         drain, error = memory.get("drained"), None
         try:
             messages += _drain_or_resume(host, document or {}, mode, found, memory, drained.lasts(host))
+            if held is not None and (state["reasons"] != before.get("reasons") or before.get("error")):
+                _renew(host, found, memory.get("drained"))
         except HookError as problem:
             error = str(problem)
             messages.append(f"gate: {error}; it is tried again at the next check")
@@ -256,7 +291,49 @@ def act(host: Host, document: Optional[Document], verdict: Any) -> List[str]:
         if opened:
             messages += _start(host)
         _journal(host, document or {}, before, state, drain)
+        if held is not None:
+            _journal_tests(host, document or {}, held)
         return messages
+
+
+def _tests(
+    host: Host,
+    document: Document,
+    verdict: Any,
+    found: Sequence[Reason],
+    memory: Json,
+    checked: Optional[Evidence],
+) -> Held:
+    """Return what the tests before a return hold; `memory` records that this gate has them."""
+    from . import return_tests  # most classes declare none
+
+    seen = return_tests.Seen(
+        bad=bad_findings(verdict) if found and found[0].id != "verdict" else [],
+        good=not found,
+        capture=(checked.capture if checked is not None else None) or {},
+        absence=((checked.memory if checked is not None else None) or {}).get("absence"),
+        days=0.0,
+        record={},
+    )
+    # A memory that is torn may have been that of a node with a record.
+    begun = bool(memory.get("tests")) or ("mode" not in memory and host.exists(MEMORY))
+    held = return_tests.settle(host, document, seen, begun)
+    if not memory.get("tests"):
+        memory["tests"] = True
+        _keep(host, MEMORY, memory)
+    return held
+
+
+def _journal_tests(host: Host, document: Document, held: Held) -> None:
+    """Write the causes that this check has opened or closed into the journal."""
+    if not held.entries:
+        return
+    from . import journal
+
+    common = _common(document.get("class"), document.get("simulated"))
+    for event, text, fields in held.entries:
+        priority = journal.WARNING if event == "tests.opened" else journal.NOTICE
+        journal.send(host, event, text, priority, {**fields, **common})
 
 
 def _journal(host: Host, document: Document, before: Json, state: Json, drain: Optional[Json]) -> None:
@@ -304,12 +381,14 @@ def release(host: Host) -> List[str]:
 
     :raises HookError: if the node cannot be resumed; then nothing has been removed.
     """
-    with _alone(host):
+    with alone(host):
         memory = _load(host, MEMORY)
         message = _drain_or_resume(host, {}, REPORT, [], memory, False)
         host.write(PASS, _pass(boot.uptime(host.text("/proc/uptime") or "")))
         message += _start(host)
-        for name in (PASS, STATE, REASON, MEMORY, MODE):
+        from . import return_tests  # a check needs it only where the class declares tests
+
+        for name in (PASS, STATE, REASON, MEMORY, MODE, return_tests.FILE):
             host.remove(name)
         return message
 
@@ -479,6 +558,23 @@ def _slurm_resume(host: Host) -> bool:
     return True
 
 
+def _renew(host: Host, found: Sequence[Reason], drain: Optional[Json]) -> None:
+    """Write the present reasons into Slurm where tests alone hold a drain of ours. A node that is not drained for a
+    reason of ours stays as it is.
+    """
+    if not drain or not drain["ours"] or drain["by"] != "slurm" or not found:
+        return
+    from .return_tests import ID  # only where the class declares tests
+
+    if not all(reason.id.startswith(ID) for reason in found):
+        return
+    row, text = _slurm_row(host), one_line(f"{OWN} {sentence(found)}")
+    if row is None or not _is_drained(row) or not row["reason"].startswith(OWN):
+        return
+    if _without_author(row["reason"]) != text:
+        _scontrol_run(host, "update", f"NodeName={row['name']}", f"Reason={text}")
+
+
 def resume(host: Host, text: str) -> bool:
     """Resume the node if Slurm has drained it for a reason that begins with `text`. Return whether it was.
 
@@ -568,6 +664,11 @@ def _load(host: Host, name: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
+def load_state(host: Host) -> Json:
+    """Return the state of the gate; empty without one."""
+    return _load(host, STATE)
+
+
 def _keep(host: Host, name: str, value: Json) -> None:
     """Write a record unless it is unchanged.
 
@@ -578,7 +679,7 @@ def _keep(host: Host, name: str, value: Json) -> None:
         host.write(name, text.encode())
 
 
-def _alone(host: Host) -> IO[str]:
+def alone(host: Host) -> IO[str]:
     """Lock the gate for one check, and return the open lock file: checks of the boot, the timer and a person
     may run at the same time.
 

@@ -58,6 +58,16 @@ EVENTS: Mapping[str, JournalEvent] = {
         "the gate no longer wants the node drained; OURS is 0 where another party's drain stays",
         ("BY", "OURS"),
     ),
+    "tests.opened": JournalEvent(
+        "ab586489524743d4b19f1c022438458d",
+        "the gate wants tests before the node returns, for this cause",
+        ("CAUSE", "JOBS", "REASON"),
+    ),
+    "tests.closed": JournalEvent(
+        "4dff24c05d5c45abb56741a9c54754c2",
+        "they have passed, or a person (BY) has ended them",
+        ("CAUSE", "BY", "REASON"),
+    ),
     "gate.failed": JournalEvent(
         "5bed6f9c721f4f4396c552db083c3a81",
         "a drain or a resume has failed; the next check tries it again",

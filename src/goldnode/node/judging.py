@@ -37,7 +37,7 @@ def judge(
     gate.save(host, checked.verdict, by_lines(checked.verdict))
     if settled is not None:
         settled(checked.verdict)
-    messages = gate.act(host, document, checked.verdict) if act else []
+    messages = gate.act(host, document, checked.verdict, checked) if act else []
     return checked, messages + publish.publish(host, document, checked.verdict, checked.capture)
 
 

@@ -38,7 +38,20 @@ FLAGS = ("quiet", "no_write", "no_gate", "passive", "cached")
 SHAPES: Dict[str, Any] = {
     **dict.fromkeys(("class", "digest"), str),
     **dict.fromkeys(
-        ("os", "stack", "lock", "kernel", "platform", "policy", "baseline", "site", "health", "xid"), dict
+        (
+            "os",
+            "stack",
+            "lock",
+            "kernel",
+            "platform",
+            "policy",
+            "baseline",
+            "site",
+            "health",
+            "xid",
+            "return_tests",
+        ),
+        dict,
     ),
     **dict.fromkeys(("packages", "modules", "blacklist", "fence", "suppressions"), list),
     **dict.fromkeys(("gpu", "driver", "runtime"), (dict, type(None))),
@@ -200,7 +213,7 @@ def run_check(host: Host, options: Any) -> int:
             print(table.splitlines()[-1] if options.quiet else table)
     except OSError as problem:
         unwritten.append(problem)
-    messages = gate.act(host, document, verdict) if own and not options.no_gate else []
+    messages = gate.act(host, document, verdict, checked) if own and not options.no_gate else []
     if own:
         if any(row["id"] == "slot.fallback" for row in verdict["findings"]):  # only on a disk with two slots
             from . import slots

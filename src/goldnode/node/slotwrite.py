@@ -102,6 +102,7 @@ CARRIED = (
         "counters of the node's hardware, and what was acknowledged of them",
     ),
     Carried("/var/lib/goldnode/gate.json", False, "the scheduler to which the gate reported the drain"),
+    Carried("/var/lib/goldnode/return-tests.json", False, "the tests before the node's return"),
     Carried(
         "/var/lib/goldnode/follow",
         False,

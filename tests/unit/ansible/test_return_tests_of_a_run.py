@@ -5,6 +5,7 @@ The node is this machine, with a file system of its own, and the scheduler is a 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -85,6 +86,37 @@ def controller(tmp_path: Path) -> Controller:
     files = {"hosts.yml": yaml.safe_dump({"all": {"hosts": {"n1": host}}}), "play.yml": yaml.safe_dump(PLAY)}
     write(tmp_path, files)
     return Controller(tmp_path)
+
+
+def test_a_run_does_not_return_a_node_that_its_gate_holds(controller: Controller) -> None:
+    hosts = controller.place / "hosts.yml"
+    hosts.write_text(
+        hosts.read_text().replace("class: tested", "class: gated\n        return_tests: {after_xid: [gemm]}")
+    )
+    status, output = controller.play("-e", "drains=true")
+    assert (status != 0, "its gate does not show which tests it wants" in output) == (True, True), output
+    row = {"cause": "xid", "since": "2026-11-26T08:00:00Z", "why": "w", "jobs": ["gemm"], "missing": ["gemm"]}
+    row["outstanding"] = ["gemm has not run since 2026-11-26T08:00:00Z"]
+    state = {
+        "schema": "goldnode.gate/1",
+        "mode": "drain",
+        "open": False,
+        "reasons": [],
+        "since": row["since"],
+    }
+    state |= {"verdict_time": None, "told": None, "error": None, "tests": {"causes": [row], "unknown": []}}
+    write(controller.place / "node", {"run/goldnode/gate.json": json.dumps(state)})
+    status, output = controller.play()
+    assert status != 0
+    assert (
+        "n1 stays out of service: its gate wants tests before its return: (xid) gemm has not run since"
+        in output
+    )
+    assert controller.calls == ["drain"]
+    row["outstanding"] = []
+    write(controller.place / "node", {"run/goldnode/gate.json": json.dumps(state)})
+    status, output = controller.play()
+    assert (status, controller.calls) == (0, ["drain", "resume"]), output
 
 
 def test_a_run_leaves_a_node_out_until_its_tests_have_passed_and_the_next_run_returns_it(

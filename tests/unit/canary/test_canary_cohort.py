@@ -32,7 +32,7 @@ from goldnode.canary.runner.cohort import Meeting, OthersError, Place, SumError
 from goldnode.canary.runner.records import JobEnded
 from goldnode.canary.session import CanaryRun
 from goldnode.cli import main
-from goldnode.commands import canary_run
+from goldnode.commands import canary_outstanding, canary_run
 from goldnode.commands.canary_run import SuiteOptions
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryDocument
@@ -552,7 +552,7 @@ def test_the_tests_before_a_return_leave_it_to_its_own_command(monkeypatch: pyte
         "goldnode.classdoc.load.load_catalog", lambda: SimpleNamespace(node_class=lambda _: entry)
     )
     options = SuiteOptions(None, (), "x", "repair", "auto", 60.0, 1)
-    assert canary_run.COHORT_JOB == cohorts.JOB
+    assert canary_outstanding.COHORT_JOB == cohorts.JOB
     assert canary_run.before_return(options) == ("gemm",)
     jobs.remove("gemm")
     with pytest.raises(GoldnodeError, match="wants cohort_all_reduce alone"):

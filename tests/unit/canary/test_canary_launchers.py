@@ -24,7 +24,7 @@ from goldnode.canary.runner.arrivals import Arrivals
 from goldnode.canary.session import CanaryRun
 from goldnode.canary.slurm import SlurmJob
 from goldnode.cli import main
-from goldnode.commands import canary_run
+from goldnode.commands import canary_outstanding, canary_run
 
 RECORDED = Path(__file__).parent / "recorded/h200-2.json"
 DISCOVERY = small(tier="cpu", jobs=["discovery"])
@@ -307,7 +307,7 @@ def test_exit_status_is_0_only_if_a_job_has_passed_on_each_node(
     done = []
     for states in nodes:
         document = SimpleNamespace(jobs=[SimpleNamespace(state=state) for state in states or ()])
-        done.append(canary_run.NodeOutcome("n", None if states is None else document))  # type: ignore[arg-type]
+        done.append(canary_outstanding.NodeOutcome("n", None if states is None else document))  # type: ignore[arg-type]
     assert canary_run.exit_status(done) == status
 
 

@@ -55,10 +55,8 @@ def test_every_key_has_a_type_and_a_meaning(kind: str) -> None:
     )
     paths = [row.path for row in rows]
     assert len(paths) == len(set(paths))
-    assert all(
-        reference.section(kind).count(f"`{path}` |") + reference.section(kind).count(f"[`{path}`](") == 1
-        for path in paths
-    )
+    section = reference.section(kind)
+    assert all(section.count(f"`{path}` |") + section.count(f"[`{path}`](") == 1 for path in paths)
 
 
 @pytest.mark.parametrize(("kind", "model"), WRITTEN.items())

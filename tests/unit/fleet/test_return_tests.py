@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,8 +106,17 @@ def test_results_of_other_nodes_are_not_read(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "n7" / "broken.json").write_text("{")
     seen: list[Path] = []
     load, stat = results.load, Path.stat
-    monkeypatch.setattr(results, "load", lambda path: (seen.append(path), load(path))[1])
-    monkeypatch.setattr(Path, "stat", lambda path, **more: (seen.append(path), stat(path, **more))[1])
+
+    def noted_load(path: Path) -> CanaryDocument:
+        seen.append(path)
+        return load(path)
+
+    def noted_stat(path: Path, **more: bool) -> os.stat_result:
+        seen.append(path)
+        return stat(path, **more)
+
+    monkeypatch.setattr(results, "load", noted_load)
+    monkeypatch.setattr(Path, "stat", noted_stat)
     read = stored(tmp_path)
     for _ in range(3):
         assert [found.node for found in read("n1")] == ["n1"]

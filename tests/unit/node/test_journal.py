@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.node.test_gate import BAD, GOOD, OTHER, SITE, Node
+from tests.unit.node.test_gate import BAD, GOOD, OTHER, SITE, Node, finding, verdict
 
-from goldnode.node import gate, journal
+from goldnode.node import gate, journal, return_command
 from goldnode.node.host import Host
+from goldnode.node.state.finding import MISMATCH
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/events.md"
 
@@ -166,6 +167,9 @@ def test_entries_have_the_fields_of_the_table(node: Node, journald: Journald) ->
         node.act("drain", found, **SITE)
     node.script("drain-node", "exit 1")
     node.act("drain", BAD, **SITE)
+    with_tests = {"gate": "drain", "site": SITE, "return_tests": {"after_xid": ["gemm"]}}
+    gate.act(node, with_tests, verdict(finding(MISMATCH, "drain", "xid.48"), code=2))
+    assert return_command.end(node, "tests.xid", "kim", "bench") == ["tests.xid"]
     entries = journald.entries()
     assert {entry["GOLDNODE_EVENT"] for entry in entries} == set(journal.EVENTS)
     for entry in entries:

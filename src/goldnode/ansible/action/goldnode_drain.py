@@ -9,6 +9,7 @@ default its inventory name), `goldnode_take_over`.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from goldnode.fleet import identity, return_tests
 from goldnode.fleet.drain import DrainCaller, Drainer, DrainOutcome, choose
 from goldnode.fleet.drain_record import DrainRecords, local_file
 from goldnode.inventory import variables
+from goldnode.node.gate import STATE as GATE
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 FACT, LEFT = "goldnode_was_in_service", "goldnode_left"
@@ -116,11 +118,17 @@ class ActionModule(ActionBase):
         """Raise GoldnodeError unless the tests that the class wants before this return have passed."""
         document = task_vars.get("goldnode_node_class") or {}
         tests = return_tests.of_class(str(document.get("class")), arguments["after"])
-        since = return_tests.drained_at(drain, node, records) if tests.jobs else None
+        gated = bool(document.get("return_tests"))
+        since = return_tests.drained_at(drain, node, records) if tests.jobs or gated else None
         if since is None:
             return
-        boot = self.shell(f"cat {BOOT_ID}").strip()
         host = str(task_vars.get("inventory_hostname"))
+        if gated:
+            root = str(self._templar.template(task_vars.get("goldnode_root", ""))).rstrip("/")
+            state = self.shell(f"cat {shlex.quote(root + GATE)} 2>/dev/null || :")
+            if held := return_tests.held_by_gate(state):
+                raise GoldnodeError(f"{host} stays out of service: {held}, then run again")
+        boot = self.shell(f"cat {BOOT_ID}").strip()
         if outstanding := tests.outstanding(host, max(since, arguments["since"]), boot):
             raise GoldnodeError(f"{host} stays out of service: {outstanding}, then run again")
 

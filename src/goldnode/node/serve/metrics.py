@@ -68,6 +68,10 @@ METRICS = {
         "gauge",
         "1 while this node is drained by goldnode, 0 while it is not or another party has drained it.",
     ),
+    "goldnode_return_tests_outstanding": (
+        "gauge",
+        "Jobs that have to pass before the node returns, by cause; for classes that declare such tests.",
+    ),
     "goldnode_gpu_info": ("gauge", "A GPU: its address, name, PCI id, VBIOS. Always 1."),
     "goldnode_gpu_lost": ("gauge", "1 when the GPU is listed and cannot be reached."),
     "goldnode_gpu_recovery_action_info": ("gauge", "The recovery that the driver asks for. Always 1."),
@@ -192,6 +196,13 @@ def _samples(
     drain = state.get("told")
     if state:
         yield "goldnode_drained", {}, isinstance(drain, dict) and drain.get("ours") is True
+    for row in _list(_dict(state.get("tests")).get("causes")):
+        row = _dict(row)
+        yield (
+            "goldnode_return_tests_outstanding",
+            {"cause": _text(row.get("cause")), **mark},
+            len(_list(row.get("outstanding"))),
+        )
     for gpu in _list(capture.get("gpus")):
         if isinstance(gpu, dict):
             yield from _gpu(gpu, mark)

@@ -35,7 +35,10 @@ ALL = "*"
 def arguments(parser: Any) -> None:
     """Add the options of `goldnode-node ack`."""
     parser.add_argument(
-        "--id", default=ALL, metavar="ID", help="id of the findings, as a pattern with * and ? (default: all)"
+        "--id",
+        default=ALL,
+        metavar="ID",
+        help="id of the findings, as a pattern with * and ? (default: all); tests.CAUSE ends tests before a return",
     )
     parser.add_argument(
         "--subject",
@@ -55,6 +58,7 @@ def run(host: Host, options: Any) -> int:
     """
     if not options.by.strip() or not options.reason.strip():
         raise NodeError("--by and --reason say who settles it, and why: neither is empty.")
+    tests = _end_tests(host, options)
     capture = _capture(host)
     memory, fault = deltas.load(host, capture)
     left = host.exists(deltas.DAMAGED)
@@ -64,7 +68,7 @@ def run(host: Host, options: Any) -> int:
         )
     if not memory and not left:
         raise NodeError(f"nothing is kept in {deltas.MEMORY} yet. Run `goldnode-node check` first.")
-    done = []
+    done = tests
     if left and fnmatchcase("memory.state", options.id):
         host.remove(deltas.DAMAGED)
         done.append("memory.state")
@@ -103,6 +107,19 @@ def _judged(host: Host) -> List[str]:
         return ["Run `goldnode-node check` for the verdict that holds now."]
     messages = judge_again(host, document)
     return [*messages, f"The node was judged again: {current.load(host.root)[0]['status']}."]
+
+
+def _end_tests(host: Host, options: Any) -> List[str]:
+    """End the tests before a return that are named. A pattern for all findings ends none: it is also used after a repair,
+    which the tests are for.
+    """
+    from ..return_command import end  # it imports the gate, whose lock it takes
+    from ..return_tests import ID
+
+    if not options.id.startswith(ID):
+        return []
+    by = sanitized(options.by, 80)
+    return end(host, options.id, by, sanitized(options.reason, 400))
 
 
 def settle(

@@ -136,6 +136,8 @@ def examine(
         logged, memory["events"] = events(document, capture, before)
         own += deltas.carried(memory, before, own, passive)
         found += own + counted.findings + logged + deltas.unusable_memory(host, fault)
+        if (document.get("return_tests") or {}).get("after_absence"):
+            memory["absence"] = deltas.absence(before, memory, fault)
         found += deltas.persistent(memory, found, str(capture.get("time")), memory["boot"])
         today = max(
             today, str(before.get("time") or "")[:10]

@@ -262,6 +262,33 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     return found, new
 
 
+def absence(
+    before: Mapping[str, Any], memory: Mapping[str, Any], fault: Optional[str]
+) -> Optional[Dict[str, Any]]:
+    """Return the time without a check before this boot: {boot, last, uptime, why}. Pure.
+
+    It is stored with the counters, so a check that is killed after that does not lose it. None on a node without an
+    earlier check. `last` is the clock at the last check before this boot; None if unknown, with the reason in `why`.
+
+    :param before: the stored memory.
+    :param memory: the new one.
+    :param fault: why the stored one could not be used.
+    """
+    if before and before.get("boot") == memory["boot"]:
+        found = before.get("absence")
+        return found if isinstance(found, dict) else None
+    if not before and fault is None:
+        return None
+    last = before.get("clock") if is_number(before.get("clock")) else None
+    why = f"{MEMORY}: {fault}" if fault else "its clock was not synchronised at the last check"
+    return {
+        "boot": memory["boot"],
+        "last": last,
+        "uptime": memory["uptime"],
+        "why": None if last is not None else why,
+    }
+
+
 def _text(value: Any) -> Optional[str]:
     return sanitized(value, 120) if isinstance(value, str) else None
 
