@@ -19,6 +19,8 @@ from goldnode.commands.rollout import DOCUMENT, INVENTORY, fleet_nodes
 from goldnode.core.site import load_site
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from goldnode.fleet.rollout.document import RolloutFile
     from goldnode.fleet.rollout.model import FleetNode, RolloutPhase
     from goldnode.fleet.rollout.submission import SubmittedRollout
@@ -131,9 +133,10 @@ class RolloutControl:
 def run(document: Path, inventory: str | None, where: str | None, control: RolloutControl, form: str) -> None:
     """Run a rollout to its end: wave by wave, with rollback if it fails.
 
-    Submits the document first, unless the store has it already. What the controller decides is written to the
-    store before it is done. A controller that is stopped or killed leaves its nodes as they are; the same command
-    continues. A second controller waits, and takes over when the first one is silent.
+    Submits the document first, unless the store has it already. One that another document has replaced since is
+    refused. What the controller decides is written to the store before it is done. A controller that is stopped or
+    killed leaves its nodes as they are; the same command continues. A second controller waits, and takes over when
+    the first one is silent.
 
     The site must have the lock that the rollout moves to. Controllers of a rollout may run on any machine that has
     the site, the store and access to the nodes.
@@ -150,7 +153,8 @@ def run(document: Path, inventory: str | None, where: str | None, control: Rollo
     with opened(where, create=True) as store:
         phase = _ended(store, file)
         if phase is None:
-            _print_line(_submitted(file, _submit(store, file, members), len(members)), form)
+            done = _submit(store, file, members, replaces=False)
+            _print_line(_submitted(file, done, len(members)), form)
         if phase is None or control.stay:
             phase = _run(store, file, control, (address(where, load_site()), str(inventory), hosts, form))
         behind = _behind(store, file)
@@ -262,11 +266,19 @@ def _ended(store: StoreDatabase, file: RolloutFile) -> RolloutPhase | None:
         return rollouts.ended(connection, file.settings.name) if same else None
 
 
-def _submit(store: StoreDatabase, file: RolloutFile, members: Sequence[FleetNode]) -> SubmittedRollout:
+def _submit(
+    store: StoreDatabase, file: RolloutFile, members: Sequence[FleetNode], *, replaces: bool = True
+) -> SubmittedRollout:
+    """Submit a document. Without `replaces`, it is refused where a later one has replaced it."""
     from goldnode.fleet.person import person
     from goldnode.fleet.rollout import submission
 
-    return store.run(lambda c: submission.submit(c, file, members, person(), time.time()))
+    def work(connection: Connection) -> SubmittedRollout:
+        if not replaces:
+            submission.refuse_replaced(connection, file)
+        return submission.submit(connection, file, members, person(), time.time())
+
+    return store.run(work)
 
 
 def _submitted(file: RolloutFile, done: SubmittedRollout, count: int) -> str:

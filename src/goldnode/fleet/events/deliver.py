@@ -93,7 +93,7 @@ class EventDelivery:
             if place is None:
                 self.outbox.put_place(connection, source, str(log.newest()))
                 return 0
-        after = int(place)
+        after = self._replaced(source, int(place), log.newest())
         while True:
             found, last = log.read(after)
             if last == after:
@@ -121,10 +121,22 @@ class EventDelivery:
                     self.outbox.put_place(connection, name, str(last if first else 0))
             before = {name: int(self.outbox.place(connection, name) or 0) for name in places}
         for name, last in places.items():
-            if last > before[name]:
+            if last < before[name]:
+                # Counted again: another process may have read further meanwhile.
+                self._replaced(name, before[name], channels.places(directory).get(name, 0))
+            elif last > before[name]:
                 found, after = channels.read(name, before[name])
                 added += self._add(name, str(before[name]), found, str(after))
         return added
+
+    def _replaced(self, source: str, before: int, last: int) -> int:
+        """Return how far a source was read; its end, if it ends before that: what follows there is new."""
+        if last >= before:
+            return before
+        LOGGER.warning("events: %s ends at %d, and was read to %d: it was replaced", source, last, before)
+        with self.outbox.write() as connection:
+            self.outbox.put_place(connection, source, str(last))
+        return last
 
     # Deliver
 

@@ -99,6 +99,8 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                     observed.append(brief(report))
                     result.stored += added
             except RefusedReportError as problem:
+                if inbox and not file.exists():  # another ingest has just stored it
+                    continue
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue
             except (
@@ -131,10 +133,14 @@ def _empty(data: Path, done: list[Path], refused: list[RefusedFile]) -> None:
     for refusal in refused:
         with contextlib.suppress(FileNotFoundError):
             refusal.file.replace(aside / refusal.file.name)
+    found = []
+    for file in aside.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another ingest removes old ones too
+            state = file.stat()
+            found.append((state.st_mtime, file.name, state.st_size, file))
     total = 0
-    newest = sorted(aside.iterdir(), key=lambda file: (file.stat().st_mtime, file.name), reverse=True)
-    for number, file in enumerate(newest):
-        total += file.stat().st_size
+    for number, (_, _, size, file) in enumerate(sorted(found, reverse=True)):
+        total += size
         if number >= _MOST_REFUSED or (total > _MOST_REFUSED_BYTES and number):
             file.unlink(missing_ok=True)
 

@@ -52,6 +52,7 @@ HARDWARE_RATE = "boot: more hardware findings than the hardware rate explains"
 CONTROL_ARM = "boot: more hardware findings than in the control arm"
 BUSY_LONG = "is busy for longer than drain.wait"
 LATE = "nodes that are busy for long; it waits for them for drain.late"
+REPLACED = "another document was submitted: run the controller again with it"
 SELF = "goldnode"  # who froze, where no person did
 
 
@@ -109,7 +110,10 @@ class _Planner:
 
     def run(self) -> RolloutPlan:
         """Decide stage by stage; the first stage with actions ends the decision."""
-        for stage in (self._nodes, self._phase, self._grants):
+        stages = (
+            (self._nodes, self._replaced) if self._is_replaced() else (self._nodes, self._phase, self._grants)
+        )
+        for stage in stages:
             stage()
             if self.actions:
                 break
@@ -127,6 +131,18 @@ class _Planner:
         found = steps.decide(self.settings, self.state, self.observations, self.now)
         self.actions += found.actions
         self.wakes += found.wakes
+
+    # A document that was submitted after the one of this controller
+
+    def _is_replaced(self) -> bool:
+        """Return whether the store has another text than the one that is decided by."""
+        return bool(self.state.document and self.settings.digest) and (
+            self.state.document != self.settings.digest
+        )
+
+    def _replaced(self) -> None:
+        """Wait: nodes in flight finish, and nothing else is decided by a document that was replaced."""
+        self._wait("rollout", REPLACED, SELF)
 
     # The rollout: begin, stop, promote, end
 

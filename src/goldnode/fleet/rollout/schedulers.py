@@ -123,8 +123,7 @@ class SiteSchedulers:
             )
             for name, node in in_scheduler.items():
                 if (row := seen.get(node)) is not None:
-                    # The end of a job is a time of the scheduler: a node that works must not count as idle.
-                    free_at = row.free_at + at - machine if row.free_at else 0.0
+                    free_at = _ahead(row.free_at, at - machine)
                     found.append(SchedulerObservation(name, at, row.in_service, free_at, row.reason))
         return found
 
@@ -227,6 +226,14 @@ def expected_end(end: float, at: float) -> float:
         # Rounded, so that an unchanged node is no news at each reading.
         return (math.floor(at / 86400.0) * 86400.0) + NO_END
     return end if end > at else (math.floor(at / OVERTIME) + 1) * OVERTIME
+
+
+def _ahead(free_at: float, ahead: float) -> float:
+    """Return the end of work by a clock that is ahead of the scheduler's: a node that works must not count as idle.
+
+    Rounded up, so that an unchanged node is no news at each reading.
+    """
+    return math.ceil((free_at + ahead) / OVERTIME) * OVERTIME if free_at and ahead else free_at
 
 
 # Kubernetes

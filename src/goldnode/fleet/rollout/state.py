@@ -93,6 +93,7 @@ class RolloutState:
         self.wave_of: dict[str, int] = {}
         self.asked: dict[tuple[str, int], float] = {}  # last evaluation of a requirement
         self.others: tuple[OtherRollout, ...] = ()
+        self.document = ""  # digest of the submitted text; empty: not known
         self._index()
 
     # Indexes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,9 @@ from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings, ShareL
 from goldnode.fleet.rollout.model import FleetNode
 from goldnode.fleet.store import controllers, nodes, rollouts, tables
 from goldnode.fleet.store.controllers import Submission
+from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.limits import FleetLimits
+from goldnode.fleet.store.log import entries
 from goldnode.fleet.store.nodes import NodesChange, StoredNode
 
 
@@ -64,6 +67,25 @@ def submit(
     )
     new = controllers.submit(connection, given, now)
     return SubmittedRollout(new, not new and before != given.document, changed)
+
+
+def refuse_replaced(connection: Connection, file: RolloutFile) -> None:
+    """Raise StoreError for a document that another one has replaced since it was submitted.
+
+    A controller that is started again with its old file must not undo what a person has submitted meanwhile.
+    """
+    name = file.settings.name
+    rows = entries(connection, rollout=name, where=tables.log.c.action == "Submit")
+    texts = [(row, json.loads(row["content"]).get("document")) for row in rows]
+    if not texts or texts[-1][1] == file.source.text:
+        return
+    if any(text == file.source.text for _, text in texts):
+        last = texts[-1][0]
+        raise StoreError(
+            f"{last['who']} has submitted another document of rollout {name} after this one",
+            file=file.source.file,
+            remedy="run that one; to go back to this one, submit it again with `goldnode rollout submit`",
+        )
 
 
 def _stored(connection: Connection, class_: str, members: Sequence[FleetNode]) -> list[StoredNode]:

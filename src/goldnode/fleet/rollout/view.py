@@ -37,7 +37,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
     Wait,
 )
-from goldnode.fleet.rollout.plan import SELF, approvals, no_approval, plan
+from goldnode.fleet.rollout.plan import REPLACED, SELF, approvals, no_approval, plan
 from goldnode.fleet.rollout.state import BACK_PHASES, Observations, RolloutState
 
 QUIET = 60.0  # seconds without a sign of life, after which another controller may take over
@@ -338,6 +338,8 @@ def _remedy(facts: RolloutFacts, wait: Wait) -> str | None:
     if facts.state.record.target in denied and "is denied" in wait.reason:
         class_ = facts.settings.class_
         return f"goldnode rollout lift {facts.state.record.target} --class {class_} --reason REASON"
+    if wait.reason == REPLACED:
+        return "goldnode rollout run DOCUMENT"
     if wait.reason.startswith("the failed buffer is spent"):
         return "goldnode rollout release NODE --reason REASON"
     return RUN if wait.owner == "person" and wait.subject == "rollout" else None

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from goldnode.fleet.store import limits, tables
 from goldnode.fleet.store.errors import StaleEpochError, StoreError
 from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.log import LogLine, append
+
+_LATER = 0.001  # seconds
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,17 @@ def submit(connection: Connection, given: Submission, now: float) -> bool:
         "separate": given.separate,
     }
     if old is None:
+        # The order of submissions decides which limits are in force: it must not depend on a clock that was set back.
+        last = connection.scalar(
+            select(func.max(rollout.c.submitted_at)).where(rollout.c["class"] == given.node_class)
+        )
         connection.execute(
             rollout.insert().values(
                 name=given.name,
                 **{"class": given.node_class},
                 target=given.target,
                 phase="queued",
-                submitted_at=now,
+                submitted_at=now if last is None else max(now, last + _LATER),
                 **values,
             )
         )

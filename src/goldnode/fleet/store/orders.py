@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
 
 from goldnode.fleet.person import same_person
 from goldnode.fleet.rollout.document import digest_of
@@ -174,15 +174,19 @@ def _newest(connection: Connection, row: RowMapping) -> None:
     """Raise StoreError if a later rollout has moved nodes of the class: its state would be skipped."""
     if row["ended_at"] is None:
         return
-    table, step = tables.rollout, tables.step
+    table, step, log = tables.rollout, tables.step, tables.log.c
+    # Lines of the log have an order that no clock changes.
+    ended = select(func.max(log.seq)).where(log.rollout == table.c.name, log.action == "ChangePhase")
+    own = select(func.max(log.seq)).where(log.rollout == row["name"], log.action == "ChangePhase")
     moved = select(step.c.node).where(
         step.c.rollout == table.c.name, step.c.direction == "forward", step.c.phase == "done"
     )
     later = connection.scalar(
         select(table.c.name)
         .where(table.c["class"] == row["class"], table.c.phase.in_(("completed", "superseded")))
-        .where(table.c.ended_at > row["ended_at"], moved.exists())
-        .order_by(table.c.ended_at.desc())
+        .where(table.c.name != row["name"], moved.exists())
+        .where(ended.scalar_subquery() > own.scalar_subquery())
+        .order_by(ended.scalar_subquery().desc())
     )
     if later is not None:
         raise StoreError(

@@ -15,7 +15,7 @@ import yaml
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
 from goldnode.fleet.rollout import model
-from goldnode.fleet.rollout.document import RolloutSettings
+from goldnode.fleet.rollout.document import RolloutSettings, digest_of
 from goldnode.fleet.rollout.model import Action, FleetNode, OtherRollout, RolloutPhase, RolloutRecord
 from goldnode.fleet.rollout.state import RolloutState
 from goldnode.fleet.store import limits, tables
@@ -66,6 +66,7 @@ def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
     state.record = replace(state.record, epoch=row["epoch"])
     data = state.to_json()
     names = set(state.nodes)
+    text = str(row["document"])
     data["holds"] = [one for one in _rows(connection, tables.hold, _HOLD) if one["node"] in names]
     data["freezes"] = _rows(connection, tables.frozen, _FREEZE, tables.frozen.c.lifted_at.is_(None))
     denied = tables.denied
@@ -75,7 +76,9 @@ def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
         )
     )
     data["denied"] = {row.digest: row.reason for row in rows}
-    return LoadedRollout(RolloutState.from_json(data), seen, at)
+    found = RolloutState.from_json(data)
+    found.document = digest_of(text)
+    return LoadedRollout(found, seen, at)
 
 
 def others(connection: Connection, settings: RolloutSettings) -> tuple[OtherRollout, ...]:
@@ -184,7 +187,8 @@ def _replay(connection: Connection, state: RolloutState) -> tuple[int, float]:
         if row["action"] == "TakeOver":
             state.record = replace(state.record, epoch=row["epoch"])
         action = read_action(row)
-        if action is not None and getattr(action, "node", None) in (None, *state.nodes):
+        node = getattr(action, "node", None)
+        if action is not None and (node is None or node in state.nodes):
             state.apply(action, row["at"])
             latest = max(latest, row["at"])
     return last, latest

@@ -290,3 +290,42 @@ def test_anonymous_reports_have_anonymous_events(tmp_path: Path) -> None:
     assert state.gate["reasons"] == []
     assert state.at == datetime(2026, 11, 26, 10, 5, tzinfo=UTC).timestamp()
     assert "n10" not in json.dumps(state.content())
+
+
+def test_a_store_that_was_put_back_from_a_copy_gives_its_new_lines(
+    tmp_path: Path, migrated: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its lines have lower numbers than those that were read before."""
+    path, found = tmp_path / "fleet.db", delivery(tmp_path, **HOOK)
+    for copy in range(2):
+        store = StoreDatabase(str(shutil.copy(migrated, path)))
+        found.log = log_source(store)
+        found.collect()
+        for number in range(3 - copy):
+            scope = Scope("all", "")
+            order = PersonsOrder(f"ann{copy}@c", NOW + number, "heat")
+            work = orders.freeze if number % 2 == 0 else orders.unfreeze
+            store.run(lambda c: work(c, scope, order))  # noqa: B023
+        assert found.collect() == 3 - copy
+        store.close()
+    assert "it was replaced" in caplog.text
+
+
+def test_a_history_that_was_put_back_from_a_copy_gives_its_new_entries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path / "images")
+    store.move()
+    (file,) = (store.root / "channels").glob("*/*/*.jsonl")
+    copy = file.read_bytes()
+    found = delivery(tmp_path, **HOOK)
+    found.channels = (store.root,)
+    found.collect()
+    store.move(tag="t2")
+    store.move(tag="t3")
+    assert found.collect() == 2
+    file.write_bytes(copy)
+    assert found.collect() == 0
+    assert "it was replaced" in caplog.text
+    file.write_bytes(copy + b"{}\n")
+    assert found.collect() == 1

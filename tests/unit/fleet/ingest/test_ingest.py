@@ -424,3 +424,37 @@ def test_a_part_is_complete_by_its_file_of_nodes(tmp_path: Path) -> None:
 def test_reading_a_directory_without_captures_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GoldnodeError, match="goldnode fleet ingest"):
         read.connect(tmp_path)
+
+
+def test_a_report_that_another_ingest_has_just_stored_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the lock of the other one, which empties the inbox after that."""
+    data = tmp_path / "data"
+    for name in ("n1", "n2"):
+        inbox.put(data, name, {"class": CLASS, "source": "http", "capture": capture(name)})
+    gone, open_ = sorted((data / "inbox").iterdir())[0], files.read
+
+    def read_(file: Path) -> bytes:
+        if file == gone:
+            file.unlink()
+        return open_(file)
+
+    monkeypatch.setattr(files, "read", read_)
+    result = run(data)
+    assert (result.stored, result.refused) == (1, [])
+    assert not (data / "refused").exists()
+
+
+def test_refused_reports_are_bounded_by_bytes_and_the_newest_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setattr(files, "_MOST_REFUSED_BYTES", 2500)
+    for number in range(4):
+        bad = data / "inbox" / f"bad{number}.json"
+        bad.parent.mkdir(parents=True, exist_ok=True)
+        bad.write_text("{" * 1000)
+        os.utime(bad, (number, number))
+        run(data)
+    assert sorted(one.name for one in (data / "refused").iterdir()) == ["bad2.json", "bad3.json"]

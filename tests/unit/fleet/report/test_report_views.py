@@ -172,7 +172,39 @@ def test_node_that_has_not_reported_is_not_known_and_never_the_majority(tmp_path
     assert {(one.key, one.count) for one in found.versions if one.key == "driver.loaded"} == {
         ("driver.loaded", 3)
     }
-    assert found.days[-1].states == {"healthy": 3, "not_reported": 5}
+    assert found.days[-1].states == {"healthy": 3, "not_reported": 5, "silent": 1}
+
+
+def test_day_on_which_no_node_of_a_class_reports_has_a_row(tmp_path: Path) -> None:
+    """One class reports each day; the other one is silent in the middle and at the end."""
+    nodes = fleet(6)
+    for node in nodes[4:]:
+        node.class_ = "l4"
+    quiet, loud = nodes[4:], nodes[:4]
+    store(tmp_path, quiet, [NOW - 9 * DAY, NOW - 5 * DAY], gpus=1)
+    store(tmp_path, loud, [NOW - day * DAY - HOUR for day in range(9, -1, -1)], gpus=1)
+    source = ReportSource(tmp_path, [ExpectedNode("spare", "a100")])
+    found = report(source, ReportSettings(NOW))
+    days = {(one.class_, one.day): one.states for one in found.days}
+
+    def on(class_: str, ago: int) -> dict[str, int] | None:
+        return days.get((class_, f"{NOW - ago * DAY:%Y-%m-%d}"))
+
+    assert [on("l4", ago) for ago in (10, 9, 5)] == [None, {"healthy": 2}, {"healthy": 2}]
+    assert [on("l4", ago) for ago in (8, 7, 6, 4, 3, 2, 1)] == [{"not_reported": 2}] * 7
+    assert [on(loud[0].class_, ago) for ago in range(10)] == [{"healthy": 4}] * 10
+    assert on("a100", 0) == {"silent": 1}
+    assert sum(class_ == "a100" for class_, _ in days) == 1
+
+
+@pytest.mark.parametrize(("hours", "rows_"), [(1, 1), (25, 1), (50, 2), (24 * 29, 29), (24 * 200, 29)])
+def test_fleet_that_is_silent_has_a_row_for_each_day(tmp_path: Path, hours: int, rows_: int) -> None:
+    """A day counts as silent once the captures of the day before are stale."""
+    store(tmp_path, fleet(2), [NOW], gpus=1)
+    found = reported(tmp_path, at=NOW + hours * HOUR).days
+    assert len(found) == rows_, [one.day for one in found]
+    assert all(one.states == {"not_reported": 2} for one in found[1:])
+    assert sorted({one.day for one in found}) == [one.day for one in found]
 
 
 def test_node_without_a_verdict_is_known_and_not_healthy(tmp_path: Path) -> None:

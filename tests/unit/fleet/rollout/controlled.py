@@ -226,9 +226,10 @@ def controlled(
     directory: Path, where: str, count: int = 12, *changes: tuple[str, str], **faults: str
 ) -> ControlledRollout:
     """Return a rollout of `count` nodes in a migrated store, submitted and with everything observed once."""
-    settings = documents.settings(directory, *changes)
+    file = documents.written(directory, *changes)
+    settings = file.settings
     names = [f"n{number:02}" for number in range(count)]
-    given = Submission(settings.name, settings.class_, settings.target, documents.TEXT, LIMITS, "alice@c")
+    given = Submission(settings.name, settings.class_, settings.target, file.text, LIMITS, "alice@c")
     store = StoreDatabase(where)
     stored = [
         StoredNode(name, settings.class_, f"r{place % 4}", f"l{place % 2}")

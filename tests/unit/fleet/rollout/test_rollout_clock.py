@@ -92,9 +92,17 @@ def test_job_that_ends_soon_keeps_a_node_busy_where_the_machine_is_behind(tmp_pa
     from goldnode.fleet.drain import drain_settings
 
     nodes = {"n1": drain_settings("n1", {"goldnode_drain": "slurm"})}
-    [seen] = SiteSchedulers(nodes, ask=lambda words: answers[words[0]], clock=clock).read(["n1"])
+    reader = SiteSchedulers(nodes, ask=lambda words: answers[words[0]], clock=clock)
+    [seen] = reader.read(["n1"])
     assert seen.at == START + 3600
     assert seen.free_at >= seen.at + 600
+    ends = set()
+    for _ in range(20):
+        machine.pass_(20)
+        [seen] = reader.read(["n1"])
+        assert seen.free_at > seen.at
+        ends.add(seen.free_at)
+    assert len(ends) <= 2, "an unchanged node is no news at each reading"
 
 
 @dataclass

@@ -29,11 +29,21 @@ from goldnode.fleet.rollout.model import (
 )
 from goldnode.fleet.rollout.model import Direction as To
 from goldnode.fleet.rollout.view import view
-from goldnode.fleet.store import controllers, log, observations, orders, rollout_view, rollouts, tables
+from goldnode.fleet.store import (
+    controllers,
+    limits,
+    log,
+    observations,
+    orders,
+    rollout_view,
+    rollouts,
+    tables,
+)
 from goldnode.fleet.store.controllers import Controller, Submission
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.grants import PersonsOrder
+from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.rollout_view import RolloutReader
 from goldnode.fleet.store.status import status
 
@@ -212,7 +222,8 @@ def test_lifted_target_is_granted_again(store: StoreDatabase) -> None:
     assert refusal(store, 0, rollout="kernel", wants=NEW) == "granted"
 
 
-def test_rollout_that_another_one_follows_is_not_rolled_back(store: StoreDatabase) -> None:
+@pytest.mark.parametrize("later", [1.0, -3600.0], ids=["later", "by a clock that was set back"])
+def test_rollout_that_another_one_follows_is_not_rolled_back(store: StoreDatabase, later: float) -> None:
     fill(store)
     complete(store, rollout(store))
     second = rollout(store, name="second")
@@ -223,10 +234,24 @@ def test_rollout_that_another_one_follows_is_not_rolled_back(store: StoreDatabas
         Finish("n01", StepPhase.DONE, 0),
     ]
     ended: list[Action] = [*moved, ChangePhase(RolloutPhase.COMPLETED, "done")]
-    store.run(lambda c: rollouts.write(c, second, ended, NOW + 1))
+    store.run(lambda c: rollouts.write(c, second, ended, NOW + later))
     with pytest.raises(StoreError, match="rollout second has moved nodes of class h100"):
         store.run(lambda c: orders.roll_back(c, "kernel", BackScope.ALL, BOB))
     assert state(store) == ("completed", None, True)
+
+
+def test_limits_are_those_of_the_last_rollout_whatever_the_clock_was(store: StoreDatabase) -> None:
+    fill(store)
+    for name, planned, now in (("one", "3", NOW), ("two", "2", NOW - 3600), ("three", "1", NOW - 7200)):
+        given = Submission(name, CLASS, NEW, f"rollout: {name}", FleetLimits(planned, "2", "3"), "ann")
+        store.run(lambda c: controllers.submit(c, given, now))  # noqa: B023
+        epoch = store.run(lambda c: controllers.take_over(c, name, "c", now))  # noqa: B023
+        end = [ChangePhase(RolloutPhase.COMPLETED, "done")]
+        store.run(lambda c: rollouts.write(c, Controller(name, epoch or 0, "c"), end, now))  # noqa: B023
+        with store.read() as connection:
+            found = limits.of_class(connection, CLASS)
+            assert found is not None
+            assert found.planned == limits.in_force(connection)[CLASS].planned == planned
 
 
 def test_rollout_that_has_not_begun_is_not_rolled_back(store: StoreDatabase) -> None:
