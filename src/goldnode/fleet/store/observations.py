@@ -7,14 +7,14 @@ new, so the table grows with changes and not with time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, bindparam, func, select
 
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.model import Answer, NodeObservation, RequirementResult, SchedulerObservation
-from goldnode.fleet.store import tables
+from goldnode.fleet.store import many, tables
 from goldnode.fleet.store.log import LogLine, append, entries
 from goldnode.fleet.store.rollouts import ANSWER
 
@@ -22,17 +22,36 @@ NODE, SCHEDULER = "node", "scheduler"
 _COLUMNS = ("node", "at", "boot_id", "digest")  # fields of an observation that are columns
 
 
+_RECORD = tables.observation.insert().inline()
+_BOOTED = (
+    tables.node.update()
+    .where(tables.node.c.name == bindparam("of_node"))
+    .values(
+        boot_id=bindparam("new_boot"), digest=func.coalesce(bindparam("new_digest"), tables.node.c.digest)
+    )
+)
+
+
 def record(
     connection: Connection, items: Iterable[NodeObservation | SchedulerObservation], source: str
 ) -> None:
-    """Add observations. The nodes' own rows get the new digest and boot."""
+    """Add observations of one source. The nodes' own rows get the new digest and boot."""
+    record_all(connection, [(item, source) for item in items])
+
+
+def record_all(
+    connection: Connection, items: Sequence[tuple[NodeObservation | SchedulerObservation, str]]
+) -> None:
+    """Add observations, each with its source."""
+    if not items:
+        return
     seen = connection.scalar(select(func.max(tables.log.c.seq))) or 0
-    for item in items:
+    rows, booted = [], []
+    for item, source in items:
         fields = model.to_json(item)
         node = isinstance(item, NodeObservation)
         content = {name: value for name, value in fields.items() if name not in _COLUMNS}
-        connection.execute(
-            tables.observation.insert().inline(),
+        rows.append(
             {
                 "node": item.node,
                 "kind": NODE if node else SCHEDULER,
@@ -42,20 +61,19 @@ def record(
                 "boot_id": fields.get("boot_id"),
                 "digest": fields.get("digest"),
                 "content": json.dumps({"source": source, **content}, sort_keys=True),
-            },
+            }
         )
         if isinstance(item, NodeObservation) and item.boot_id is not None:
-            connection.execute(
-                tables.node.update()
-                .where(tables.node.c.name == item.node)
-                .values(boot_id=item.boot_id, digest=item.digest or tables.node.c.digest)
-            )
+            booted.append({"of_node": item.node, "new_boot": item.boot_id, "new_digest": item.digest or None})
+    many.execute(connection, _RECORD, rows)
+    many.execute(connection, _BOOTED, booted)
 
 
 def record_answers(
     connection: Connection, answers: Iterable[RequirementResult], rollout: str, who: str, epoch: int | None
 ) -> None:
     """Write what requirements answered to the log, for persons: the state of a rollout does not depend on it."""
+    lines = []
     for item in answers:
         content = {
             "action": ANSWER,
@@ -64,7 +82,8 @@ def record_answers(
             "answer": item.answer.value,
             "reason": item.reason,
         }
-        append(connection, LogLine(item.at, who, ANSWER, item.requirement, content, rollout, epoch))
+        lines.append(LogLine(item.at, who, ANSWER, item.requirement, content, rollout, epoch))
+    append(connection, *lines)
 
 
 def answers(connection: Connection, rollout: str) -> list[RequirementResult]:
@@ -93,21 +112,23 @@ def newest(connection: Connection, node_class: str) -> list[NodeObservation | Sc
     return [_read(row) for row in rows]
 
 
-def last(connection: Connection, name: str) -> NodeObservation | None:
-    """Return the newest report of one node."""
-    table = tables.observation
-    row = (
-        connection.execute(
-            select(table)
-            .where(table.c.node == name, table.c.kind == NODE)
-            .order_by(table.c.seq.desc())
-            .limit(1)
-        )
-        .mappings()
-        .first()
+_own = tables.observation.alias("own")
+_LAST = select(tables.observation).where(
+    tables.observation.c.seq.in_(
+        select(
+            select(func.max(_own.c.seq))
+            .where(_own.c.node == tables.node.c.name, _own.c.kind == NODE)
+            .correlate(tables.node)
+            .scalar_subquery()
+        ).where(tables.node.c.name.in_(bindparam("of_nodes", expanding=True)))
     )
-    found = None if row is None else _read(row)
-    return found if isinstance(found, NodeObservation) else None
+)
+
+
+def last(connection: Connection, names: Iterable[str]) -> dict[str, NodeObservation]:
+    """Return the newest report of each of these nodes."""
+    rows = connection.execute(_LAST, {"of_nodes": many.padded(names)}).mappings()
+    return {item.node: item for item in map(_read, rows) if isinstance(item, NodeObservation)}
 
 
 def after(
