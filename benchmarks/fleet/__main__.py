@@ -96,7 +96,7 @@ def batches(address: str, seconds: float) -> dict[str, float]:
         number += 1
         for change in (grants.grant_all, grants.give_back_all):
             start = time.monotonic()
-            answers = batch.commit(store, [batch.Ask(change, request(one)) for one in some])
+            answers = batch.commit(store, [batch.SharedRequest(change, request(one)) for one in some])
             if any(isinstance(answer, Exception) for answer in answers):
                 raise RuntimeError(str(answers))
             times += [time.monotonic() - start] * len(some)

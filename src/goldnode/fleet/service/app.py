@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.rollout.model import Answer, NodeObservation
-from goldnode.fleet.service.batch import Ask, BatchWriter
+from goldnode.fleet.service.batch import BatchWriter, SharedRequest
 from goldnode.fleet.service.metrics import ServiceCounters, render
 from goldnode.fleet.store import grants, log
 from goldnode.fleet.store.database import StoreDatabase
@@ -169,7 +169,7 @@ class LockService:
         began, kind = time.monotonic(), ""
         try:
             wanted = self._request(request, await _body(request))
-            answer = await self.writer.submit(Ask(together, wanted))
+            answer = await self.writer.submit(SharedRequest(together, wanted))
             response: Response = JSONResponse(content(answer))
         except _Refused as problem:
             kind = problem.kind

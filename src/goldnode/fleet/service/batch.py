@@ -21,7 +21,7 @@ from goldnode.fleet.store.grants import LeaveRequest
 
 
 @dataclass(frozen=True)
-class Ask:
+class SharedRequest:
     """A request of a node, and the function that answers any number of its kind with the same statements."""
 
     together: Callable[[Connection, Sequence[LeaveRequest]], Sequence[Any]]
@@ -33,7 +33,7 @@ class Ask:
         return answer
 
 
-Work = Callable[[Connection], Any]  # an `Ask` is one too
+Work = Callable[[Connection], Any]  # an `SharedRequest` is one too
 LARGEST = 64  # requests of one transaction
 WAITING = 20_000  # requests that may wait
 
@@ -89,7 +89,7 @@ def commit(store: StoreDatabase, works: Sequence[Work]) -> list[Any]:
     """
     groups: dict[Any, list[int]] = {grants.give_back_all: []}
     for number, work in enumerate(works):
-        groups.setdefault(work.together if isinstance(work, Ask) else number, []).append(number)
+        groups.setdefault(work.together if isinstance(work, SharedRequest) else number, []).append(number)
 
     def all_of_them(connection: Connection) -> list[Any]:
         answers: dict[int, Any] = {}
@@ -104,8 +104,11 @@ def commit(store: StoreDatabase, works: Sequence[Work]) -> list[Any]:
 def _group(store: StoreDatabase, connection: Connection, works: Sequence[Work]) -> Sequence[Any]:
     """Return the answers to requests of one kind. If together they fail, each is answered alone."""
     first = next(iter(works), None)
-    if isinstance(first, Ask) and len(works) > 1:
-        together, requests = first.together, [work.request for work in works if isinstance(work, Ask)]
+    if isinstance(first, SharedRequest) and len(works) > 1:
+        together, requests = (
+            first.together,
+            [work.request for work in works if isinstance(work, SharedRequest)],
+        )
         answers = _one(store, connection, lambda inner: together(inner, requests))
         if not isinstance(answers, Exception):
             return list(answers)

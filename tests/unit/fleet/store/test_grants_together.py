@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, event, select
 from tests.unit.fleet.store.fleets import ALICE, CLASS, NEW, OLD, fill, held, rollout, wish
 
 from goldnode.fleet.service import batch
-from goldnode.fleet.service.batch import Ask
+from goldnode.fleet.service.batch import SharedRequest
 from goldnode.fleet.store import grants, orders, tables
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import GrantRefusedError
@@ -85,7 +85,7 @@ def test_statements_of_a_call_do_not_depend_on_the_number_of_requests(
 def test_refusals_of_a_full_fleet_take_no_statement_each(store: StoreDatabase) -> None:
     fill(store, 30)
     with statements(store) as found:
-        answers = batch.commit(store, [Ask(grants.grant_all, wish(number)) for number in range(30)])
+        answers = batch.commit(store, [SharedRequest(grants.grant_all, wish(number)) for number in range(30)])
     assert sum(isinstance(one, Leave) for one in answers) == 2
     assert sum(isinstance(one, GrantRefusedError) for one in answers) == 28
     assert len(found) == 1 + 6  # with the savepoint
@@ -95,7 +95,7 @@ def test_a_guard_that_refuses_one_node_of_many_refuses_only_that_one(store: Stor
     fill(store, 4, MANY)
     rollout(store)
     store.run(lambda c: orders.deny(c, CLASS, NEW, ALICE))
-    works = [Ask(grants.grant_all, one) for one in (of_rollout(0), wish(1), wish(2))]
+    works = [SharedRequest(grants.grant_all, one) for one in (of_rollout(0), wish(1), wish(2))]
     answers = batch.commit(store, works)
     assert [type(one).__name__ for one in answers] == ["GrantRefusedError", "Leave", "Leave"]
     assert held(store) == {"n01": "planned", "n02": "planned"}
@@ -104,7 +104,7 @@ def test_a_guard_that_refuses_one_node_of_many_refuses_only_that_one(store: Stor
 def test_returns_are_answered_before_grants(store: StoreDatabase) -> None:
     fill(store, 4, FleetLimits("1", "1", "1"))
     store.run(lambda c: grants.grant(c, wish(0)))
-    works = [Ask(grants.grant_all, wish(1)), Ask(grants.give_back_all, wish(0))]
+    works = [SharedRequest(grants.grant_all, wish(1)), SharedRequest(grants.give_back_all, wish(0))]
     leave, back = batch.commit(store, works)
     assert isinstance(leave, Leave)
     assert back == GivenBack(True)
