@@ -204,7 +204,7 @@ def read_action(row: RowMapping) -> Action | None:
 
 @dataclass
 class _Known:
-    """What the store has of a node: its wave, the prior state of its step, and whether it has step and hold."""
+    """A node in the store: its wave, the prior state of its step, and whether it has a step and a hold."""
 
     wave: int | None
     prior: str | None

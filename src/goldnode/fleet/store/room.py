@@ -67,7 +67,7 @@ class _Freeze:
 
 
 class Room:
-    """What is left of the buffers of some nodes, and the freezes over them."""
+    """Buffers of the failure domains of some nodes, and freezes over them."""
 
     def __init__(self, connection: Connection, nodes: Iterable[Domains]) -> None:
         names: dict[str, list[str]] = {scope: [] for scope in tables.SCOPES}
