@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any
 
@@ -291,12 +292,12 @@ class RolloutState:
             self.attention[item.node] = None
         if node is not before:
             self.nodes[item.node] = node
-            self._requeue(self.unit[item.node])
+            if item.node not in self.active:  # an active node has no place in the queue
+                self._requeue(self.unit[item.node])
 
     def is_own(self, reason: str) -> bool:
         """Return whether the reason text of a scheduler is the mark of this rollout."""
-        found = mark(reason)
-        return found is not None and found.run == self.run
+        return _run_of(reason) == self.run
 
     # The reducer
 
@@ -314,7 +315,8 @@ class RolloutState:
         if node is not None:
             self.attention.pop(node, None)
             self.fresh.pop(node, None)
-            self._requeue(self.unit[node])
+            if type(action) is not model.Proceed:  # the node was active, and still is
+                self._requeue(self.unit[node])
 
     def _start(self, action: model.Start, at: float) -> None:
         self._assign(0, action.nodes)
@@ -582,6 +584,13 @@ class RolloutState:
         state.others = tuple(model.from_json(OtherRollout, one) for one in data["others"])
         state._index()
         return state
+
+
+@lru_cache(maxsize=1024)  # the nodes of a rollout have few different reasons
+def _run_of(reason: str) -> str | None:
+    """Return the run whose mark the reason text of a scheduler is."""
+    found = mark(reason)
+    return None if found is None else found.run
 
 
 def _observed(
