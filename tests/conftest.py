@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 from docker.errors import APIError
-from tests.suite import scheduling, timings
+from tests.suite import scheduling, stages, timings
 from xdist.remote import Producer
 
 
@@ -53,6 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what took longest last time (`--no-loadscope-reorder` makes pytest-xdist keep this order)."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        if any(mark.name in stages.HEAVY for mark in item.iter_markers()) and not stages.is_heavy(file):
+            raise pytest.UsageError(
+                f"{item.nodeid}: write its marker as pytest.mark.NAME in {file}; the stage of nodes is found by that text"
+            )
     scheduling.order(items, timings.load())
 
 

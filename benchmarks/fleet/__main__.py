@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -94,19 +94,15 @@ def batches(address: str, seconds: float) -> dict[str, float]:
     while time.monotonic() - began < seconds:
         some = [(number + 64 * one) % NODES for one in range(batch.LARGEST)]
         number += 1
-        for change in (grants.grant, grants.give_back):
+        for change in (grants.grant_all, grants.give_back_all):
             start = time.monotonic()
-            answers = batch.commit(store, [_bound(change, one) for one in some])
+            answers = batch.commit(store, [batch.SharedRequest(change, request(one)) for one in some])
             if any(isinstance(answer, Exception) for answer in answers):
                 raise RuntimeError(str(answers))
             times += [time.monotonic() - start] * len(some)
     taken = time.monotonic() - began
     store.close()
     return figures(times, taken)
-
-
-def _bound(change: Callable[..., Any], number: int) -> batch.Work:
-    return lambda connection: change(connection, request(number))
 
 
 def figures(times: list[float], taken: float) -> dict[str, float]:

@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -182,10 +183,12 @@ def before(
     return lines
 
 
+@cache
 def is_heavy(file: str) -> bool:
     """Return whether a test file has tests of nodes, images or disks.
 
-    This searches the text of the file, for use when no tests were collected.
+    This searches the text of the file, for use when no tests were collected. tests/conftest.py refuses a heavy test in
+    a file for which the answer is no.
     """
     try:
         text = (ROOT / file).read_text(encoding="utf-8")
@@ -237,8 +240,25 @@ def processes(stage: Stage) -> int:
     return min(cores + 1 if stage.heavy else cores, 4)
 
 
+def test_files() -> list[str]:
+    """Return all test files, relative to the repository."""
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
+
+
+def files_of(stage: Stage, wanted: Wanted) -> tuple[str, ...]:
+    """Return the files to name to pytest; empty: all, or those that its options name.
+
+    Each process of pytest imports all files that it is given, for half a minute of processor time if that is all of
+    them. So the few files with heavy tests are named.
+    """
+    return (
+        tuple(file for file in test_files() if is_heavy(file)) if stage.heavy and not wanted.selects else ()
+    )
+
+
 def command(stage: Stage, wanted: Wanted, junit: Path) -> list[str]:
-    tests = () if wanted.tests is None else wanted.tests[stage.name]
+    """Return the command of a stage."""
+    tests = files_of(stage, wanted) if wanted.tests is None else wanted.tests[stage.name]
     return [
         *(
             sys.executable,

@@ -22,6 +22,15 @@ def test_every_test_is_in_one_stage_with_all(marks: set[str]) -> None:
     assert any(stage.has(marks, long=False) for stage in STAGES) == ("long" not in marks)
 
 
+def test_the_stage_of_nodes_imports_only_files_with_heavy_tests() -> None:
+    named = stages.files_of(NODES, Wanted())
+    assert "tests/e2e/test_gate.py" in named
+    assert "tests/unit/test_layers.py" not in named
+    assert all(stages.is_heavy(file) for file in named)
+    assert stages.files_of(UNIT, Wanted()) == ()
+    assert stages.files_of(NODES, Wanted(options=("tests/e2e/test_gate.py",))) == (), "an option names them"
+
+
 def record() -> Timings:
     return Timings(
         "abc1234",

@@ -161,9 +161,9 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     if not yes:
         click.confirm(f"Remove these days from {where}?", abort=True, err=True)
     left = pruning.prune(where, found)
-    staying = [(day.class_, day.day) for day in left]
-    content["left"] = [{"class": class_, "day": day} for class_, day in staying]
-    content["removed"] = [row for row in content["removed"] if (row["class"], row["day"]) not in staying]
+    remaining = [(day.class_, day.day) for day in left]
+    content["left"] = [{"class": class_, "day": day} for class_, day in remaining]
+    content["removed"] = [row for row in content["removed"] if (row["class"], row["day"]) not in remaining]
     total = sum(day.size for day in found if day not in left)
     lines = [f"removed {len(found) - len(left)} classes and days, {total / 1e6:.1f} MB"]
     lines += [f"{day.day}  {day.class_}: has captures that arrived meanwhile; run it again" for day in left]

@@ -480,6 +480,13 @@ def test_a_drain_of_a_run_gets_the_reason_of_the_tests(node: Machine) -> None:
     assert slurm_rows(shown)[0][1].held is None
 
 
+def test_a_node_that_leaves_goldnode_leaves_no_record(node: Machine) -> None:
+    node.check(XID)
+    gate.release(node)
+    assert not node.drained
+    assert not any(node.exists(name) for name in (return_tests.FILE, gate.MEMORY, gate.STATE))
+
+
 # -- ended by a person
 
 
@@ -702,7 +709,7 @@ class Oracle:
         return True
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(EVENTS, min_size=3, max_size=14))
 def test_no_sequence_returns_a_node_with_outstanding_tests(events: list[tuple[str, Any]]) -> None:
     with (

@@ -13,9 +13,11 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 SCHEMA = "goldnode.rollout-state/1"  # of the JSON forms below
@@ -145,6 +147,27 @@ class Step:
     cause: str | None = None
     blame: Blame | None = None
     late: bool = False  # it was deferred before: no wave waits for it
+
+
+_Item = TypeVar("_Item")
+
+
+@lru_cache
+def _fields_of(kind: Any) -> tuple[dict[str, int], Callable[[Any], tuple[Any, ...]]]:
+    """Return the place of each field of a dataclass, and a function that returns the values of all."""
+    names = [item.name for item in dataclasses.fields(kind)]
+    return {name: place for place, name in enumerate(names)}, attrgetter(*names)
+
+
+def with_values(item: _Item, **values: Any) -> _Item:
+    """Return a dataclass of several fields with other values. `dataclasses.replace` takes half as long again."""
+    kind: Any = type(item)
+    places, all_of = _fields_of(kind)
+    found = list(all_of(item))
+    for name, value in values.items():
+        found[places[name]] = value
+    changed: _Item = kind(*found)
+    return changed
 
 
 @dataclass(frozen=True, slots=True)

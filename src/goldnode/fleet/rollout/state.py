@@ -10,7 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import heappop, heappush
 from typing import Any
 
 from goldnode.fleet.identity import rollout_run
@@ -38,6 +40,7 @@ from goldnode.fleet.rollout.model import (
     Step,
     StepPhase,
     Tally,
+    with_values,
 )
 from goldnode.fleet.rollout.waves import rank, unit_of
 from goldnode.node.drained import mark
@@ -107,6 +110,7 @@ class RolloutState:
         self.rank = {unit: rank(self.record.name, unit) for unit in self.members}
         self.wave_size: Counter[int] = Counter(self.wave_of.values())
         self.active: dict[str, Step] = {}
+        self._deadlines: list[tuple[float, str]] = []  # of active steps, and of some that have ended
         self.ended: Counter[int] = Counter()  # wave -> nodes whose step forward has ended
         self.judged: Counter[int] = Counter()  # wave -> nodes with a verdict on the change
         self.serving = 0  # nodes that are done, and the sum of the times since when
@@ -124,8 +128,10 @@ class RolloutState:
         self.queue: list[QueueKey] = []
         self.queued: dict[str, QueueKey] = {}
         self.strays: dict[str, None] = {}
+        # Without a wave and a step a node does not wait.
+        chosen = {self.unit[name] for names in (self.wave_of, self.steps) for name in names}
         for unit in self.members:
-            key = self._key(unit)
+            key = self._key(unit) if unit in chosen else None
             if key is not None:
                 self.queued[unit] = key
         self.queue = sorted(self.queued.values())
@@ -225,6 +231,7 @@ class RolloutState:
         if step.phase in ACTIVE:
             if by > 0:
                 self.active[step.node] = step
+                heappush(self._deadlines, (step.deadline, step.node))
             else:
                 del self.active[step.node]
         if step.attempt:
@@ -243,6 +250,16 @@ class RolloutState:
         elif step.phase is StepPhase.FAILED and step.blame is Blame.SOFTWARE:
             self.judged[step.wave] += by
 
+    def soonest_deadline(self) -> float | None:
+        """Return the first deadline of the active steps."""
+        while self._deadlines:
+            deadline, node = self._deadlines[0]
+            step = self.active.get(node)
+            if step is not None and step.deadline == deadline:
+                return deadline
+            heappop(self._deadlines)
+        return None
+
     def _set_step(self, step: Step) -> None:
         before = self.steps.get(step.node)
         if before is not None:
@@ -258,18 +275,15 @@ class RolloutState:
         if node is None:
             return
         held = self.ledger.by_node.get(item.node, {})
+        before = node
         if isinstance(item, SchedulerObservation):
             if item.in_service != node.in_service or item.free_at != node.free_at:
-                self.nodes[item.node] = _observed(
-                    node, node.digest, node.boot_id, item.in_service, item.free_at
-                )
+                node = _observed(node, node.digest, node.boot_id, item.in_service, item.free_at)
             foreign = not item.in_service and not self.is_own(item.reason)
             notable = (foreign and not held) or (item.in_service and OUTSIDE in held)
         else:
             if item.digest != node.digest or item.boot_id != node.boot_id:
-                self.nodes[item.node] = _observed(
-                    node, item.digest, item.boot_id, node.in_service, node.free_at
-                )
+                node = _observed(node, item.digest, item.boot_id, node.in_service, node.free_at)
             notable = (item.verdict is Answer.FAILS and not held) or (
                 item.verdict is Answer.PASSES and HEALTH in held
             )
@@ -277,12 +291,14 @@ class RolloutState:
             self.fresh[item.node] = None
         elif notable:
             self.attention[item.node] = None
-        self._requeue(self.unit[item.node])
+        if node is not before:
+            self.nodes[item.node] = node
+            if item.node not in self.active:  # an active node has no place in the queue
+                self._requeue(self.unit[item.node])
 
     def is_own(self, reason: str) -> bool:
         """Return whether the reason text of a scheduler is the mark of this rollout."""
-        found = mark(reason)
-        return found is not None and found.run == self.run
+        return _run_of(reason) == self.run
 
     # The reducer
 
@@ -300,11 +316,12 @@ class RolloutState:
         if node is not None:
             self.attention.pop(node, None)
             self.fresh.pop(node, None)
-            self._requeue(self.unit[node])
+            if type(action) is not model.Proceed:  # the node was active, and still is
+                self._requeue(self.unit[node])
 
     def _start(self, action: model.Start, at: float) -> None:
         self._assign(0, action.nodes)
-        self.record = replace(
+        self.record = with_values(
             self.record,
             phase=RolloutPhase.RUNNING,
             wave=0,
@@ -342,7 +359,7 @@ class RolloutState:
     def _proceed(self, action: model.Proceed, at: float) -> None:
         step = self.steps[action.node]
         self._set_step(
-            replace(
+            with_values(
                 step,
                 phase=action.phase,
                 changed_at=at,
@@ -364,7 +381,7 @@ class RolloutState:
             changed_at=at,
             deadline=0.0,
         )
-        step = replace(
+        step = with_values(
             step,
             phase=action.phase,
             changed_at=at,
@@ -384,10 +401,12 @@ class RolloutState:
         before = self.steps[action.node]
         if action.blame is not None:
             self._tally(
-                before, replace(before, phase=StepPhase.FAILED, cause=action.cause, blame=action.blame), at
+                before,
+                with_values(before, phase=StepPhase.FAILED, cause=action.cause, blame=action.blame),
+                at,
             )
         self._set_step(
-            replace(
+            with_values(
                 before,
                 direction=Direction.BACK,
                 phase=StepPhase.APPLYING,
@@ -402,7 +421,7 @@ class RolloutState:
 
     def _overdue(self, action: model.Overdue, at: float) -> None:
         before = self.steps[action.node]
-        step = replace(
+        step = with_values(
             before, phase=StepPhase.OVERDUE, changed_at=at, cause=action.reason, blame=Blame.ABSENT
         )
         self._set_step(step)
@@ -433,10 +452,10 @@ class RolloutState:
             if step.wave < _FIRST_WAVES:
                 cause = step.cause or "software"
                 causes[cause] = causes.get(cause, 0) + 1
-        self.record = replace(
+        self.record = with_values(
             self.record,
             finished_at=at if step.wave == self.record.wave and not step.late else self.record.finished_at,
-            tally=replace(
+            tally=with_values(
                 tally,
                 done=done,
                 software=software,
@@ -454,9 +473,9 @@ class RolloutState:
             changed = (
                 step is not None and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE
             )
-            self.record = replace(
+            self.record = with_values(
                 self.record,
-                tally=replace(
+                tally=with_values(
                     tally,
                     changed_events=tally.changed_events + changed,
                     control_events=tally.control_events + (not changed),
@@ -471,7 +490,7 @@ class RolloutState:
 
     def _promote(self, action: model.Promote, at: float) -> None:
         self._assign(action.wave, action.nodes)
-        self.record = replace(self.record, wave=action.wave, wave_since=at, finished_at=at, why="")
+        self.record = with_values(self.record, wave=action.wave, wave_since=at, finished_at=at, why="")
         self._index_queue()
 
     def _extend(self, action: model.Extend, at: float) -> None:
@@ -479,7 +498,7 @@ class RolloutState:
         self._index_queue()
 
     def _change_phase(self, action: model.ChangePhase, at: float) -> None:
-        self.record = replace(
+        self.record = with_values(
             self.record, phase=action.phase, why=action.why, back=action.back or self.record.back
         )
         self._index_queue()
@@ -500,7 +519,7 @@ class RolloutState:
 
     def _thaw(self, action: model.Thaw, at: float) -> None:
         self.freezes.pop(action.id, None)
-        self.record = replace(self.record, tally=Tally(), accepted_at=at)
+        self.record = with_values(self.record, tally=Tally(), accepted_at=at)
 
     def _approve(self, action: model.Approve, at: float) -> None:
         self.approvals.append(RolloutApproval(action.wave, action.role, action.who, at, action.document))
@@ -513,7 +532,7 @@ class RolloutState:
         self.ledger.drop(action.node, self.record.name)
         back = self.record.phase in BACK_PHASES
         self._set_step(
-            replace(
+            with_values(
                 step,
                 phase=StepPhase.DEFERRED,
                 direction=Direction.BACK if back else step.direction,
@@ -566,6 +585,13 @@ class RolloutState:
         state.others = tuple(model.from_json(OtherRollout, one) for one in data["others"])
         state._index()
         return state
+
+
+@lru_cache(maxsize=1024)  # the nodes of a rollout have few different reasons
+def _run_of(reason: str) -> str | None:
+    """Return the run whose mark the reason text of a scheduler is."""
+    found = mark(reason)
+    return None if found is None else found.run
 
 
 def _observed(

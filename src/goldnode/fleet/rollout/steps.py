@@ -106,7 +106,7 @@ class _Decider:
     def decide_steps(self) -> None:
         """Decide about each unit whose nodes have a new observation, and about all where time or a stop decides."""
         state = self.state
-        soonest = min((step.deadline for step in state.active.values()), default=None)
+        soonest = state.soonest_deadline()
         if soonest is None:
             return
         self.found.wakes.append(soonest + 1.0)  # a step is overdue after its deadline, not at it

@@ -6,12 +6,14 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
+from functools import lru_cache
 
 from goldnode.documents.rollout import RolloutPool
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import FleetNode
 
 
+@lru_cache(maxsize=1 << 16)  # each wave orders all units that are left
 def rank(rollout: str, unit: str) -> int:
     """Return the rank of a node or cohort. It differs between rollouts, so no node is always first."""
     return int.from_bytes(hashlib.sha256(f"{rollout}\0{unit}".encode()).digest()[:8])

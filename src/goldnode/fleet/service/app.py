@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.rollout.model import Answer, NodeObservation
-from goldnode.fleet.service.batch import BatchWriter
+from goldnode.fleet.service.batch import BatchWriter, SharedRequest
 from goldnode.fleet.service.metrics import ServiceCounters, render
 from goldnode.fleet.store import grants, log
 from goldnode.fleet.store.database import StoreDatabase
@@ -122,15 +122,15 @@ class LockService:
 
     async def pre_reboot(self, request: Request) -> Response:
         """Grant leave to a node, or refuse it."""
-        return await self._answer(request, self._grant)
+        return await self._answer(request, grants.grant_all, _of_leave)
 
     async def steady_state(self, request: Request) -> Response:
         """End the leave of a node."""
-        return await self._answer(request, self._give_back)
+        return await self._answer(request, grants.give_back_all, _of_return)
 
     async def report(self, request: Request) -> Response:
         """Record what a node reports about itself. It changes no leave."""
-        return await self._answer(request, self._observe)
+        return await self._answer(request, grants.observe_all, lambda node: {"node": node.name})
 
     async def received(self, request: Request) -> Response:
         """Take the capture and verdict of a node."""
@@ -162,15 +162,16 @@ class LockService:
         )
 
     async def _answer(
-        self, request: Request, work: Callable[[Connection, LeaveRequest], dict[str, Any]]
+        self,
+        request: Request,
+        together: Callable[[Connection, Sequence[LeaveRequest]], Sequence[Any]],
+        content: Callable[[Any], dict[str, Any]],
     ) -> Response:
         began, kind = time.monotonic(), ""
         try:
             wanted = self._request(request, await _body(request))
-            content = await self.writer.submit(lambda connection: work(connection, wanted))
-            if refusal := content.pop("refusal", None):
-                raise refusal
-            response: Response = JSONResponse(content)
+            answer = await self.writer.submit(SharedRequest(together, wanted))
+            response: Response = JSONResponse(content(answer))
         except _Refused as problem:
             kind = problem.kind
             response = _error(problem.status, kind, problem.value)
@@ -217,26 +218,6 @@ class LockService:
             granted_only=given.get("granted_only") is True,
         )
 
-    def _grant(self, connection: Connection, wanted: LeaveRequest) -> dict[str, Any]:
-        leave: Leave = grants.grant(connection, wanted)
-        return {
-            "node": leave.node,
-            "owner": leave.owner,
-            "epoch": leave.epoch,
-            "deadline": leave.deadline,
-            **({} if leave.phase is None else {"phase": leave.phase, "target": leave.target}),
-        }
-
-    def _give_back(self, connection: Connection, wanted: LeaveRequest) -> dict[str, Any]:
-        found: GivenBack = grants.give_back(connection, wanted)
-        phase = {} if found.phase is None else {"phase": found.phase}
-        return {"released": found.released, "refusal": found.refusal, **phase}
-
-    def _observe(self, connection: Connection, wanted: LeaveRequest) -> dict[str, Any]:
-        found = grants.candidate(connection, wanted)
-        grants.observe(connection, found, wanted)
-        return {"node": found.name}
-
     def _read(self, work: Callable[[Connection], Any]) -> Any:
         with self.store.read() as connection:
             return work(connection)
@@ -280,6 +261,24 @@ class LockService:
         if abs(now - self._sealed_at) >= _SEAL:  # also after a clock was set back
             await self.writer.submit(lambda connection: log.seal(connection, now, self.settings.signing_key))
             self._sealed_at = now
+
+
+def _of_leave(leave: Leave) -> dict[str, Any]:
+    """Return the content of the answer to a node that gets leave."""
+    return {
+        "node": leave.node,
+        "owner": leave.owner,
+        "epoch": leave.epoch,
+        "deadline": leave.deadline,
+        **({} if leave.phase is None else {"phase": leave.phase, "target": leave.target}),
+    }
+
+
+def _of_return(found: GivenBack) -> dict[str, Any]:
+    """Return the content of the answer to a node that is back. Raise the refusal of one that keeps its leave."""
+    if found.refusal is not None:
+        raise found.refusal
+    return {"released": found.released, **({} if found.phase is None else {"phase": found.phase})}
 
 
 def _storable(text: str) -> bool:

@@ -1,7 +1,7 @@
-"""Writer of the service: it runs the requests that wait in one transaction, each behind a savepoint of its own.
+"""Writer of the service: it answers the requests that wait in one transaction.
 
-One flush of the disk then answers many nodes. An answer leaves only after the commit: a node never has leave that
-is not in the store.
+One flush of the disk then answers many nodes, and requests of one kind share their statements. An answer leaves only
+after the commit: a node never has leave that is not in the store.
 """
 
 from __future__ import annotations
@@ -14,10 +14,26 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from goldnode.fleet.store import grants
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import StoreUnavailableError
+from goldnode.fleet.store.grants import LeaveRequest
 
-Work = Callable[[Connection], Any]
+
+@dataclass(frozen=True)
+class SharedRequest:
+    """A request of a node, and the function that answers any number of its kind with the same statements."""
+
+    together: Callable[[Connection, Sequence[LeaveRequest]], Sequence[Any]]
+    request: LeaveRequest
+
+    def __call__(self, connection: Connection) -> Any:
+        """Answer this request alone."""
+        (answer,) = self.together(connection, [self.request])
+        return answer
+
+
+Work = Callable[[Connection], Any]  # an `SharedRequest` is one too
 LARGEST = 64  # requests of one transaction
 WAITING = 20_000  # requests that may wait
 
@@ -67,12 +83,36 @@ class BatchWriter:
 
 
 def commit(store: StoreDatabase, works: Sequence[Work]) -> list[Any]:
-    """Run works in one transaction. Return the result of each, or the error that undid it alone."""
+    """Run works in one transaction. Return the result of each, or the error that undid it alone.
+
+    Requests of one kind are answered together, returns before grants: all of them wait, so their order is free.
+    """
+    groups: dict[Any, list[int]] = {grants.give_back_all: []}
+    for number, work in enumerate(works):
+        groups.setdefault(work.together if isinstance(work, SharedRequest) else number, []).append(number)
 
     def all_of_them(connection: Connection) -> list[Any]:
-        return [_one(store, connection, work) for work in works]
+        answers: dict[int, Any] = {}
+        for numbers in groups.values():
+            some = [works[number] for number in numbers]
+            answers |= zip(numbers, _group(store, connection, some), strict=True)
+        return [answers[number] for number in range(len(works))]
 
     return store.run(all_of_them)
+
+
+def _group(store: StoreDatabase, connection: Connection, works: Sequence[Work]) -> Sequence[Any]:
+    """Return the answers to requests of one kind. If together they fail, each is answered alone."""
+    first = next(iter(works), None)
+    if isinstance(first, SharedRequest) and len(works) > 1:
+        together, requests = (
+            first.together,
+            [work.request for work in works if isinstance(work, SharedRequest)],
+        )
+        answers = _one(store, connection, lambda inner: together(inner, requests))
+        if not isinstance(answers, Exception):
+            return list(answers)
+    return [_one(store, connection, work) for work in works]
 
 
 def _one(store: StoreDatabase, connection: Connection, work: Work) -> Any:

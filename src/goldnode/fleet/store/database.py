@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from goldnode.core import extras
 from goldnode.fleet.store import guards, schema
@@ -29,6 +30,7 @@ from goldnode.fleet.store.errors import (
 )
 
 _BUSY_SECONDS = 10
+_IDLE_SECONDS = 1.0  # after which a connection is tried before it is used
 _STOPPED_SECONDS = 30  # after which a server ends the transaction of a process that gives no sign of life
 _RETRIES = 4
 _RETRIED = {
@@ -83,8 +85,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        deferred = connection.get_execution_options().get("goldnode_read")
-        connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
+        connection.exec_driver_sql("BEGIN" if _kind(connection) == "read" else "BEGIN IMMEDIATE")
 
     return engine
 
@@ -94,8 +95,8 @@ def _postgresql(url: URL) -> Engine:
     url = url.set(drivername="postgresql+psycopg")
     engine = create_engine(
         url,
-        pool_pre_ping=True,
         connect_args={
+            "autocommit": True,  # goldnode begins transactions itself, with the lock in the same message
             "connect_timeout": _BUSY_SECONDS,
             # A process that was stopped inside of a transaction has the lock of the ledger.
             "options": "-c lock_timeout=10s -c synchronous_commit=on "
@@ -103,12 +104,35 @@ def _postgresql(url: URL) -> Engine:
         },
     )
 
+    @event.listens_for(engine, "checkin")
+    def _used(_: object, record: ConnectionPoolEntry) -> None:
+        record.info["used"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _try(connection: Any, record: ConnectionPoolEntry, _: object) -> None:
+        """Try a connection that was idle: the server may have been replaced. `run` covers one in use."""
+        if time.monotonic() - record.info.get("used", time.monotonic()) > _IDLE_SECONDS:
+            try:
+                engine.dialect.do_ping(connection)
+            except engine.dialect.loaded_dbapi.Error as problem:
+                raise InvalidatePoolError from problem
+
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        if not connection.get_execution_options().get("goldnode_read"):
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({guards.LEDGER_LOCK})")
+        # The lock is a statement of its own, so that the next one sees what its last holder has committed.
+        begins = {
+            "read": "BEGIN ISOLATION LEVEL REPEATABLE READ",
+            "unlocked": "BEGIN",
+            "write": f"BEGIN; SELECT pg_advisory_xact_lock({guards.LEDGER_LOCK})",
+        }
+        connection.exec_driver_sql(begins[_kind(connection)], execution_options={"no_parameters": True})
 
     return engine
+
+
+def _kind(connection: Connection) -> str:
+    """Return what a transaction is for: read, unlocked or write."""
+    return str(connection.get_execution_options().get("goldnode_transaction", "write"))
 
 
 class StoreDatabase:
@@ -126,18 +150,14 @@ class StoreDatabase:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Yield a connection with one consistent view of the store."""
-        level = {"isolation_level": "REPEATABLE READ"} if self.postgresql else {}
-        with (
-            self._errors(),
-            self.engine.connect().execution_options(goldnode_read=True, **level) as connection,
-        ):
-            yield connection
+        with self._errors(), self.engine.connect() as connection:
+            yield connection.execution_options(goldnode_transaction="read")
 
     @contextmanager
     def unlocked(self) -> Iterator[Connection]:
         """Yield a connection for a write that touches no limit, without the lock of the ledger."""
         with self._errors(), self.engine.connect() as connection:
-            connection = connection.execution_options(goldnode_read=self.postgresql)
+            connection = connection.execution_options(goldnode_transaction="unlocked")
             with connection.begin():
                 yield connection
 
@@ -148,13 +168,16 @@ class StoreDatabase:
             yield connection
 
     def run(self, work: Callable[[Connection], _T]) -> _T:
-        """Run `work` in a write transaction, again if the database asks for that."""
+        """Run `work` in a write transaction, again if the database asks for that, or if none could begin."""
         for attempt in range(_RETRIES):
+            begun = False
             try:
                 with self.write() as connection:
+                    begun = True
                     return work(connection)
             except StoreUnavailableError as problem:
-                if attempt == _RETRIES - 1 or _state(problem.__cause__) not in _RETRIED:
+                lost = not begun and getattr(problem.__cause__, "connection_invalidated", False)
+                if attempt == _RETRIES - 1 or not (lost or _state(problem.__cause__) in _RETRIED):
                     raise
                 time.sleep(0.02 * 2**attempt)
         raise AssertionError  # the last attempt returns or raises

@@ -7,16 +7,19 @@ and the deny list again, so a mistake here cannot pass a limit. `explain` finds 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, case, func, or_, select
 
 from goldnode.fleet.rollout.model import NodeObservation
-from goldnode.fleet.store import limits, observations, tables
+from goldnode.fleet.store import limits, many, observations, tables
 from goldnode.fleet.store.errors import GrantRefusedError, RefusalKind, StoreError
 from goldnode.fleet.store.log import LogLine, append
-from goldnode.fleet.store.observations import LastReport
+from goldnode.fleet.store.many import padded
+from goldnode.fleet.store.observations import Arrived, LastReport
+from goldnode.fleet.store.room import Room, no_document
 
 LOCK = "lock"  # owner of a hold that belongs to no rollout
 _SAME = 3600.0  # seconds after which a report that says nothing new is recorded again
@@ -82,12 +85,13 @@ class Candidate:
         return self.domains[0][1]
 
 
-# Statements of each grant and return, built once: that costs more than to run them.
-_CANDIDATE = (
+# Statements of grants and returns, built once: that costs more than to run them.
+_CANDIDATES = (
     select(
-        *(tables.node.c[name] for name in ("name", *tables.SCOPES, "boot_id")),
+        *(tables.node.c[name] for name in ("name", "machine", *tables.SCOPES, "boot_id")),
         tables.rollout.c.name.label("rollout"),
-        *(tables.rollout.c[name] for name in ("phase", "wave", "target", "limits", "epoch")),
+        *(tables.rollout.c[name] for name in ("phase", "wave", "target", "epoch")),
+        func.coalesce(tables.rollout.c.limits, limits.of_nodes()).label("limits"),
         tables.rollout.c["class"].label("rollout_class"),
         tables.member.c.wave.label("own_wave"),
         tables.step.c.phase.label("step_phase"),
@@ -112,52 +116,66 @@ _CANDIDATE = (
     )
     .join(tables.hold, tables.hold.c.node == tables.node.c.name, isouter=True)
     .where(
-        or_(tables.node.c.name == bindparam("asked_node"), tables.node.c.machine == bindparam("asked_node")),
+        or_(
+            *(
+                column.in_(bindparam("asked_nodes", expanding=True))
+                for column in (tables.node.c.name, tables.node.c.machine)
+            )
+        ),
         ~tables.node.c.retired,
     )
     # A planned hold first: it is the leave. Then a failed one, which only a person ends, before a person's drain.
     .order_by(case({"planned": 0, "failed": 1}, value=tables.hold.c.kind, else_=2))
 )
-_FREEZES = (
-    select(tables.frozen.c.scope, tables.frozen.c.subject, tables.frozen.c.reason, tables.frozen.c.who)
-    .where(
-        tables.frozen.c.lifted_at.is_(None),
-        or_(
-            tables.frozen.c.scope == "all",
-            *(
-                and_(tables.frozen.c.scope == scope, tables.frozen.c.subject == bindparam(f"of_{scope}"))
-                for scope in ("class", "rack", "rollout")
-            ),
-        ),
-    )
-    .limit(1)
-)
-_BUFFERS = select(tables.buffer).where(
-    or_(
-        *(
-            and_(tables.buffer.c.scope == scope, tables.buffer.c.name == bindparam(f"of_{scope}"))
-            for scope in tables.SCOPES
-        )
-    )
+_NEW_STEP, _NEW_HOLD = tables.step.insert(), tables.hold.insert()
+_CHANGE_STEP = tables.step.update().where(
+    tables.step.c.rollout == bindparam("of_rollout"), tables.step.c.node == bindparam("of_node")
 )
 _END_HOLD = tables.hold.delete().where(
     tables.hold.c.node == bindparam("of_node"), tables.hold.c.owner == bindparam("of_owner")
 )
+_Answer = TypeVar("_Answer")
+
+
+def candidates(
+    connection: Connection, requests: Sequence[LeaveRequest]
+) -> list[Candidate | GrantRefusedError]:
+    """Return the node of each request, or why there is none."""
+    names: dict[str, list[str]] = {}
+    for request in requests:
+        names.setdefault(request.rollout or "", []).append(request.node)
+    rows: dict[tuple[str, str], RowMapping] = {}
+    for rollout, asked in names.items():
+        given = {"asked_nodes": padded(asked), "asked_rollout": rollout}
+        for row in connection.execute(_CANDIDATES, given).mappings():
+            for name in (row["name"], row["machine"]):
+                rows.setdefault((rollout, name), row)
+    return [_candidate(rows.get((request.rollout or "", request.node)), request) for request in requests]
 
 
 def candidate(connection: Connection, request: LeaveRequest) -> Candidate:
     """Return the node of a request. Raise GrantRefusedError for an unknown node, or a group that is not its own."""
-    asked = {"asked_node": request.node, "asked_rollout": request.rollout or ""}
-    row = connection.execute(_CANDIDATE, asked).mappings().first()
+    return _only(candidates(connection, [request]))
+
+
+def _only(answers: Sequence[_Answer | GrantRefusedError]) -> _Answer:
+    """Return the one answer, or raise it."""
+    (answer,) = answers
+    if isinstance(answer, GrantRefusedError):
+        raise answer
+    return answer
+
+
+def _candidate(row: RowMapping | None, request: LeaveRequest) -> Candidate | GrantRefusedError:
     if row is None:
-        raise GrantRefusedError(
+        return GrantRefusedError(
             RefusalKind.UNKNOWN_NODE,
             f'the store has no node "{request.node}"',
             remedy="add it: `goldnode fleet nodes FILE`",
         )
     domains = tuple((scope, row[scope]) for scope in tables.SCOPES if row[scope])
     if not _same(request.group, domains):
-        raise GrantRefusedError(
+        return GrantRefusedError(
             RefusalKind.UNKNOWN_GROUP,
             f'"{request.group}" is no class, rack, leaf or cohort of {row["name"]}',
             remedy=f"set the group of the client to one of: {', '.join(sorted({n for _, n in domains}))}",
@@ -172,27 +190,90 @@ def _same(group: str, domains: tuple[tuple[str, str], ...]) -> bool:
 
 def grant(connection: Connection, request: LeaveRequest) -> Leave:
     """Grant leave to a node, or raise GrantRefusedError. A node that has leave already gets the same answer."""
-    found = candidate(connection, request)
-    row = found.row
-    owner = request.rollout or LOCK
-    if row["owner"] is not None:
-        if row["owner"] == owner and row["kind"] == "planned":
-            return Leave(
-                found.name,
-                owner,
-                row["hold_epoch"],
-                row["deadline"],
-                again=True,
-                phase=row["step_phase"],
-                target=row["step_target"],
-            )
-        raise GrantRefusedError(
-            RefusalKind.PERSON if row["kind"] == "failed" else RefusalKind.OUT_ALREADY,
-            f"{found.name} is out of service already ({row['kind']}, {row['owner']}): {row['reason']}",
-            remedy=f"a person releases it: `goldnode fleet release {found.name} --reason REASON`"
-            if row["kind"] == "failed"
-            else None,
+    return _only(grant_all(connection, [request]))
+
+
+def grant_all(connection: Connection, requests: Sequence[LeaveRequest]) -> list[Leave | GrantRefusedError]:
+    """Grant leave to nodes in the order of their requests; return the leave of each, or why it has none.
+
+    The number of statements does not depend on that of the requests. If a guard of the database refuses a node, the
+    error is of all: then ask for one after the other.
+    """
+    answers: dict[int, Leave | GrantRefusedError] = {}
+    found = candidates(connection, requests)
+    room: Room | None = None
+    changes, taken, again = _Changes(), set(), []
+    for number, (request, one) in enumerate(zip(requests, found, strict=True)):
+        if isinstance(one, GrantRefusedError):
+            answers[number] = one
+        elif one.name in taken:  # the second request of a node sees what the first one got
+            again.append(number)
+        else:
+            try:
+                held = _held(one, request)
+                if held is None:
+                    room = room or Room(
+                        connection, [item.domains for item in found if isinstance(item, Candidate)]
+                    )
+                    answers[number] = _granted(one, request, room, changes)
+                    taken.add(one.name)
+                else:
+                    answers[number] = held
+            except GrantRefusedError as problem:
+                answers[number] = problem
+    changes.write(connection)
+    if again:
+        more = grant_all(connection, [requests[number] for number in again])
+        answers |= dict(zip(again, more, strict=True))
+    return [answers[number] for number in range(len(requests))]
+
+
+class _Changes:
+    """Rows and lines of the grants or returns of one transaction."""
+
+    def __init__(self) -> None:
+        self.new_steps: list[dict[str, Any]] = []
+        self.steps: list[dict[str, Any]] = []
+        self.holds: list[dict[str, Any]] = []
+        self.ended: list[dict[str, Any]] = []
+        self.lines: list[LogLine] = []
+
+    def write(self, connection: Connection) -> None:
+        """Write the rows, then the lines. A grant and a return of the same node are never in one of these."""
+        many.execute(connection, _NEW_STEP, self.new_steps)
+        many.execute(connection, _CHANGE_STEP, self.steps)
+        many.execute(connection, _END_HOLD, self.ended)
+        many.execute(connection, _NEW_HOLD, self.holds)
+        append(connection, *self.lines)
+
+
+def _held(found: Candidate, request: LeaveRequest) -> Leave | None:
+    """Return the leave that a node has already. Raise GrantRefusedError for a node that is out for another reason."""
+    row, owner = found.row, request.rollout or LOCK
+    if row["owner"] is None:
+        return None
+    if row["owner"] == owner and row["kind"] == "planned":
+        return Leave(
+            found.name,
+            owner,
+            row["hold_epoch"],
+            row["deadline"],
+            again=True,
+            phase=row["step_phase"],
+            target=row["step_target"],
         )
+    raise GrantRefusedError(
+        RefusalKind.PERSON if row["kind"] == "failed" else RefusalKind.OUT_ALREADY,
+        f"{found.name} is out of service already ({row['kind']}, {row['owner']}): {row['reason']}",
+        remedy=f"a person releases it: `goldnode fleet release {found.name} --reason REASON`"
+        if row["kind"] == "failed"
+        else None,
+    )
+
+
+def _granted(found: Candidate, request: LeaveRequest, room: Room, changes: _Changes) -> Leave:
+    """Return the leave of a node that has none, and note what it changes. Raise GrantRefusedError if it may not go."""
+    row, owner = found.row, request.rollout or LOCK
     if request.granted_only:
         raise GrantRefusedError(
             RefusalKind.NOT_YOUR_TURN,
@@ -200,16 +281,23 @@ def grant(connection: Connection, request: LeaveRequest) -> Leave:
             or f"the controller of rollout {request.rollout} has not granted {found.name} yet: limits, windows and "
             "order decide",
         )
-    within = _limits(connection, found).return_within
-    leave = Leave(found.name, owner, row["epoch"] if request.rollout else None, request.now + within)
+    if not row["limits"]:
+        raise no_document(found.node_class)
+    deadline = request.now + limits.FleetLimits.read(row["limits"]).return_within
+    leave = Leave(found.name, owner, row["epoch"] if request.rollout else None, deadline)
     content = {"action": "Grant", "node": found.name, "deadline": leave.deadline}
+    step = None
     if request.rollout:
-        started = _start_step(connection, found, request, leave)
+        step, started = _started_step(found, request, leave)
         leave = replace(leave, phase="granted", target=started.pop("target"))
         content |= started
-    _check(connection, found, request.rollout)
-    connection.execute(
-        tables.hold.insert(),
+    room.check(found.domains, request.rollout)
+    room.take(found.domains)
+    if step is not None and row["step_phase"] is None:
+        changes.new_steps.append({"rollout": request.rollout, "node": found.name, **step})
+    elif step is not None:
+        changes.steps.append({"of_rollout": request.rollout, "of_node": found.name, **step})
+    changes.holds.append(
         {
             "node": found.name,
             "owner": owner,
@@ -220,15 +308,16 @@ def grant(connection: Connection, request: LeaveRequest) -> Leave:
             "deadline": leave.deadline,
             "boot_id": request.boot_id or row["boot_id"],
             "reason": f"leave for {request.group}" if not request.rollout else f"rollout {request.rollout}",
-        },
+        }
     )
-    append(
-        connection,
-        LogLine(
-            request.now, f"node {found.name}", "Grant", found.name, content, request.rollout, leave.epoch
-        ),
-    )
+    changes.lines.append(_line(found, request, content, leave.epoch))
     return leave
+
+
+def _line(found: Candidate, request: LeaveRequest, content: dict[str, Any], epoch: int | None) -> LogLine:
+    return LogLine(
+        request.now, f"node {found.name}", content["action"], found.name, content, request.rollout, epoch
+    )
 
 
 def give_back(connection: Connection, request: LeaveRequest) -> GivenBack:
@@ -237,9 +326,36 @@ def give_back(connection: Connection, request: LeaveRequest) -> GivenBack:
     Neither limits nor a freeze stop a return. A failed hold ends only by `release`, and a node that runs another
     digest than it was granted stays out. To give back what is not held is no error, as in FleetLock.
     """
-    found = candidate(connection, request)
+    return _only(give_back_all(connection, [request]))
+
+
+def give_back_all(
+    connection: Connection, requests: Sequence[LeaveRequest]
+) -> list[GivenBack | GrantRefusedError]:
+    """End the planned holds of nodes that are back, as :func:`give_back` does."""
+    answers: dict[int, GivenBack | GrantRefusedError] = {}
+    first: dict[str, tuple[int, Candidate]] = {}
+    again = []
+    for number, one in enumerate(candidates(connection, requests)):
+        if isinstance(one, GrantRefusedError):
+            answers[number] = one
+        elif one.name in first:  # the second request of a node sees what the first one changed
+            again.append(number)
+        else:
+            first[one.name] = number, one
+    _observe(connection, [(one, requests[number]) for number, one in first.values()])
+    changes = _Changes()
+    for number, one in first.values():
+        answers[number] = _given_back(one, requests[number], changes)
+    changes.write(connection)
+    if again:
+        more = give_back_all(connection, [requests[number] for number in again])
+        answers |= dict(zip(again, more, strict=True))
+    return [answers[number] for number in range(len(requests))]
+
+
+def _given_back(found: Candidate, request: LeaveRequest, changes: _Changes) -> GivenBack:
     row, owner = found.row, request.rollout or LOCK
-    observe(connection, found, request)
     if row["kind"] == "failed":
         return GivenBack(
             False,
@@ -260,41 +376,69 @@ def give_back(connection: Connection, request: LeaveRequest) -> GivenBack:
         except GrantRefusedError as problem:
             return GivenBack(False, problem)
     if phase:
-        connection.execute(
-            tables.step.update()
-            .where(tables.step.c.rollout == request.rollout, tables.step.c.node == found.name)
-            .values(phase=phase, changed_at=request.now, epoch=row["epoch"], worker=None)
+        changes.steps.append(
+            {
+                "of_rollout": request.rollout,
+                "of_node": found.name,
+                "phase": phase,
+                "changed_at": request.now,
+                "epoch": row["epoch"],
+                "worker": None,
+            }
         )
-    connection.execute(_END_HOLD, {"of_node": found.name, "of_owner": owner})
+    changes.ended.append({"of_node": found.name, "of_owner": owner})
     content = {"action": "Finish", "node": found.name, "phase": phase or "done", "wave": row["own_wave"] or 0}
-    append(
-        connection,
-        LogLine(
-            request.now, f"node {found.name}", "Finish", found.name, content, request.rollout, row["epoch"]
-        ),
-    )
+    changes.lines.append(_line(found, request, content, row["epoch"]))
     return GivenBack(True)
 
 
-def observe(connection: Connection, found: Candidate, request: LeaveRequest) -> None:
-    """Record what a node reports about itself. Without a boot id there is nothing to record.
+def observe_all(
+    connection: Connection, requests: Sequence[LeaveRequest]
+) -> list[Candidate | GrantRefusedError]:
+    """Record what nodes report about themselves; return the node of each request, or why there is none."""
+    found = candidates(connection, requests)
+    known = [
+        (one, request)
+        for one, request in zip(found, requests, strict=True)
+        if not isinstance(one, GrantRefusedError)
+    ]
+    _observe(connection, known)
+    return found
+
+
+def _observe(connection: Connection, found: Sequence[tuple[Candidate, LeaveRequest]]) -> None:
+    """Record what nodes report about themselves. Without a boot id there is nothing to record.
 
     A report that says nothing new is not recorded, unless the step of the node has changed since the last one: the
     controller waits for a report after that. The log decides what was before what, since clocks can be set back.
     """
-    if request.boot_id is None:
+    if not any(request.boot_id for _, request in found):
         return
-    report = request.report or NodeObservation(found.name, request.now)
-    last = observations.last(connection, found.name)
-    at = _in_order(request.now, found.row["changed_at"], last)
-    item = replace(report, node=found.name, at=at, boot_id=request.boot_id, digest=request.digest)
-    if (
-        last is None
-        or abs(request.now - last.clock) >= _SAME
-        or replace(last.report, at=at) != item
-        or observations.changed_since(connection, last, request.rollout)
-    ):
-        observations.record(connection, [item], f"node, for {request.rollout or LOCK}", request.now)
+    last = observations.last(connection, [one.name for one, _ in found])
+    new: list[Arrived] = []
+    same: list[tuple[LastReport, LeaveRequest, Arrived]] = []
+    for one, request in found:
+        if request.boot_id is None:
+            continue
+        report = request.report or NodeObservation(one.name, request.now)
+        before = last.get(one.name)
+        at = _in_order(request.now, one.row["changed_at"], before)
+        item = replace(report, node=one.name, at=at, boot_id=request.boot_id, digest=request.digest)
+        arrived = Arrived(item, f"node, for {request.rollout or LOCK}", request.now)
+        if (
+            before is None
+            or abs(request.now - before.clock) >= _SAME
+            or replace(before.report, at=at) != item
+        ):
+            new.append(arrived)
+            last[one.name] = LastReport(item, request.now, before.log_seq if before is not None else 0)
+        else:
+            same.append((before, request, arrived))
+    recorded = {one.item.node for one in new}
+    same = [row for row in same if row[2].item.node not in recorded]
+    changed = observations.changed_since(connection, {row[0].report.node: row[0] for row in same})
+    new += [arrived for _, request, arrived in same if (arrived.item.node, request.rollout) in changed]
+    observations.record_all(connection, new)
 
 
 def _in_order(now: float, changed_at: float | None, last: LastReport | None) -> float:
@@ -417,63 +561,16 @@ def explain(connection: Connection, request: LeaveRequest, problem: GrantRefused
     """Return a refusal by a guard with names and numbers, as far as the store still shows the reason."""
     try:
         found = candidate(connection, request)
-        _check(connection, found, request.rollout)
+        Room(connection, [found.domains]).check(found.domains, request.rollout)
     except GrantRefusedError as better:
         return better
     return problem
 
 
-def _check(connection: Connection, found: Candidate, rollout: str | None) -> None:
-    """Raise GrantRefusedError with names and numbers for what the guards would refuse."""
-    domains = {f"of_{scope}": found.row[scope] for scope in tables.SCOPES}
-    scopes = {"of_class": domains["of_class"], "of_rack": domains["of_rack"], "of_rollout": rollout}
-    frozen = connection.execute(_FREEZES, scopes).first()
-    if frozen:
-        what = " ".join(part for part in frozen[:2] if part)
-        raise GrantRefusedError(
-            RefusalKind.FROZEN,
-            f"{what} is frozen by {frozen.who}: {frozen.reason}",
-            remedy="`goldnode fleet unfreeze` lifts it",
-        )
-    rows = connection.execute(_BUFFERS, domains).all()
-    if not any(row.scope == "class" and row.planned_limit is not None for row in rows):
-        raise GrantRefusedError(
-            RefusalKind.NO_DOCUMENT,
-            f"no document is in force for class {found.node_class}",
-            remedy="submit a rollout, or give the class limits: `goldnode fleet nodes FILE`",
-        )
-    for row in rows:
-        for counter, used in (
-            ("failed", row.failed),
-            ("planned", row.planned + 1),
-            ("total", row.total + 1),
-        ):
-            limit = getattr(row, f"{counter}_limit")
-            if limit is not None and used > limit:
-                taken = used - (counter != "failed")
-                raise GrantRefusedError(
-                    RefusalKind.FAILED_BUFFER if counter == "failed" else RefusalKind.FULL,
-                    f"{row.scope} {row.name}: {taken} nodes are out of service ({counter}), the limit is {limit}",
-                )
-
-
-def _limits(connection: Connection, found: Candidate) -> limits.FleetLimits:
-    if found.row["limits"]:
-        return limits.FleetLimits.read(found.row["limits"])
-    own = limits.of_class(connection, found.node_class)
-    if own is None:
-        raise GrantRefusedError(
-            RefusalKind.NO_DOCUMENT,
-            f"no document is in force for class {found.node_class}",
-            remedy="submit a rollout, or give the class limits: `goldnode fleet nodes FILE`",
-        )
-    return own
-
-
-def _start_step(
-    connection: Connection, found: Candidate, request: LeaveRequest, leave: Leave
-) -> dict[str, Any]:
-    """Write the step of a node that a rollout moves; refuse a node whose turn it is not."""
+def _started_step(
+    found: Candidate, request: LeaveRequest, leave: Leave
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the step of a node that a rollout moves, and what of it is logged; refuse a node whose turn it is not."""
     row = found.row
     reason = _not_its_turn(found, request)
     if reason:
@@ -504,15 +601,7 @@ def _start_step(
         "blame": None,
         "worker": f"node {found.name}",
     }
-    if row["step_phase"] is None:
-        connection.execute(tables.step.insert().values(rollout=request.rollout, node=found.name, **values))
-    else:
-        connection.execute(
-            tables.step.update()
-            .where(tables.step.c.rollout == request.rollout, tables.step.c.node == found.name)
-            .values(**values)
-        )
-    return {
+    return values, {
         "direction": values["direction"],
         "attempt": values["attempt"],
         "prior": prior,

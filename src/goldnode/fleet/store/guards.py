@@ -56,17 +56,6 @@ def _domains(row: str) -> str:
     return " OR ".join(f"(buffer.scope = '{scope}' AND buffer.name = {row}.\"{scope}\")" for scope in _SCOPES)
 
 
-def _of_hold(row: str) -> str:
-    """Return the condition that selects the buffers of the node of a hold. It is written so that both engines find
-    the four rows by the primary key.
-    """
-    node = f"FROM node n WHERE n.name = {row}.node"
-    domains = (
-        f"(buffer.scope = '{scope}' AND buffer.name = (SELECT n.\"{scope}\" {node}))" for scope in _SCOPES
-    )
-    return f"({' OR '.join(domains)})"
-
-
 def _one(condition: str) -> str:
     return f"CASE WHEN {condition} THEN 1 ELSE 0 END"
 
@@ -75,24 +64,38 @@ def _update(sets: dict[str, str], where: str) -> str:
     return f"UPDATE buffer SET {', '.join(f'{name} = {name} {change}' for name, change in sets.items())} WHERE {where}"
 
 
+def _update_domains(sets: dict[str, str], row: str) -> tuple[str, ...]:
+    """Return the statements that change the buffers of the node of a hold, one for each scope.
+
+    In one statement with OR, PostgreSQL reads the whole table for each hold if it planned while the table was small.
+    """
+    return tuple(
+        _update(
+            sets,
+            f"buffer.scope = '{scope}' AND buffer.name = (SELECT n.\"{scope}\" FROM node n WHERE n.name = {row}.node)",
+        )
+        for scope in _SCOPES
+    )
+
+
 def _others(row: str) -> str:
     """Return the condition that the node has no hold besides `row`."""
     return f"NOT EXISTS (SELECT 1 FROM hold h WHERE h.node = {row}.node AND h.owner <> {row}.owner)"
 
 
-def _counted(row: str, sign: str) -> str:
-    """Return the statement that adds the hold `row` to the counters, or subtracts it."""
+def _counted(row: str, sign: str) -> tuple[str, ...]:
+    """Return the statements that add the hold `row` to the counters, or subtract it."""
     kinds = {kind: f"{sign} {_one(f'{row}.kind = {chr(39)}{kind}{chr(39)}')}" for kind in _KINDS}
-    return _update({**kinds, "total": f"{sign} {_one(_others(row))}"}, _of_hold(row))
+    return _update_domains({**kinds, "total": f"{sign} {_one(_others(row))}"}, row)
 
 
-# One statement: a hold that stays planned must not count as a new one.
-_KIND_CHANGED = _update(
+# Both kinds in one statement: a hold that stays planned must not count as a new one.
+_KIND_CHANGED = _update_domains(
     {
         kind: f"+ {_one(f'NEW.kind = {chr(39)}{kind}{chr(39)}')} - {_one(f'OLD.kind = {chr(39)}{kind}{chr(39)}')}"
         for kind in _KINDS
     },
-    _of_hold("NEW"),
+    "NEW",
 )
 _MOVED = " OR ".join(f'NEW."{scope}" IS DISTINCT FROM OLD."{scope}"' for scope in _SCOPES)
 _GRANTED = "EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.name AND h.kind = 'planned')"
@@ -176,10 +179,10 @@ _GUARDS = (
         "hold",
         "BEFORE INSERT",
         (("twice", "EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.node AND h.owner = NEW.owner)"),),
-        (_counted("NEW", "+"),),
+        _counted("NEW", "+"),
     ),
-    _Guard("hold_removed", "hold", "BEFORE DELETE", (), (_counted("OLD", "-"),)),
-    _Guard("hold_changed", "hold", "AFTER UPDATE", (), (_KIND_CHANGED,)),
+    _Guard("hold_removed", "hold", "BEFORE DELETE", (), _counted("OLD", "-")),
+    _Guard("hold_changed", "hold", "AFTER UPDATE", (), _KIND_CHANGED),
     _Guard(
         "buffer_limit",
         "buffer",

@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select
 
 from goldnode.fleet.store import tables
 from goldnode.fleet.store.errors import StoreError
@@ -39,6 +40,7 @@ class FleetLimits:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
+    @lru_cache(maxsize=64)  # each grant reads them, and they change with a document
     def read(cls, text: str) -> FleetLimits:
         """Return stored limits. Ignore fields of a later version."""
         found = json.loads(text)
@@ -78,17 +80,20 @@ _OF_ROLLOUT = (
     .order_by(tables.rollout.c.phase.in_(tables.ACTIVE_PHASES).desc(), tables.rollout.c.submitted_at.desc())
     .limit(1)
 )
-_OF_CLASS = select(tables.class_limits.c.limits).where(
-    tables.class_limits.c["class"] == bindparam("of_class")
-)
 
 
-def of_class(connection: Connection, name: str) -> FleetLimits | None:
-    """Return the limits in force for one class."""
-    found = connection.scalar(_OF_ROLLOUT, {"of_class": name}) or connection.scalar(
-        _OF_CLASS, {"of_class": name}
+def of_nodes() -> ColumnElement[str | None]:
+    """Return an expression for the text of the limits in force for the class of a row of `node`."""
+    rollout, own = tables.rollout.alias("in_force"), tables.class_limits
+    of_rollout = (
+        select(rollout.c.limits)
+        .where(rollout.c["class"] == tables.node.c["class"], rollout.c.phase != "queued")
+        .order_by(rollout.c.phase.in_(tables.ACTIVE_PHASES).desc(), rollout.c.submitted_at.desc())
+        .limit(1)
+        .correlate(tables.node)
     )
-    return FleetLimits.read(found) if found else None
+    of_class = select(own.c.limits).where(own.c["class"] == tables.node.c["class"]).correlate(tables.node)
+    return func.coalesce(of_rollout.scalar_subquery(), of_class.scalar_subquery())
 
 
 def rollout_of(connection: Connection, name: str) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
 
 from goldnode.core.errors import ImageError
-from goldnode.fleet.store import tables
+from goldnode.fleet.store import many, tables
 from goldnode.fleet.store.errors import StoreDamagedError
 
 PAYLOAD_TYPE = "application/vnd.goldnode.log-head+json"
@@ -52,10 +52,9 @@ class LogVerdict:
 _APPEND = tables.log.insert().inline()
 
 
-def append(connection: Connection, line: LogLine) -> None:
-    """Append a line in the transaction of the change that it describes."""
-    connection.execute(
-        _APPEND,
+def append(connection: Connection, *lines: LogLine) -> None:
+    """Append lines, in order, in the transaction of the change that they describe."""
+    rows = [
         {
             "at": line.at,
             "who": line.who,
@@ -64,8 +63,10 @@ def append(connection: Connection, line: LogLine) -> None:
             "action": line.action,
             "subject": line.subject,
             "content": json.dumps(line.content, sort_keys=True, separators=(",", ":")),
-        },
-    )
+        }
+        for line in lines
+    ]
+    many.execute(connection, _APPEND, rows)
 
 
 def entries(

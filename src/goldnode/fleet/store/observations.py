@@ -7,14 +7,14 @@ new, so the table grows with changes and not with time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, bindparam, func, select
 
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.model import Answer, NodeObservation, RequirementResult, SchedulerObservation
-from goldnode.fleet.store import tables
+from goldnode.fleet.store import many, tables
 from goldnode.fleet.store.log import LogLine, append, entries
 from goldnode.fleet.store.rollouts import ANSWER
 
@@ -22,23 +22,42 @@ NODE, SCHEDULER = "node", "scheduler"
 _COLUMNS = ("node", "at", "boot_id", "digest")  # fields of an observation that are columns
 
 
-def record(
-    connection: Connection,
-    items: Iterable[NodeObservation | SchedulerObservation],
-    source: str,
-    clock: float | None = None,
-) -> None:
-    """Add observations. The nodes' own rows get the new digest and boot.
+_RECORD = tables.observation.insert().inline()
+_BOOTED = (
+    tables.node.update()
+    .where(tables.node.c.name == bindparam("of_node"))
+    .values(
+        boot_id=bindparam("new_boot"), digest=func.coalesce(bindparam("new_digest"), tables.node.c.digest)
+    )
+)
 
-    :param clock: the time of this machine, where the observations have a later one: that of the store.
-    """
+
+class Arrived(NamedTuple):
+    """An observation, its source, and the time of this machine where the observation has a later one: that of the store."""
+
+    item: NodeObservation | SchedulerObservation
+    source: str
+    clock: float | None = None
+
+
+def record(
+    connection: Connection, items: Iterable[NodeObservation | SchedulerObservation], source: str
+) -> None:
+    """Add observations of one source. The nodes' own rows get the new digest and boot."""
+    record_all(connection, [Arrived(item, source) for item in items])
+
+
+def record_all(connection: Connection, items: Sequence[Arrived]) -> None:
+    """Add observations, each with its source."""
+    if not items:
+        return
     seen = connection.scalar(select(func.max(tables.log.c.seq))) or 0
-    for item in items:
+    rows, booted = [], []
+    for item, source, clock in items:
         fields = model.to_json(item)
         node = isinstance(item, NodeObservation)
         content = {name: value for name, value in fields.items() if name not in _COLUMNS}
-        connection.execute(
-            tables.observation.insert().inline(),
+        rows.append(
             {
                 "node": item.node,
                 "kind": NODE if node else SCHEDULER,
@@ -48,20 +67,19 @@ def record(
                 "boot_id": fields.get("boot_id"),
                 "digest": fields.get("digest"),
                 "content": json.dumps({"source": source, **content}, sort_keys=True),
-            },
+            }
         )
         if isinstance(item, NodeObservation) and item.boot_id is not None:
-            connection.execute(
-                tables.node.update()
-                .where(tables.node.c.name == item.node)
-                .values(boot_id=item.boot_id, digest=item.digest or tables.node.c.digest)
-            )
+            booted.append({"of_node": item.node, "new_boot": item.boot_id, "new_digest": item.digest or None})
+    many.execute(connection, _RECORD, rows)
+    many.execute(connection, _BOOTED, booted)
 
 
 def record_answers(
     connection: Connection, answers: Iterable[RequirementResult], rollout: str, who: str, epoch: int | None
 ) -> None:
     """Write what requirements answered to the log, for persons: the state of a rollout does not depend on it."""
+    lines = []
     for item in answers:
         content = {
             "action": ANSWER,
@@ -70,7 +88,8 @@ def record_answers(
             "answer": item.answer.value,
             "reason": item.reason,
         }
-        append(connection, LogLine(item.at, who, ANSWER, item.requirement, content, rollout, epoch))
+        lines.append(LogLine(item.at, who, ANSWER, item.requirement, content, rollout, epoch))
+    append(connection, *lines)
 
 
 def answers(connection: Connection, rollout: str) -> list[RequirementResult]:
@@ -107,30 +126,48 @@ class LastReport(NamedTuple):
     log_seq: int
 
 
-def last(connection: Connection, name: str) -> LastReport | None:
-    """Return the newest report of one node."""
-    table = tables.observation
-    row = (
-        connection.execute(
-            select(table)
-            .where(table.c.node == name, table.c.kind == NODE)
-            .order_by(table.c.seq.desc())
-            .limit(1)
-        )
-        .mappings()
-        .first()
+_own = tables.observation.alias("own")
+_LAST = select(tables.observation).where(
+    tables.observation.c.seq.in_(
+        select(
+            select(func.max(_own.c.seq))
+            .where(_own.c.node == tables.node.c.name, _own.c.kind == NODE)
+            .correlate(tables.node)
+            .scalar_subquery()
+        ).where(tables.node.c.name.in_(bindparam("of_nodes", expanding=True)))
     )
-    if row is None:
-        return None
-    found = _read(row)
-    return LastReport(found, row["at"], row["log_seq"]) if isinstance(found, NodeObservation) else None
+)
 
 
-def changed_since(connection: Connection, last: LastReport, rollout: str | None) -> bool:
-    """Return whether the log has a line of a rollout about a node after its report."""
-    log = tables.log.c
-    query = select(log.seq).where(log.subject == last.report.node, log.seq > last.log_seq)
-    return connection.scalar(query.where(log.rollout == rollout).limit(1)) is not None
+def last(connection: Connection, names: Iterable[str]) -> dict[str, LastReport]:
+    """Return the newest report of each of these nodes."""
+    rows = connection.execute(_LAST, {"of_nodes": many.padded(names)}).mappings()
+    found = ((_read(row), row) for row in rows)
+    return {
+        item.node: LastReport(item, row["at"], row["log_seq"])
+        for item, row in found
+        if isinstance(item, NodeObservation)
+    }
+
+
+_log = tables.log.c
+_CHANGED = (
+    select(_log.subject, _log.rollout, func.max(_log.seq).label("seq"))
+    .where(_log.subject.in_(bindparam("of_nodes", expanding=True)), _log.seq > bindparam("after"))
+    .group_by(_log.subject, _log.rollout)
+)
+
+
+def changed_since(connection: Connection, reports: Mapping[str, LastReport]) -> set[tuple[str, str | None]]:
+    """Return the nodes and rollouts of which the log has a line about the node after its report.
+
+    :param reports: reports by node.
+    """
+    if not reports:
+        return set()
+    after = min(one.log_seq for one in reports.values())
+    rows = connection.execute(_CHANGED, {"of_nodes": many.padded(reports), "after": after})
+    return {(row.subject, row.rollout) for row in rows if row.seq > reports[row.subject].log_seq}
 
 
 def after(

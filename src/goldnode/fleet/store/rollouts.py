@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import yaml
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, func, or_, select
 
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.document import RolloutSettings, digest_of
 from goldnode.fleet.rollout.model import Action, FleetNode, OtherRollout, RolloutPhase, RolloutRecord
 from goldnode.fleet.rollout.state import RolloutState
-from goldnode.fleet.store import limits, tables
+from goldnode.fleet.store import limits, many, tables
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.log import LogLine, append, entries
@@ -146,8 +148,9 @@ def write(
             f"another writer has changed rollout {controller.rollout}", remedy="plan again"
         )
     writer = _Writer(connection, controller, now)
-    for action in actions:
-        writer.write(action)
+    for _, group in groupby(actions, type):
+        writer.write(list(group))
+    append(connection, *writer.lines)
     return connection.scalar(select(func.max(tables.log.c.seq))) or 0
 
 
@@ -206,32 +209,91 @@ def read_action(row: RowMapping) -> Action | None:
     )
 
 
+@dataclass
+class _Known:
+    """A node in the store: its wave, the prior state of its step, and whether it has a step and a hold."""
+
+    wave: int | None
+    prior: str | None
+    step: bool
+    hold: bool
+
+
+_KNOWN = (
+    select(
+        tables.node.c.name,
+        tables.member.c.wave,
+        tables.step.c.prior,
+        tables.step.c.phase,
+        tables.hold.c.owner,
+    )
+    .select_from(tables.node)
+    .join(
+        tables.member,
+        and_(tables.member.c.node == tables.node.c.name, tables.member.c.rollout == bindparam("of_rollout")),
+        isouter=True,
+    )
+    .join(
+        tables.step,
+        and_(tables.step.c.node == tables.node.c.name, tables.step.c.rollout == bindparam("of_rollout")),
+        isouter=True,
+    )
+    .join(
+        tables.hold,
+        and_(tables.hold.c.node == tables.node.c.name, tables.hold.c.owner == bindparam("of_rollout")),
+        isouter=True,
+    )
+    .where(tables.node.c.name.in_(bindparam("of_nodes", expanding=True)))
+)
+_OWN_STEP = and_(tables.step.c.rollout == bindparam("of_rollout"), tables.step.c.node == bindparam("of_node"))
+_OWN_HOLD = and_(tables.hold.c.owner == bindparam("of_rollout"), tables.hold.c.node == bindparam("of_node"))
+# Statements for the rows of a group of actions, in their order.
+_ROWS = (
+    tables.step.insert(),
+    tables.step.update().where(_OWN_STEP),
+    tables.hold.delete().where(_OWN_HOLD),
+    tables.hold.insert(),
+    tables.hold.update().where(_OWN_HOLD),
+)
+_NEW_STEP, _STEP, _NO_HOLD, _NEW_HOLD, _HELD = range(len(_ROWS))
+
+
 class _Writer:
-    """Rows of actions, written under the epoch of one controller."""
+    """Rows of actions, written under the epoch of one controller.
+
+    Actions of one kind that follow each other share their statements.
+    """
 
     def __init__(self, connection: Connection, controller: Controller, now: float) -> None:
         self.connection, self.controller, self.now = connection, controller, now
         self.rollout = controller.rollout
+        self.lines: list[LogLine] = []  # the caller appends them
+        self._known: dict[str, _Known] = {}
+        self._rows: list[list[dict[str, Any]]] = [[] for _ in _ROWS]
 
-    def write(self, action: Action) -> None:
-        """Write one action: its rows, then its line."""
-        name = type(action).__name__
+    def write(self, actions: Sequence[Action]) -> None:
+        """Write the rows of actions of one kind, and note their lines."""
+        name = type(actions[0]).__name__
         change = _CHANGES.get(name)
-        if change is not None:
-            change(self, action)
-        subject = str(getattr(action, "node", None) or getattr(action, "subject", None) or self.rollout)
-        append(
-            self.connection,
-            LogLine(
-                self.now,
-                self.controller.holder,
-                name,
-                subject[:255],
-                model.action_to_json(action),
-                self.rollout,
-                self.controller.epoch,
-            ),
-        )
+        if name in _STEPS:
+            self._read([getattr(action, "node") for action in actions])  # noqa: B009
+        for action in actions:
+            if change is not None:
+                change(self, action)
+            subject = str(getattr(action, "node", None) or getattr(action, "subject", None) or self.rollout)
+            content = model.action_to_json(action)
+            holder, epoch = self.controller.holder, self.controller.epoch
+            self.lines.append(LogLine(self.now, holder, name, subject[:255], content, self.rollout, epoch))
+        for statement, rows in zip(_ROWS, self._rows, strict=True):
+            many.execute(self.connection, statement, rows)
+            rows.clear()
+
+    def _read(self, names: Sequence[str]) -> None:
+        given = {"of_rollout": self.rollout, "of_nodes": many.padded(names)}
+        self._known = {
+            row.name: _Known(row.wave, row.prior, row.phase is not None, row.owner is not None)
+            for row in self.connection.execute(_KNOWN, given)
+        }
 
     def members(self, wave: int, names: Sequence[str]) -> None:
         rows = [{"rollout": self.rollout, "node": name, "wave": wave} for name in names]
@@ -260,7 +322,7 @@ class _Writer:
 
     def grant(self, action: model.Grant) -> None:
         back = action.direction is model.Direction.BACK
-        target = action.prior.digest if back else self._target()
+        target = action.prior.digest if back else self._target
         self.step(
             action.node,
             direction=action.direction.value,
@@ -281,7 +343,7 @@ class _Writer:
         self.hold(action.node, "planned", None, action.deadline)
 
     def turn(self, action: model.Turn) -> None:
-        prior = self.connection.scalar(select(tables.step.c.prior).where(*self._own(action.node)))
+        prior = self._of(action.node).prior
         self.step(
             action.node,
             direction="back",
@@ -305,7 +367,8 @@ class _Writer:
         if action.failed:
             self.hold(action.node, "failed", action.cause or "failed", None)
         else:
-            self.connection.execute(tables.hold.delete().where(*self._held(action.node, self.rollout)))
+            self._of(action.node).hold = False
+            self._rows[_NO_HOLD].append({"of_rollout": self.rollout, "of_node": action.node})
 
     def overdue(self, action: model.Overdue) -> None:
         self.step(action.node, phase="overdue", cause=action.reason, blame="absent", worker=None)
@@ -325,13 +388,13 @@ class _Writer:
     def deny(self, action: model.Deny) -> None:
         denied = tables.denied.c
         there = select(denied.seq).where(
-            denied["class"] == self._class(), denied.digest == action.digest, denied.lifted_at.is_(None)
+            denied["class"] == self._class, denied.digest == action.digest, denied.lifted_at.is_(None)
         )
         if self.connection.scalar(there):  # by a person, or by another rollout
             return
         self.connection.execute(
             tables.denied.insert().values(
-                **{"class": self._class()},
+                **{"class": self._class},
                 digest=action.digest,
                 reason=action.reason,
                 who=self.controller.holder,
@@ -362,25 +425,24 @@ class _Writer:
         )
 
     def step(self, name: str, **values: Any) -> None:
-        """Write the step of a node, a new one or the one that it has."""
-        own = {"epoch": self.controller.epoch, "changed_at": self.now}
-        done = self.connection.execute(
-            tables.step.update().where(*self._own(name)).values(**values, **own)
-        ).rowcount
-        if done:
+        """Note the step of a node, a new one or the one that it has."""
+        values |= {"epoch": self.controller.epoch, "changed_at": self.now}
+        known = self._of(name)
+        if known.step:
+            self._rows[_STEP].append({"of_rollout": self.rollout, "of_node": name, **values})
             return
-        wave = self.connection.scalar(
-            select(tables.member.c.wave).where(
-                tables.member.c.rollout == self.rollout, tables.member.c.node == name
-            )
-        )
-        first = {"direction": "forward", "attempt": 0, "granted_at": 0.0, "deadline": 0.0, "wave": wave or 0}
-        self.connection.execute(
-            tables.step.insert().values(rollout=self.rollout, node=name, **{**first, **values, **own})
-        )
+        first = {
+            "direction": "forward",
+            "attempt": 0,
+            "granted_at": 0.0,
+            "deadline": 0.0,
+            "wave": known.wave or 0,
+        }
+        self._rows[_NEW_STEP].append({"rollout": self.rollout, "node": name, **first, **values})
+        known.step = True
 
     def hold(self, name: str, kind: str, reason: str | None, deadline: float | None) -> None:
-        """Write the hold of a node by this rollout, a new one or the one that it has."""
+        """Note the hold of a node by this rollout, a new one or the one that it has."""
         values: dict[str, Any] = {
             "kind": kind,
             "rollout": self.rollout,
@@ -389,18 +451,21 @@ class _Writer:
         }
         if reason is not None:
             values |= {"reason": reason, "since": self.now}
-        done = self.connection.execute(
-            tables.hold.update().where(*self._held(name, self.rollout)).values(**values)
-        ).rowcount
-        if not done and reason is not None:
-            self.connection.execute(tables.hold.insert().values(node=name, owner=self.rollout, **values))
+        known = self._of(name)
+        if known.hold:
+            self._rows[_HELD].append({"of_rollout": self.rollout, "of_node": name, **values})
+        elif reason is not None:
+            self._rows[_NEW_HOLD].append({"node": name, "owner": self.rollout, **values})
+            known.hold = True
 
-    def _own(self, name: str) -> tuple[ColumnElement[bool], ...]:
-        return tables.step.c.rollout == self.rollout, tables.step.c.node == name
+    def _of(self, name: str) -> _Known:
+        """Return what the store has of a node. One that it does not have is refused by its foreign keys."""
+        return self._known.setdefault(name, _Known(None, None, False, False))
 
     def _held(self, name: str, owner: str) -> tuple[ColumnElement[bool], ...]:
         return tables.hold.c.node == name, tables.hold.c.owner == owner
 
+    @cached_property
     def _class(self) -> str:
         return str(
             self.connection.scalar(
@@ -408,6 +473,7 @@ class _Writer:
             )
         )
 
+    @cached_property
     def _target(self) -> str:
         return str(
             self.connection.scalar(
@@ -432,3 +498,4 @@ _CHANGES: Mapping[str, Callable[[_Writer, Any], None]] = {
     "Deny": _Writer.deny,
     "Freeze": _Writer.freeze,
 }
+_STEPS = ("Grant", "Proceed", "Turn", "Finish", "Overdue")  # of one node, which the writer reads before

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, select, text
+from tests import postgresql
 from tests.unit.fleet.store.fleets import (
     ALICE,
     CLASS,
@@ -26,10 +28,11 @@ from tests.unit.fleet.store.fleets import (
 )
 
 from goldnode.fleet.rollout.model import Proceed, Promote, StepPhase
-from goldnode.fleet.store import grants, limits, observations, orders, rollouts, tables
+from goldnode.fleet.store import grants, limits, nodes, observations, orders, rollouts, tables
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import GrantRefusedError, RefusalKind, StaleEpochError, StoreError
 from goldnode.fleet.store.limits import FleetLimits
+from goldnode.fleet.store.nodes import StoredNode
 from goldnode.fleet.store.orders import Scope
 
 
@@ -51,15 +54,42 @@ def test_counting_a_hold_reads_four_buffers_and_not_all_of_them(migrated: Path) 
         "SELECT sql FROM sqlite_master WHERE name IN "
         "('goldnode_hold_added', 'goldnode_hold_removed', 'goldnode_hold_changed')"
     ).fetchall()
-    counted = [re.search(r"UPDATE buffer SET .*?;", trigger) for (trigger,) in triggers]
-    assert len(counted) == 3
-    for found in counted:
-        assert found
-        statement = re.sub(r"\b(OLD|NEW)\.\w+", "'x'", found.group())
-        steps = [step for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
-        assert sum(step.startswith("SEARCH buffer USING") for step in steps) == 4
-        assert not [step for step in steps if step.startswith("SCAN buffer")]
+    assert len(triggers) == 3
+    for (trigger,) in triggers:
+        counted = re.findall(r"UPDATE buffer SET .*?;", trigger)
+        assert len(counted) == 4
+        for found in counted:
+            statement = re.sub(r"\b(OLD|NEW)\.\w+", "'x'", found)
+            steps = [step for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+            assert sum(step.startswith("SEARCH buffer USING") for step in steps) == 1
+            assert not [step for step in steps if step.startswith("SCAN buffer")]
     connection.close()
+
+
+def test_counting_a_hold_on_postgresql_never_reads_the_whole_table(
+    server: postgresql.Cluster, template: str
+) -> None:
+    """A plan is stored while the table is small or unknown to the statistics, and serves when it is large."""
+    store = StoreDatabase(server.create(f"scans_{os.getpid()}", template))
+    fleet = [StoredNode(f"n{number:04}", CLASS, f"r{number}") for number in range(1000)]
+    store.run(lambda c: nodes.put(c, fleet, {CLASS: FleetLimits("50", "50", "50")}, "test", NOW))
+    scans = text("SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'buffer'")
+    with store.write() as connection:
+        before = connection.scalar(scans)
+        for number in range(30):
+            connection.execute(
+                tables.hold.insert().values(
+                    node=f"n{number:04}",
+                    owner="lock",
+                    kind="planned",
+                    since=NOW,
+                    deadline=NOW,
+                    reason="leave",
+                )
+            )
+        connection.execute(tables.hold.delete())
+        assert connection.scalar(scans) == before
+    store.close()
 
 
 def test_refusal_names_the_domain_and_the_numbers(store: StoreDatabase) -> None:
@@ -361,7 +391,7 @@ def reports(store: StoreDatabase, number: int, **more: str | float) -> list[floa
     """Report once, and return the times of all reports of the node."""
     table = tables.observation
     request = wish(number, **more)
-    store.run(lambda c: grants.observe(c, grants.candidate(c, request), request))
+    store.run(lambda c: grants.observe_all(c, [request]))
     with store.read() as connection:
         rows = connection.execute(select(table.c.received_at).where(table.c.node == request.node))
         return [row[0] for row in rows]
@@ -392,9 +422,8 @@ def test_reports_of_two_services_have_the_order_of_their_arrival(store: StoreDat
         found = reports(store, 0, boot_id=boot, now=now)
     assert found == sorted(found)
     with store.read() as connection:
-        last = observations.last(connection, "n00")
-    assert last is not None
-    assert last.report.boot_id == "b3"
+        last = observations.last(connection, ["n00"])
+    assert last["n00"].report.boot_id == "b3"
 
 
 def test_reports_with_a_clock_that_was_set_back_do_not_fill_the_store(store: StoreDatabase) -> None:

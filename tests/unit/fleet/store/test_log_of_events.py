@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import Any
 
 from tests.unit.fleet.store.fleets import NOW
@@ -22,7 +21,7 @@ def line(name: str) -> LogLine:
 
 def test_lines_are_events_in_their_order(store: StoreDatabase) -> None:
     for name in ("r1", "r2", "r3"):
-        store.run(partial(log.append, line=line(name)))
+        store.run(lambda connection, name=name: log.append(connection, line(name)))  # type: ignore[misc]
     found, last = store_log.read(store, 1)
     assert [one.subject for one in found] == ["r2", "r3"]
     assert last == store_log.newest(store) == 3

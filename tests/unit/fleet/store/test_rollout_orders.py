@@ -249,8 +249,9 @@ def test_limits_are_those_of_the_last_rollout_whatever_the_clock_was(store: Stor
         end = [ChangePhase(RolloutPhase.COMPLETED, "done")]
         store.run(lambda c: rollouts.write(c, Controller(name, epoch or 0, "c"), end, now))  # noqa: B023
         with store.read() as connection:
-            found = limits.of_class(connection, CLASS)
-            assert found is not None
+            text = connection.scalar(select(limits.of_nodes()).where(tables.node.c.name == "n00"))
+            assert text is not None
+            found = FleetLimits.read(text)
             assert found.planned == limits.in_force(connection)[CLASS].planned == planned
 
 
