@@ -14,7 +14,8 @@ import pytest
 
 from goldnode.core import program_file as nodefile
 
-# The whole file with NVML's binding, the facts, the client of channels, the keys of caches and the tests before a return; it travels once per version of goldnode.
+# The whole file with NVML's binding, the facts, the client of channels, the keys of caches and the tests before a return.
+# It travels once per version of goldnode.
 LIMIT = 640 * 1024
 MODULES = Path(nodefile.__file__).parents[1] / "ansible" / "modules"
 
