@@ -4,7 +4,8 @@
 
 A grant and its return are two transactions, each flushed to disk (PostgreSQL with fsync and synchronous_commit).
 `transactions`: each of 8 threads waits for its own commit. `batches`: as the service does it, up to 64 requests share
-one commit. The load of the machine is in the result, since other work on it changes every figure.
+one commit. `controller`: grants of a rollout, 32 in a transaction, as a plan writes them. The load of the machine is in
+the result, since other work on it changes every figure.
 """
 
 from __future__ import annotations
@@ -27,18 +28,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
 from tests import postgresql
 
 from benchmarks import pages
+from goldnode.fleet.rollout.model import Direction, Finish, Grant, Prior, Start, StepPhase
 from goldnode.fleet.service import batch
 from goldnode.fleet.service.server import Listen, server
-from goldnode.fleet.store import grants, nodes, schema
+from goldnode.fleet.store import controllers, grants, nodes, rollouts, schema
+from goldnode.fleet.store.controllers import Controller, Submission
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.grants import LeaveRequest
 from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.nodes import StoredNode
 
 NODES, THREADS, CLASS = 10_000, 8, "h100"
+GROUP = 32  # nodes of one group of a push rollout
 
 
 def request(number: int) -> LeaveRequest:
@@ -103,6 +108,32 @@ def batches(address: str, seconds: float) -> dict[str, float]:
     taken = time.monotonic() - began
     store.close()
     return figures(times, taken)
+
+
+def controller(address: str, seconds: float) -> dict[str, float]:
+    """Write groups of grants as the controller of a rollout. Their returns are not in the figures."""
+    store = prepare(address)
+
+    def begin(connection: Connection) -> Controller:
+        limits = FleetLimits("2%", "8%", "10%", {"rack": 1, "leaf": 2})
+        controllers.submit(connection, Submission("r", CLASS, "new", "rollout: r", limits, author="a"), 0.0)
+        own = Controller("r", controllers.take_over(connection, "r", "c", 0.0) or 0, "c")
+        rollouts.write(connection, own, [Start(tuple(f"n{number:05}" for number in range(NODES)))], 0.0)
+        return own
+
+    own, times, prior, round_ = store.run(begin), [], Prior(in_service=True, digest="old", boot_id="b"), 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        names = [f"n{(round_ + 64 * one) % NODES:05}" for one in range(GROUP)]
+        round_ += 1
+        given = [Grant(name, Direction.FORWARD, 1, 0.0, prior) for name in names]
+        start = time.monotonic()
+        store.run(lambda c, given=given: rollouts.write(c, own, given, 0.0))  # type: ignore[misc]
+        times += [time.monotonic() - start] * len(names)
+        ended = [Finish(name, StepPhase.PASSED, 0) for name in names]
+        store.run(lambda c, ended=ended: rollouts.write(c, own, ended, 0.0))  # type: ignore[misc]
+    store.close()
+    return figures(times, sum(times) / GROUP)
 
 
 def figures(times: list[float], taken: float) -> dict[str, float]:
@@ -192,7 +223,10 @@ def tables(found: Mapping[str, Any]) -> str:
         for key, title in (
             ("transactions", "one commit each, 8 threads"),
             ("batches", "up to 64 share a commit"),
+            ("controller", "grants of a controller, 32 at once"),
         ):
+            if key not in row:  # measured before this row existed
+                continue
             one = row[key]
             rates.append(
                 [
@@ -234,14 +268,16 @@ def main() -> None:
     }
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-")))
-        stores = {"sqlite": str(place / "fleet.db")}
+        stores, others = {"sqlite": str(place / "fleet.db")}, {"sqlite": str(place / "rollout.db")}
         if postgresql.missing() is None:
-            stores["postgresql"] = stack.enter_context(postgresql.cluster("on")).create("fleet")
+            server = stack.enter_context(postgresql.cluster("on"))
+            stores["postgresql"], others["postgresql"] = server.create("fleet"), server.create("rollout")
         for name, address in stores.items():
             prepare(address).close()
             found["stores"][name] = {
                 "transactions": transactions(address, chosen.seconds),
                 "batches": batches(address, chosen.seconds),
+                "controller": controller(others[name], chosen.seconds),
                 "clients": clients(address, chosen.clients),
             }
             print(name, json.dumps(found["stores"][name], indent=2), flush=True)
