@@ -230,14 +230,12 @@ def passed(counts: Mapping[str, int]) -> int:
     )
 
 
-def processes(stage: Stage) -> int:
+def processes() -> int:
     """Return the number of processes of a stage, at most four.
 
-    Heavy stages get one more than there are cores: their tests wait half of the time for nodes, disks and the
-    network.
+    One more than there are cores: tests wait for nodes, disks, servers and clocks.
     """
-    cores = len(os.sched_getaffinity(0))
-    return min(cores + 1 if stage.heavy else cores, 4)
+    return min(len(os.sched_getaffinity(0)) + 1, 4)
 
 
 def test_files() -> list[str]:
@@ -265,7 +263,7 @@ def command(stage: Stage, wanted: Wanted, junit: Path) -> list[str]:
             "-m",
             "pytest",
             "-n",
-            str(processes(stage)),
+            str(processes()),
             "--dist",
             "loadgroup",
             "--no-loadscope-reorder",
