@@ -219,6 +219,7 @@ def test_the_real_driver_is_built_on_the_node(node: LabNode, site: Site, tmp_pat
     assert moved, "one transaction for kernel and driver"
 
 
+@pytest.mark.long  # two images of the initramfs on a busy node; the default run does the same with stand-in packages
 def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: LabNode, site: Site, tmp_path: Path) -> None:
     release, _ = prove(node)
     node.shell(
