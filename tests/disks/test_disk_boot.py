@@ -120,7 +120,7 @@ NAMES = {
 
 
 def boots(built: BuiltDisk, work: Path, *, clones: bool) -> verify.BootReport:
-    """Boot an image in emulated machines, and return the report. No check has failed, and two boots have passed."""
+    """Verify an image in emulated machines, and return the report. Fail if a check has failed."""
     report = verify.verify(built, work=work, clones=clones)
     failures = [
         f"{where}: {check.id}: {check.got} (want {check.expected})"
@@ -128,7 +128,9 @@ def boots(built: BuiltDisk, work: Path, *, clones: bool) -> verify.BootReport:
         if check.outcome == guest.FAILED
     ]
     assert (report.error, failures) == (None, [])
-    assert report.outcome == ("passed" if len(report.boots) == 2 else "failed"), "one boot proves no image"
+    assert report.outcome == ("passed" if len(report.boots) == 2 else "failed"), (
+        "a verification takes two boots"
+    )
     assert report.raw_sha256 == report.raw_sha256_after == built.raw.sha256.removeprefix("sha256:")
     assert list(work.iterdir()) == [], "overlays and logs are gone"
     assert {check.id for boot in report.boots for check in boot.checks} >= NAMES

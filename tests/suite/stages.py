@@ -238,7 +238,7 @@ def processes() -> int:
     return min(len(os.sched_getaffinity(0)) + 1, 4)
 
 
-def test_files() -> list[str]:
+def files_with_tests() -> list[str]:
     """Return all test files, relative to the repository."""
     return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
 
@@ -250,7 +250,9 @@ def files_of(stage: Stage, wanted: Wanted) -> tuple[str, ...]:
     them. So the few files with heavy tests are named.
     """
     return (
-        tuple(file for file in test_files() if is_heavy(file)) if stage.heavy and not wanted.selects else ()
+        tuple(file for file in files_with_tests() if is_heavy(file))
+        if stage.heavy and not wanted.selects
+        else ()
     )
 
 

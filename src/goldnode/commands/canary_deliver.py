@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from goldnode.commands.canary_outstanding import NodeOutcome, deliver_stored
-from goldnode.commands.canary_run import UNKNOWN, held_nodes
+from goldnode.commands.canary_run import PARALLEL, UNKNOWN, held_nodes
 from goldnode.commands.output import BECOME, emit, reports, say
 from goldnode.core.errors import GoldnodeError
 
@@ -30,15 +30,7 @@ from goldnode.core.errors import GoldnodeError
     metavar="DIRECTORY",
     help="Directory of the results, instead of .goldnode/canary.",
 )
-@click.option(
-    "--jobs",
-    "parallel",
-    type=click.IntRange(1, 256),
-    default=16,
-    show_default=True,
-    metavar="N",
-    help="Number of nodes at a time.",
-)
+@PARALLEL
 @reports("canary-deliveries")
 def deliver(
     nodes: tuple[str, ...],

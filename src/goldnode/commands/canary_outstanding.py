@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.return_tests import CAUSES
 
 if TYPE_CHECKING:
     from goldnode.canary.session import CanaryRun
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from goldnode.documents.return_tests import ReturnTestsDocument
     from goldnode.fleet.return_delivery import HeldNode
 
-CAUSES = ("repair", "xid", "absence")  # those that the gate of a node enforces
 COHORT_JOB = "cohort_all_reduce"
 
 

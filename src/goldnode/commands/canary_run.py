@@ -14,7 +14,6 @@ import click
 
 from goldnode.commands.canary import SUITE
 from goldnode.commands.canary_outstanding import (
-    CAUSES,
     COHORT_JOB,
     NodeOutcome,
     OutstandingRuns,
@@ -23,6 +22,7 @@ from goldnode.commands.canary_outstanding import (
 )
 from goldnode.commands.output import BECOME, emit, grouped, reports, say
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.return_tests import CAUSES
 
 if TYPE_CHECKING:
     from goldnode.canary.session import Arrived, CanaryRun
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from goldnode.fleet.return_delivery import HeldNode
 
 PASSED, FAILED, UNKNOWN = 0, 2, 3
+PARALLEL = click.option(
+    "--jobs",
+    "parallel",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Number of nodes at a time.",
+)
 
 
 @dataclass(frozen=True)
@@ -122,15 +131,7 @@ class SuiteOptions:
         metavar="SECONDS",
         help="Time limit of the whole run on a node.",
     ),
-    click.option(
-        "--jobs",
-        "parallel",
-        type=click.IntRange(1, 256),
-        default=16,
-        show_default=True,
-        metavar="N",
-        help="Number of nodes at a time.",
-    ),
+    PARALLEL,
 )
 @click.option(
     "--out",

@@ -27,7 +27,7 @@ _STATE = options(
 @click.option(
     "--accept-older",
     is_flag=True,
-    help="Read the file of the list again from this machine's first time, without the store.",
+    help="Accept the file of the list even if this machine has read a later one. Needs no store.",
 )
 @STORE
 @reports("rollout-denied")
@@ -35,8 +35,8 @@ def denied(write: bool, accept_older: bool, where: str | None, form: str) -> Non
     """List the denied states.
 
     With --write, write the file that `site.yml` and `disks update` read. A machine refuses a list that is older than
-    the last one that it has read. After a restore of the store, or with another store, --accept-older makes it forget
-    that number: it lists the file that it accepts.
+    the last one that it has read. After a restore of the store, or with another store, --accept-older makes it accept
+    the file, and lists what it denies.
     """
     if accept_older:
         if write:

@@ -319,7 +319,7 @@ def settle(
 
 
 class _Changes:
-    """What one check changes in the record, with the entries of the journal about it.
+    """Changes of the record by one check, and their journal entries.
 
     `boot` is the present boot as the record has it; None if it cannot be identified, and no result counts then.
     """

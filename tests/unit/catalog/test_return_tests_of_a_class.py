@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.unit.catalog.test_accept_reject import FILES, K, write
@@ -14,6 +14,7 @@ from goldnode.catalog.models import ReturnTests
 from goldnode.classdoc.compile import class_document
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import CatalogError
+from goldnode.documents.canary import JobState
 from goldnode.node import return_tests
 
 DRAINS = HEAD + "gate: drain\n"
@@ -64,3 +65,7 @@ def test_each_cause_of_the_gate_is_a_key_of_the_class() -> None:
     keys = {f"after_{cause}" for cause in return_tests.CAUSES}
     assert keys | {"after_rollout", "absence_days"} == set(ReturnTests.model_fields)
     assert ReturnTests().absence_days == return_tests.DAYS
+
+
+def test_the_node_knows_the_states_of_results() -> None:
+    assert set(get_args(JobState)) == set(return_tests.STATES)

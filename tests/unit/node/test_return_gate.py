@@ -185,7 +185,7 @@ def away(days: float, **patch: Any) -> dict[str, Any]:
     return {"boot": BOOT, "last": START - days * 86400, "uptime": 1000.0, "why": None, **patch}
 
 
-# What one check finds on a node whose last good check had the GPUs A and B, and the causes that it opens.
+# Findings of a check, on a node whose last good check had the GPUs A and B, and the causes that they open.
 OPENS: list[tuple[str, list[Any], dict[str, Any], set[str]]] = [
     ("nothing", [], {}, set()),
     ("another fault", [FILE], {}, set()),
@@ -226,7 +226,7 @@ def test_a_check_opens_the_causes_of_the_table(
     assert opened == wanted
     assert bool(node.state()["tests"]["unknown"]) is (what in UNKNOWN)
     assert node.drained is bool(wanted or [row for row in bad if gate.bad_findings({"findings": [row]})])
-    # The same check again opens nothing anew, and what is not bad any more holds until its tests have passed.
+    # The same check again opens no cause again, and a fault that has gone holds the node until its tests have passed.
     since = {row["cause"]: row["since"] for row in node.state()["tests"]["causes"]}
     node.clock += 60
     node.check(*bad, **{"gpus": [A, B], **seen})
@@ -277,7 +277,7 @@ def set_back(node: Machine) -> None:
 
 
 GOOD, BAD, BOOTS = Machine.check, lambda node: node.check(XID), Machine.boot
-# What happens to a node that an Xid has drained, and whether it has returned then.
+# Steps of a node that an Xid has drained, and whether it returns after them.
 RETURNS: list[tuple[str, list[Step], bool]] = [
     ("nothing", later(GOOD), False),
     ("its test passes", later(GOOD, gets(gemm="passed"), GOOD), True),

@@ -33,7 +33,7 @@ class SharedRequest:
         return answer
 
 
-Work = Callable[[Connection], Any]  # an `SharedRequest` is one too
+Work = Callable[[Connection], Any]  # a `SharedRequest` is one too
 LARGEST = 64  # requests of one transaction
 WAITING = 20_000  # requests that may wait
 

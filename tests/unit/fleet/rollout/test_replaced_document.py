@@ -21,6 +21,13 @@ from goldnode.fleet.store.rollout_view import RolloutReader
 FAST = (("soak: 4h", "soak: 20m"), ("soak: 4h", "soak: 20m"))
 
 
+def first_document(directory: Path, migrated: Path) -> ControlledRollout:
+    """Return a rollout of 12 nodes by its first document, in a copy of a store."""
+    where = directory / "fleet.db"
+    where.write_bytes(migrated.read_bytes())
+    return controlled(directory, str(where), 12, *FAST)
+
+
 def resubmitted(found: ControlledRollout, directory: Path) -> ControlledRollout:
     """Submit a document with smaller waves, and return the rollout by it."""
     file = documents.written(directory, *FAST, ("nodes: 6", "nodes: 3"))
@@ -36,9 +43,7 @@ def resubmitted(found: ControlledRollout, directory: Path) -> ControlledRollout:
 def test_controller_of_a_replaced_document_ends_its_steps_and_begins_none(
     tmp_path: Path, migrated: Path
 ) -> None:
-    where = tmp_path / "fleet.db"
-    where.write_bytes(migrated.read_bytes())
-    old = controlled(tmp_path, str(where), 12, *FAST)
+    old = first_document(tmp_path, migrated)
     store = old.store()
     first = old.controller(store, "c/1")
     while not (report := first.tick()).active:
@@ -70,9 +75,7 @@ def test_controller_of_a_replaced_document_ends_its_steps_and_begins_none(
 
 
 def test_document_that_is_submitted_back_goes_on(tmp_path: Path, migrated: Path) -> None:
-    where = tmp_path / "fleet.db"
-    where.write_bytes(migrated.read_bytes())
-    old = controlled(tmp_path, str(where), 12, *FAST)
+    old = first_document(tmp_path, migrated)
     text = documents.written(tmp_path, *FAST).text
     resubmitted(old, tmp_path)
     store = old.store()
@@ -86,9 +89,7 @@ def test_document_that_is_submitted_back_goes_on(tmp_path: Path, migrated: Path)
 def test_controller_that_starts_again_with_an_old_file_does_not_undo_a_submission(
     tmp_path: Path, migrated: Path
 ) -> None:
-    where = tmp_path / "fleet.db"
-    where.write_bytes(migrated.read_bytes())
-    old = controlled(tmp_path, str(where), 12, *FAST)
+    old = first_document(tmp_path, migrated)
     resubmitted(old, tmp_path)
     store = old.store()
     edited = documents.written(tmp_path, *FAST, ("nodes: 6", "nodes: 5"))
