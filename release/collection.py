@@ -49,7 +49,7 @@ def stage(tree: Path, into: Path) -> str:
     _write(into / "requirements.txt", f"goldnode=={version}\n")
     for name in ("CHANGELOG.md", "LICENSE"):
         shutil.copyfile(tree / name, into / name)
-    for book in ("site", "rollback"):
+    for book in ("site", "rollback", "report"):
         _write(into / f"playbooks/{book}.yml", _playbook((tree / f"{book}.yml").read_text(encoding="utf-8")))
     for path in sorted((tree / "roles").rglob("*.yml")):
         text = path.read_text(encoding="utf-8")

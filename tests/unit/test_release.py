@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,17 @@ def test_the_playbook_finds_the_class_of_each_host(installed: Installed, tmp_pat
     assert 'UNREACHABLE! => {"changed": false, "msg": "Task failed: Failed to connect' in output
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a node's report is root's")
+def test_the_collection_fetches_reports(installed: Installed, tmp_path: Path) -> None:
+    hosts = {"all": {"hosts": {"here": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}}}}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(hosts))
+    command = ("ansible-playbook", "-i", "hosts.yml", "goldnode.node.report")
+    done = installed.run(*command, here=tmp_path, GOLDNODE_FLEET_DATA=str(tmp_path / "data"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (fetched,) = (tmp_path / "data/inbox").iterdir()
+    assert json.loads(fetched.read_text())["node"] == "here"
+
+
 @pytest.mark.parametrize("playbook", ["site", "rollback"])
 def test_a_tag_that_selects_nothing_is_an_error_without_plugins(
     installed: Installed, tmp_path: Path, playbook: str
@@ -252,7 +265,7 @@ def test_the_collection_reads_inventories_of_schedulers(installed: Installed, tm
 def test_tasks_of_the_collection_use_full_names(installed: Installed) -> None:
     collection = installed.directory / "ansible/collections/ansible_collections/goldnode/node"
     files = [*collection.glob("roles/*/tasks/*.yml"), *collection.glob("playbooks/*.yml")]
-    assert len(files) == 15
+    assert len(files) == 16
     modules = set()
     for path in files:
         text = path.read_text()

@@ -1,4 +1,5 @@
-"""Conditions of site.yml that end the play of a host: which hosts end, and that most need no variable of the play.
+"""Conditions of site.yml that end the play of a host: which hosts end, and that most need no variable of the play;
+and the list of the hosts that have ended.
 
 Ansible compiles each condition, and each variable of the play that it uses, again for each host.
 """
@@ -10,7 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.playbook.play import Play
+from hypothesis import given
+from hypothesis import strategies as st
 from jinja2 import Environment, StrictUndefined
+
+from goldnode.ansible.ended import EndedHosts, index_ended_hosts
 
 SITE = Path(__file__).parents[3] / "site.yml"
 CONVERGED = "Skip hosts that match their class"
@@ -64,3 +70,30 @@ def test_host_with_something_to_finish_ends_only_without_permission(
 ) -> None:
     found = facts(required=required, waiting=waiting)
     assert ends(NOTHING, ansible_facts=found, site_finishes=finishes) is not finishes
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3))), st.lists(st.integers(0, 3)))
+def test_ended_hosts_are_found_as_in_a_list(steps: list[tuple[bool, int]], first: list[int]) -> None:
+    names = [f"n{number}" for number in first]
+    found = EndedHosts(names)
+    for added, number in steps:
+        name = f"n{number}"
+        if added:
+            names.append(name)
+            found.append(name)
+        elif name in names:
+            names.remove(name)
+            found.remove(name)
+        assert found == names
+        assert [f"n{other}" in found for other in range(4)] == [f"n{other}" in names for other in range(4)]
+
+
+def test_ended_hosts_of_a_play_are_indexed() -> None:
+    """The release of Ansible that is installed has the list, and looks hosts up in it."""
+    play = Play()
+    play._removed_hosts = ["n1"]
+    index_ended_hosts(play)
+    assert isinstance(play._removed_hosts, EndedHosts)
+    assert play._removed_hosts == ["n1"]
+    index_ended_hosts(play)
+    index_ended_hosts(object())

@@ -24,6 +24,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.callback import CallbackBase
 
 try:
+    from goldnode.ansible.ended import index_ended_hosts
     from goldnode.core.errors import GoldnodeError
     from goldnode.fleet import identity, runs
     from goldnode.inventory import cohorts
@@ -110,6 +111,7 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Register every host of the play, including those whose turn never comes."""
         inventory = play.get_variable_manager()._inventory
+        index_ended_hosts(play)
         self.play, self.hosts = play, inventory.get_hosts(play.hosts, ignore_restrictions=True)
         self.turn = {host.name for host in self.hosts}
         self.empty = not inventory.hosts

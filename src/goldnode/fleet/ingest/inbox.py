@@ -23,11 +23,21 @@ def put(data: Path, node: str, report: Mapping[str, Any]) -> Path:
 
     Raise ValueError for a report that is too large.
     """
+    return put_document(data, content_of(node, report))
+
+
+def content_of(node: str, report: Mapping[str, Any]) -> bytes:
+    """Return the content of a file of the inbox for the report of a node. Raise ValueError if it is too large."""
     kept = {key: report[key] for key in _KEYS if report.get(key) is not None}
     text = json.dumps({"schema": SCHEMA, "node": node, **kept}, separators=(",", ":"), sort_keys=True)
     content = text.encode()
     if len(content) > BIGGEST:
         raise ValueError(f"the report has {len(content)} bytes, more than {BIGGEST}")
+    return content
+
+
+def put_document(data: Path, content: bytes) -> Path:
+    """Write a document into the inbox as it is, whole or not at all. The same bytes have the same name."""
     file = data / INBOX / f"{hashlib.sha256(content).hexdigest()[:32]}.json"
     if not file.exists():
         replace_file(file, content)

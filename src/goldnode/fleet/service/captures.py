@@ -1,7 +1,7 @@
 """Captures over HTTP: `POST /v1/captures` puts the report of a node into the inbox of the fleet's data.
 
-The body is a report (schema goldnode.node-report/1), as `goldnode-node report` prints it. The answer 202 says that
-it is on disk; an ingest in a process of its own stores it within a minute. With certificates, a node may report only
+The body is a report (schema goldnode.node-report/1), as `goldnode-node report` prints it, or a result of the canary
+suite (schema goldnode.canary/1), as `goldnode canary run` writes it. The answer 202 says that it is on disk; an ingest in a process of its own stores it within a minute. With certificates, a node may report only
 itself. Needs the extra `report`.
 """
 
@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,9 +23,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from goldnode.fleet.ingest.inbox import INBOX, put
+from goldnode.fleet.ingest import results
+from goldnode.fleet.ingest.inbox import INBOX, content_of, put_document
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.report import LARGEST, ReportOrigin, parse
+from goldnode.fleet.ingest.report import LARGEST, REPORT, ReportOrigin, load, report_of
 from goldnode.fleet.ingest.rows import Group
 
 LOGGER = logging.getLogger("goldnode.fleet")
@@ -57,6 +58,15 @@ class _Refused(Exception):  # noqa: N818 - an answer, not a failure
 
 
 @dataclass(frozen=True)
+class InboxDocument:
+    """A document for the inbox, whose node and form have been checked."""
+
+    schema: str
+    node: str
+    content: bytes
+
+
+@dataclass(frozen=True)
 class InboxSize:
     """Reports in the inbox, and their bytes."""
 
@@ -71,7 +81,7 @@ class CaptureReceiver:
         self.settings = settings
         self._turns = asyncio.Semaphore(_TOGETHER)
         self._waiting = 0
-        self._last: dict[str, float] = {}
+        self._last: dict[tuple[str, str], float] = {}  # schema and node of a document -> when it came
         self._filling = threading.Lock()
         self.inbox = InboxSize()
 
@@ -105,51 +115,43 @@ class CaptureReceiver:
             self._waiting -= 1
 
     def _accept(self, body: bytes, peer: Any) -> str:
-        """Put a report into the inbox and return the name of its node. Raise _Refused."""
+        """Put a document into the inbox and return the name of its node. Raise _Refused."""
         now = self.settings.clock()
         try:
-            report = parse(body, ReportOrigin("http"), datetime.fromtimestamp(now, UTC))
-            Group().add(report)  # what no ingest can store does not reach the disk
+            found = _document(body, datetime.fromtimestamp(now, UTC))
         except RefusedReportError as problem:
             raise _Refused(422, "refused_report", str(problem)) from None
-        if self.settings.certificates and report.node not in peer:
-            why = f"the certificate of this connection is not for {report.node}"
+        except ValueError:  # letters that are no ASCII take more bytes there
+            raise _too_large() from None
+        node = found.node
+        if self.settings.certificates and node not in peer:
+            why = f"the certificate of this connection is not for {node}"
             raise _Refused(403, "wrong_node_certificate", why)
         # Not after it: a clock that was set back would refuse all reports until it is there again.
-        if 0 <= now - self._last.get(report.node, -_APART) < _APART:
-            raise _Refused(
-                429, "too_often", f"{report.node} has just reported", {"Retry-After": f"{_APART:.0f}"}
-            )
-        origin = report.origin
-        content: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
-        content["cohort"] = origin.cohort
-        content |= {"capture": report.capture, "verdict": report.verdict, "gate": report.gate}
-        self._put(report.node, content, len(body))
+        last = (found.schema, node)
+        if 0 <= now - self._last.get(last, -_APART) < _APART:
+            raise _Refused(429, "too_often", f"{node} has just reported", {"Retry-After": f"{_APART:.0f}"})
+        self._put(found.content)
         if len(self._last) > _MOST:
             self._last.clear()
-        self._last[report.node] = now
-        return report.node
+        self._last[last] = now
+        return node
 
-    def _put(self, node: str, content: Mapping[str, Any], size: int) -> None:
-        """Write a report of about `size` bytes into the inbox, within its limits. Raise _Refused."""
-        with self._filling:  # the place is taken before the report is written: threads share the last one
+    def _put(self, content: bytes) -> None:
+        """Write a document into the inbox, within its limits. Raise _Refused."""
+        size = len(content)
+        with self._filling:  # the place is taken before the file is written: threads share the last one
             if full := _full(self.inbox, size):
                 raise full
             self._add(1, size)
-        added = 0
         try:
-            file = put(self.settings.data, node, content)
-            with suppress(FileNotFoundError):  # an ingest has just stored it
-                added = file.stat().st_size
-        except ValueError:  # letters that are no ASCII take more bytes there
-            raise _too_large() from None
+            put_document(self.settings.data, content)
         except OSError as problem:
+            with self._filling:
+                self._add(-1, -size)
             full_disk = problem.errno in (errno.ENOSPC, errno.EDQUOT)
             LOGGER.error("the inbox of captures cannot be written: %s", problem)
             raise _Refused(507 if full_disk else 503, "inbox", "the inbox cannot be written") from None
-        finally:
-            with self._filling:
-                self._add(0 if added else -1, added - size)
 
     def _add(self, reports: int, size: int) -> None:
         before = self.inbox
@@ -191,6 +193,26 @@ class CaptureReceiver:
         found = await asyncio.to_thread(_measured, self.settings.data / INBOX)
         with self._filling:
             self.inbox = found
+
+
+def _document(body: bytes, now: datetime) -> InboxDocument:
+    """Return the report or the canary result in a body. What no ingest can store does not reach the disk.
+
+    Raise RefusedReportError, or ValueError for a report that is too large for the inbox.
+    """
+    document = load(body)
+    if document.get("schema") == results.SCHEMA:
+        result = results.parse(document, body, None, now)
+        for _ in results.rows(result):
+            pass
+        return InboxDocument(results.SCHEMA, result.node, body)
+    report = report_of(document, body, ReportOrigin("http"), now)
+    Group().add(report)
+    origin = report.origin
+    stored: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
+    stored["cohort"] = origin.cohort
+    stored |= {"capture": report.capture, "verdict": report.verdict, "gate": report.gate}
+    return InboxDocument(REPORT, report.node, content_of(report.node, stored))
 
 
 async def _body(request: Request) -> bytes:

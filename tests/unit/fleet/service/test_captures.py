@@ -6,11 +6,12 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.simulators.fleet import canary
 from tests.unit.fleet.ingest.fleet_reports import CLASS, capture, verdict
 from tests.unit.fleet.service.test_app import Ask, running
 
@@ -62,6 +63,31 @@ def test_a_report_is_on_disk_before_the_answer_and_stored_by_an_ingest(
     assert ingest(IngestRequest(data, received=NOW), NOW).stored == 1
     found = connect(data).execute("SELECT node, class, status, source FROM nodes").fetchall()
     assert found == [("n1", CLASS, "degraded", "http")]
+
+
+def test_a_canary_result_is_stored_with_the_reports(store: StoreDatabase, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    result = json.dumps(canary("n1", NOW, {"gemm_fp16": {"0000:0a:00.0": [600.0] * 20}}))
+    broken = json.dumps({**json.loads(result), "jobs": 1})
+    early = json.dumps(canary("n2", NOW + timedelta(hours=1), {}))
+
+    async def work(ask: Ask, service: LockService) -> None:
+        other = await ask("/v1/captures", result, peer=frozenset({"n2"}))
+        assert (other.status, other.json()["kind"]) == (403, "wrong_node_certificate")
+        assert (await ask("/v1/captures", result, peer=NODE)).status == 202
+        assert (await ask("/v1/captures", report(), peer=NODE)).status == 202  # the other kind, at once
+        assert (await ask("/v1/captures", result, peer=NODE)).status == 429
+        for body, word in ((broken, "jobs"), (early, "is after that of this machine")):
+            answer = await ask("/v1/captures", body)
+            assert (answer.status, answer.json()["kind"]) == (422, "refused_report")
+            assert word in answer.json()["value"]
+        assert len(list((data / "inbox").iterdir())) == 2
+
+    serve(store, work, data, certificates=True)
+    done = ingest(IngestRequest(data, received=NOW), NOW)
+    assert (done.stored, done.results, done.refused) == (1, 1, [])
+    found = connect(data).execute("SELECT DISTINCT node, metric FROM canary").fetchall()
+    assert found == [("n1", "gemm_fp16")]
 
 
 def test_with_certificates_a_node_reports_only_itself(store: StoreDatabase, tmp_path: Path) -> None:
@@ -223,7 +249,7 @@ def test_a_report_that_could_not_be_written_takes_no_place(tmp_path: Path) -> No
     (tmp_path / "inbox").write_text("a file", encoding="utf-8")
     receiver = captures.CaptureReceiver(captures.CaptureSettings(tmp_path))
     with pytest.raises(captures._Refused):
-        receiver._put("n1", {"capture": {}}, 100)
+        receiver._put(b"{}")
     assert receiver.inbox == captures.InboxSize()
 
 
