@@ -89,6 +89,7 @@ def test_six_of_ten_converge_and_the_report_says_what_keeps_the_others(fleet: Fl
         "ten-8": "unreachable",
         "ten-9": "unreachable",
     }
+    assert "node_class: file.write" not in run.output, "ten plans are not printed"
     report = run.output[run.output.index("goldnode: 10 hosts in ") :]
     for text in (
         "2 unreachable, 1 failed, 1 held, 6 reboot pending",

@@ -235,28 +235,14 @@ def test_a_pattern_that_matches_no_host(bare: tuple[LabNode, Site], tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def fleet(world: World, make: Make) -> tuple[list[LabNode], Site]:
-    """Five nodes of one class."""
+def fleet(
+    world: World, make: Make, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[LabNode], Site]:
+    """Three nodes that match their class but for the reboot that it needs."""
     first, site = make("fleet-0", "e2e_cpu", "debian12_cpu")
-    return [
-        first,
-        *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in range(1, 5)]),
-    ], site
-
-
-def test_one_unreachable_node_among_five(fleet: tuple[list[LabNode], Site], tmp_path: Path) -> None:
-    nodes, site = fleet
-    hosts = inventory(tmp_path, {"e2e_cpu": nodes})
-    nodes[2].stop()
-    run = site_yml(hosts, site=site)
-    assert run.rc == 4, run.output[-3000:]
-    assert [run.unreachable[node.name] for node in nodes] == [0, 0, 1, 0, 0]
-    assert [run.changed[node.name] > 0 for node in nodes] == [True, True, False, True, True]
-    nodes[2].start()
-    again = succeeded(site_yml(hosts, site=site))
-    assert [again.changed[node.name] > 0 for node in nodes] == [False, False, True, False, False]
-    assert "goldnode: 5 hosts in " in again.output
-    assert "node_class: file.write" not in again.output, "five plans are not printed"
+    nodes = [first, *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in (1, 2)])]
+    succeeded(site_yml(inventory(tmp_path_factory.mktemp("fleet"), {"e2e_cpu": nodes}), site=site))
+    return nodes, site
 
 
 def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(
@@ -273,7 +259,7 @@ def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(
     run = site_yml(hosts, "-e", "goldnode_reboot=true", "-e", "goldnode_reboot_batch=2", site=site)
     after = boots()
     assert run.rc != 0
-    assert [old != new for old, new in zip(before, after, strict=True)] == [True, True, False, False, False]
+    assert [old != new for old, new in zip(before, after, strict=True)] == [True, True, False]
     accepted = (
         "-e",
         "goldnode_reboot=true",
@@ -283,7 +269,7 @@ def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(
         '{"goldnode_accepted": [0, 3]}',
     )
     succeeded(site_yml(hosts, *accepted, site=site))
-    assert [old != new for old, new in zip(after, boots(), strict=True)] == [False, False, True, True, True]
+    assert [old != new for old, new in zip(after, boots(), strict=True)] == [False, False, True]
 
 
 def test_a_kernel_for_which_the_module_does_not_build(world: World, make: Make, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from goldnode.testing.lab.nodes import Lab, LabNode, LabServer, NodeSpec
 
 pytestmark = pytest.mark.lab
 APT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+# The default run installs these by site.yml: molecule's debian13, and tests/e2e/test_standins.py (the open flavour).
+IN_SITE = pytest.mark.long
 CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
 
 
@@ -67,11 +69,11 @@ def install(node: LabNode, *packages: str) -> str:
         ),
         pytest.param(
             "debian12", "6.1.0-902-amd64", ["nvidia-open"],
-            "nvidia", "580.178.04", "libnvidia-ml.so.580.178.04", id="580-open",
+            "nvidia", "580.178.04", "libnvidia-ml.so.580.178.04", id="580-open", marks=IN_SITE,
         ),
         pytest.param(
             "debian13", "6.12.94+deb13-amd64", ["nvidia-kernel-dkms", "libcuda1", "nvidia-smi"],
-            "nvidia-current", "550.163.01", "nvidia/current/libnvidia-ml.so.550.163.01", id="550",
+            "nvidia-current", "550.163.01", "nvidia/current/libnvidia-ml.so.550.163.01", id="550", marks=IN_SITE,
         ),
     ],
 )  # fmt: skip
