@@ -235,9 +235,7 @@ def test_a_pattern_that_matches_no_host(bare: tuple[LabNode, Site], tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def fleet(
-    world: World, make: Make, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[list[LabNode], Site]:
+def fleet(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[LabNode], Site]:
     """Three nodes that match their class but for the reboot that it needs."""
     first, site = make("fleet-0", "e2e_cpu", "debian12_cpu")
     nodes = [first, *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in (1, 2)])]

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.run import Bases
 from tests.simulators.hardware import build
 
-MEMORY = "/dev/shm"  # noqa: S108 - a directory of its own is made in it
+MEMORY = "/dev/shm"
 
 
 @pytest.fixture(scope="session")

@@ -179,7 +179,11 @@ def test_the_playbook_finds_the_class_of_each_host(installed: Installed, tmp_pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a node's report is root's")
 def test_the_collection_fetches_reports(installed: Installed, tmp_path: Path) -> None:
-    hosts = {"all": {"hosts": {"here": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}}}}
+    hosts = {
+        "all": {
+            "hosts": {"here": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}}
+        }
+    }
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump(hosts))
     command = ("ansible-playbook", "-i", "hosts.yml", "goldnode.node.report")
     done = installed.run(*command, here=tmp_path, GOLDNODE_FLEET_DATA=str(tmp_path / "data"))
