@@ -293,7 +293,8 @@ class RolloutState:
             self.attention[item.node] = None
         if node is not before:
             self.nodes[item.node] = node
-            if item.node not in self.active:  # an active node has no place in the queue
+            # An active node has no place in the queue, and neither has one without a wave and a step.
+            if item.node not in self.active and (item.node in self.wave_of or item.node in self.steps):
                 self._requeue(self.unit[item.node])
 
     def is_own(self, reason: str) -> bool:

@@ -27,8 +27,9 @@ from starlette.responses import JSONResponse, Response
 from goldnode.fleet.ingest import results
 from goldnode.fleet.ingest.inbox import INBOX, content_of, put_document
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.report import LARGEST, REPORT, ReportOrigin, load, report_of
+from goldnode.fleet.ingest.report import LARGEST, ReportOrigin, load, report_of
 from goldnode.fleet.ingest.rows import Group
+from goldnode.node.reporting import SCHEMA
 
 LOGGER = logging.getLogger("goldnode.fleet")
 _TOGETHER = 16  # bodies in memory
@@ -213,7 +214,7 @@ def _document(body: bytes, now: datetime) -> InboxDocument:
     stored: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
     stored["cohort"] = origin.cohort
     stored |= {"capture": report.capture, "verdict": report.verdict, "gate": report.gate}
-    return InboxDocument(REPORT, report.node, content_of(report.node, stored))
+    return InboxDocument(SCHEMA, report.node, content_of(report.node, stored))
 
 
 async def _body(request: Request) -> bytes:
