@@ -329,7 +329,15 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
             marks=pytest.mark.long,
         ),
         ("debian12", "e2e_cpu", "debian12_cpu", "6.1.0-902-amd64", None),
-        ("debian13", "e2e_rocm", "debian13_rocm", "6.12.902+deb13-amd64", None),
+        # On Debian's own packages: tests/e2e/test_real_debian13.py.
+        pytest.param(
+            "debian13",
+            "e2e_rocm",
+            "debian13_rocm",
+            "6.12.902+deb13-amd64",
+            None,
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_other_classes(

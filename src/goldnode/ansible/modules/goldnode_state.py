@@ -191,6 +191,7 @@ import json
 import os
 import pwd
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,18 @@ def user() -> str:
         return str(os.geteuid())
 
 
+def run_program(path: str, request: str) -> tuple[int, str, str]:
+    """Give the program a request; return its exit status, standard output and standard error.
+
+    Not with `run_command` of AnsibleModule: where a program ends just after one of its waits of a second has ended
+    without output, it returns no output at all (ansible/ansible#51393), and the answer of an apply is lost.
+    """
+    # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
+    command = [sys.executable, "-I", "-S", path, "answer"]
+    done = subprocess.run(command, input=request.encode(), capture_output=True, check=False)
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
 def main() -> None:
     """Pass the request to the program and return its answer."""
     module = AnsibleModule(
@@ -323,10 +336,7 @@ def main() -> None:
         if path == tried:
             module.fail_json(msg=f"goldnode-node gave no answer ({reported}")
         tried = path
-        # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
-        rc, out, err = module.run_command(
-            [sys.executable, "-I", "-S", path, "answer"], data=json.dumps(request)
-        )
+        rc, out, err = run_program(path, json.dumps(request))
         reported = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
         with contextlib.suppress(ValueError):
             answer = json.loads(out)

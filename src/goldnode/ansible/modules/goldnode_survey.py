@@ -35,6 +35,7 @@ survey:
 
 import base64
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,15 +49,18 @@ def main() -> None:
     )
     path = Path(module.tmpdir) / "goldnode-node"
     path.write_bytes(base64.b64decode(module.params["program"]))
-    # -I and -S: nothing of the caller's environment or of site-packages, as the first line of the program.
-    rc, out, err = module.run_command(
-        [sys.executable, "-I", "-S", str(path), "answer"], data=json.dumps({"operation": "survey"})
+    # -I and -S: nothing of the caller's environment or of site-packages, as the first line of the program. Not with
+    # `run_command`, which can lose the output (goldnode_state.py).
+    command = [sys.executable, "-I", "-S", str(path), "answer"]
+    done = subprocess.run(
+        command, input=json.dumps({"operation": "survey"}).encode(), capture_output=True, check=False
     )
+    out, err = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
     try:
         survey = json.loads(out)["survey"]
     except (ValueError, KeyError):
         module.fail_json(
-            msg=f"goldnode-node gave no survey (exit status {rc}): {err.strip()[-2000:] or out[-2000:]}"
+            msg=f"goldnode-node gave no survey (exit status {done.returncode}): {err.strip()[-2000:] or out[-2000:]}"
         )
     module.exit_json(changed=False, survey=survey)
 
