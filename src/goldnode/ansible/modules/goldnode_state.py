@@ -336,7 +336,7 @@ def main() -> None:
         if path == tried:
             module.fail_json(msg=f"goldnode-node gave no answer ({reported}")
         tried = path
-        rc, out, err = run_program(path, json.dumps(request))
+        rc, out, err = run_program(str(path), json.dumps(request))
         reported = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
         with contextlib.suppress(ValueError):
             answer = json.loads(out)
