@@ -58,7 +58,9 @@ def inventory(made: standin_lab.StandinLab, count: int, path: Path) -> Path:
     return path
 
 
-def measure(made: standin_lab.StandinLab, counts: Sequence[int], runs: int) -> list[dict[str, Any]]:
+def measure(
+    made: standin_lab.StandinLab, counts: Sequence[int], runs: int, forks: int
+) -> list[dict[str, Any]]:
     """Run `site.yml` and an empty play in turns, for each number of hosts."""
     ours = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "GOLDNODE_SITE": str(made.site)}
     ours["GOLDNODE_CATALOG"] = os.environ["GOLDNODE_CATALOG"]
@@ -71,7 +73,8 @@ def measure(made: standin_lab.StandinLab, counts: Sequence[int], runs: int) -> l
         place = inventory(made, count, made.lab.directory / f"hosts{count}")
         for turn in range(runs):
             for name, (words, env) in ways.items():
-                row = run([str(BIN / "ansible-playbook"), "-i", str(place), *words], env)
+                command = [str(BIN / "ansible-playbook"), "-i", str(place), "--forks", str(forks), *words]
+                row = run(command, env)
                 rows.append({"hosts": count, "name": name, "turn": turn, **row})
                 print(
                     f"  {count:5} hosts, {name}: {row['wall']:.1f} s, {row['cpu']:.1f} s of CPU", flush=True
@@ -100,7 +103,7 @@ def tables(found: Mapping[str, Any]) -> str:
         )
     head = ["Hosts", "CPU s a host", "empty play", "Wall s", "Largest process, MiB"]
     return (
-        f"{pages.about(found)} {NODES} nodes in containers on the same machine. Median of {found['runs']} runs.\n\n"
+        f"{pages.about(found)} {NODES} nodes in containers on the same machine, {found['forks']} asked at the same time. Median of {found['runs']} runs.\n\n"
         f"{pages.table(head, rows)}"
     )
 
@@ -110,6 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks/run hosts", description=__doc__)
     parser.add_argument("--hosts", default="100,300,1000", help="numbers of hosts (default 100,300,1000)")
     parser.add_argument("--runs", type=int, default=2, help="runs at each number (default 2)")
+    parser.add_argument("--forks", type=int, default=8, help="nodes at the same time (default 8)")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes")
     parser.add_argument("--peers", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -121,6 +125,7 @@ def main() -> None:
         "commit": pages.commit(),
         "machine": pages.machine(),
         "runs": chosen.runs,
+        "forks": chosen.forks,
     }
     specs = [NodeSpec(f"many{number}", CLASS, flavour="warm") for number in range(NODES)]
     made = standin_lab.up(LAB, specs, client=engine.connect(), say=print)
@@ -136,7 +141,9 @@ def main() -> None:
         )
         for spec in specs:
             made.lab.node(spec.name).restart()  # a node at work has booted what is installed
-        found["rows"] = measure(made, [int(number) for number in chosen.hosts.split(",")], chosen.runs)
+        found["rows"] = measure(
+            made, [int(number) for number in chosen.hosts.split(",")], chosen.runs, chosen.forks
+        )
     finally:
         made.lab.down()
     pages.write("hosts", found, tables(found), chosen.out)
