@@ -233,6 +233,7 @@ def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: LabNode, site: 
     assert "install /bin/false" in node.shell(f"modprobe -n -v -S {release} nouveau 2>&1", check=False).output
 
 
+@pytest.mark.long  # the demo, which follows, verifies an image of this node with the same suite
 def test_the_node_suite_agrees(node: LabNode, site: Site, tmp_path: Path) -> None:
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
     done = subprocess.run(
