@@ -7,7 +7,7 @@ from typing import Any
 
 
 class EndedHosts(list[str]):
-    """Names of hosts, as the list that a play of Ansible has, with a quick `in`.
+    """Names of hosts, as the list that a play of Ansible has, with a membership test in constant time.
 
     Each time Ansible collects the variables of a host, it looks up all hosts of the play in the list of those that have
     ended (`_get_magic_variables` in ansible/vars/manager.py). A converged fleet ends host by host, so 1,000 hosts take

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tests.unit.node.captures import healthy
 
 from goldnode.fleet.ingest import results
-from goldnode.fleet.ingest.report import ReportOrigin, parse
+from goldnode.fleet.ingest.report import ReportOrigin, report_of
 from goldnode.fleet.ingest.tables import DIGESTS, FACTS, FINDINGS, NODES, NUMBERS, SCHEMAS, PartName
 from goldnode.fleet.ingest.write import writer
 
@@ -151,7 +151,8 @@ def store(
         with writer(directory, arrived) as parts:
             for node in fixed:
                 origin = ReportOrigin("directory")
-                parts.add(parse(json.dumps(node.report(time, gpus)).encode(), origin, arrived))
+                found = node.report(time, gpus)
+                parts.add(report_of(found, json.dumps(found).encode(), origin, arrived))
     return directory
 
 

@@ -262,8 +262,8 @@ def user() -> str:
 def run_program(path: str, request: str) -> tuple[int, str, str]:
     """Give the program a request; return its exit status, standard output and standard error.
 
-    Not with `run_command` of AnsibleModule: where a program ends just after one of its waits of a second has ended
-    without output, it returns no output at all (ansible/ansible#51393), and the answer of an apply is lost.
+    AnsibleModule's `run_command` waits for output one second at a time. If a program answers and ends between such
+    a wait and the check whether it still runs, the answer is lost (ansible/ansible#51393).
     """
     # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
     command = [sys.executable, "-I", "-S", path, "answer"]

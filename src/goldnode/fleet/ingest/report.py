@@ -110,16 +110,11 @@ def _identity(capture: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def parse(data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
-    """Return the report in these bytes: a capture, or an object with `capture` and `verdict`.
+def report_of(document: dict[str, Any], data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
+    """Return the report in a document of these bytes: a capture, or an object with `capture` and `verdict`.
 
     Raise RefusedReportError for anything else, and for a time that cannot be right.
     """
-    return report_of(load(data), data, origin, now)
-
-
-def report_of(document: dict[str, Any], data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
-    """Return the report in a document of these bytes. Raise RefusedReportError, as `parse`."""
     schema = document.get("schema")
     if schema == CAPTURE:
         capture, verdict = document, None

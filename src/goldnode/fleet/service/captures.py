@@ -123,8 +123,6 @@ class CaptureReceiver:
             found = _document(body, datetime.fromtimestamp(now, UTC))
         except RefusedReportError as problem:
             raise _Refused(422, "refused_report", str(problem)) from None
-        except ValueError:  # letters that are no ASCII take more bytes there
-            raise _too_large() from None
         node = found.node
         if self.settings.certificates and node not in peer:
             why = f"the certificate of this connection is not for {node}"
@@ -198,23 +196,25 @@ class CaptureReceiver:
 
 
 def _document(body: bytes, now: datetime) -> InboxDocument:
-    """Return the report or the canary result in a body. What no ingest can store does not reach the disk.
+    """Return the report or the canary result in a body.
 
-    Raise RefusedReportError, or ValueError for a report that is too large for the inbox.
+    Raise RefusedReportError for what no ingest can store, and _Refused for what is too large for the inbox.
     """
     document = load(body)
     if document.get("schema") == results.SCHEMA:
         result = results.parse(document, body, None, now)
-        for _ in results.rows(result):
-            pass
         return InboxDocument(results.SCHEMA, result.node, body)
     report = report_of(document, body, ReportOrigin("http"), now)
-    Group().add(report)
+    Group().add(report)  # what no ingest can store does not reach the disk
     origin = report.origin
     stored: dict[str, Any] = {"class": report.class_, "source": "http", "engine": origin.engine}
     stored["cohort"] = origin.cohort
     stored |= {"capture": report.capture, "verdict": report.verdict, "gate": report.gate}
-    return InboxDocument(SCHEMA, report.node, content_of(report.node, stored))
+    try:
+        content = content_of(report.node, stored)
+    except ValueError:  # letters that are no ASCII take more bytes there
+        raise _too_large() from None
+    return InboxDocument(SCHEMA, report.node, content)
 
 
 async def _body(request: Request) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.unit.test_documents import verdict
 from goldnode.commands.schema import EXCHANGED, schema
 from goldnode.fleet.ingest import inbox
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.report import INBOX_SOURCE, ReportOrigin, parse
+from goldnode.fleet.ingest.report import INBOX_SOURCE, NodeReport, ReportOrigin, load, report_of
 from goldnode.node import reporting
 
 Json = dict[str, Any]
@@ -27,6 +28,10 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture(scope="module")
 def published() -> Json:
     return schema("node-report")
+
+
+def parse(data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
+    return report_of(load(data), data, origin, now)
 
 
 def recorded() -> Json:
