@@ -8,6 +8,7 @@ every value has its default.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import re
 import subprocess
@@ -823,28 +824,38 @@ def _machine_archives() -> dict[str, str]:
     if not codename or family is None or not family.found:
         return {}
     try:
-        done = subprocess.run(
-            ["apt-get", "indextargets", "--format", "$(CREATED_BY)|$(REPO_URI)|$(RELEASE)|$(ORIGIN)"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-            # The machine's own configuration decides, not one that APT_CONFIG points to.
-            env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
-            | {"LC_ALL": "C.UTF-8"},
-        )
+        rows = _index_targets()
     except (OSError, subprocess.SubprocessError):
         return {}
     suites = {suite.format(codename=codename): name for name, suite in family.archives.items()}
     # Without a downloaded index apt prints an empty origin or the unexpanded variable.
     own = (system["ID"].capitalize(), "", "$(ORIGIN)")
     found: dict[str, str] = {}
-    for row in done.stdout.splitlines():
+    for row in rows:
         kind, uri, release, origin = [*row.split("|"), "", "", ""][:4]
         name = suites.get(release)
         if kind == "Packages" and name and origin in own:
             found.setdefault(name, uri.rstrip("/"))
     return found
+
+
+@functools.cache
+def _index_targets() -> tuple[str, ...]:
+    """Return the sources of this machine's apt, as lines "KIND|URI|RELEASE|ORIGIN".
+
+    apt reads its whole package index for them: half a second, for each archive of a lock. Raises OSError or
+    SubprocessError.
+    """
+    done = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(CREATED_BY)|$(REPO_URI)|$(RELEASE)|$(ORIGIN)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        # The machine's own configuration decides, not one that APT_CONFIG points to.
+        env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"} | {"LC_ALL": "C.UTF-8"},
+    )
+    return tuple(done.stdout.splitlines())
 
 
 def _os_release() -> dict[str, str]:

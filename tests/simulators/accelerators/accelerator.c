@@ -4,7 +4,9 @@
  *
  * CUDA or HIP selects the interface; DRIVER, RUNTIME, BLAS or COLLECTIVE selects the library. The variable
  * GOLDNODE_ACCELERATOR is a list of words: count=N, name=TEXT, hang=FUNCTION, crash=FUNCTION, error=FUNCTION:CODE,
- * wrong=memory|product|sum|relu|copy, free=MIB.
+ * wrong=memory|product|sum|relu|copy, free=MIB, clock=N: the time between two events is N times as long as here, for tests
+ * that need the seconds of the device and not its work; wait=MILLISECONDS: cuCtxSynchronize takes that long, without the
+ * processor, as if a device worked meanwhile.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -103,7 +105,7 @@ int cuDeviceGetPCIBusId(char *out, int size, int device) { address_of(out, size,
 int cuDeviceGetAttribute(int *out, int what, int device) { (void)device; *out = what == 75 ? 9 : what == 76 ? 0 : 2; return 0; }
 int cuDevicePrimaryCtxRetain(void **out, int device) { *out = (void *)(uintptr_t)(device + 1); return 0; }
 int cuCtxSetCurrent(void *context) { (void)context; return 0; }
-int cuCtxSynchronize(void) { FAULT; return 0; }
+int cuCtxSynchronize(void) { FAULT; usleep(1000 * atoi(word("wait", "0"))); return 0; }
 int cuMemGetInfo_v2(size_t *free_, size_t *total) { *free_ = *total = free_bytes(); return 0; }
 int cuMemAlloc_v2(uint64_t *out, size_t size) { FAULT; *out = (uint64_t)(uintptr_t)malloc(size); return *out ? 0 : 2; }
 int cuMemFree_v2(uint64_t memory) { free((void *)(uintptr_t)memory); return 0; }
@@ -130,7 +132,7 @@ int cuEventRecord(void *event, void *q) { (void)q; clock_gettime(CLOCK_MONOTONIC
 int cuEventSynchronize(void *event) { FAULT; (void)event; return 0; }
 int cuEventElapsedTime(float *out, const void *start, const void *end) {
     const struct timespec *a = start, *b = end;
-    *out = (float)((b->tv_sec - a->tv_sec) * 1e3 + (b->tv_nsec - a->tv_nsec) / 1e6);
+    *out = (float)((b->tv_sec - a->tv_sec) * 1e3 + (b->tv_nsec - a->tv_nsec) / 1e6) * atoi(word("clock", "1"));
     return 0;
 }
 int cuEventDestroy_v2(void *event) { free(event); return 0; }

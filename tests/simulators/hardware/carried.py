@@ -112,7 +112,8 @@ def environment(root: Path, library: Path, *, count: int = 1, faults: str = "") 
         for key, value in os.environ.items()
         if not key.startswith(("GOLDNODE_", "PYTHON", "CUDA_"))
     }
-    reported = f"count={count}" + (f",{faults}" if faults else "")
+    # A load of a whole run would take a processor by itself.
+    reported = f"count={count},wait=10" + (f",{faults}" if faults else "")
     return {
         **clean,
         "LD_LIBRARY_PATH": str(library),

@@ -50,7 +50,11 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(libraries: Path, words: str = "count=1") -> dict[str, str]:
     place = str(libraries)
-    return {"LD_LIBRARY_PATH": place, "GOLDNODE_SIMULATOR": place, "GOLDNODE_ACCELERATOR": words}
+    return {
+        "LD_LIBRARY_PATH": place,
+        "GOLDNODE_SIMULATOR": place,
+        "GOLDNODE_ACCELERATOR": f"{words},clock=20",
+    }
 
 
 def test_all_jobs_pass_and_are_labelled_simulated(start: Start, libraries: Path) -> None:
