@@ -8,7 +8,6 @@ person would find: such a fault may stay, and must not become worse.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,9 +51,9 @@ def bad(verdict: Json) -> list[Json]:
     return [finding for finding in verdict["findings"] if finding["outcome"] in BAD]
 
 
-def spoiled(row: Row, bases: Bases, tag: str) -> Node:
+def spoiled(row: Row, bases: Bases) -> Node:
     """A node with the fault of a row, and with pending ECC modes that the class does not want."""
-    node = bases.node(row.node, tag)
+    node = bases.node(row.node)
     row.do(node, 1)
     if node.boards is None:
         return node
@@ -83,7 +82,7 @@ def spoiled(row: Row, bases: Bases, tag: str) -> Node:
 
 def run(row: Row, bases: Bases) -> list[Carried]:
     """Carry out each remedy that the check gives for the fault of a row, each on a node of its own; equal ones of several GPUs once."""
-    node = spoiled(row, bases, f"{row.name}-remedy")
+    node = spoiled(row, bases)
     before = bad(node.check())
     own = {
         (item["id"], tuple(item["steps"])): item
@@ -96,7 +95,7 @@ def run(row: Row, bases: Bases) -> list[Carried]:
             finding, before, [], carried=mechanical(finding["steps"]) and row.name not in SOFTWARE
         )
         if result.carried:
-            node = node if not found else spoiled(row, bases, f"{row.name}-remedy")
+            node = node if not found else spoiled(row, bases)
             if found:
                 node.check()
             result.failed = [
@@ -107,7 +106,6 @@ def run(row: Row, bases: Bases) -> list[Carried]:
             node.wait(PERIOD)
             result.after = bad(node.check())
         found.append(result)
-    shutil.rmtree(node.root, ignore_errors=True)
     return found
 
 

@@ -7,11 +7,11 @@ once more, and after a boot. What is asked is `goldnode-node check --format json
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -99,6 +99,8 @@ class Node:
             stack.enter_context(_hurried(HANG if self.hangs else PATIENCE))
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
+            gc.disable()  # as the start of the program does
+            stack.callback(gc.enable)
             code = program.main(list(words))
         return code, out.getvalue(), err.getvalue()
 
@@ -150,33 +152,34 @@ def _hurried(limit: float) -> Iterator[None]:
 
 
 class Bases:
-    """Healthy nodes, one for each class, made when one is asked for; each has been checked twice."""
+    """Healthy nodes, one for each class, made when one is asked for; each has been checked twice. The rows of a class have one copy, one after
+    the other.
+    """
 
     def __init__(self, place: Path, library: Path) -> None:
         self.place, self.library = place, library
         self.verdicts: dict[str, list[Json]] = {}
+        self.boards: dict[str, Scenario | None] = {}
 
     def base(self, name: str) -> Path:
         """The root of the healthy node of a class."""
         root = self.place / name
         if not root.exists():
             document = classes.document(name)
-            machine.write(machine.scenario(document), root, document, library=self.library)
-            boards = machine.scenario(document)
+            boards = self.boards[name] = machine.scenario(document)
+            machine.write(boards, root, document, library=self.library)
             node = Node(root, document, self.library, boards, boards)
             first = node.check()
             node.wait(PERIOD)
             self.verdicts[name] = [first, node.check()]
         return root
 
-    def node(self, name: str, tag: str) -> Node:
-        """A copy of it for one row."""
+    def node(self, name: str) -> Node:
+        """The copy of it, as new: a row before this one has nothing of it any more."""
         base = self.base(name)
-        root = self.place / "rows" / tag
-        shutil.rmtree(root, ignore_errors=True)
-        root.parent.mkdir(exist_ok=True)
+        root = self.place / "copies" / name
         machine.copied(base, root)
-        boards = machine.scenario(classes.document(name))
+        boards = self.boards[name]
         node = Node(root, classes.document(name), self.library, boards, boards, elapsed=PERIOD)
         node.wait(PERIOD)
         return node
@@ -191,10 +194,10 @@ class Result:
     seconds: float
 
 
-def run(row: Row, bases: Bases, *, keep: bool = False) -> Result:
+def run(row: Row, bases: Bases) -> Result:
     """Hold one row against the program."""
     began = time.process_time()
-    node = bases.node(row.node, row.name)
+    node = bases.node(row.node)
     verdicts: dict[str, Json] = {}
     wrong: list[str] = []
 
@@ -221,8 +224,6 @@ def run(row: Row, bases: Bases, *, keep: bool = False) -> Result:
         elif row.outlives:
             row.do(node, 3)
         judged("boot", "as told" if row.outlives or row.trap else "healthy")
-    if not keep:
-        shutil.rmtree(node.root, ignore_errors=True)
     return Result(wrong, verdicts, time.process_time() - began)
 
 
@@ -238,10 +239,7 @@ def judge(row: Row, verdict: Json, kind: str) -> list[str]:
         wrong.append(
             f"the command ended with {verdict['rc']}, and its verdict says {verdict['exit_code']}: {verdict['status']}"
         )
-    if any(
-        not (character.isprintable() or character in "\n")
-        for character in verdict["printed"] + verdict["errors"]
-    ):
+    if not (verdict["printed"] + verdict["errors"]).replace("\n", "").isprintable():
         wrong.append("control characters were printed")
     if "Traceback" in verdict["errors"]:
         wrong.append(f"a crash: {verdict['errors'].strip().splitlines()[-1]}")

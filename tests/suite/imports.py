@@ -90,7 +90,9 @@ class Imports:
                     self.names[place].add(inner.arg)
                 elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
                     self.names[place].add(inner.value)
-                self.edges[place] |= set(self._used(inner, package, path.endswith("/__init__.py"))) - {module}
+                self.edges[place].update(self._used(inner, package, path.endswith("/__init__.py")))
+            if not fixture:
+                self.edges[module].discard(module)
 
     def _used(self, node: ast.AST, package: str, is_package: bool) -> Iterator[str]:
         """Yield the modules that one statement or expression names."""
@@ -167,10 +169,12 @@ def fixture_of(node: ast.AST) -> ast.FunctionDef | None:
 
 def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and all its descendants, except code under `if TYPE_CHECKING:`."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for other in child.orelse:
-                yield from at_run_time(other)
-        else:
-            yield from at_run_time(child)
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        yield node
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                todo += child.orelse
+            else:
+                todo.append(child)

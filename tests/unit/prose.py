@@ -10,8 +10,9 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 
@@ -82,9 +83,30 @@ _INLINE_CODE = re.compile(r"(`+)[^`\n]*?\1")
 _DIRECTIVE = re.compile(r"^#\s*(?:noqa|type:|fmt:|pragma|!)")
 
 
-def docstrings(tree: ast.Module) -> Iterator[Prose]:
+@dataclass(frozen=True)
+class Module:
+    """What the counts need of the syntax tree of a module. The tree itself takes a hundred times the memory."""
+
+    docstrings: list[Prose]
+    literals: list[Prose]
+    definitions: list[tuple[int, str]]
+
+
+@cache
+def module(path: Path) -> Module:
+    """Return what the counts need of a module."""
+    return parsed(path.read_text(encoding="utf-8"))
+
+
+def parsed(source: str) -> Module:
+    """Return what the counts need of the source of a module."""
+    nodes = list(ast.walk(ast.parse(source)))
+    return Module(list(docstrings(nodes)), list(literals(nodes)), list(definitions(nodes)))
+
+
+def docstrings(nodes: Iterable[ast.AST]) -> Iterator[Prose]:
     """Return the docstrings of a module, its classes and its functions."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -109,14 +131,29 @@ def comments(source: str) -> Iterator[Prose]:
         yield Prose(first, " ".join(block))
 
 
-def literals(tree: ast.Module) -> Iterator[Prose]:
+def definitions(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Return line and name of each definition and assignment."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.lineno, node.asname
+
+
+def literals(nodes: Sequence[ast.AST]) -> Iterator[Prose]:
     """Return the string literals of a module that have a space: messages, help, descriptions and shell programs.
 
     The placeholders of an f-string become `{}`. Docstrings are left out, and so are texts that begin with `#`: files
     and programs that goldnode writes to a node, whose bytes stay as they are until their function changes.
     """
-    skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             skipped.update(id(part) for part in node.values)
             text = "".join(
@@ -150,7 +187,7 @@ def prose(path: Path) -> Iterator[Prose]:
     if path.suffix == ".md":
         yield from page(source)
         return
-    yield from docstrings(ast.parse(source))
+    yield from module(path).docstrings
     yield from comments(source)
 
 
@@ -167,7 +204,7 @@ def hits(path: Path, texts: Iterable[Prose]) -> Iterator[Hit]:
 
 def literal_hits(path: Path) -> Iterator[Hit]:
     """Return the occurrences of all constructions in the string literals of a module."""
-    yield from hits(path, literals(ast.parse(path.read_text(encoding="utf-8"))))
+    yield from hits(path, module(path).literals)
 
 
 def files(paths: Iterable[Path]) -> Iterator[Path]:

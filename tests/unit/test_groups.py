@@ -89,6 +89,8 @@ def pytest_there(directory: Path, processes: int = 2) -> subprocess.CompletedPro
         "-m",
         "pytest",
         "-q",
+        "-p",
+        "xdist",  # and no other plugin: each process would import them all
         "-n",
         str(processes),
         "--dist",
@@ -97,5 +99,5 @@ def pytest_there(directory: Path, processes: int = 2) -> subprocess.CompletedPro
         "-p",
         "no:cacheprovider",
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(argv, cwd=directory, env=environment, capture_output=True, text=True, check=False)

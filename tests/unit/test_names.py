@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "goldnode"
@@ -34,6 +35,7 @@ def repeated(found: dict[str, list[str]]) -> dict[str, list[str]]:
     return {name: files for name, files in sorted(found.items()) if len(files) > 1}
 
 
+@cache
 def package() -> dict[str, list[str]]:
     """Return the files of the package that define each public class, without the smoke runner."""
     files = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +16,9 @@ from tests.unit.prose import (
     count,
     hits,
     literal_hits,
-    literals,
+    module,
     page,
+    parsed,
 )
 from tests.unit.test_hygiene import tracked
 
@@ -128,7 +128,7 @@ FIXED_BYTES = ("images/hostpackage.py", "images/smoke/runner/", "node/known.py")
 
 def test_literals_are_messages_and_not_files() -> None:
     source = 'A = "The tag stands for it"\nB = f"somebody has {x} here"\nC = "# whoever reads this file"\nD = "told"\n'
-    assert [prose.text for prose in literals(ast.parse(source))] == [
+    assert [prose.text for prose in parsed(source).literals] == [
         "The tag stands for it",
         "somebody has {} here",
     ]
@@ -182,24 +182,12 @@ OTHERS = ("channels", "evidence", "fleet", "images", "inspect", "oci")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def private_names(source: str, tests: bool = False) -> Iterator[tuple[int, str]]:
+def private_names(names: Iterable[tuple[int, str]], tests: bool = False) -> Iterator[tuple[int, str]]:
     """Yield line and name of each definition and assignment whose name has a word of PRIVATE.
 
     Names of tests are sentences, in which some of these words are ordinary English.
     """
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            line, name = node.lineno, node.name
-        elif isinstance(node, ast.arg):
-            line, name = node.lineno, node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            line, name = node.lineno, node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            line, name = node.lineno, node.attr
-        elif isinstance(node, ast.alias) and node.asname:
-            line, name = node.lineno, node.asname
-        else:
-            continue
+    for line, name in names:
         if (
             not (tests and name.startswith("test_"))
             and {part.lower() for part in _PART.findall(name)} & PRIVATE
@@ -209,7 +197,7 @@ def private_names(source: str, tests: bool = False) -> Iterator[tuple[int, str]]
 
 def test_private_names_are_found() -> None:
     source = "import x as kept\ndef _untold(ours): ...\nself.told = 1\nclass FooSides: ...\nKEPT, other = f(plain=1)\n"
-    assert {name for _, name in private_names(source)} == {
+    assert {name for _, name in private_names(parsed(source).definitions)} == {
         "kept",
         "_untold",
         "ours",
@@ -217,7 +205,7 @@ def test_private_names_are_found() -> None:
         "FooSides",
         "KEPT",
     }
-    assert not list(private_names("def test_what_is_told(): ...", tests=True))
+    assert not list(private_names(parsed("def test_what_is_told(): ...").definitions, tests=True))
 
 
 def test_names_have_no_private_vocabulary() -> None:
@@ -229,7 +217,7 @@ def test_names_have_no_private_vocabulary() -> None:
         for place in ("src", "tests")
         for path in sorted((ROOT / place).rglob("*.py"))
         if not any(folder in path.parents for folder in left_out)
-        for line, name in private_names(path.read_text(encoding="utf-8"), place == "tests")
+        for line, name in private_names(module(path).definitions, place == "tests")
         if not (name in PUBLISHED and place == "src")
     ]
     assert not wrong, "\n".join(wrong)

@@ -51,8 +51,13 @@ class YamlSource:
 
 def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource:
     """Read one YAML document. Raises `error` for an unreadable file, invalid YAML and a duplicate key."""
+    return parse(read_text(path, error=error), path, error=error)
+
+
+def read_text(path: Path, *, error: type[GoldnodeError] = CatalogError) -> str:
+    """Return the text of a file. Raises `error` for an unreadable one."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError as problem:
         raise error("the file does not exist", file=path, remedy="create it or correct its name") from problem
     except UnicodeDecodeError as problem:
@@ -67,7 +72,6 @@ def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource
             file=path,
             remedy="correct its name or its mode",
         ) from problem
-    return parse(text, path, error=error)
 
 
 def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource:

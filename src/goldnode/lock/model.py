@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -194,42 +195,56 @@ def read_lock(path: Path) -> tuple[Lock, EditedLockError | None]:
 
     Raises LockError with file and line for an unreadable file.
     """
-    named = path.name.removesuffix(LOCK_SUFFIX)
     try:
-        source = yamlsource.read(path, error=LockError)
+        text = yamlsource.read_text(path, error=LockError)
     except LockError as error:
-        if _conflicts(path):
+        error.remedy = _restore(path)
+        raise
+    lock, fault = _read_lock(path, text)
+    if fault is None:
+        return lock, None
+    message, line = fault
+    remedy = f"restore the file, or run `goldnode lock {_named(path)}`: it keeps the versions and takes the archives' hashes"
+    return lock, EditedLockError(message, file=path, line=line, remedy=remedy)
+
+
+@lru_cache(maxsize=32)  # a command reads the lock of a stack for each of its classes
+def _read_lock(path: Path, text: str) -> tuple[Lock, tuple[str, int] | None]:
+    """Return the lock, and message and line of its fault."""
+    try:
+        source = yamlsource.parse(text, path, error=LockError)
+    except LockError as error:
+        if _conflicts(text):
             error.message = "this lock has the conflict markers of a merge"
-            error.remedy = f"take one side whole, or delete the file and run `goldnode lock {named}`"
+            error.remedy = f"take one side whole, or delete the file and run `goldnode lock {_named(path)}`"
         else:
-            error.remedy = f"restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
+            error.remedy = _restore(path)
         raise
     _refuse_newer(source, NewerLockError)
     try:
         lock, stated = _parts(source, Lock, _WrittenLock, LockError)
     except LockError as error:
-        error.remedy = f"{_before(error.remedy)}restore the file as goldnode wrote it, or run `goldnode lock {named} --upgrade`"
+        error.remedy = f"{_before(error.remedy)}{_restore(path)}"
         raise
-    remedy = f"restore the file, or run `goldnode lock {named}`: it keeps the versions and takes the archives' hashes"
     if stated is None:
-        return lock, EditedLockError(
+        return lock, (
             "this lock has no `digest`, so nothing shows that it is as goldnode wrote it",
-            file=path,
-            line=source.line(("lock",)),
-            remedy=remedy,
+            source.line(("lock",)),
         )
-    if stated != lock.digest:
-        return lock, EditedLockError(_EDITED, file=path, line=source.line(("digest",)), remedy=remedy)
-    return lock, None
+    return lock, None if stated == lock.digest else (_EDITED, source.line(("digest",)))
 
 
-def _conflicts(path: Path) -> bool:
-    """Return whether a file has the conflict markers of git."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return False
-    return any(line.startswith(("<<<<<<< ", ">>>>>>> ")) for line in lines)
+def _named(path: Path) -> str:
+    return path.name.removesuffix(LOCK_SUFFIX)
+
+
+def _restore(path: Path) -> str:
+    return f"restore the file as goldnode wrote it, or run `goldnode lock {_named(path)} --upgrade`"
+
+
+def _conflicts(text: str) -> bool:
+    """Return whether a text has the conflict markers of git."""
+    return any(line.startswith(("<<<<<<< ", ">>>>>>> ")) for line in text.splitlines())
 
 
 def load_sealed(

@@ -274,25 +274,48 @@ def services(document: Mapping[str, Any]) -> list[str]:
 
 
 def copied(base: Path, target: Path) -> Path:
-    """Copy a node. The copy shares the files of `base` through hard links.
+    """Copy a node; what there is of an earlier copy is used, and becomes as the node is. The copy shares the
+    files of `base` through hard links.
 
     To change a file, replace it instead of writing into it, as all functions here do.
     """
-    shutil.copytree(base, target, symlinks=True, copy_function=os.link)
+    _share(base, target)
     shutil.rmtree(target / PLACE)  # the simulated library writes into these files, so they must not be shared
     shutil.copytree(base / PLACE, target / PLACE, symlinks=True)
     return target
 
 
+def _share(base: Path, target: Path) -> None:
+    """Link all files of a folder that `target` does not share already, and remove what is not in `base`."""
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copymode(base, target)
+    wanted = {one.name: one for one in os.scandir(base)}
+    for one in list(os.scandir(target)):
+        like, folder = wanted.get(one.name), one.is_dir(follow_symlinks=False)
+        if like and like.inode() == one.inode():
+            del wanted[one.name]
+        elif not folder:
+            Path(one).unlink()
+        elif not (like and like.is_dir(follow_symlinks=False)):
+            shutil.rmtree(one)
+    for name, one in wanted.items():
+        if one.is_dir(follow_symlinks=False):
+            _share(Path(one), target / name)
+        else:
+            os.link(one, target / name, follow_symlinks=False)
+
+
 @cache
 def launcher() -> bytes:
-    """Return a launcher for the sources under test, which benefits from Python's bytecode cache."""
+    """Return a launcher for the sources under test, which benefits from Python's bytecode cache. As on a node, it
+    starts without the module `site`.
+    """
     sources, binding = (
         Path(goldnode.__file__).parents[1],
         Path(str((find_spec("pynvml") or _absent()).origin)).parent,
     )
     text = (
-        f"#!{sys.executable} -I\nimport sys\nsys.path[:0] = [{str(sources)!r}]\n"
+        f"#!{sys.executable} -IS\nimport sys\nsys.path[:0] = [{str(sources)!r}]\n"
         f"sys.path.append({str(binding)!r})\n"
     )
     return (text + "from goldnode.node.start import main\nsys.exit(main())\n").encode()
@@ -922,26 +945,23 @@ def _fresh(root: Path) -> Any:
     Afterwards, remove the devices that are no longer on the bus.
     """
     shown: set[str] = set()
+    write, link_new = tree._Tree.file, tree._Tree.link
 
     def file(self: Any, name: str, content: str | bytes) -> None:
         place, data = root / name, content.encode() if isinstance(content, str) else content
-        try:
-            if place.read_bytes() == data:
-                return
+        with contextlib.suppress(FileNotFoundError):
+            with place.open("rb", buffering=0) as opened:
+                if opened.read() == data:
+                    return
             place.unlink()
-        except FileNotFoundError:
-            place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data)
+        write(self, name, data)
 
     def link(self: Any, name: str, target: str) -> None:
         shown.add(name)
-        place, to = root / name, os.path.relpath(target, name.rpartition("/")[0])
-        if place.is_symlink():
-            if str(place.readlink()) == to:
+        with contextlib.suppress(OSError):  # there is none, or something else is there
+            if str((root / name).readlink()) == tree.relative(target, name):
                 return
-            place.unlink()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(to)
+        link_new(self, name, target)
 
     with mock.patch.object(tree._Tree, "file", file), mock.patch.object(tree._Tree, "link", link):
         yield

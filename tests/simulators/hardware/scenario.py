@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +236,7 @@ class Scenario:
 
     def text(self) -> str:
         """Return the scenario as JSON."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(_settings(self), ensure_ascii=False) + "\n"
 
 
 # Fields that exist only as faults, and prefixes under which any field may be set.

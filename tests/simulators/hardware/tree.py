@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from tests.simulators.hardware.scenario import LABEL, Gpu, Scenario
@@ -302,6 +303,7 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
         ("", fields["pci.address"], (fields["pci.device_id"][4:], fields["pci.device_id"][:4])),
     ]
     names = [name for name, _, _ in ends]
+    path = [key for key in fields if key.startswith(("pcie.", "aer."))]
     inner = (
         (1, 1) if fields["pci.device_id"].endswith("8086") else best
     )  # Intel's cards always report 2.5 GT/s x1 here
@@ -333,10 +335,8 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
             part: fields.get(f"aer.{name + '.' if name else ''}{part}", "")
             for part in ("correctable", "nonfatal", "fatal")
         }
-        if where in tree.written and not any(
-            key.startswith(tuple(f"{what}.{end}" for what in ("pcie", "aer") for end in around))
-            for key in fields
-        ):
+        faults = tuple(f"{what}.{end}" for what in ("pcie", "aer") for end in around)
+        if where in tree.written and not any(key.startswith(faults) for key in path):
             continue  # already written for another device below the same switch, perhaps with faults
         tree.written.add(where)
         _device(
@@ -444,12 +444,7 @@ def _device(
     for name, value in values.items():
         tree.file(f"{place}/{name}", f"{value}\n")
     for name, rows in AER.items() if shown else ():
-        count = counters[name.removeprefix("aer_dev_")] or "0"
-        first = {"aer_dev_correctable": "RxErr", "aer_dev_nonfatal": "CmpltTO", "aer_dev_fatal": "DLP"}[name]
-        tree.file(
-            f"{place}/{name}",
-            "".join(f"{row} {count if row == first or row.startswith('TOTAL') else 0}\n" for row in rows),
-        )
+        tree.file(f"{place}/{name}", _counters(name, rows, counters[name.removeprefix("aer_dev_")] or "0"))
     identity = b"".join(int(part, 16).to_bytes(2, "little") for part in (vendor, device))
     tree.file(f"{place}/config", b"\xff" * 256 if gone else identity + bytes(252))
     sizes = (
@@ -465,6 +460,14 @@ def _device(
     tree.file(f"{place}/resource", "".join(_window(number, sizes.get(number, 0)) for number in range(13)))
 
 
+@cache
+def _counters(name: str, rows: tuple[str, ...], count: str) -> str:
+    """Return a file of error counters, of which one and the sum have a count."""
+    first = {"aer_dev_correctable": "RxErr", "aer_dev_nonfatal": "CmpltTO", "aer_dev_fatal": "DLP"}[name]
+    return "".join(f"{row} {count if row == first or row.startswith('TOTAL') else 0}\n" for row in rows)
+
+
+@cache
 def _window(number: int, size: int) -> str:
     start = 0x20000000000 * (number + 1)
     return (
@@ -644,22 +647,29 @@ class _Tree:
     def __init__(self, root: Path, devices: str) -> None:
         self.root, self.devices = root, devices
         self.written: set[str] = set()
+        self.made: set[str] = set()  # folders
 
-    def folder(self, name: str) -> Path:
-        place = self.root / name
-        place.mkdir(parents=True, exist_ok=True)
-        return place
+    def folder(self, name: str) -> None:
+        if name not in self.made:
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+            self.made.add(name)
 
     def file(self, name: str, content: str | bytes) -> None:
-        place = self.folder(name.rpartition("/")[0]) / name.rpartition("/")[2]
-        place.write_bytes(content.encode() if isinstance(content, str) else content)
+        self.folder(name.rpartition("/")[0])
+        (self.root / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
     def files(self, folder: str, values: Mapping[str, str]) -> None:
         for name, value in values.items():
             self.file(f"{folder}/{name}", f"{value}\n")
 
     def link(self, name: str, target: str) -> None:
-        folder = self.folder(name.rpartition("/")[0])
-        place = folder / name.rpartition("/")[2]
+        self.folder(name.rpartition("/")[0])
+        place = self.root / name
         place.unlink(missing_ok=True)
-        place.symlink_to(os.path.relpath(self.root / target, folder))
+        place.symlink_to(relative(target, name))
+
+
+@cache
+def relative(target: str, name: str) -> str:
+    """Return the content of a link `name` to `target`; both are below the root."""
+    return os.path.relpath(f"/{target}", f"/{name.rpartition('/')[0]}")
