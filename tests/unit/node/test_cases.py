@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import difference, judge, judge_absent
 from goldnode.node.state.model import PARTS, Observed, Plan
 from goldnode.node.state.names import digest
+from goldnode.node.state.observe import MANAGED
 
 CASES = Path(__file__).parents[2] / "cases"
 DOMAINS = Path(__file__).parents[3] / "src/goldnode/node/state/domains"
@@ -271,6 +273,16 @@ def planned(case: dict[str, Any]) -> Plan:
     return judge(wanted, Observed(**merge(base.to_dict(), case.get("seen", {}))), PROGRAM)
 
 
+def unobserved(plan: Plan) -> list[str]:
+    """Return the files that a plan writes and no later run would read back."""
+    return [
+        action.target
+        for action in plan.actions
+        if action.kind == "file.write"
+        and not any(fnmatch(action.target, f"{folder}/{pattern}") for folder, pattern in MANAGED)
+    ]
+
+
 # tests/cases/purity has recorded facts of wheels, for the inspection of images.
 FILES = sorted(path for path in CASES.glob("*/*.json") if path.parent.name != "purity")
 
@@ -297,6 +309,9 @@ def test_case(path: Path) -> None:
     }
     assert not unknown, f"{path}: unknown keys {unknown}"
     plan = planned(case)
+    assert not unobserved(plan), (
+        f"MANAGED in src/goldnode/node/state/observe.py has no row for {unobserved(plan)}: every run would write them"
+    )
     lines = [f"{action.part} {action.kind} {action.target}: {action.reason}" for action in plan.actions]
     if "actions" in case:
         assert len(lines) == len(case["actions"]), "\n".join(lines)

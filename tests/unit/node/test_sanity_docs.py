@@ -32,7 +32,11 @@ def table() -> str:
 
 def test_the_page_has_every_finding_as_it_is() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text.partition(BEGIN)[2].partition(END)[0] == table()
+    written = text.partition(BEGIN)[2].partition(END)[0].splitlines()
+    differs = [line for line in table().splitlines() if line not in written]
+    assert "\n".join(written) + "\n" == table(), (
+        f"docs/reference/sanity.md has not: {differs or 'only what it should'}; run: python -m tests.unit.node.test_sanity_docs"
+    )
 
 
 def test_every_remedy_names_the_next_step() -> None:

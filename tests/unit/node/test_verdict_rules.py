@@ -65,9 +65,8 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
         assert not wrong(found), wrong(found)
         assert check.exit_code(found) == 0
         assert len({(item.id, item.subject) for item in found}) == len(found)
-    assert {entry.kind.id for entry in table.TABLE} - {
-        finding.id for finding in judged(declared(), node())
-    } == {
+    silent = {entry.kind.id for entry in table.TABLE} - {item.id for item in judged(declared(), node())}
+    expected = {
         "gpu.uuid_known",
         "gpu.retired_pages",
         "gpu.modes",
@@ -75,7 +74,11 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
         "pcie.link",
         "net.drops",
         "net.flaps",
-    }, "a rule that has nothing to say of this node"
+    }
+    assert silent == expected, (
+        f"on the healthy node these rules have no finding, or one unexpectedly: {sorted(silent ^ expected)}; "
+        "declare the value in BASELINE, and give the node its reading in tests/unit/node/captures.py"
+    )
 
 
 # id, what is otherwise, outcome, severity, whether it is found only where it was declared
@@ -233,9 +236,10 @@ def test_every_rule_has_its_fault() -> None:
         "net.flaps",
         "host.blocked",
     }  # below, and in test_deltas.py
-    assert {entry.kind.id for entry in table.TABLE} == {
-        case[0] for case in CASES if not case[0].startswith("capture.")
-    } | later
+    rules = {entry.kind.id for entry in table.TABLE}
+    cases = {case[0] for case in CASES if not case[0].startswith("capture.")} | later
+    assert not rules - cases, f"CASES of this file has no row for the rules {sorted(rules - cases)}"
+    assert not cases - rules, f"CASES of this file names what is no rule: {sorted(cases - rules)}"
 
 
 # -- traps: what looks like a fault and is none
