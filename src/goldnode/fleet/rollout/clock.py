@@ -53,3 +53,8 @@ class SteadyClock:
 def machine_time(clock: Callable[[], float]) -> float:
     """Return the time of the machine: for windows, and for marks that others read."""
     return clock.machine() if isinstance(clock, SteadyClock) else clock()
+
+
+def behind(clock: Callable[[], float]) -> float:
+    """Return the seconds by which the clock of the machine is behind `clock`; 0 for the clock of the machine itself."""
+    return clock.behind() if isinstance(clock, SteadyClock) else 0.0

@@ -32,7 +32,7 @@ from goldnode.fleet.drain import (
     pods,
     slurm_rows,
 )
-from goldnode.fleet.rollout.clock import machine_time
+from goldnode.fleet.rollout.clock import behind
 from goldnode.fleet.rollout.model import SchedulerObservation
 
 Ask = Callable[[Sequence[str]], str]
@@ -114,7 +114,8 @@ class SiteSchedulers:
                 wanted.setdefault(settings.by, {})[name] = settings.node or name
         found = []
         for by, in_scheduler in wanted.items():
-            at, machine = self._clock(), machine_time(self._clock)
+            at, late = self._clock(), behind(self._clock)
+            machine = at - late
             asked = set(in_scheduler.values())
             seen = (
                 slurm_nodes(self._ask, asked, machine, self._reservation)
@@ -123,7 +124,7 @@ class SiteSchedulers:
             )
             for name, node in in_scheduler.items():
                 if (row := seen.get(node)) is not None:
-                    free_at = _ahead(row.free_at, at - machine)
+                    free_at = _ahead(row.free_at, late)
                     found.append(SchedulerObservation(name, at, row.in_service, free_at, row.reason))
         return found
 

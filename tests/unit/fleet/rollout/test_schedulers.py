@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import pytest
 from goldnode.core.errors import GoldnodeError, InventoryError
 from goldnode.fleet.drain import DrainSettings, drain_settings
 from goldnode.fleet.rollout import schedulers
+from goldnode.fleet.rollout.clock import SteadyClock
 from goldnode.fleet.rollout.model import SchedulerObservation
 from goldnode.fleet.rollout.schedulers import NO_END, SiteSchedulers, expand
 
@@ -91,6 +93,20 @@ def test_slurm_states_and_times() -> None:
         "n4": SchedulerObservation("n4", AT, True, 0.0, "fan replaced, watch it"),
         "n5": SchedulerObservation("n5", AT, False, DAY + 60, "Reboot ASAP"),
     }
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_end_of_work_is_exact_while_a_clock_goes_on(steady: bool) -> None:
+    """A clock that is read twice gives two times. That is no scheduler whose clock is behind."""
+    ticks = itertools.count()
+
+    def clock() -> float:
+        return AT + next(ticks) * 1e-6
+
+    answers = {NODES: [row("n1", "ALLOCATED")], JOBS: [f"n1|{DAY}\n"]}
+    nodes = {"n1": DrainSettings("slurm", "n1")}
+    reader = SiteSchedulers(nodes, ask=Recorded(answers), clock=SteadyClock(clock) if steady else clock)
+    assert reader.read(["n1"])[0].free_at == DAY
 
 
 def test_node_is_busy_until_it_was_seen_idle() -> None:
