@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -177,7 +177,7 @@ def put(path: str, value: Any) -> Change:
 
 def numbers(
     directory: Path,
-    series: Iterable[tuple[str, datetime, str, str, float]],
+    series: Sequence[tuple[str, datetime, str, str, float]],
     class_: str = "h100",
     boots: Mapping[tuple[str, datetime], str] | None = None,
 ) -> Path:
@@ -186,39 +186,39 @@ def numbers(
     Each node and time also gets a row of `nodes`, so that views know the capture; `boots` has other boots than b1.
     """
     rows: dict[str, list[tuple[str, datetime, str, str, float]]] = {}
+    days = {time: f"{time:%Y-%m-%d}" for time in {row[1] for row in series}}
     for row in series:
-        rows.setdefault(f"{row[1]:%Y-%m-%d}", []).append(row)
+        rows.setdefault(days[row[1]], []).append(row)
     for day, found in rows.items():
-        captures = sorted({(row[0], row[1]) for row in found})
-        columns = {
-            NODES: [
-                {
-                    "node": node,
-                    "time": time,
-                    "received": time,
-                    "boot_id": (boots or {}).get((node, time), "b1"),
-                    "simulated": True,
-                    "status": "healthy",
-                    "source": "directory",
-                }
-                for node, time in captures
-            ],
-            NUMBERS: [dict(zip(("node", "time", "item", "key", "value"), row, strict=True)) for row in found],
-            FACTS: [],
-            FINDINGS: [],
-            DIGESTS: [],
+        captures = list(dict.fromkeys((row[0], row[1]) for row in found))
+        times = [time for _, time in captures]
+        columns: dict[str, dict[str, Sequence[Any]]] = {
+            NODES: {
+                "node": [node for node, _ in captures],
+                "time": times,
+                "received": times,
+                "boot_id": [(boots or {}).get(one, "b1") for one in captures],
+                "simulated": [True] * len(captures),
+                "status": ["healthy"] * len(captures),
+                "source": ["directory"] * len(captures),
+            },
+            NUMBERS: {
+                name: [row[place] for row in found] for place, name in enumerate(SCHEMAS[NUMBERS].names)
+            },
+            FACTS: {},
+            FINDINGS: {},
+            DIGESTS: {},
         }
         for table, content in columns.items():
             file = PartName(class_, day, "0" * 24).file(directory, table)
             file.parent.mkdir(parents=True, exist_ok=True)
-            stored = [
-                {
-                    key: value.replace(tzinfo=None) if isinstance(value, datetime) else value
-                    for key, value in row.items()
-                }
-                for row in content
-            ]
-            pq.write_table(pa.Table.from_pylist(stored, SCHEMAS[table]), file)
+            absent = [None] * len(content.get("node", ()))
+            pq.write_table(
+                pa.Table.from_pydict(
+                    {name: content.get(name, absent) for name in SCHEMAS[table].names}, SCHEMAS[table]
+                ),
+                file,
+            )
     return directory
 
 
