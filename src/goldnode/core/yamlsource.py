@@ -208,13 +208,24 @@ def validate(
         # Report one fault at a time, top to bottom. A misspelt key comes before the missing key it was
         # probably meant to be.
         details = sorted(
-            problem.errors(include_url=False),
+            _nearest_alternatives(problem.errors(include_url=False), data),
             key=lambda item: (item["type"] != "extra_forbidden", source.line(_written(item["loc"], data))),
         )
         first = _written(details[0]["loc"], data)
         raise _explain(
             [item for item in details if _written(item["loc"], data) == first], model, source, error
         ) from None
+
+
+def _nearest_alternatives(items: Sequence[ErrorDetails], data: Any) -> list[ErrorDetails]:
+    """Drop the alternatives of a union that want another type of value, if one accepts the type and rejects a part."""
+    places = [_written(item["loc"], data) for item in items]
+    return [
+        item
+        for item, place in zip(items, places, strict=True)
+        if not item["type"].endswith("_type")
+        or not any(len(other) > len(place) and other[: len(place)] == place for other in places)
+    ]
 
 
 def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
@@ -237,6 +248,8 @@ _EXPECTED = {
     "greater_than": "a number above {gt}",
     "greater_than_equal": "a number of at least {ge}",
     "less_than_equal": "a number of at most {le}",
+    "float_type": "a number",
+    "float_parsing": "a number",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",

@@ -14,13 +14,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.catalog.models import AUTO
 from goldnode.core import yamlsource
-from goldnode.core.errors import FactsError
+from goldnode.core.errors import FactsError, nearest
 from goldnode.facts import host as facts
 from goldnode.facts import site
 from goldnode.facts.models import FILES, module_build_key
@@ -107,8 +108,10 @@ class _Folder:
                     FactsFault(name, 0, "this facts file has no model", "add one to facts/models.py, FILES")
                 )
 
-    def report(self, file: str, path: Iterable[str | int], message: str) -> None:
-        self.faults.append(FactsFault(file, self.sources[file].line(tuple(path)), message))
+    def report(
+        self, file: str, path: Iterable[str | int], message: str, remedy: str = FactsFault.remedy
+    ) -> None:
+        self.faults.append(FactsFault(file, self.sources[file].line(tuple(path)), message, remedy))
 
 
 def faults(directory: Path = facts.FACTS) -> list[FactsFault]:
@@ -146,13 +149,15 @@ class _Extended(_Folder):
     def __getitem__(self, name: str) -> Any:
         return self.merged[name]
 
-    def report(self, file: str, path: Iterable[str | int], message: str) -> None:
+    def report(
+        self, file: str, path: Iterable[str | int], message: str, remedy: str = FactsFault.remedy
+    ) -> None:
         section, index, *rest = [*path, None, None][: max(2, len(tuple(path)))]
         found = self.added.get((file, str(section), index)) if isinstance(index, int) else None
         if found is not None:
             source, own = found
             line = source.line((str(section), own, *(part for part in rest if part is not None)))
-            self.faults.append(FactsFault(str(source.file), line, message))
+            self.faults.append(FactsFault(str(source.file), line, message, remedy))
 
 
 def site_faults() -> list[FactsFault]:
@@ -213,36 +218,18 @@ def _form(folder: _Folder) -> None:
         for path, value in _mappings(data):
             for key, inner in value.items():
                 if key == "source" or str(key).endswith("_source"):
-                    used |= set(_leaves(inner))
+                    used |= set(site.leaves(inner))
                 elif key == "eol_sources":
                     used |= set(inner)
-            for bad in _stated(value) - set(table):
-                folder.report(file, path, f'source "{bad}" is not in the table of sources')
+            for bad in site.stated_sources(value) - set(table):
+                message = f'source "{bad}" is not in the table of sources'
+                folder.report(file, path, message, site.source_remedy(bad, table))
             _doubts(folder, file, path, value)
         for key in set(table) - used:
             folder.report(file, ("sources", key), f'source "{key}" is stated by no row')
         for name, section in data.items():
             if name not in ("meta", "sources"):
                 _covered(folder, file, (name,), section, False)
-
-
-def _stated(value: Mapping[str, Any]) -> set[str]:
-    """Return the source keys that this mapping states itself."""
-    found = {
-        leaf
-        for key, inner in value.items()
-        if key == "source" or str(key).endswith("_source")
-        for leaf in _leaves(inner)
-    }
-    return found | set(value.get("eol_sources") or {})
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(inner)
 
 
 def _mappings(
@@ -291,6 +278,9 @@ def _covered(folder: _Folder, file: str, path: yamlsource.KeyPath, value: Any, a
             _covered(folder, file, (*path, key), inner, above)
 
 
+_DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?(\D|$)")
+
+
 def _doubts(folder: _Folder, file: str, path: yamlsource.KeyPath, row: Mapping[str, Any]) -> None:
     confidence = row.get("confidence", "high")
     if re.split(r"\W", confidence, maxsplit=1)[0] not in CONFIDENCE:
@@ -302,8 +292,8 @@ def _doubts(folder: _Folder, file: str, path: yamlsource.KeyPath, row: Mapping[s
         if row.get(key) is not None:
             folder.report(file, path, f"{key} is stated and unverified at once")
     for key in ("date", "release_date", "eol", "released", "bulletin_date", "latest_known_date"):
-        if row.get(key) is not None and not re.match(r"\d{4}-\d{2}(-\d{2})?(\D|$)", str(row[key])):
-            folder.report(file, path, f"{key} is {row[key]!r}, not a date")
+        if row.get(key) is not None and not _DATE.match(str(row[key])):
+            folder.report(file, path, f"{key} is {row[key]!r}, not a date", "write YYYY-MM-DD or YYYY-MM")
 
 
 # ---- the same thing twice
@@ -352,7 +342,8 @@ def _twice(folder: _Folder) -> None:
         for index, row in enumerate(rows):
             what = str(name(row))
             if what in seen:
-                folder.report(file, (*path, index), f"{'.'.join(map(str, path))} has two rows for {what}")
+                message = f"{'.'.join(map(str, path))} has two rows for {what}"
+                folder.report(file, (*path, index), message, "remove or rename one of them")
             seen[what] = index
     # Two models may share a PCI id, but a note has to document it.
     owners = Counter(
@@ -835,15 +826,27 @@ def _open(item: str) -> bool:
 
 
 def _known_bad(folder: _Folder) -> None:
-    """Check that each row is complete, and that its driver minimum agrees with gpus.yml."""
+    """Check the names of GPUs and architectures in each row, and that its driver minimum agrees with gpus.yml."""
     data = folder["known_bad.yml"]
+    models = [row for vendor in ("nvidia", "amd", "intel") for row in folder["gpus.yml"][vendor]]
+    architectures = {row["arch"] for row in folder["cuda.yml"]["architectures"]}
+    architectures |= {row["architecture"] for row in models}
     for index, row in enumerate(data["known_bad"]):
         path = ("known_bad", index)
+        for part in row["match"] if isinstance(row["match"], list) else [row["match"]]:
+            for name in sorted(set(part.get("architecture") or ()) - architectures):
+                message = f'{row["id"]}: no GPU of the facts has architecture "{name}"'
+                folder.report("known_bad.yml", (*path, "match"), message, nearest(name, architectures))
+            for name in part.get("gpu") or ():
+                if not any(fnmatchcase(model["sku"], name) for model in models):
+                    message = f'{row["id"]}: gpus.yml has no model "{name}"'
+                    remedy = nearest(name, [model["sku"] for model in models]) or FactsFault.remedy
+                    folder.report("known_bad.yml", (*path, "match"), message, remedy)
         least = re.fullmatch(r"<(\d+(?:\.\d+)+)", str(row["when"].get("driver")))
-        models = row["when"].get("gpu") or []
+        affected = row["when"].get("gpu") or []
         if least is None:
             continue
-        for model in [models] if isinstance(models, str) else models:
+        for model in [affected] if isinstance(affected, str) else affected:
             for gpu in folder["gpus.yml"]["nvidia"]:
                 if _normalised_name(gpu["sku"]).startswith(_normalised_name(model)) and gpu[
                     "min_driver"

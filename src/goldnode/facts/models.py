@@ -6,13 +6,38 @@ that no source was found, never "not supported". Versions and dates are text. A 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 # One key of the `sources` of the same file, or several.
 Keys = str | list[str]
+
+
+def _pci_id(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", text):
+        raise ValueError(
+            f'"{text}" is no PCI id | write vendor and device in lower case, such as "10de:20b7"'
+        )
+    return text
+
+
+def _version_range(text: str) -> str:
+    wrong = [part for part in text.split() if not re.fullmatch(r"(<|<=|>|>=|=)?\d[0-9A-Za-z.+:~-]*", part)]
+    if wrong or not text.strip():
+        raise ValueError(
+            f'"{" ".join(wrong)}" is no version with a comparator | write a range such as ">=550 <550.54.14"'
+        )
+    return text
+
+
+PciId = Annotated[str, AfterValidator(_pci_id)]
+# Comparators with versions, separated by spaces, which must all hold.
+VersionRange = Annotated[str, AfterValidator(_version_range)]
+# No GPU of the facts has less than 1 GiB: a smaller number is of another unit.
+MemoryMib = Annotated[int, Field(ge=1024)]
 
 
 class FactsRow(BaseModel):
@@ -90,7 +115,7 @@ class HealthLimit(FactsRow):
 
 class MemorySet(FactsRow):
     sku: str
-    memory_mib: list[int]
+    memory_mib: list[MemoryMib]
     source: Keys
     note: str
 
@@ -333,30 +358,30 @@ class When(FactsRow):
 
 
 class MatchAlternative(FactsRow):
-    kernel: str | None = None
-    driver: str | None = None
-    package: str | None = None
+    kernel: VersionRange | None = None
+    driver: VersionRange | None = None
+    package: VersionRange | None = None
     architecture: list[str] | None = None
     flavour: str | None = None
     gpu: list[str] | None = None
     features: list[str] | None = None
     also: str | None = None
-    torch: str | None = None
-    torch_cuda: str | None = None
-    cudnn: str | None = None
-    rocm: str | None = None
+    torch: VersionRange | None = None
+    torch_cuda: VersionRange | None = None
+    cudnn: VersionRange | None = None
+    rocm: VersionRange | None = None
     os_not: str | None = None
     os: str | None = None
 
 
 class Match(FactsRow):
-    kernel: str | list[str] | None = None
-    driver: str | list[str] | None = None
-    package_not: list[str] | None = None
+    kernel: VersionRange | list[VersionRange] | None = None
+    driver: VersionRange | list[VersionRange] | None = None
+    package_not: list[VersionRange] | None = None
     flavour: str | None = None
-    package: str | None = None
+    package: VersionRange | None = None
     os: str | None = None
-    branch: str | list[str] | None = None
+    branch: VersionRange | list[VersionRange] | None = None
     packages: list[str] | None = None
     architecture: list[str] | None = None
     realtime: bool | None = None
@@ -371,15 +396,15 @@ class Match(FactsRow):
     fabric_manager: str | None = None
     never: str | None = None
     toolkit_mode: str | None = None
-    toolkit: str | None = None
-    engine: dict[str, str] | None = None
+    toolkit: VersionRange | None = None
+    engine: dict[str, VersionRange] | None = None
     forward_compat: bool | None = None
     cuda_newer: bool | None = None
     image: str | None = None
-    cuda: str | None = None
-    torch_cuda: str | None = None
-    rocm: str | None = None
-    amdgpu: str | list[str] | None = None
+    cuda: VersionRange | None = None
+    torch_cuda: VersionRange | None = None
+    rocm: VersionRange | None = None
+    amdgpu: VersionRange | list[VersionRange] | None = None
 
 
 class KnownBadRow(FactsRow):
@@ -601,11 +626,11 @@ class NvidiaGpu(FactsRow):
     sku: str
     vendor: str
     names: list[str]
-    pci_ids: list[str]
+    pci_ids: list[PciId]
     architecture: str
     compute_capability: str
     data_centre: bool | None
-    memory_mib: int | None
+    memory_mib: MemoryMib | None
     power_limit_default_w: int | None
     pcie: Pcie | None
     nvlink_links: int | None
@@ -639,11 +664,11 @@ class AmdGpu(FactsRow):
     sku: str
     vendor: str
     names: list[str]
-    pci_ids: list[str]
+    pci_ids: list[PciId]
     architecture: str
     gfx: str
     memory_gib: int | None
-    memory_mib: int | None
+    memory_mib: MemoryMib | None
     power_limit_default_w: int | None
     pcie: Pcie | None
     min_rocm: str | None
@@ -660,7 +685,7 @@ class IntelSources(FactsRow):
 class IntelGpu(FactsRow):
     sku: str
     vendor: str
-    pci_ids: list[str]
+    pci_ids: list[PciId]
     architecture: str
     source: IntelSources
     memory_mib: None

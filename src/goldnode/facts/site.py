@@ -6,7 +6,7 @@ file's `overrides` names it with the reason. A file can also cite a source of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,7 @@ def merged(own: Data, source: YamlSource) -> Data:
     name, data = source.file.name, source.data
     overrides: Mapping[str, str] = data.get("overrides") or {}
     found = {**own, "sources": {**own["sources"], **_sources(own, source)}}
+    _check_sources(source, found["sources"])
     unused = set(overrides)
     for section, key in SECTIONS[name].items():
         rows = list(found[section])
@@ -126,6 +127,45 @@ def _sources(own: Data, source: YamlSource) -> Data:
             )
         found[key] = other or {**entry, "stated_in": str(source.file)}
     return found
+
+
+def _check_sources(source: YamlSource, table: Mapping[str, Any]) -> None:
+    """Raise FactsError for the first row of a catalog's file whose source is in no table."""
+    for section in SECTIONS[source.file.name]:
+        for index, row in enumerate(source.data.get(section) or ()):
+            unknown = sorted(stated_sources(row) - set(table))
+            if unknown:
+                raise FactsError(
+                    f'source "{unknown[0]}" is not in the table of sources',
+                    file=source.file,
+                    line=source.line((section, index, "source")),
+                    remedy=source_remedy(unknown[0], table),
+                )
+
+
+def source_remedy(key: str, table: Mapping[str, Any]) -> str:
+    """Return the remedy for a row with a source that is not in the table of its file."""
+    return f"{nearest(key, table) or 'use one of its keys'}, or add {key} to `sources` of this file"
+
+
+def stated_sources(row: Mapping[str, Any]) -> set[str]:
+    """Return the keys of the sources that a mapping states itself."""
+    found = {
+        leaf
+        for key, inner in row.items()
+        if key == "source" or str(key).endswith("_source")
+        for leaf in leaves(inner)
+    }
+    return found | set(row.get("eol_sources") or {})
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """Yield all texts in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from leaves(inner)
 
 
 def _twice(source: YamlSource, section: str, index: int, key: str, other: Mapping[str, Any]) -> FactsError:

@@ -437,6 +437,30 @@ BROKEN = {
         "  amdgpu: 30.30.9",
         "ROCm 7.2.3: amdgpu 30.30.9 is no release",
     ),
+    "dangling-source-of-a-known-bad-row": (
+        "known_bad.yml",
+        "  confidence: high\n  source: amdop",
+        "  confidence: high\n  source: amdopp",
+        'source "amdopp" is not in the table of sources',
+    ),
+    "unknown-architecture": (
+        "known_bad.yml",
+        "architecture: [Kepler], ",
+        "architecture: [Keppler], ",
+        'no GPU of the facts has architecture "Keppler"',
+    ),
+    "unknown-model": (
+        "known_bad.yml",
+        "gpu: [GeForce-RTX-50",
+        "gpu: [GeForce-RTY-50",
+        'gpus.yml has no model "GeForce-RTY-50*"',
+    ),
+    "day-of-no-calendar": (
+        "security.yml",
+        "bulletin_date: '2026-05-19'",
+        "bulletin_date: '2026-13-45'",
+        "bulletin_date is '2026-13-45', not a date",
+    ),
 }
 
 
@@ -472,6 +496,9 @@ MISTAKES = {
     "version-as-a-number": ("cuda.yml", "- version: 12.4.1\n", "- version: 12.4\n"),
     "text-for-a-number": ("gpus.yml", "  memory_mib: 40960", "  memory_mib: 40 GiB"),
     "list-for-text": ("security.yml", "  title: ", "  title: [] #"),
+    "no-pci-id": ("gpus.yml", "pci_ids: ['10de:20b7']", "pci_ids: ['10de20b7']"),
+    "no-version": ("known_bad.yml", "match: {amdgpu: '>=31.40', ", "match: {amdgpu: '>=thirty', "),
+    "other-unit": ("gpus.yml", "  memory_mib: 24576\n", "  memory_mib: 24\n"),
     "misspelt-word": ("xid.yml", "node: drain", "node: drian"),
     "no-date": ("rocm.yml", "compiled: '", "compiled: 'on "),
     "empty-section": ("health.yml", "limits:\n", "limits:\nother:\n"),
@@ -565,3 +592,36 @@ def test_check_catalog_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     result = CliRunner().invoke(main, ["check-catalog"])
     assert result.exit_code == 2
     assert "facts/cuda.yml:7: two rows disagree. Correct the row by its source." in result.output
+
+
+@pytest.mark.parametrize(
+    ("file", "current", "instead", "expected"),
+    [
+        ("known_bad.yml", "source: amdop\n", "source: amdopp\n", 'source "amdopp" is not in the table of sources. Use "amdop"'),
+        ("gpus.yml", "  memory_mib: 24576\n", "  memory_mib: [24576]\n", 'memory_mib" is a list, expected a whole number'),
+        ("known_bad.yml", "match: {amdgpu: '>=31.40', ", "match: {amdgpu: '>=thirty', ", '">=thirty" is no version with a comparator'),
+    ],
+    ids=["source", "form", "version"],
+)  # fmt: skip
+def test_check_catalog_with_broken_facts_names_their_file_alone(
+    file: str, current: str, instead: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules look up rows by name: with broken facts, a check of the catalog would blame its files, or fail."""
+    (tmp_path / "facts").mkdir()
+    path = copy(tmp_path / "facts") / file
+    text = path.read_text(encoding="utf-8")
+    assert current in text
+    path.write_text(text.replace(current, instead, 1), encoding="utf-8")
+    monkeypatch.setattr(facts, "FACTS", tmp_path / "facts")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    broken = audit.faults(tmp_path / "facts")
+    monkeypatch.setattr(audit, "faults", lambda: broken)
+    facts.forget()
+    result = CliRunner().invoke(main, ["check-catalog"])
+    facts.forget()
+    assert result.exit_code == 2, result.output
+    errors = [line for line in result.output.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, errors
+    assert re.match(rf"error: facts/{file}:\d+: ", errors[0]), errors
+    assert expected in errors[0]
+    assert "not checked: the catalog" in result.output

@@ -140,6 +140,13 @@ def test_a_class_of_a_catalogs_model_is_judged(tmp_path: Path, monkeypatch: pyte
             "is another document",
             id="source-twice",
         ),
+        pytest.param(
+            GPUS.replace("{names: sheet", "{names: shet"),
+            21,
+            'source "shet".*Use "sheet"',
+            id="source-unknown",
+        ),
+        pytest.param(GPUS.replace("10de:9999", "10de-9999"), 8, "no PCI id", id="pci-id"),
     ],
 )
 def test_a_wrong_file_of_a_catalog(
