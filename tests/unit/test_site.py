@@ -132,6 +132,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str) -> None
         site_module, "_os_release", lambda: dict(line.split("=") for line in os_release.split())
     )
     monkeypatch.setattr(subprocess, "run", run)
+    # What the real apt of this machine has said is kept in this process.
+    monkeypatch.setattr(site_module, "_index_targets", site_module._index_targets.__wrapped__)
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,12 @@ def submitted(place: Path, migrated: Path, names: Sequence[str]) -> RolloutSetti
     )
     found = documents.settings(place, *changes)
     given = Submission(
-        found.name, found.class_, found.target, documents.TEXT, FleetLimits("2", "8", "10"), "ann@c"
+        found.name,
+        found.class_,
+        found.target,
+        (place / "rollout.yml").read_text(),
+        FleetLimits("2", "8", "10"),
+        "ann@c",
     )
     store = StoreDatabase(str(place / "fleet.db"))
     stored = [
