@@ -85,7 +85,7 @@ _DIRECTIVE = re.compile(r"^#\s*(?:noqa|type:|fmt:|pragma|!)")
 
 @dataclass(frozen=True)
 class Module:
-    """What the counts need of the syntax tree of a module. The tree itself takes a hundred times the memory."""
+    """The counted parts of a module. The syntax tree would take a hundred times the memory."""
 
     docstrings: list[Prose]
     literals: list[Prose]
@@ -94,12 +94,12 @@ class Module:
 
 @cache
 def module(path: Path) -> Module:
-    """Return what the counts need of a module."""
+    """Return the counted parts of a file."""
     return parsed(path.read_text(encoding="utf-8"))
 
 
 def parsed(source: str) -> Module:
-    """Return what the counts need of the source of a module."""
+    """Return the counted parts of a source."""
     nodes = list(ast.walk(ast.parse(source)))
     return Module(list(docstrings(nodes)), list(literals(nodes)), list(definitions(nodes)))
 

@@ -132,7 +132,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, os_release: str, rows: str) -> None
         site_module, "_os_release", lambda: dict(line.split("=") for line in os_release.split())
     )
     monkeypatch.setattr(subprocess, "run", run)
-    # What the real apt of this machine has said is kept in this process.
+    # Without the cache, which may have the answer of the real apt.
     monkeypatch.setattr(site_module, "_index_targets", site_module._index_targets.__wrapped__)
 
 

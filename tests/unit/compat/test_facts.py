@@ -11,6 +11,7 @@ import pytest
 
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
+from goldnode.facts.site import leaves
 
 FILES = sorted(path.name for path in facts.FACTS.glob("*.yml"))
 
@@ -51,14 +52,6 @@ def stated(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from stated(inner)
-
-
-def leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from leaves(inner)
 
 
 def test_all_files_are_here() -> None:
