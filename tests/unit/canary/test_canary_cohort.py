@@ -81,37 +81,60 @@ class Torch:
     zeros = empty
 
 
+HANG = 60.0  # seconds after which a test that hangs fails; no case waits for it
+
+
 @dataclass
 class Store:
-    """The store of member 0."""
+    """The store of member 0.
 
+    `come` and `alive`: processes that announce themselves. Each waits for the others there, for its patience is
+    half a second, and a thread of a busy machine may be later than that.
+    """
+
+    come: int
+    alive: int
     values: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
     gone: bool = False
+
+    def __post_init__(self) -> None:
+        self.announced = {
+            "here": threading.Barrier(self.come, timeout=HANG),
+            "alive": threading.Barrier(self.alive, timeout=HANG),
+        }
 
     def add(self, key: str, number: int) -> int:
         if self.gone:
             raise RuntimeError("Connection reset by peer")
         with self.lock:
             self.values[key] += number
-            return self.values[key]
+            found = self.values[key]
+        what, of_one, _ = key.partition("/")
+        if of_one and number:
+            self.announced[what].wait()
+        return found
 
 
 @dataclass
 class Dist:
-    """torch.distributed. `wrong`: rank whose sums are wrong. `breaks`: the collective fails, and these ranks are gone."""
+    """torch.distributed.
+
+    `wrong`: rank whose sums are wrong. `breaks`: the collective fails, and these ranks are gone. `come`: ranks that
+    come, if not all.
+    """
 
     world: int
     wrong: int | None = None
     breaks: tuple[int, ...] | None = None
+    come: tuple[int, ...] | None = None
     store: Store | None = None
-    patience: float = 10.0
     ranks: threading.local = field(default_factory=threading.local)
     parts: dict[int, float] = field(default_factory=dict)
     links: defaultdict[tuple[int, int], Queue[float]] = field(default_factory=lambda: defaultdict(Queue))
 
     def __post_init__(self) -> None:
-        self.together = threading.Barrier(self.world, timeout=self.patience)
+        self.together = threading.Barrier(self.world, timeout=HANG)
 
     def TCPStore(  # noqa: N802 - its name in PyTorch
         self, address: str, port: int, world: int, first: bool, limit: timedelta, **more: Any
@@ -119,9 +142,11 @@ class Dist:
         assert more["wait_for_workers"] is False
         if "use_libuv" in more:  # as PyTorch before 2.3
             raise TypeError("incompatible constructor arguments")
+        come = range(self.world) if self.come is None else self.come
         if first:
-            self.store = Store()
-        end = time.monotonic() + limit.total_seconds()
+            gone = set(self.breaks or ()) | {self.wrong} - {None}
+            self.store = Store(len(come), self.world - len(gone) or 1)
+        end = time.monotonic() + (HANG if 0 in come else limit.total_seconds())
         while self.store is None:
             if time.monotonic() > end:
                 raise RuntimeError("connect() timed out")
@@ -155,7 +180,7 @@ class Dist:
         self.links[self.ranks.number, to].put(data.value)
 
     def recv(self, data: Tensor, source: int) -> None:
-        data.value = self.links[source, self.ranks.number].get(timeout=10)
+        data.value = self.links[source, self.ranks.number].get(timeout=HANG)
 
 
 @pytest.fixture
@@ -164,16 +189,22 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[int, Any]]:
     monkeypatch.setattr(cohort, "POLL", 0.005)
     monkeypatch.setattr(cohort, "ANSWER", 0.3)
 
-    def run(members: int, dist: Dist, come: tuple[int, ...] | None = None, local: int = 1) -> dict[int, Any]:
+    def run(members: int, dist: Dist, local: int = 1) -> dict[int, Any]:
         modules = {"torch": Torch, "torch.distributed": dist}
         monkeypatch.setattr("importlib.import_module", modules.__getitem__)
         found: dict[int, Any] = {}
+        patience = HANG if dist.come is None else 0.5
 
         def one(place: Place) -> None:
             try:
-                found[place.rank] = cohort.measured(place, Meeting("127.0.0.1", 1, "gloo", 0.5), [1, 2], 5)
-            except (OthersError, SumError) as problem:
+                found[place.rank] = cohort.measured(
+                    place, Meeting("127.0.0.1", 1, "gloo", patience), [1, 2], 5
+                )
+            except OthersError as problem:
                 found[place.rank] = problem
+            except SumError as problem:
+                found[place.rank] = problem
+                dist.together.abort()  # the others wait for the next collective of this member
             except GoneError:
                 return
 
@@ -183,12 +214,12 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[int, Any]]:
         threads = [
             threading.Thread(target=one, args=(place,))
             for place in places
-            if come is None or place.rank in come
+            if dist.come is None or place.rank in dist.come
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(2 * HANG)
         return found
 
     return run
@@ -215,8 +246,7 @@ def test_of_a_node_with_two_processes_one_transfers(processes: Run) -> None:
 
 
 def test_a_wrong_sum_is_that_of_its_member(processes: Run) -> None:
-    # The others wait for the next collective of this member.
-    found = processes(2, Dist(2, wrong=1, patience=0.5))
+    found = processes(2, Dist(2, wrong=1))
     assert isinstance(found[1], SumError)
     assert isinstance(found[0], OthersError)
 
@@ -227,8 +257,16 @@ def test_a_wrong_sum_is_that_of_its_member(processes: Run) -> None:
 def test_members_that_do_not_come_are_named_by_those_that_do(
     processes: Run, come: tuple[int, ...], absent: list[int]
 ) -> None:
-    found = processes(3, Dist(3), come)
+    found = processes(3, Dist(3, come=come))
     assert {rank: one.members for rank, one in found.items()} == dict.fromkeys(come, absent)
+
+
+def test_a_member_that_comes_too_late_blames_itself() -> None:
+    dist = Dist(3, come=(0, 1))
+    dist.store = Store(come=1, alive=1, values=Counter({"here": 2, "here/0": 1, "here/1": 1, "closed": 1}))
+    with pytest.raises(OthersError, match="member 2 came after the others") as found:
+        cohort.met(dist, Place(2, 3, 0, 1), Meeting("127.0.0.1", 1, "gloo", HANG))
+    assert found.value.members == [2]
 
 
 @pytest.mark.parametrize(("gone", "named"), [((2,), [2]), ((0,), [0]), ((), [])])

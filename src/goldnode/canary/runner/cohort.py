@@ -217,6 +217,7 @@ def met(dist: Any, place: Place, meeting: Meeting) -> Any:
         absent = _missing(store, "here", place, meeting.patience)
         if absent:
             _close(store, place, absent)
+        late = not absent and store.add("closed", 0) > 0
     except Exception as problem:  # RuntimeError or one of PyTorch's own, by its version
         if first:
             raise
@@ -224,6 +225,8 @@ def met(dist: Any, place: Place, meeting: Meeting) -> Any:
     if absent:
         shown = ", ".join(map(str, absent))
         raise OthersError(f"member {shown} did not come within {meeting.patience:g} s", absent)
+    if late:  # it would wait in a collective that nobody joins, and blame the others
+        raise OthersError(f"member {place.member} came after the others had ended their wait", [place.member])
     return store
 
 
