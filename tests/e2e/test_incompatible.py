@@ -115,7 +115,7 @@ BLOCKED = {
             "tried",
             stack_like(
                 "debian13_r550",
-                ("release: 6.12.94+deb13-amd64", "release: 6.12.117+deb13-amd64"),
+                ('series: "6.12", flavour: amd64', "release: 6.12.117+deb13-amd64"),
                 ("flavour: proprietary", "flavour: open"),
                 ("version: null", "version: 550.163.01"),
             ),

@@ -324,7 +324,7 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
             "debian13",
             "e2e_r550",
             "debian13_r550",
-            "6.12.94+deb13-amd64",
+            "6.12.902+deb13-amd64",
             "nvidia-current",
             marks=pytest.mark.long,
         ),

@@ -138,7 +138,6 @@ def lock(
             upgrade=how.upgrade,
             offline=how.offline,
             out=out,
-            say=say,
         )
         rows.append({"class": name, "changed": result.changed, "digest": result.lock.digest})
         if form == "text":

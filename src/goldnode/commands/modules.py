@@ -229,7 +229,7 @@ def _measure(packages: _Packages, request: PairRequest, form: str) -> None:
     say(f"{len(plan.chosen)} pairs, {len(plan.chosen) - len(plan.open)} of them measured before")
     run = pairbuild.PairRun()
     if not packages.plan:
-        builder = pairbuild.OverlayBuilder(plan.archives, jobs=request.jobs, say=say)
+        builder = pairbuild.OverlayBuilder(plan.archives, jobs=request.jobs)
         stop = threading.Event()
 
         def end(*_: object) -> None:

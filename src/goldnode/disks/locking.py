@@ -294,7 +294,6 @@ def resolve(
     keep: DiskLock | None = None,
     offline: bool = False,
     today: dt.date | None = None,
-    say: Say = lambda text: None,
     cache: Path | None = None,
 ) -> DiskLock:
     """Resolve the disk of `item`. With `keep`, versions stay as far as the archives still have them.
@@ -303,7 +302,7 @@ def resolve(
     into `pool`. Raises DiskError if apt finds no solution or the archives lack packages of the stack lock,
     ModulesError if a driver does not build, and LockError.
     """
-    modules = built_modules(item, pool, say=say, offline=offline) if item.builds else None
+    modules = built_modules(item, pool, offline=offline) if item.builds else None
     rows = {row.name: row for row in item.stack_set(modules)}
     with apt_root(
         apt_sources(item.stack, item.catalog, item.site), item.stack.item.os.architecture, cache
@@ -325,7 +324,7 @@ def resolve(
         except UnsolvableError as error:
             # The old pins may conflict with the request: resolve again without them.
             if pins:
-                return resolve(item, pool, offline=offline, today=today, say=say, cache=cache)
+                return resolve(item, pool, offline=offline, today=today, cache=cache)
             raise item.definition.error(
                 f'apt cannot install the disk image of class "{item.name}": '
                 f"{error.message.partition(': ')[2]}",
@@ -399,7 +398,7 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
 # -- modules
 
 
-def built_modules(item: DiskTarget, pool: Path, *, say: Say, offline: bool = False) -> BuiltModules:
+def built_modules(item: DiskTarget, pool: Path, *, offline: bool = False) -> BuiltModules:
     """Return the modules of the stack's lock, from the site's mirror or built here.
 
     Put their package into `pool`.
@@ -415,7 +414,7 @@ def built_modules(item: DiskTarget, pool: Path, *, say: Say, offline: bool = Fal
     pool.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".modules-", dir=pool) as name:
         modules, package = build_package(
-            item.stack, item.catalog, item.site, item.stack_lock, Path(name), say=say, offline=offline
+            item.stack, item.catalog, item.site, item.stack_lock, Path(name), offline=offline
         )
         place = pool / modules.package.sha256
         place.mkdir(parents=True, exist_ok=True)
@@ -472,8 +471,8 @@ def fetch(
                 _take(known, pool_path(pool, deb))
                 missing.remove(deb)
         for deb in [row for row in missing if row.archive == BUILT]:
-            say(f"building {deb.name}")
-            modules = built_modules(item, pool, say=say)
+            say(f"building {deb.name}, which takes minutes")
+            modules = built_modules(item, pool)
             if modules.package.sha256 != deb.sha256:
                 raise DiskError(
                     f"{deb.name} {deb.version} was built again and is not the same: "
@@ -547,7 +546,6 @@ def relock(
     upgrade: bool = False,
     offline: bool = False,
     out: Path | None = None,
-    say: Say = lambda text: None,
 ) -> DiskLockResult:
     """Lock the disk of `item` and write the file.
 
@@ -570,7 +568,7 @@ def relock(
     ):
         result = DiskLockResult(old, old, False)
     else:
-        lock = resolve(item, pool, keep=None if upgrade else old, offline=offline, say=say)
+        lock = resolve(item, pool, keep=None if upgrade else old, offline=offline)
         # Equal except for the date: return the old lock.
         same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
         result = DiskLockResult(old if same and old is not None else lock, old, not same)

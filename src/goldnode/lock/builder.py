@@ -32,6 +32,7 @@ from typing import Any
 
 from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.catalog.models import Kernel, Stack
+from goldnode.core import progress
 from goldnode.core.errors import ModulesError, nearest
 from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site
@@ -447,7 +448,6 @@ def make_root(
     files: Mapping[str, Path],
     codename: str,
     *,
-    say: Say,
     cache: Path | None = None,
 ) -> Path:
     """Return a tar of the builder root, named after the hashes of its packages.
@@ -463,7 +463,7 @@ def make_root(
         if target.exists():
             return target
         _root()
-        say(f"making the builder root from {len(inputs.installed)} packages with mmdebstrap")
+        progress.step(f"making the builder root from {len(inputs.installed)} packages with mmdebstrap")
         with tempfile.TemporaryDirectory(prefix="root-", dir=place) as name:
             directory = Path(name)
             repository = directory / "repository"
@@ -516,7 +516,7 @@ _WITHOUT_NETWORK = ("unshare", "--net")
 
 
 def build(
-    inputs: ModuleBuildInputs, files: Mapping[str, Path], root: Path, *, say: Say, cache: Path | None = None
+    inputs: ModuleBuildInputs, files: Mapping[str, Path], root: Path, *, cache: Path | None = None
 ) -> tuple[ModuleBuild, Path]:
     """Return the result of a build and its directory (result.json, build.log, modules/), from the cache if
     possible.
@@ -539,7 +539,7 @@ def build(
             prefix=f"work-{os.getpid()}-", dir=builds, ignore_cleanup_errors=True
         ) as name:
             work = Path(name)
-            result = _build(inputs, files, root, work, say)
+            result = _build(inputs, files, root, work)
             out = work / "out"
             (out / "result.json").write_text(result.to_json(), encoding="utf-8")
             shutil.rmtree(directory, ignore_errors=True)
@@ -591,9 +591,7 @@ for index in ${{!BUILT_MODULE_NAME[@]}}; do echo "${{DEST_MODULE_NAME[$index]:-$
 """
 
 
-def _build(
-    inputs: ModuleBuildInputs, files: Mapping[str, Path], base: Path, work: Path, say: Say
-) -> ModuleBuild:
+def _build(inputs: ModuleBuildInputs, files: Mapping[str, Path], base: Path, work: Path) -> ModuleBuild:
     root, out = work / "root", work / "out"
     root.mkdir()
     (out / "modules").mkdir(parents=True)
@@ -614,7 +612,7 @@ def _build(
         where = {"name": tree.name, "version": version, "release": inputs.release}
         named = _inside(root, ["/bin/bash", "-c", DKMS_NAMES.format(**where)], inputs)
         expected += named.stdout.split()
-        say(f"building {tree.name} {version} for {inputs.release}; this takes minutes")
+        progress.step(f"building {tree.name} {version} for {inputs.release}, which takes minutes")
         verb = "build" if len(inputs.trees) == 1 else "install"
         done = _inside(root, ["/bin/sh", "-c", DKMS_SCRIPT.format(verb=verb, options="", **where)], inputs)
         built = sorted(root.glob(f"var/lib/dkms/{tree.name}/{version}/{inputs.release}/*/module/*.ko*"))
@@ -642,7 +640,7 @@ def _build(
     (out / "build.log").write_text(log, encoding="utf-8")
     known, place = kernel_modules([files[name] for name in inputs.kernel])
     if error is None:
-        say("checking the modules")
+        progress.step("checking the modules")
         error = next(iter(faults(inputs, out / "modules", expected, known)), None)
     return ModuleBuild(
         key=inputs.key,

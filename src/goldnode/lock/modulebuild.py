@@ -53,7 +53,7 @@ class BuiltPackage:
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """How to build: progress is reported to `say`, `base` is the root to build in (None: a new one),
+    """How to build: `say` receives the result of the build, `base` is the root to build in (None: a new one),
     `offline` uses the cached indexes.
     """
 
@@ -77,13 +77,13 @@ def build_stack(
     to wait for another run on the mirror. Raises ModulesError with the compiler's line if the modules do not build,
     MirrorError, LockError and SigningKeyError.
     """
-    say, base = settings.say, settings.base
+    base = settings.base
     lock, lock_file = find_lock(stack, site)
     mirror = Mirror.of(site)
     signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
     with ExitStack() as opened:
         signer = opened.enter_context(site_signer(site))
-        inputs, files, result, directory = _built(_request(stack, catalog, site, lock, settings), say)
+        inputs, files, result, directory = _built(_request(stack, catalog, site, lock, settings))
         log = store_result(result, directory, site)
         _refuse_failed(result, log)
         with mirror.writing(wait):
@@ -92,7 +92,7 @@ def build_stack(
                 package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
                 size = package.file.stat().st_size
                 row = _row(package, mirror.add(package.file), size)
-            say(
+            settings.say(
                 f"{row.name} {row.version}: {size / 1e6:.1f} MB{f', signed by {package.signer}' if package.signer else ', not signed'}"
             )
             faults = mirror.fetch(lock, catalog, site)
@@ -124,7 +124,6 @@ def build_package(
     lock: Lock,
     into: Path,
     *,
-    say: Say,
     offline: bool = False,
 ) -> tuple[BuiltModules, Path]:
     """Build the modules of `lock` and put their package into directory `into`, for a disk image.
@@ -134,9 +133,7 @@ def build_package(
     Return the content of STACK.modules.yml, and the package. Raises as `build_stack` does.
     """
     signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
-    inputs, files, result, directory = _built(
-        ModuleBuildRequest(stack, catalog, site, lock, offline=offline), say
-    )
+    inputs, files, result, directory = _built(ModuleBuildRequest(stack, catalog, site, lock, offline=offline))
     _refuse_failed(result, directory / result.log if result.log is not None else directory)
     with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
         sources = {tree.package: files[tree.package] for tree in inputs.trees}
@@ -234,7 +231,7 @@ def build_combinations(
         for kernel in releases:
             for flavour in kinds:
                 request = _request(stack, catalog, site, lock, settings)
-                result = _pair(replace(request, release=kernel, flavour=flavour), settings.say)
+                result = _pair(replace(request, release=kernel, flavour=flavour))
                 absent = (
                     asked.everywhere
                     and not result.ok
@@ -255,9 +252,9 @@ def build_combinations(
     return rows
 
 
-def _pair(request: ModuleBuildRequest, say: Say) -> ModuleBuild:
+def _pair(request: ModuleBuildRequest) -> ModuleBuild:
     try:
-        _, _, result, directory = _built(request, say)
+        _, _, result, directory = _built(request)
     except LockError as problem:
         stack, lock, kernel, flavour = request.stack, request.lock, request.release, request.flavour
         asked = [stack.name, kernel, flavour, problem.message]
@@ -281,7 +278,7 @@ def _lock(stack: CatalogEntry[Stack], site: Site) -> Lock | None:
 
 
 def _built(
-    request: ModuleBuildRequest, say: Say
+    request: ModuleBuildRequest,
 ) -> tuple[ModuleBuildInputs, dict[str, Path], ModuleBuild, Path]:
     inputs = inputs_of(request)
     stack, site, base = request.stack, request.site, request.base
@@ -298,8 +295,8 @@ def _built(
     needs_tools(base is not None)  # before anything is downloaded
     names = {*inputs.unpacked, *inputs.installed, *inputs.kernel}
     files = fetch(inputs, sorted(names), apt_sources(stack, request.catalog, site), stores)
-    root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename, say=say)
-    result, directory = build(inputs, files, root, say=say)
+    root = base.tar if base is not None else make_root(inputs, files, stack.item.os.codename)
+    result, directory = build(inputs, files, root)
     return inputs, files, result, directory
 
 

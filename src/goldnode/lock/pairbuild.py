@@ -278,9 +278,9 @@ def _outcome_text(verdict: PairVerdict) -> str:
 class OverlayBuilder:
     """Builds in overlays of unpacked packages, below a directory of the cache."""
 
-    def __init__(self, archives: PairArchives, *, jobs: int, say: Say, cache: Path | None = None) -> None:
+    def __init__(self, archives: PairArchives, *, jobs: int, cache: Path | None = None) -> None:
         """Raise nothing: `needs_tools` is called before."""
-        self.archives, self.say = archives, say
+        self.archives = archives
         self._each = max(1, (os.cpu_count() or 1) // jobs)
         self._cache = cache or cache_directory()
         self._place = self._cache / "pairs"
@@ -371,7 +371,7 @@ class OverlayBuilder:
             sources = self.archives.sources(kernel.codename)
             names = sorted({*inputs.unpacked, *inputs.installed})
             files = fetch(inputs, names, sources, (), cache=self._cache)
-            tar = make_root(inputs, files, kernel.codename, say=self.say, cache=self._cache)
+            tar = make_root(inputs, files, kernel.codename, cache=self._cache)
             root = self._unpacked(tar.stem, lambda place: _untar(tar, place))
             self._compilers[kernel.release] = compiler_of(inputs)
             self._layers[(*key, "root")] = root

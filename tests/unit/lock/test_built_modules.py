@@ -343,7 +343,7 @@ def run(
 
     monkeypatch.setattr(builder, "_build", build)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    return builder.build(inputs(), {}, Path("root.tar"), say=print, cache=cache)
+    return builder.build(inputs(), {}, Path("root.tar"), cache=cache)
 
 
 def test_a_failed_build_is_stored_and_not_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
