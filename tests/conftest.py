@@ -13,8 +13,13 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 from docker.errors import APIError
+from hypothesis import HealthCheck, settings
 from tests.suite import scheduling, stages, timings
 from xdist.remote import Producer
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("goldnode", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("goldnode")
 
 
 @pytest.fixture(scope="session")

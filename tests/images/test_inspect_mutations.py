@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.images.inspect.test_hidden import MUTATIONS, SEEDS, judge, mutated
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.images, pytest.mark.long]
 
 
 @pytest.mark.parametrize(("name", "seed"), SEEDS, ids=[name for name, _ in SEEDS])
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3000)
 @given(changes=MUTATIONS, cut=st.none() | st.integers(0, 1 << 20))
 def test_mutated_content_ends_in_a_result(
     name: str, seed: bytes, changes: list[tuple[int, bytes]], cut: int | None

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ SECONDS = 30  # limit of a wait for a thread
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "FIRST", 0.01)
     monkeypatch.setattr(progress, "AGAIN", 0.01)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))  # lines name the seconds
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
@@ -52,6 +54,20 @@ def test_a_long_command_prints_plain_lines_where_there_is_no_terminal(
         progress.step("reading the package indexes")
         written = await_text(file.read_text, "reading the package indexes (0 s)\n")
     assert "\x1b" not in written
+
+
+def test_the_lines_of_steps_name_all_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "stderr"
+    with stderr_to(file, monkeypatch), progress.shown("goldnode images build"), progress.steps() as line:
+        line("root of a", "started", 0.0)
+        line("links of a", "started", 0.0)
+        await_text(file.read_text, "root of a, links of a (0 s)\n")
+        line("links of a", "done", 2.5)
+        await_text(lambda: file.read_text().partition("2.5 s  links of a\n")[2], "\nroot of a (0 s)\n")
+        line("root of a", "done", 1.5)
+        await_text(
+            lambda: file.read_text().partition("1.5 s  root of a\n")[2], "\ngoldnode images build (0 s)\n"
+        )
 
 
 def test_a_long_command_has_a_spinner_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

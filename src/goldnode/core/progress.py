@@ -284,7 +284,7 @@ def bytes_moved(what: str) -> Iterator[Callable[[int], None]]:
 def steps() -> Iterator[Callable[[str, str, float], None]]:
     """Yield a function for (step, "started" or its end, seconds): running steps on a terminal, a line per finished one."""
     if not is_terminal():
-        yield _line
+        yield _PlainSteps().line
         return
     from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
@@ -306,8 +306,22 @@ def steps() -> Iterator[Callable[[str, str, float], None]]:
         yield draw
 
 
-def _line(what: str, state: str, seconds: float) -> None:
-    if state == "started":
-        step(what)
-    else:
-        click.echo(f"{state:7} {seconds:6.1f} s  {what}", err=True)
+class _PlainSteps:
+    """Plain lines of steps, of which several may run at the same time."""
+
+    def __init__(self) -> None:
+        self._running: list[str] = []
+        self._lock = threading.Lock()
+        self._before = _current.label if _current is not None else ""
+
+    def line(self, what: str, state: str, seconds: float) -> None:
+        with self._lock:
+            if state == "started":
+                self._running.append(what)
+                step(what)
+            else:
+                click.echo(f"{state:7} {seconds:6.1f} s  {what}", err=True)
+                if what in self._running:
+                    self._running.remove(what)
+            if _current is not None:
+                _current.label = ", ".join(self._running) or self._before

@@ -709,7 +709,7 @@ class Oracle:
         return True
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(EVENTS, min_size=3, max_size=14))
 def test_no_sequence_returns_a_node_with_outstanding_tests(events: list[tuple[str, Any]]) -> None:
     with (

@@ -109,7 +109,7 @@ def refused(flattener: Flattener, one: dict[str, Any]) -> str | None:
     return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.dictionaries(_NAMES, _VALUE, max_size=4), min_size=1, max_size=6), st.randoms())
 def test_remembered_rows_are_those_of_a_new_walk(found: list[dict[str, Any]], chance: random.Random) -> None:
     """The memory of a Flattener has no effect on its rows, refusals in between included."""
@@ -128,7 +128,7 @@ def test_remembered_rows_are_those_of_a_new_walk(found: list[dict[str, Any]], ch
     assert Counter(together.leaves()) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_leaf_of_a_mutated_capture_is_found_once(data: st.DataObject) -> None:
     """One changed value of a known place changes one row."""

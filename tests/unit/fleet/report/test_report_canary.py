@@ -390,7 +390,7 @@ def test_anonymous_results_have_the_nodes_of_anonymous_captures(tmp_path: Path) 
     assert not [file for file in data.rglob("*.parquet") if b"node1000" in file.read_bytes()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(0.01, 1e6), min_size=1, max_size=200),
     st.sampled_from(["higher", "lower"]),

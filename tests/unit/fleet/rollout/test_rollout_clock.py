@@ -51,7 +51,7 @@ class WrongClock:
         return SteadyClock(lambda: self.at, lambda: self.elapsed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(-1e6, 1e6)), max_size=30))
 def test_time_never_goes_back_and_meets_the_machine_again(steps: list[tuple[float, float]]) -> None:
     machine = WrongClock()

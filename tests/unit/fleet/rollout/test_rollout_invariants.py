@@ -41,7 +41,6 @@ def quick(examples: int) -> Callable[[Test], Test]:
     return settings(
         max_examples=examples,
         derandomize=True,
-        deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )

@@ -171,7 +171,7 @@ def prepared(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(calls=_CALLS)
 def test_many_requests_get_the_answers_of_one_after_the_other(
     prepared: Path, calls: list[tuple[Together, list[LeaveRequest]]]

@@ -151,7 +151,6 @@ def run(template: Path, examples: int, steps: int) -> None:
             max_examples=examples,
             stateful_step_count=steps,
             derandomize=True,
-            deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),

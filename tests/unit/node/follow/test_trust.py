@@ -32,7 +32,7 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(DOCUMENTS)
 def test_canonical_json_equals_that_of_python_tuf(document: Any) -> None:
     assert canonical.encoded(document) == str(encode_canonical(document)).encode()
