@@ -56,8 +56,10 @@ def class_document(
     of prebuilt modules. `without` names packages of the stack set to leave out. `locks` gives locks by stack
     name; by default `lock.model.find_lock` finds the stack's lock. `on` is the day for ends of life, today by
     default. Raises GoldnodeError for an unknown class, a stack past its end of life, a missing or stale lock,
-    and an archive whose address or key is unknown.
+    an archive whose address or key is unknown, and a facts file of a catalog with an error.
     """
+    for fault in facts.site_faults():  # its rows are not used: the document would have goldnode's instead
+        raise fault
     entry = catalog.node_class(name)
     item = entry.item
     checks.check_use(entry, catalog, on, site)

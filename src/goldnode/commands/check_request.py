@@ -17,7 +17,7 @@ from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
 from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workload
 from goldnode.compat.report import CompatReport
-from goldnode.core.errors import CatalogError, GoldnodeError, InventoryError
+from goldnode.core.errors import CatalogError, FactsError, GoldnodeError, InventoryError
 from goldnode.core.site import Site, load_site
 from goldnode.inventory.listing import hosts_of_group, listed
 from goldnode.inventory.selection import check_inventory, put_right
@@ -170,6 +170,8 @@ def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeErr
         chosen.faults.extend(faults)
     elif faults:
         _exclude_broken(chosen, catalog)
+        # Each class is judged by the facts, and a wrong file might have changed its answer.
+        chosen.faults.extend(fault for fault in faults if isinstance(fault, FactsError))
     return chosen
 
 
@@ -186,7 +188,7 @@ def require_auto(names: Sequence[str], catalog: Catalog) -> None:
 def _exclude_broken(chosen: SelectedClasses, catalog: Catalog) -> None:
     """Exclude classes and stacks that cannot be used: a broken file stops only what depends on it.
 
-    Raises the fault if nothing else is left, or if the broken file decides which classes there are.
+    Raises a fault if nothing else is left, or if the broken file decides which classes there are.
     """
     if ("site", None) in catalog.broken:
         unknown = {*chosen.classes} - {*catalog.class_names()} or {*chosen.stacks} - {*catalog.stacks}

@@ -284,7 +284,7 @@ def bytes_moved(what: str) -> Iterator[Callable[[int], None]]:
 def steps() -> Iterator[Callable[[str, str, float], None]]:
     """Yield a function for (step, "started" or its end, seconds): running steps on a terminal, a line per finished one."""
     if not is_terminal():
-        yield _PlainSteps().line
+        yield _StepLines().line
         return
     from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
@@ -306,7 +306,7 @@ def steps() -> Iterator[Callable[[str, str, float], None]]:
         yield draw
 
 
-class _PlainSteps:
+class _StepLines:
     """Plain lines of steps, of which several may run at the same time."""
 
     def __init__(self) -> None:

@@ -166,6 +166,16 @@ def test_a_wrong_catalog_file_stops_only_what_uses_it(check: Check, tmp_path: Pa
     assert check("--class", "b200", files=files).exit_code == 2
 
 
+def test_wrong_facts_are_an_error_whatever_is_asked_for(check: Check, tmp_path: Path) -> None:
+    write(tmp_path / "own", {"facts/gpus.yml": "gpus: []\n"})
+    (tmp_path / "goldnode-site.yml").write_text("catalog: own\n")
+    for arguments in (["--class", "a100"], []):
+        result = check(*arguments)
+        assert result.exit_code == 2
+        assert result.stdout.startswith("class a100"), "judged by goldnode's own facts"
+        assert result.stderr.count(f"error: {tmp_path}/own/facts/gpus.yml:1: ") == 1
+
+
 def test_a_wrong_catalog_file_leaves_the_other_classes_of_an_inventory(check: Check, tmp_path: Path) -> None:
     files = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")}
     (tmp_path / "hosts.yml").write_text(INVENTORY)

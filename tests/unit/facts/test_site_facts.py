@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.catalog.test_accept_reject import FILES, write
 
-from goldnode.classdoc.compile import declaration
+from goldnode.classdoc.compile import class_document, declaration
 from goldnode.classdoc.gpu_facts import health_facts
 from goldnode.classdoc.hosts import findings_of_class
 from goldnode.classdoc.load import load_catalog
@@ -188,6 +188,16 @@ def test_rows_of_a_catalog_are_audited_with_goldnodes(
     assert all(text.startswith(f"{place}/gpus.yml:5: ") for text in reported), reported
     assert any("PCI id 10de:27b8 is of two models" in text for text in reported)
     assert any("first CUDA 11.0, but 11.8 in cuda.yml" in text for text in reported)
+
+
+def test_no_node_gets_a_document_without_the_facts_of_its_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = GPUS.replace("X900-PCIE-96GB", "L4").replace("'10de:9999'", "'10de:27b8'")
+    own = catalog(tmp_path, monkeypatch, gpus=text.replace("97871", "much") + "overrides: {L4: measured}\n")
+    write(own.parent, FILES)
+    with pytest.raises(FactsError, match=r"facts/gpus.yml:12"):
+        class_document("a100", load_catalog([own.parent]), Site())
 
 
 def test_check_catalog_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
