@@ -65,8 +65,8 @@ class SiteArchive(BaseModel):
     snapshot: str | None = Field(
         default=None,
         description=(
-            "Address of the archive on a day, {date} as YYYYMMDD: the source of apt in images for Dockerfiles, with "
-            "the day of their lock. null: `url`."
+            "Address of the archive on a day, {date} as YYYYMMDD. With the day of a lock, locked files that have left "
+            "the archive come from it, and it is the source of apt in images for Dockerfiles. null: `url` alone."
         ),
     )
 
@@ -811,6 +811,14 @@ def archive_url(site: Site, archive: str, public: str | None = None) -> str:
         file=site.file,
         remedy=f"name it in goldnode-site.yml, as archives: {{{archive}: {{url: …}}}}",
     )
+
+
+def snapshot_url(site: Site, archive: str, day: str) -> str | None:
+    """Return the address of `archive` on `day` (YYYY-MM-DD), or None if the site names none."""
+    entry = site.archives.get(archive)
+    if entry is None or entry.snapshot is None:
+        return None
+    return entry.snapshot.replace("{date}", day.replace("-", ""))
 
 
 def _machine_archives() -> dict[str, str]:

@@ -486,7 +486,12 @@ def fetch(
         keep = keeper(pool, {deb.sha256: deb.file for deb in missing})
         places = ArchivePlaces(item.catalog, item.site, item.stack.item.os)
         faults = Fetcher(pool / "partial", keep, progress=progress).fetch(
-            wanted_debs(missing, item.site, places.address)
+            wanted_debs(
+                missing,
+                item.site,
+                lambda deb: places.snapshot(deb.archive, lock.resolved),
+                places.address,
+            )
         )
     if faults:
         raise DiskError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from goldnode.catalog.load import Catalog
-from goldnode.catalog.models import OperatingSystem, expand
+from goldnode.catalog.models import OperatingSystem
 from goldnode.classdoc.load import load_catalog
 from goldnode.core import keys
 from goldnode.core.site import Site, load_site
@@ -43,15 +43,12 @@ def apt_sources(
 
 
 def _block(archive: LockedArchive, lock: ImageLock, places: ArchivePlaces) -> Iterator[str]:
-    entry = places.site.archives.get(archive.id)
-    snapshot = entry.snapshot if entry is not None else None
+    snapshot = places.snapshot(archive.id, lock.resolved)
     yield "Types: deb"
     if snapshot is None:
         yield f"URIs: {places.address(archive.id)}"
     else:
-        architectures = places.catalog.archives[archive.id].item.architectures
-        address = snapshot.replace("{date}", lock.resolved.replace("-", ""))
-        yield f"URIs: {expand(address, places.os, architectures)}"
+        yield f"URIs: {snapshot}"
         yield "Check-Valid-Until: no"  # the signature of a snapshot is as old as the snapshot
     yield f"Suites: {archive.suite}"
     if archive.components:

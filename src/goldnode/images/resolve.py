@@ -33,7 +33,7 @@ from goldnode.catalog.models import OperatingSystem
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import ImageError, UnsolvableError, nearest
 from goldnode.core.files import cache_directory, sha256_of
-from goldnode.core.site import Site, load_site
+from goldnode.core.site import Site, load_site, snapshot_url
 from goldnode.images import hostpackage
 from goldnode.images.imagelock import DerivedLock, ImageLock, find_lock, intent_digest
 from goldnode.images.matrix import MatrixRow, MatrixSystem
@@ -692,6 +692,7 @@ def fetch_all(
     ]
     # By hash: images share files, and each is downloaded once.
     debs = {deb.sha256: deb for _, lock in pairs for deb in lock.debs}
+    days = {deb.sha256: lock.resolved for _, lock in pairs for deb in lock.debs}
     make_all([lock for _, lock in pairs], pool, verify=verify)
     wheels = {wheel.sha256: (row, wheel) for row, lock in pairs for wheel in lock.wheels}
     missing_debs = [item for item in debs.values() if not _there(pool, item, verify)]
@@ -699,7 +700,7 @@ def fetch_all(
     if not missing_debs and not missing_wheels:
         return 0
     site = site if site is not None else load_site()
-    wanted = wanted_debs(missing_debs, site)
+    wanted = wanted_debs(missing_debs, site, lambda deb: snapshot_url(site, deb.archive, days[deb.sha256]))
     wanted += list(_addresses(missing_wheels, site))
     names = {item.sha256: item.file for item in missing_debs} | {
         wheel.sha256: wheel.file for _, wheel in missing_wheels

@@ -20,7 +20,7 @@ from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.core import keys
 from goldnode.core.errors import LockError, SigningKeyError, SiteError
 from goldnode.core.files import cache_directory, replace_file
-from goldnode.core.site import Site, archive_url, check_archives
+from goldnode.core.site import Site, archive_url, check_archives, snapshot_url
 from goldnode.lock.transport import Transport
 from goldnode.lock.unreachable import UnreachableArchive, UnreachableKind, kind_of, kind_of_status
 from goldnode.node import openpgp
@@ -77,6 +77,11 @@ class ArchivePlaces:
                 )
             raise
         return models.expand(url, self.os, archive.architectures)
+
+    def snapshot(self, name: str, day: str) -> str | None:
+        """Return the address of an archive on `day` (YYYY-MM-DD), or None if the site names none."""
+        url = snapshot_url(self.site, name, day)
+        return url and models.expand(url, self.os, self.catalog.archives[name].item.architectures)
 
     def fingerprints(self, name: str) -> list[str]:
         """Return the accepted fingerprints: those of the site, else the pinned ones for this OS release."""
@@ -345,15 +350,19 @@ def archives_of(stack: models.Stack, options: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*stack.archives, *more]))
 
 
-def archive_address(stack: str, archive: str, catalog: Catalog, site: Site) -> str:
-    """Return the address of an archive for the OS release of a stack. Raises SiteError if none is known.
+def archive_addresses(
+    stack: str, archive: str, day: str, catalog: Catalog, site: Site
+) -> tuple[str, str | None]:
+    """Return the addresses of an archive for the OS release of a stack, now and on `day` (YYYY-MM-DD; None: unknown).
 
     A stack that the catalog no longer has is no error: then only the site and this machine's apt are asked.
+    Raises SiteError if no present address is known.
     """
     entry = catalog.stacks.get(stack)
     if entry is None or archive not in catalog.archives:
-        return archive_url(site, archive)
-    return ArchivePlaces(catalog, site, entry.item.os).address(archive)
+        return archive_url(site, archive), snapshot_url(site, archive, day)
+    places = ArchivePlaces(catalog, site, entry.item.os)
+    return places.address(archive), places.snapshot(archive, day)
 
 
 def _innermost_message(problem: BaseException) -> str:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -36,7 +36,10 @@ FetchFaultKind = Literal["vanished", "altered", "refused", "unreachable"]
 
 @dataclass(frozen=True)
 class FileToFetch:
-    """File to fetch: hash, size in bytes, location, and its name for a person."""
+    """File to fetch: hash, size in bytes, location, and its name for a person.
+
+    `older` is its location on the day of its lock, for a file that has left its archive since.
+    """
 
     sha256: str
     size: int
@@ -44,6 +47,11 @@ class FileToFetch:
     name: str
     version: str
     archive: str
+    older: str | None = None
+
+    def locations(self) -> list[str]:
+        """Return where the file is, in the order in which to ask."""
+        return [self.url, *([self.older] if self.older is not None else [])]
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ class Fetcher:
         )
         self._check_room(size - there)
         self.progress.start(len(files), size, there)
-        self.transport.prepare([item.url for item in files if item.url.startswith("http")])
+        self.transport.prepare([url for item in files for url in item.locations() if url.startswith("http")])
         faults: list[FetchFault] = []
         with ThreadPoolExecutor(self.parallel, thread_name_prefix="fetch") as pool:
             futures = [pool.submit(self._one, item) for item in files]
@@ -176,18 +184,23 @@ class Fetcher:
             )
 
     def _one(self, item: FileToFetch) -> FetchFault | None:
-        try:
-            self._file(item)
-        except _FaultError as fault:
-            found = FetchFault(
-                fault.kind,
-                item,
-                f"{item.name} {item.version} of archive {item.archive}: {fault} ({masked(item.url)})",
-            )
-            self.progress.failed(found)
-            return found
-        self.progress.done(item)
-        return None
+        reasons = []
+        for url in item.locations():
+            try:
+                self._file(replace(item, url=url))
+            except _FaultError as fault:
+                reasons.append(f"{fault} ({masked(url)})")
+                kind = fault.kind
+                if kind not in ("vanished", "altered"):
+                    break
+            else:
+                self.progress.done(item)
+                return None
+        found = FetchFault(
+            kind, item, f"{item.name} {item.version} of archive {item.archive}: {'; '.join(reasons)}"
+        )
+        self.progress.failed(found)
+        return found
 
     def _file(self, item: FileToFetch) -> None:
         path = self.partial / item.sha256

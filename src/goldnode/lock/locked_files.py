@@ -137,18 +137,32 @@ def pool_path(pool: Path, item: LockedDeb | LockedWheel) -> Path:
 
 
 def wanted_debs(
-    debs: Iterable[LockedDeb], site: Site, address_of: Callable[[str], str] | None = None
+    debs: Iterable[LockedDeb],
+    site: Site,
+    snapshot_of: Callable[[LockedDeb], str | None],
+    address_of: Callable[[str], str] | None = None,
 ) -> list[FileToFetch]:
-    """Return where a site has packages. `address_of` gives the address of an archive; default: the site's alone."""
+    """Return where a site has packages.
+
+    `snapshot_of` gives the address of a package's archive on the day of its lock, `address_of` the present one of an
+    archive (default: the site's alone).
+    """
     debs = list(debs)
     # Once per archive: without a site file it asks this machine's apt each time.
     find = address_of or (lambda archive: archive_url(site, archive))
     places = {archive: find(archive) for archive in sorted({deb.archive for deb in debs})}
     return [
         FileToFetch(
-            deb.sha256, deb.size, address(places[deb.archive], deb.path), deb.name, deb.version, deb.archive
+            deb.sha256,
+            deb.size,
+            address(places[deb.archive], deb.path),
+            deb.name,
+            deb.version,
+            deb.archive,
+            older=then and address(then, deb.path),
         )
         for deb in debs
+        for then in [snapshot_of(deb)]
     ]
 
 

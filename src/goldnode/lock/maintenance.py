@@ -19,7 +19,7 @@ from goldnode.catalog.load import LOCK_SUFFIX, Catalog
 from goldnode.core.errors import MirrorError
 from goldnode.core.files import sha256_of, sync
 from goldnode.core.site import Site
-from goldnode.lock.archives import archive_address
+from goldnode.lock.archives import archive_addresses
 from goldnode.lock.fetch import Fetcher, FetchFault, FetchProgress, FileToFetch, address
 from goldnode.lock.mirror import Mirror
 from goldnode.lock.model import load_lock
@@ -183,7 +183,7 @@ def repair(
                 records.append(Publication.read(place))
             except MirrorError:
                 continue
-            rows |= {row["sha256"]: {**row, "stack": records[-1].stack} for row in records[-1].packages}
+            rows |= {row["sha256"]: {**row, "record": records[-1]} for row in records[-1].packages}
         broken = {damage.sha256 for damage in damages if damage.sha256 is not None}
         left = [damage for damage in damages if damage.sha256 is None]
         wanted: list[FileToFetch] = []
@@ -192,10 +192,11 @@ def repair(
             if row is None:  # nothing that is published names it: it can go
                 mirror.path(sha256).unlink(missing_ok=True)
             elif _digest(mirror.path(sha256)) != sha256:
-                base = archive_address(row["stack"], row["archive"], catalog, site)
-                url = address(base, row["path"])
+                record = row["record"]
+                now, then = archive_addresses(record.stack, row["archive"], record.day, catalog, site)
+                url, older = address(now, row["path"]), then and address(then, row["path"])
                 wanted.append(
-                    FileToFetch(sha256, row["size"], url, row["name"], row["version"], row["archive"])
+                    FileToFetch(sha256, row["size"], url, row["name"], row["version"], row["archive"], older)
                 )
         faults = Fetcher(mirror.partial, mirror.keep, progress=progress, pause=pause).fetch(wanted)
         for record in records:

@@ -31,7 +31,7 @@ from goldnode.core.errors import MirrorError
 from goldnode.core.files import sync
 from goldnode.core.site import Site, check_archives
 from goldnode.lock import publish as making
-from goldnode.lock.archives import archive_address
+from goldnode.lock.archives import archive_addresses
 from goldnode.lock.fetch import Fetcher, FetchFault, FetchProgress, FileToFetch, address
 from goldnode.lock.model import Lock, LockedPackage, dump_lock
 from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
@@ -139,15 +139,23 @@ class Mirror:
         check_archives(site, catalog.archives)
         found: dict[str, FileToFetch] = {}
         for lock in locks:
-            bases: dict[str, str] = {}
+            bases: dict[str, tuple[str, str | None]] = {}
             for item in lock.packages:
                 if item.sha256 in found or self.has(item.sha256, item.size):
                     continue
                 if item.archive not in bases:
-                    bases[item.archive] = archive_address(lock.stack, item.archive, catalog, site)
-                url = address(bases[item.archive], item.path)
+                    bases[item.archive] = archive_addresses(
+                        lock.stack, item.archive, lock.resolved, catalog, site
+                    )
+                now, then = bases[item.archive]
                 found[item.sha256] = FileToFetch(
-                    item.sha256, item.size, url, item.name, item.version, item.archive
+                    item.sha256,
+                    item.size,
+                    address(now, item.path),
+                    item.name,
+                    item.version,
+                    item.archive,
+                    older=then and address(then, item.path),
                 )
         return list(found.values())
 

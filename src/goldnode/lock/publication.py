@@ -59,6 +59,13 @@ class Publication:
             "packages": [dict(row) for row in self.packages],
         }
 
+    @property
+    def day(self) -> str:
+        """Return the day of the lock that it was first published for (YYYY-MM-DD)."""
+        import yaml  # most callers only ask whether there is a publication
+
+        return str(yaml.safe_load(next(iter(self.locks.values())))["resolved"])
+
     @classmethod
     def read(cls, directory: Path) -> Publication:
         """Read the record in `directory`. Raises MirrorError."""

@@ -369,6 +369,20 @@ def test_the_pool_is_filled_once_and_mended(
     assert hashlib.sha256(damaged.read_bytes()).hexdigest() == lock.debs[0].sha256
 
 
+def test_a_package_that_left_its_archive_comes_from_the_snapshot_of_the_locks_day(
+    fetchable: tuple[list[tuple[MatrixRow, ImageLock]], Site], tmp_path: Path
+) -> None:
+    pairs, site = fetchable
+    lock, pool = pairs[0][1], tmp_path / "pool"
+    (tmp_path / "archive").rename(tmp_path / lock.resolved.replace("-", ""))
+    with pytest.raises(ImageError, match="vanished: hello 1 of archive debian"):
+        fetch_all(pairs, pool, site=site)
+    address = f"{tmp_path.as_uri()}/{{date}}"
+    archive = site.archives["debian"].model_copy(update={"snapshot": address})
+    assert fetch_all(pairs, pool, site=Site(archives={"debian": archive})) == lock.debs[0].size
+    assert hashlib.sha256(pool_path(pool, lock.debs[0]).read_bytes()).hexdigest() == lock.debs[0].sha256
+
+
 def test_what_goldnode_makes_is_not_fetched(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
     made = hostpackage.locked({"libcuda.so.1": "520"})
     pairs = [(rows["cpu-1-base-debian12"], lock_of(rows["cpu-1-base-debian12"], debs=[made]))]

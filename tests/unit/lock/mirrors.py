@@ -87,14 +87,15 @@ def use_mirror(
     signing_key: Path,
     key: Path | None = None,
     nodes: str | None = None,
+    snapshot: str | None = None,
 ) -> None:
-    """Write a site whose archive "near" is at `url`, with a mirror."""
+    """Write a site whose archive "near" is at `url`, and on a day at `snapshot`, with a mirror."""
     place.key.export(place.root / "keys/test.asc")
     section = {"directory": str(mirror), "signing_key": str(signing_key)}
     section |= {"key": str(key)} if key else {}
     section |= {"url": nodes} if nodes else {}
     site = {
-        "archives": {"near": {"url": url, "key": "keys/test.asc"}},
+        "archives": {"near": {"url": url, "key": "keys/test.asc", "snapshot": snapshot}},
         "locks": str(place.root / "locks"),
         "mirror": section,
     }
@@ -219,6 +220,20 @@ class Setting:
     def upstream(self, name: str) -> Path:
         """The archive's file of a package; a copy, so that it may be spoiled."""
         return self.server.root / self.package(name).path
+
+    def snapshot(self, name: str, pair: tuple[str, Path, Path]) -> Path:
+        """Move the archive's file of a package to the snapshot of the lock's day. Returns where it is then."""
+        use_mirror(
+            self.place,
+            self.server.url,
+            mirror=self.directory,
+            signing_key=pair[1],
+            key=pair[2],
+            snapshot=f"{self.server.url}/then/{{date}}T235959Z",
+        )
+        older = self.server.root / f"then/{DAY:%Y%m%d}T235959Z" / self.package(name).path
+        older.parent.mkdir(parents=True)
+        return self.upstream(name).rename(older)
 
     def stacks(self) -> list[str]:
         """What lies in the stack's directory."""

@@ -235,6 +235,47 @@ def test_a_vanished_or_altered_file_is_named_and_nothing_is_published(
         assert setting.server.names() == [BULKY]
 
 
+@pytest.mark.parametrize("now", [None, b"other bytes"])
+def test_a_file_that_left_its_archive_comes_from_the_snapshot_of_the_locks_day(
+    setting: Setting, now: bytes | None, pair: tuple[str, Path, Path]
+) -> None:
+    item, path = setting.package(BULKY), setting.upstream(BULKY)
+    setting.snapshot(BULKY, pair)
+    if now is not None:
+        path.write_bytes(now)
+    assert setting.run("small").exit_code == 0
+    assert setting.mirror.has(item.sha256, item.size)
+    assert setting.server.names().count(BULKY) == 2
+    assert setting.server.names().count("dkms") == 1
+
+
+def test_a_file_that_its_snapshot_lacks_too_is_named_with_both_places(
+    setting: Setting, pair: tuple[str, Path, Path]
+) -> None:
+    setting.snapshot(BULKY, pair).unlink()
+    (fault,) = setting.fetch()
+    assert fault.kind == "vanished"
+    assert f"({setting.server.url}/pool/" in fault.message
+    assert f"({setting.server.url}/then/20261120T235959Z/pool/" in fault.message
+
+
+def test_a_server_that_fails_is_no_reason_to_ask_the_snapshot(
+    setting: Setting, pair: tuple[str, Path, Path]
+) -> None:
+    setting.snapshot(BULKY, pair)
+
+    def fault(handler: Any, path: Path) -> bool:
+        if path == setting.upstream(BULKY):
+            handler.send_error(403)
+            return True
+        return False
+
+    setting.server.fault = fault
+    (found,) = setting.fetch()
+    assert found.kind == "refused"
+    assert not [path for path, _ in setting.server.asked if path.startswith("/then/")]
+
+
 def test_files_that_do_not_fit_are_refused_before_they_are_fetched(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,16 @@ def test_what_cannot_be_fetched_again_stays_a_fault(setting: Setting, published:
     assert "not repaired" in result.output
 
 
+def test_what_left_its_archive_is_repaired_from_the_snapshot(
+    setting: Setting, published: Publication, pair: tuple[str, Path, Path]
+) -> None:
+    spoil(stored(setting))
+    setting.snapshot(NAME, pair)
+    result = setting.run("verify", "--repair")
+    assert result.exit_code == 0, result.output
+    assert stored(setting).samefile(pooled(setting, published))
+
+
 def test_only_what_is_asked_for_is_verified(setting: Setting, published: Publication) -> None:
     assert setting.run("verify", "small").exit_code == 0
     wrong = setting.run("verify", "smal")
