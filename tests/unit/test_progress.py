@@ -56,6 +56,17 @@ def test_a_long_command_prints_plain_lines_where_there_is_no_terminal(
     assert "\x1b" not in written
 
 
+def test_what_a_command_notes_is_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "stderr"
+    with stderr_to(file, monkeypatch):
+        progress.note("before a command")
+        with progress.shown("goldnode disks verify a"):
+            progress.note("boot 1")
+            await_text(file.read_text, "boot 1\n")
+            await_text(file.read_text, "boot 1 (0 s)\n")
+    assert file.read_text().startswith("before a command\n")
+
+
 def test_the_lines_of_steps_name_all_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "stderr"
     with stderr_to(file, monkeypatch), progress.shown("goldnode images build"), progress.steps() as line:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from goldnode.commands.output import disk_store, emit, grouped, reports
+from goldnode.core import progress
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def verify(
             gpus=guests.simulated_gpu,
             memory=guests.memory,
             keep=guests.keep,
-            say=lambda text, name=built.name: click.echo(f"{name}: {text}", err=True),  # type: ignore[misc]
+            say=lambda text, name=built.name: progress.note(f"{name}: {text}"),  # type: ignore[misc]
         )
         reports_of[built.name] = report
         verification.write(report)

@@ -150,6 +150,13 @@ def step(label: Label) -> None:
         _current.step(label)
 
 
+def note(text: str) -> None:
+    """Print what the running command does now, however short it runs, and name it in the display from then on."""
+    click.echo(text, err=True)
+    if _current is not None:
+        _current.label = text
+
+
 def stop() -> None:
     """Remove the display, because the result follows."""
     if _current is not None:
