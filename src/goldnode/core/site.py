@@ -65,8 +65,8 @@ class SiteArchive(BaseModel):
     snapshot: str | None = Field(
         default=None,
         description=(
-            "Address of the archive on a day, {date} as YYYYMMDD. With the day of a lock, locked files that have left "
-            "the archive come from it, and it is the source of apt in images for Dockerfiles. null: `url` alone."
+            "Address of the archive on the day of a lock, {date} as YYYYMMDD: for files that have left it, and for "
+            "apt in images for Dockerfiles. null: none."
         ),
     )
 

@@ -24,7 +24,7 @@ def facts() -> Dict[str, Any]:
 # fmt: off
 TEXT = r"""
 {
-"compiled": "2026-11-26",
+"compiled": "2026-11-27",
 "limits": {
   "aer_correctable_minute": 60,
   "aer_uncorrected": 0,

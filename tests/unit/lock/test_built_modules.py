@@ -335,7 +335,7 @@ def test_the_compilers_own_first_line(tmp_path: Path, log: str, line: str | None
 def run(
     monkeypatch: pytest.MonkeyPatch, cache: Path, outcome: ModuleBuild | BaseException
 ) -> tuple[ModuleBuild, Path]:
-    def build(of: ModuleBuildInputs, files: object, root: object, work: Path, say: object) -> ModuleBuild:
+    def build(of: ModuleBuildInputs, files: object, root: object, work: Path) -> ModuleBuild:
         (work / "out/modules").mkdir(parents=True)
         if isinstance(outcome, BaseException):
             raise outcome
