@@ -11,7 +11,9 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,17 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_bytes(struct.pack("<16sHHI", b"\x7fELF\x02\x01\x01", 3, 183, 1) + bytes(64))
     path.chmod(0o755)
     return path
+
+
+def test_it_is_root_in_its_namespace_whenever_the_maps_come(foreign: Path) -> None:
+    # The maps are written while the shell inside starts. One that saw its user before and after them made itself nobody.
+    words = emulation.emulated("arm64", ["id", "-u"])
+
+    def run(_: int) -> str:
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+
+    with ThreadPoolExecutor(8) as threads:
+        assert Counter(threads.map(run, range(160))) == {"0": 160}
 
 
 def test_programs_of_arm64_go_to_the_emulator_in_the_build_alone(foreign: Path) -> None:

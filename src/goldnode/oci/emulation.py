@@ -29,10 +29,11 @@ _MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\x
 
 # $1 is the registration, the others are the command. The first shell writes the maps of the second one's user
 # namespace, which only a process outside of it may do. --keep-caps: until the maps exist, the second shell
-# has no user ID, and would lose its capabilities. pdeathsig ends it with the first.
+# has no user ID, and would lose its capabilities. -p: if the maps appear while dash asks who it is, it takes
+# itself for a set-user-ID program, and becomes nobody. pdeathsig ends it with the first.
 _OUTSIDE = """
 own=$(readlink /proc/self/ns/user)
-unshare --user --keep-caps --mount --propagation private sh -euc "$INSIDE" sh "$@" &
+unshare --user --keep-caps --mount --propagation private sh -peuc "$INSIDE" sh "$@" &
 child=$!
 until [ "$(readlink /proc/$child/ns/user || echo gone)" != "$own" ]; do sleep 0.02; done
 echo '0 0 4294967295' > /proc/$child/gid_map
