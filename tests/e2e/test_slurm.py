@@ -339,8 +339,9 @@ class Controller:
 
     def settle(self) -> None:
         """Wait until the boot is over that a killed run may have asked for at the last moment."""
-        calm = 0
+        calm, end = 0, time.monotonic() + 300
         while calm < 10:
+            assert time.monotonic() < end, "the node does not settle"
             time.sleep(0.5)
             with contextlib.suppress(APIError):  # the container is just restarting
                 state = self.node.run("systemctl", "is-system-running", check=False).output.strip()
