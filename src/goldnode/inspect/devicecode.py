@@ -47,7 +47,8 @@ _ID = re.compile(rb"(?P<kind>host|hipv?4?|openmp|sycl)-(?P<triple>[A-Za-z0-9_.-]
 # Bytes from the start of a compressed bundle to its payload, by version of its header.
 _PAYLOAD = {1: 20, 2: 24, 3: 32}
 _DRIVER_TOO_OLD = b"CUDA driver version is insufficient for CUDA runtime version\0"
-_ASKS_DRIVER = (b"\0cuGetExportTable\0", b"\0cuGetProcAddress")
+_ASKS_DRIVER = (b"cuGetExportTable\0", b"cuGetProcAddress")
+_DRIVER = b"libcuda.so"
 
 _TEXT_STARTS = (b".", b"/", b"\n", b"\r", b" ", b"\t")
 # The first bytes of every file that `of_file` may recognise, in addition to text.
@@ -93,6 +94,7 @@ def embedded(data: Data, ranges: Sequence[tuple[int, int]], *, runtime: bool) ->
             runtime
             and data.find(_DRIVER_TOO_OLD, start, end) >= 0
             and any(data.find(mark, start, end) >= 0 for mark in _ASKS_DRIVER)
+            and any(data.find(_DRIVER, *part) >= 0 for part in ranges)
         ):
             yield CUDART
 

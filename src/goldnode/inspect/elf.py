@@ -3,6 +3,9 @@
 It reads only headers and data, and never loads or runs anything. It reports unreadable parts in `fault`
 instead of skipping them silently.
 
+A string that another one ends with is no string of its own: linkers merge it into the longer one (`ld -O2` for
+strings of C, every ld for names of symbols and sections). A name is therefore looked for at the end of strings.
+
 Sources: elf.h (machine numbers). For
 device code, the output of nvcc, hipcc and DPC++: `fatbinary_section.h` of the CUDA toolkit (section names,
 magic 0x466243b1), and HIP's runtime (magic "HIPF").
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from goldnode.core.elf import (
@@ -60,6 +64,9 @@ _WRAPPERS = (
     (b"\x46\x50\x49\x48\x01\x00\x00\x00", "hipFatBin record"),
 )
 _LIBRARY = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_+.-]{2,79}\.so(?:\.[0-9]+){0,4}\Z")
+# Replaces each byte that no name of a library has, so that the name begins after the last of them.
+_IN_NAMES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_+.-")
+_APART = bytes(byte if byte in _IN_NAMES else 0 for byte in range(256))
 _TAIL = re.compile(rb"(?:\.[0-9]+){0,4}\0")
 # Rust and Go store strings without a terminating NUL, one after the other.
 _PACKED = re.compile(rb"lib[A-Za-z0-9_+-]{2,60}\.so(?:\.[0-9]+){0,4}")
@@ -75,8 +82,8 @@ class Elf:
     `machine` is a Debian architecture, `cubin`, `amdgpu`, or `machine N`; of other files one of OTHERS.
     `needed` is DT_NEEDED in order. `device` lists the sections, symbols and records that hold or register GPU
     code, and kinds of embedded device code (`devicecode`). `device_bytes` is the total size of such sections.
-    `strings` are names of shared libraries in its data that are not in DT_NEEDED. If `loads` is set, the file
-    imports dlopen and may load them. `end` is the offset at which the ELF file ends: what follows was
+    `strings` are names of shared libraries that strings in its data end with, and that are not in DT_NEEDED.
+    If `loads` is set, the file imports dlopen and may load them. `end` is the offset at which the ELF file ends: what follows was
     appended. `fault` describes the parts that could not be read; empty if everything was.
     """
 
@@ -133,21 +140,22 @@ def _read(data: Data) -> Elf:
     device: dict[str, None] = {}
     device_bytes = 0
     rows, names = sections(data, head, faults)
-    if found := dict.fromkeys(match[1] for match in _DEVICE.finditer(b"\0" + names)):
+    titles = b"\0".join((b"", names, *(row[0] for row in rows)))
+    if found := dict.fromkeys(match[1] for match in _DEVICE.finditer(titles)):
         device.update((name.decode("ascii", "replace"), None) for name in found)
         device_bytes = sum(length for name, _, _, _, length in rows if name in found)
     loads = False
     if table.strings_size:
         start, end = table.strings, table.strings + table.strings_size
-        loads = data.find(b"\0dlopen\0", start, end) >= 0
+        # `lt_dlopen` loads a library too, and may hide `dlopen`.
+        loads = any(data.find(symbol, start, end) >= 0 for symbol in (b"dlopen\0", b"dlmopen\0"))
         device.update(
             (symbol.decode(), None) for symbol in _REGISTERS if data.find(symbol + b"\0", start, end) >= 0
         )
     known = set(needed) | {soname}
     ranges = _data_ranges(segments, rows)
     strings = _strings(data, ranges, known)
-    # The static CUDA runtime loads the driver by this name.
-    runtime = (loads or not table.strings_size) and any(name.startswith("libcuda.so") for name in strings)
+    runtime = loads or not table.strings_size
     device.update(dict.fromkeys(devicecode.embedded(data, ranges, runtime=runtime)))
     if loads and (b".go.buildinfo" in names or any(_RUST.search(data, start, end) for start, end in ranges)):
         strings = tuple(dict.fromkeys((*strings, *_packed_strings(data, ranges, known))))
@@ -214,7 +222,11 @@ def _packed_strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) 
 
 
 def _strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) -> tuple[str, ...]:
-    """Return names of shared libraries in the data that follow NUL or a slash, and end with NUL."""
+    """Return names of shared libraries that a string in the data is, or ends with.
+
+    After NUL or a slash any name counts. In the middle of a string only the part from `lib` on does, because
+    sentences end with other words that look like a file.
+    """
     found: dict[str, None] = {}
     for start, end in ranges:
         at = data.find(b".so", start, end)
@@ -223,14 +235,25 @@ def _strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) -> tupl
             if after in (0, 46):
                 tail = _TAIL.match(data[at + 3 : min(at + 3 + 48, end)])
                 if tail is not None:
-                    window = data[max(start, at - _LONGEST) : at + 3 + tail.end() - 1]
-                    name = window[max(window.rfind(b"\0"), window.rfind(b"/")) + 1 :]
-                    if _LIBRARY.match(name) and (text := name.decode()) not in known:
-                        found[text] = None
-                        if len(found) >= _NAMES:
-                            return tuple(found)
+                    begin = max(start, at - _LONGEST)
+                    names = _names_at_end(bytes(data[begin : at + 3 + tail.end() - 1]), begin == start)
+                    found.update((name, None) for name in names if name not in known)
+                    if len(found) >= _NAMES:
+                        return tuple(found)
             at = data.find(b".so", at + 3, end)
     return tuple(found)
+
+
+def _names_at_end(text: bytes, is_whole: bool) -> Iterator[str]:
+    """Return the names of libraries that end where `text` does; `is_whole` if nothing precedes it."""
+    word = text.translate(_APART).rpartition(b"\0")[2]
+    before = text[-len(word) - 1 : -len(word)]
+    starts = [0] if before in (b"\0", b"/") or (is_whole and not before) else []
+    at = word.find(b"lib")
+    while at >= 0:
+        starts += [at] if at not in starts else []
+        at = word.find(b"lib", at + 1)
+    return (word[at:].decode() for at in starts if _LIBRARY.match(word, at))
 
 
 # movl $imm32,(%rdi): a compiler stores a constant through the first argument of a function like this.

@@ -37,7 +37,7 @@ from goldnode.inspect.devicecode import HEAD
 from goldnode.oci.identity import ImageIdentity
 
 # Version of the scan format; cached scans of another version are ignored.
-VERSION = 2
+VERSION = 3
 
 _TEXTS = re.compile(
     r"""(?:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -71,6 +74,100 @@ def test_versions_that_libraries_report() -> None:
     assert reader.nccl_version(elf(strings=["NCCL version 2.21.5+cuda12.4"])) == "2.21.5"
     assert reader.nccl_version(elf()) is None
     assert reader.cudnn_version(elf(), 9) is None
+
+
+# ----- names that the linker merged into longer strings
+
+WORDS = ["Failed to load ", "cannot open '", "%s", "no", "x-", "stub_", "error 12:", "/opt/lib/", "see ", ""]
+NAMES = [
+    "libcuda.so",
+    "libcuda.so.1",
+    "libamdhip64.so.6",
+    "libze_loader.so.1",
+    "libnvidia-ml.so.1",
+    "libx_y+z.so.2.3",
+]
+
+
+def merged(strings: list[str]) -> list[str]:
+    """The strings that a linker writes: one that another ends with is no string of its own (`ld -O2`, SHF_MERGE)."""
+    return sorted(
+        {row for row in strings if not any(other != row and other.endswith(row) for other in strings)}
+    )
+
+
+def drawn(chance: random.Random) -> tuple[set[str], list[str]]:
+    """Names that a program loads, and all of its strings: the names, and sentences that end with one or hold it."""
+    loaded = set(chance.sample(NAMES, chance.randrange(1, 5)))
+    sentences = [
+        chance.choice(WORDS) + chance.choice(WORDS) + name for name in sorted(loaded) if chance.random() < 0.8
+    ]
+    inside = [
+        f"{chance.choice(WORDS)}{name}{chance.choice([': no', ' (12)', '_x', '.%d'])}"
+        for name in NAMES
+        if chance.random() < 0.5
+    ]
+    return loaded, [*loaded, *sentences, *inside]
+
+
+def test_each_name_is_found_however_its_string_is_merged_and_no_name_within_a_sentence() -> None:
+    chance = random.Random(23)  # noqa: S311 - the same every time
+    for _ in range(300):
+        loaded, strings = drawn(chance)
+        found = reader.read(elf(imports=["dlopen"], strings=merged(strings))).strings
+        assert {name for name in found if name in NAMES} == loaded, strings
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no compiler")
+def test_each_name_is_found_in_what_the_linker_writes(tmp_path: Path) -> None:
+    chance = random.Random(24)  # noqa: S311 - the same every time
+    for number in range(3):
+        loaded, strings = drawn(chance)
+        text = "".join(f"    puts({json.dumps(row)});\n" for row in strings)
+        (tmp_path / "a.c").write_text(
+            f"#include <dlfcn.h>\n#include <stdio.h>\nint main(void) {{\n    dlopen(0, 2);\n{text}}}\n"
+        )
+        program = tmp_path / f"program{number}"
+        subprocess.run(["gcc", "-O2", "-fno-builtin", "-o", program, tmp_path / "a.c", "-ldl"], check=True)
+        data = program.read_bytes()
+        assert sum(row.encode() + b"\0" in data for row in strings) == len(strings)
+        found = reader.read(data)
+        assert found.loads
+        assert {name for name in found.strings if name in NAMES} == loaded, strings
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no compiler")
+def test_a_section_is_found_where_its_name_is_the_end_of_its_relocations_name(tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text(
+        'int f(void) { return 0; }\nasm(".section .nv_fatbin,\\"a\\"\\n.quad f\\n");\n'
+    )
+    subprocess.run(["gcc", "-c", "-o", tmp_path / "a.o", tmp_path / "a.c"], check=True)
+    data = (tmp_path / "a.o").read_bytes()
+    assert b"\0.nv_fatbin\0" not in data
+    assert b".rela.nv_fatbin\0" in data
+    assert reader.read(data).device == (".nv_fatbin",)
+
+
+@pytest.mark.parametrize(
+    ("string", "names"),
+    [
+        ("Failed to load libcuda.so.1", {"libcuda.so.1"}),
+        ("%slibcuda.so.1", {"libcuda.so.1"}),
+        ("/opt/stub-libcuda.so", {"stub-libcuda.so", "libcuda.so"}),
+        ("no plugin x.so", set()),
+        ("libcuda.so.1 is missing", set()),
+        ("libcuda.so.1.", set()),
+        ("needs " + "x" * 200 + "libcuda.so.1", {"libcuda.so.1"}),
+    ],
+)
+def test_names_at_the_end_of_a_string(string: str, names: set[str]) -> None:
+    assert set(reader.read(elf(imports=["dlopen"], strings=[string])).strings) == names
+
+
+def test_a_file_loads_libraries_where_dlopen_is_the_end_of_another_symbol() -> None:
+    assert reader.read(elf(imports=["lt_dlopen"])).loads
+    assert reader.read(elf(imports=["dlmopen"])).loads
+    assert not reader.read(elf(imports=["dlopen_failed"])).loads
 
 
 def damaged() -> list[tuple[str, bytes]]:
