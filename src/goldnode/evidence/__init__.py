@@ -2,7 +2,7 @@
 
 Every document is attached to the image's digest (`Layout.attach`). It depends only on the image, its locks,
 and the databases and keys given: never on the clock, the host or a local path. Writing it again produces the
-same bytes.
+same bytes. Only a vulnerability report states its time, because an image collects several.
 
 Libraries, and why some are not used:
 

@@ -388,7 +388,10 @@ def severity_of(record: dict[str, Any], affected: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class VulnerabilityReport:
-    """Findings for one image, and the packages that were not checked."""
+    """Findings for one image, and the packages that were not checked.
+
+    `scanned` is the time of the scan. A disk has one report only, which states none.
+    """
 
     subject: str
     databases: list[dict[str, Any]]
@@ -397,14 +400,17 @@ class VulnerabilityReport:
     no_record: list[str]
     not_checked: list[tuple[str, str]] = field(default_factory=list)
     coverage: list[dict[str, Any]] = field(default_factory=list)
+    scanned: dt.datetime | None = None
 
     def data(self) -> dict[str, Any]:
         """Return the data of the attached document."""
         severities: dict[str, int] = {}
         for item in self.findings:
             severities[item.severity] = severities.get(item.severity, 0) + 1
+        clock = {} if self.scanned is None else {"scanned": time_of(self.scanned)}
         return {
             "subject": self.subject,
+            **clock,
             "databases": self.databases,
             "coverage": self.coverage,
             "state": "not_checked"
@@ -441,6 +447,14 @@ class VulnerabilityReport:
         """Return the canonical JSON."""
         return canonical(self.data())
 
+    def is_repeated_by(self, data: bytes) -> bool:
+        """Return whether a document states the same as this report, at whatever time it was written."""
+        try:
+            found = json.loads(data)
+            return isinstance(found, dict) and {**self.data(), "scanned": found.get("scanned")} == found
+        except ValueError:
+            return False
+
     def line(self) -> str:
         """Return a one-line summary for people."""
         if not self.databases:
@@ -458,7 +472,14 @@ class VulnerabilityReport:
         )
 
 
-def report(contents: Contents, databases: Sequence[Database]) -> VulnerabilityReport:
+def time_of(moment: dt.datetime) -> str:
+    """Return a time in UTC as a report states it: texts sort as the times do."""
+    return moment.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def report(
+    contents: Contents, databases: Sequence[Database], scanned: dt.datetime | None = None
+) -> VulnerabilityReport:
     """Check the packages of an image against databases and scanners' reports.
 
     A package counts as checked if at least one of them covers it.
@@ -497,6 +518,7 @@ def report(contents: Contents, databases: Sequence[Database]) -> VulnerabilityRe
             for items in (contents.debs, contents.wheels)
             if items
         ],
+        scanned,
     )
 
 

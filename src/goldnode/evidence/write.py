@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import tempfile
@@ -96,11 +97,7 @@ def _write(
     ]
     statement = provenance(image, built, locks, there, builder=options.builder, base=found.labels)
     written.append(put.provenance(evidence.PROVENANCE, statement, options))
-    for database in options.databases:
-        if isinstance(database, ScanReport):
-            database.check_subject(found, there)
-    report = vulnerabilities.report(there, options.databases)
-    written.append(put(evidence.VULNERABILITIES, report.document(), report.line()))
+    written.append(_vulnerabilities(put, found, there, options))
     sizes = size.sizes(found, there)
     line = (
         f"{size.human(sizes['compressed'])} to pull, {size.human(sizes['files'])} of files, "
@@ -129,6 +126,22 @@ def _write(
         line = f"for {repository}, and its attestations"
         written.append(WrittenEvidence(cosign.SIGNATURE, "written" if new else "kept", line))
     return written
+
+
+def _vulnerabilities(
+    put: EvidenceWriter, image: OciImage, there: Contents, options: ImageEvidenceOptions
+) -> WrittenEvidence:
+    """Write the vulnerability report. It states the time of the scan, because an image collects reports."""
+    for database in options.databases:
+        if isinstance(database, ScanReport):
+            database.check_subject(image, there)
+    moment = dt.datetime.now(dt.UTC) if options.databases else None
+    report = vulnerabilities.report(there, options.databases, moment)
+    # A scan that finds the same in the same data is not written again only because of its time.
+    same = next(
+        (data for data in put.existing(evidence.VULNERABILITIES) if report.is_repeated_by(data)), None
+    )
+    return put(evidence.VULNERABILITIES, same or report.document(), report.line())
 
 
 class _AttachedEvidence(EvidenceWriter):

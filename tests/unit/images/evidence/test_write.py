@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.images.evidence.samples import IMAGE, LOCKS, built, sample
 
 from goldnode import evidence
 from goldnode.core.errors import ImageError
+from goldnode.evidence import vulnerabilities
 from goldnode.evidence.verify import documents
 from goldnode.evidence.write import ImageEvidenceOptions, write
 from goldnode.oci.layout import Layout, OciImage, canonical
@@ -88,3 +90,36 @@ def test_an_invalid_sbom_is_not_attached(layout: Layout, monkeypatch: pytest.Mon
     with pytest.raises(ImageError, match="no valid CycloneDX"):
         write(layout, IMAGE, built(digest), LOCKS, ImageEvidenceOptions())
     assert documents(layout, digest) == []
+
+
+def osv(folder: Path, name: str, fixed: str) -> vulnerabilities.Database:
+    """A database of one day in which numpy is affected before `fixed`."""
+    spans = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": fixed}]}]
+    affected = [{"package": {"ecosystem": "PyPI", "name": "numpy"}, "ranges": spans}]
+    file = folder / f"{name}.json"
+    file.write_text(
+        json.dumps([{"id": "GHSA-test", "modified": "2026-11-20T00:00:00Z", "affected": affected}])
+    )
+    return vulnerabilities.load(f"osv={file}")
+
+
+def test_each_scan_states_its_time_and_the_same_scan_is_written_once(layout: Layout, tmp_path: Path) -> None:
+    digest = sample(layout)
+
+    def scan(name: str, fixed: str) -> tuple[str, dict[str, Any]]:
+        options = ImageEvidenceOptions(databases=(osv(tmp_path, name, fixed),))
+        rows = {row.kind: row.state for row in write(layout, IMAGE, built(digest), LOCKS, options)}
+        (report,) = (row for row in documents(layout, digest) if row.type == evidence.VULNERABILITIES)
+        return rows[evidence.VULNERABILITIES], json.loads(report.data)
+
+    state, clean = scan("clean", "0.1")
+    assert state == "written"
+    assert scan("clean", "0.1") == ("kept", clean)
+    state, bad = scan("bad", "9")
+    assert state == "written"
+    assert bad["summary"]["vulnerabilities"] == 1
+    assert bad["scanned"] > clean["scanned"]
+    state, again = scan("clean", "0.1")
+    assert state == "written"
+    assert again["scanned"] > bad["scanned"]
+    assert {**again, "scanned": ""} == {**clean, "scanned": ""}
