@@ -147,8 +147,11 @@ def test_the_reboot_happens_where_allowed_between_drain_and_return(
         "goldnode_drain_command": [str(tmp_path / "drain")],
         "goldnode_resume_command": [str(tmp_path / "resume")],
     }
-    succeeded(site_yml(hosts, *REBOOT, "-e", json.dumps(hooks), site=site))
+    booted = succeeded(site_yml(hosts, *REBOOT, "-e", json.dumps(hooks), site=site))
     assert node.run("cut", "-d ", "-f22", "/proc/1/stat").output != started
+    report = booted.output[booted.output.index("goldnode: 1 host") :]
+    assert "boot.pending" not in report, "the report is about the node before its reboot"
+    assert "SIMULATED HARDWARE" in report, "the verdict after the reboot is not in the report"
     first, second = (tmp_path / "log").read_text().splitlines()
     assert re.match(
         r"drain small goldnode run \S+ of \S+ at \S+: kernel 6\.1\.0-902-amd64 is installed", first

@@ -152,6 +152,12 @@ class HostRun:
         self.plan = plan or self.plan
         self.verdict = verdict or self.verdict
 
+    def saw_reboot(self) -> None:
+        """Drop what the run knew of the boot before this one: its verdict, and what could not be verified in it."""
+        self.rebooted, self.verdict = True, None
+        if self.plan:
+            self.plan = {**self.plan, "notes": []}
+
     @staticmethod
     def _touched(row: Mapping[str, Any]) -> bool:
         return bool(row["changed"] or row["error"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from goldnode.ansible.action.goldnode_state import read_verdict
 from goldnode.ansible.modules import goldnode_state
 
 PROGRAM = """
@@ -55,3 +56,20 @@ def test_a_program_that_reads_nothing_is_no_error(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("print('{}')\n")
     assert goldnode_state.run_program(str(program), "x" * (1 << 20)) == (0, "{}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"schema": "goldnode.verdict/1", "status": "healthy"}', True),
+        ('a warning\r\n{"schema": "goldnode.verdict/1",\r\n "findings": []}\r\nthe gate is open\r\n', True),
+        ('{"schema": "goldnode.error/1", "message": "x"}', False),
+        ('{"schema": "goldnode.verdict/1", "findings": [', False),
+        ("verdict: healthy", False),
+        ("[" * 100_000, False),
+        ("{" * 100_000, False),
+        ("", False),
+    ],
+)
+def test_a_verdict_is_read_from_the_output_of_a_check(text: str, found: bool) -> None:
+    assert bool(read_verdict(text)) == found

@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         if self._task.args.get("operation") == "check":
-            return {"changed": False, "rc": 2, "stdout": "verdict: drain"}
+            return task_vars["answers"].get("check", {"changed": False, "rc": 2, "stdout": "verdict: drain"})
         part = self._task.args.get("part")
         key = part or ("again" if "goldnode_plan" in task_vars["ansible_facts"] else "plan")
         if "hang" in task_vars["answers"]:
@@ -341,6 +341,79 @@ def test_what_an_earlier_run_has_left_is_judged_and_returned(
     else:
         assert outcomes(record) == {"fine": "converged", "left": "failed", "theirs": "converged"}
         assert "It was left out of service by run" in words
+
+
+def verdict(*faults: str) -> dict[str, Any]:
+    """A verdict with these items wrong."""
+    findings = [
+        {"id": name, "outcome": "mismatch", "expected": "none", "got": "one", "remedy": "Reboot the node."}
+        for name in faults
+    ]
+    names = ("match", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed")
+    return {
+        "status": "degraded" if faults else "healthy",
+        "exit_code": int(bool(faults)),
+        "simulated": False,
+        "time": "2026-01-01T00:00:00Z",
+        "counts": {**dict.fromkeys(names, 0), "mismatch": len(faults)},
+        "findings": findings,
+    }
+
+
+# A reboot that reboots nothing.
+BOOT = """
+from ansible.plugins.action import ActionBase
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        return {"changed": True, "rebooted": True}
+"""
+BOOTS = [
+    {"goldnode_state": {"operation": "plan"}},
+    {"goldnode_state": {"operation": "apply", "part": "sanity"}},
+    {"reboot": {}},
+]
+JUDGE = {"goldnode_state": {"operation": "check"}, "failed_when": False}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "check", "faults"),
+    [
+        (BOOTS[:2], {}, ["boot.pending"]),
+        (BOOTS, {}, []),
+        ([*BOOTS, JUDGE], {"rc": 0, "verdict": verdict()}, []),
+        ([*BOOTS, JUDGE], {"rc": 1, "verdict": verdict("gpu.count")}, ["gpu.count"]),
+        ([*BOOTS, JUDGE], {"rc": 3, "stderr": "the checker is broken"}, []),
+        ([*BOOTS[:2], JUDGE], {"rc": 0, "verdict": verdict()}, []),
+    ],
+    ids=["no-reboot", "not-judged", "healthy", "another-fault", "no-verdict", "judged-again"],
+)
+def test_the_last_words_are_about_the_node_after_its_reboot(
+    tmp_path: Path, tasks: list[dict[str, Any]], check: dict[str, Any], faults: list[str]
+) -> None:
+    first = plan({"sanity": ["/etc/y"]})
+    first["ansible_facts"]["goldnode_plan"]["notes"] = [
+        {"subject": "s", "message": "the driver is not loaded"}
+    ]
+    hosts = {
+        "n1": {
+            "plan": first,
+            "sanity": {**applied("sanity", "/etc/y"), "verdict": verdict("boot.pending")},
+            "check": {"changed": False, **check},
+        }
+    }
+    (tmp_path / "stubs").mkdir()
+    (tmp_path / "stubs/reboot.py").write_text(BOOT)
+    book = tmp_path / "boots.yml"
+    book.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    rc, output, record = play(tmp_path, hosts, book=book)
+    host = record["hosts"]["n1"]
+    assert (rc, host["outcome"]) == (0, "changed"), output
+    report = output[output.index("goldnode: 1 host") :]
+    assert [line.partition(":")[0] for line in host["faults"]] == faults
+    assert ("Reboot the node" in report) == bool(faults), report
+    assert host["reboot"] == {"reasons": [], "done": tasks != BOOTS[:2] and tasks[2] != JUDGE}
 
 
 def test_check_mode_and_limit(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ try:
     from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
     from goldnode.node.state.model import ABSENT, EARLIER, PARTS, PRESENT
     from goldnode.node.state.names import digest
+    from goldnode.node.verdict.current import SCHEMA as VERDICT_SCHEMA
 except ModuleNotFoundError as problem:  # Ansible of another Python environment
     raise AnsibleError(
         f"The Python environment of this Ansible ({sys.prefix}) lacks goldnode or a part of it: {problem}. Run the "
@@ -107,7 +108,7 @@ class ActionModule(ActionBase):
         if arguments["operation"] == "tags":
             return self.unselected()
         if arguments["operation"] == "check":
-            return self.check()
+            return self.check(task_vars)
         if arguments["operation"] == "report":
             return self.report(task_vars, fresh=arguments["fresh"])
         if arguments["operation"] == "plan":
@@ -495,11 +496,16 @@ class ActionModule(ActionBase):
                 self._display.vvv(f"goldnode: the report of the node is not JSON: {problem}", host=name)
         return plan
 
-    def check(self) -> dict[str, Any]:
-        """Judge the node by the program on it, which has to be this version's and root's alone. The task decides which exit codes fail."""
+    def check(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Judge the node by the program on it, which has to be this version's and root's alone. The task decides which exit codes fail.
+
+        The result holds the verdict, and as its output the text that the program prints for a person. A check
+        without a verdict has no output.
+        """
         if self._task.check_mode:
             return {"changed": False, "skipped": True, "msg": "a check writes its verdict on the node"}
-        answer = self._low_level_execute_command(guarded.script(["check"], ENGINE["sha256"]))
+        words = ["check", "--format", "json"]
+        answer = self._low_level_execute_command(guarded.script(words, ENGINE["sha256"]))
         if answer["rc"] == OTHER:
             return {
                 "failed": True,
@@ -508,9 +514,16 @@ class ActionModule(ActionBase):
                 "msg": f"{PROGRAM} on the node is another program, or others than root can change it, so it was not run. "
                 "Run site.yml whole for this host: it names what is wrong and puts the program back.",
             }
+        verdict = read_verdict(answer["stdout"])
+        table = verdict_table(verdict) if verdict else ""
+        if table and len(task_vars.get("ansible_play_hosts_all", ())) <= FEW:
+            self._display.display(f"[{task_vars.get('inventory_hostname')}]\n{table}")
         return {
             "changed": False,
-            **{name: answer[name] for name in ("rc", "stdout", "stdout_lines", "stderr", "stderr_lines")},
+            **{name: answer[name] for name in ("rc", "stderr", "stderr_lines")},
+            "stdout": table,
+            "stdout_lines": table.splitlines(),
+            **({"verdict": verdict} if verdict else {}),
         }
 
     def report_plan(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
@@ -602,6 +615,16 @@ class ActionModule(ActionBase):
                 f"[{task_vars.get('inventory_hostname')}]\n{verdict_table(result['verdict'])}"
             )
         return result
+
+
+def read_verdict(text: str) -> dict[str, Any] | None:
+    """Return the verdict in the output of a check, or None. With a terminal (ssh -t), warnings precede and follow it."""
+    begin = text.find("{")
+    with contextlib.suppress(ValueError, RecursionError):
+        found, _ = json.JSONDecoder().raw_decode(text, begin) if begin >= 0 else (None, 0)
+        if isinstance(found, dict) and found.get("schema") == VERDICT_SCHEMA:
+            return found
+    return None
 
 
 def line(done: dict[str, Any]) -> str:

@@ -207,7 +207,7 @@ class CallbackModule(CallbackBase):
             host.left = str(found["ansible_facts"].get("goldnode_left") or "")
             host.out_of_service = state == "drained" and bool(found["drain"]["ours"])
         elif name in REBOOT and found.get("rebooted"):
-            host.rebooted = True
+            host.saw_reboot()
 
     v2_runner_item_on_ok = v2_runner_on_ok
 
@@ -277,10 +277,9 @@ class CallbackModule(CallbackBase):
 
     @staticmethod
     def _state(task: Any, host: runs.HostRun, found: Mapping[str, Any]) -> None:
-        """Record the outcome that a result of goldnode_state reports for a host; see RETURN of the module. A
-        check does not change it.
-        """
+        """Record the outcome that a result of goldnode_state reports for a host; see RETURN of the module."""
         if task.args.get("operation") == "check":
+            host.verdict = found.get("verdict") or host.verdict
             return
         host.node_class = found.get("node_class") or host.node_class
         # The first plan of a run counts; asked again later, a node has already changed.
@@ -339,6 +338,6 @@ def failure_text(found: Mapping[str, Any]) -> str:
     if lines and lines[-1].startswith("verdict: "):
         return lines[-1]
     text = runs.unwrapped(str(found.get("msg") or ""))
-    if text.startswith("non-zero return code"):
+    if not text or text.startswith("non-zero return code"):
         return str(found.get("stderr") or found.get("stdout") or text)
     return text

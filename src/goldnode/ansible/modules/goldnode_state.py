@@ -161,7 +161,7 @@ ansible_facts:
     goldnode_plan: {description: The plan (schema goldnode.plan/1)., type: dict}
 verdict:
   description: The verdict of the boot check (schema goldnode.verdict/1), of a new check.
-  returned: when O(operation=apply) changed something, with O(state=present)
+  returned: when O(operation=apply) changed something, with O(state=present); when O(operation=check) and the program gave one
   type: dict
 rollback:
   description:
