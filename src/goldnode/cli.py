@@ -18,6 +18,7 @@ import click
 from goldnode.commands import LazyGroup, output
 from goldnode.core import extras, progress
 from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import file_remedy
 
 # Each line repeats the first line of the command's docstring, so that the list imports no command. A test compares them.
 _SECTIONS = {
@@ -127,12 +128,12 @@ def _of_a_file(problem: OSError) -> GoldnodeError | None:
         return GoldnodeError(
             f"cannot be read or written: {problem.strerror}",
             file=name,
-            remedy="correct its name, its directory, or who may use it",
+            remedy=file_remedy(problem, Path(name)),
         )
     if problem.errno in _OF_FILES:
-        return GoldnodeError(
-            f"a file cannot be read or written: {problem.strerror}", remedy="`goldnode --debug …` shows which"
-        )
+        full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free space where `goldnode --debug …` shows" if full else "`goldnode --debug …` shows which"
+        return GoldnodeError(f"a file cannot be read or written: {problem.strerror}", remedy=remedy)
     return None
 
 

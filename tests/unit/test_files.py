@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from goldnode.core import files
 from goldnode.core.files import second_build
 
 PROGRAM = """
@@ -52,3 +55,21 @@ def test_what_a_killed_run_left_goes_with_the_next_and_what_runs_stays(tmp_path:
         for run in runs:
             run.kill()
             run.wait()
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "remedy"),
+    [
+        (errno.ENOSPC, "cache/apt/x", "free space on its file system, or name another directory for what"),
+        (errno.EDQUOT, "elsewhere", "free space on its file system"),
+        (errno.EACCES, "cache", "GOLDNODE_CACHE=DIRECTORY"),
+        (errno.EROFS, ".", "GOLDNODE_CACHE=DIRECTORY"),  # a parent that cannot be made
+        (errno.EACCES, "elsewhere", "correct its name"),
+        (errno.ENOENT, "cache/x", "correct its name"),
+    ],
+)
+def test_the_remedy_for_a_file_is_about_the_reason_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, name: str, remedy: str
+) -> None:
+    monkeypatch.setenv("GOLDNODE_CACHE", str(tmp_path / "cache"))
+    assert remedy in files.file_remedy(OSError(number, os.strerror(number)), tmp_path / name)

@@ -56,6 +56,20 @@ def cache_directory() -> Path:
     )
 
 
+def file_remedy(problem: OSError, path: Path) -> str:
+    """Return the remedy for a file that cannot be read or written, by the kernel's reason."""
+    cache = cache_directory()
+    cached = path in (cache, *cache.parents) or cache in path.parents
+    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free space on its file system" + (f", or {_OTHER_CACHE}" if cached else "")
+    if cached and problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return _OTHER_CACHE
+    return "correct its name, its directory, or who may use it"
+
+
+_OTHER_CACHE = "name another directory for what goldnode caches: `GOLDNODE_CACHE=DIRECTORY`"
+
+
 def sync(path: Path) -> None:
     """Flush a file, or the entries of a directory, to disk, so that they survive a power cut."""
     number = os.open(path, os.O_RDONLY)

@@ -13,8 +13,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -23,7 +24,7 @@ from goldnode.core import progress
 from goldnode.core.errors import LockError, UnsolvableError
 from goldnode.core.files import cache_directory
 from goldnode.lock.transport import Transport
-from goldnode.lock.unreachable import apt_error
+from goldnode.lock.unreachable import apt_error, is_out_of_space, space_remedy
 
 Stanza = Mapping[str, str]
 
@@ -175,16 +176,14 @@ class AptRoot:
     def update(self) -> None:
         """Update the package indexes. Raises LockError if a source fails."""
         progress.step("reading the package indexes")
-        done = self._run(["apt-get", "update", "-q"], check=False)
+        done = self._run(["apt-get", "update", "-q"], check=False, writes=self._lists)
         if done.returncode:
             addresses = [(source.id, source.uri) for source in self.sources]
             known = apt_error(done.stderr, addresses, Transport(connections=1).proxy)
             if known is not None:
                 raise known
-            raise LockError(
-                f"the archives could not be read: {_complaint(done)}",
-                remedy="check the addresses and keys of the site's archives and the network, or use --offline",
-            )
+            remedy = "check the addresses and keys of the site's archives and the network, or use --offline"
+            raise self._failure(done, "the archives could not be read", remedy)
         (self._lists.parent / "complete").write_text("", encoding="utf-8")
         progress.step("resolving the packages")
 
@@ -273,10 +272,10 @@ class AptRoot:
         command = ["apt-get", *options, "install", "-y", "-q", "--print-uris", "--no-install-recommends"]
         done = self._run([*command, *requests], check=False)
         if done.returncode:
-            raise UnsolvableError(
-                f"apt finds no way to install the stack: {_complaint(done)}",
-                remedy="the archives do not fit together today: read the stack's `kernel` and `driver` against them",
+            remedy = (
+                "the archives do not fit together today: read the stack's `kernel` and `driver` against them"
             )
+            raise self._failure(done, "apt finds no way to install the stack", remedy, UnsolvableError)
         found = []
         for line in done.stdout.splitlines():
             match = _URI.match(line)
@@ -308,27 +307,52 @@ class AptRoot:
         wanted = [f"{item.name}={item.version}" for item in downloads if not (into / item.file).exists()]
         if wanted:
             progress.step(f"downloading {len(wanted)} packages")
-            done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into)
+            done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into, writes=into)
             if done.returncode:
-                raise LockError(
-                    f"packages could not be downloaded: {_complaint(done)}",
-                    remedy="check the archives of the site and run again",
-                )
+                remedy = "check the archives of the site and run again"
+                raise self._failure(done, "packages could not be downloaded", remedy, place=into)
 
     def _run(
-        self, command: list[str], *, check: bool = True, cwd: Path | None = None
+        self, command: list[str], *, check: bool = True, cwd: Path | None = None, writes: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
+        """Run a program of apt. `writes`: the directory into which it downloads."""
         try:
-            done = subprocess.run(
-                command, env=self._environment, capture_output=True, text=True, check=False, cwd=cwd
-            )
+            with subprocess.Popen(
+                command,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=cwd,
+            ) as process:
+                try:
+                    out, err = _communicate(process, writes)
+                except BaseException:
+                    process.terminate()  # its download methods end with it
+                    raise
         except FileNotFoundError as error:
             raise LockError(
                 f"{command[0]} is not on this machine", remedy="lock on a Debian or Ubuntu machine"
             ) from error
+        done = subprocess.CompletedProcess(command, process.returncode, out, err)
         if check and done.returncode:
-            raise LockError(f"{command[0]} {command[1]} failed: {_complaint(done)}")
+            raise self._failure(done, f"{command[0]} {command[1]} failed")
         return done
+
+    def _failure(
+        self,
+        done: subprocess.CompletedProcess[str],
+        message: str,
+        remedy: str | None = None,
+        raised: type[LockError] = LockError,
+        place: Path | None = None,
+    ) -> LockError:
+        """Return the error for a failed run of apt. A full disk has its own remedy, whatever apt was to do."""
+        if is_out_of_space(done.stderr):
+            places = [place or self._lists, self.directory]
+            fullest = min(places, key=lambda path: shutil.disk_usage(path).free)
+            return LockError(f"{message}: {_complaint(done)}", remedy=space_remedy(fullest))
+        return raised(f"{message}: {_complaint(done)}", remedy=remedy)
 
 
 @contextmanager
@@ -346,6 +370,45 @@ def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None
     with (place / "in-use").open("w") as handle, tempfile.TemporaryDirectory(prefix="goldnode-apt-") as name:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield AptRoot(Path(name), place / "lists", sources, architecture)
+
+
+# apt's own limits end a silent server after a minute. On a full file system, its http method may wait without end.
+STEP = 2  # seconds between two looks
+STALLED = 300  # seconds without a change in the directory
+FULL, LITTLE = 20, 64 << 10  # the same, with less than so many bytes free
+
+
+def _communicate(process: subprocess.Popen[str], writes: Path | None) -> tuple[str, str]:
+    """Return the output of apt. Raise LockError if it writes nothing more into `writes`, and does not end."""
+    if writes is None:
+        return process.communicate()
+    state, since = -1, time.monotonic()
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=STEP)
+        now, free = _bytes_below(writes), shutil.disk_usage(writes).free
+        if now != state:
+            state, since = now, time.monotonic()
+        waited = time.monotonic() - since
+        if waited > FULL and free < LITTLE:
+            raise LockError(
+                "apt cannot go on: there is no space left on this machine for its indexes or packages",
+                remedy=space_remedy(writes),
+            )
+        if waited > STALLED:
+            raise LockError(
+                f"apt has fetched nothing for {STALLED} s and does not end",
+                remedy="check the network and the archives of the site, and run again",
+            )
+
+
+def _bytes_below(directory: Path) -> int:
+    """Return the size of the files in a directory, those that vanish meanwhile excluded."""
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.lstat().st_size
+    return total
 
 
 def _transport() -> list[str]:

@@ -11,12 +11,14 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 from urllib3 import exceptions as http
 
 from goldnode.core.errors import LockError
+from goldnode.core.files import cache_directory
 from goldnode.lock.transport import masked
 
 UnreachableKind = Literal[
@@ -34,7 +36,9 @@ UnreachableKind = Literal[
     "revoked-key",
     "weak-key",
     "stale",
+    "future",
     "hash",
+    "space",
     "other",
 ]
 
@@ -47,7 +51,7 @@ _CHANGED = (
     "`archives: {{{archive}: {{key: FILE, fingerprints: [FINGERPRINT]}}}}`"
 )
 
-# Kind -> cause and remedy. {host}, {root} (scheme and host), {archive}, {variable}, {proxy} are filled in.
+# Kind -> cause and remedy. {host}, {root} (scheme and host), {archive}, {variable}, {proxy} and {space} are filled in.
 TABLE: dict[UnreachableKind, tuple[str, str]] = {
     "dns": ("DNS does not know the name {host}", f"{_PROXY}, or {_MIRROR}"),
     "refused": ("{host} refuses the connection", f"check the address and a firewall; {_PROXY}, or {_MIRROR}"),
@@ -96,21 +100,32 @@ TABLE: dict[UnreachableKind, tuple[str, str]] = {
         "its indexes have passed their Valid-Until date: the mirror is no longer updated, or this machine's clock is ahead",
         "update the mirror, use another one, or correct the clock",
     ),
+    "future": (
+        "its indexes have a date in the future: this machine's clock is behind, or that of the machine that signed them is ahead",
+        "set this machine's clock, for instance with `timedatectl set-ntp true`, and run again",
+    ),
     "hash": (
         "an index does not have the hash that the signed Release file states: the mirror is between two states, or a "
         "proxy serves an old file",
         "run again in a few minutes, empty the proxy's cache, or use another mirror",
     ),
+    "space": (
+        "there is no space left on this machine for its indexes or packages",
+        "{space}",
+    ),
     "other": ("it cannot be read", f"check the address and the network; {_PROXY}, or {_MIRROR}"),
 }
 
+OUT_OF_SPACE = r"No space left on device|Disk quota exceeded"
 # Messages of apt 2.6 and 3.0, with gpgv and sqv. The first pattern that occurs decides.
 _APT: tuple[tuple[str, UnreachableKind], ...] = (
+    (OUT_OF_SPACE, "space"),
+    (r"is not valid yet|[Nn]ot live until", "future"),
     (r"SHA1 is not considered secure|is not bound|uses weak algorithm", "weak-key"),
     (r"EXPKEYSIG|KEYEXPIRED|certificate (?:is|has) expired.*sqv|Expired on|key .* is expired", "expired-key"),
     (r"REVKEYSIG|is revoked|was revoked", "revoked-key"),
     (r"NO_PUBKEY|Missing key|BADSIG|No good signature", "other-key"),
-    (r"is expired \(invalid since|is not valid yet", "stale"),
+    (r"is expired \(invalid since", "stale"),
     (r"Hash Sum mismatch|unexpected size|Hashes of (?:received|expected) file", "hash"),
     (r"NOSPLIT|NODATA|Clearsigned file isn't valid", "portal"),
     (r"Could not resolve|Temporary failure resolving|Name or service not known|No address associated", "dns"),
@@ -143,6 +158,7 @@ class UnreachableArchive:
             "archive": self.archive,
             "variable": "https_proxy" if scheme == "https" else "http_proxy",
             "proxy": proxy or "of this machine",
+            "space": space_remedy(cache_directory()),
         }
         cause, remedy = (text.format(**words) for text in TABLE[self._of_proxy(proxy)])
         if self.kind == "missing" and scheme not in ("http", "https"):
@@ -217,6 +233,18 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Unreac
                 detail = re.sub(r"\s+", " ", line.partition(": ")[2])
                 found[name] = UnreachableArchive(name, url, kind, detail)
     return list(found.values())
+
+
+def is_out_of_space(text: str) -> bool:
+    """Return whether apt's messages are those of a full file system."""
+    return re.search(OUT_OF_SPACE, text) is not None
+
+
+def space_remedy(place: Path) -> str:
+    """Return the remedy for a full file system of `place`, goldnode's cache or a temporary directory."""
+    cache = cache_directory()
+    variable = "GOLDNODE_CACHE" if place == cache or cache in place.parents else "TMPDIR"
+    return f"free space on the file system of {place}, or name a directory on another one: `{variable}=DIRECTORY`"
 
 
 def apt_error(
