@@ -13,13 +13,10 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 from docker.errors import APIError
-from hypothesis import HealthCheck, settings
-from tests.suite import scheduling, stages, timings
+from tests.suite import properties, scheduling, stages, timings
 from xdist.remote import Producer
 
-# How long an example takes depends on what else the machine does.
-settings.register_profile("goldnode", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("goldnode")
+properties.register()
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     scheduling.record(config)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what took longest last time (`--no-loadscope-reorder` makes pytest-xdist keep this order)."""
     for item in items:
         file = item.nodeid.partition("::")[0]
@@ -64,6 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{item.nodeid}: write its marker as pytest.mark.NAME in {file}; the stage of nodes is found by that text"
             )
+    properties.prepare(config, items)
     scheduling.order(items, timings.load())
 
 
@@ -73,9 +71,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> schedul
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add what the machine had left to the report of a test that failed: one that ran out of something is told from one that is wrong."""
     report = yield
+    properties.note(item, report)
     if report.failed:
         report.sections.append(("this machine when the test had failed", machine()))
     return report

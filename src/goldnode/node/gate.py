@@ -250,7 +250,6 @@ def act(
         if mode == DRAIN and document and document.get("return_tests"):
             # Before any other effect: a check that is killed must not leave a drain without its tests.
             held = _tests(host, document, verdict, found, memory, checked)
-            messages += held.messages
             found = found or [Reason(*row) for row in held.reasons]
             opened = not found
         state = {
@@ -282,6 +281,9 @@ def act(
         except HookError as problem:
             error = str(problem)
             messages.append(f"gate: {error}; it is tried again at the next check")
+        if held is not None:
+            held = _finish(host, held, memory.get("drained") is None)
+            messages += held.messages
         memory["mode"] = mode
         state["told"], state["error"] = memory.get("drained"), error
         _keep(host, MEMORY, memory)
@@ -322,6 +324,12 @@ def _tests(
         memory["tests"] = True
         _keep(host, MEMORY, memory)
     return held
+
+
+def _finish(host: Host, held: Held, returned: bool) -> Held:
+    from . import return_tests
+
+    return return_tests.finish(host, held, returned)
 
 
 def _journal_tests(host: Host, document: Document, held: Held) -> None:

@@ -2,7 +2,8 @@
 
 The gate holds the node drained while tests of a cause are outstanding. A cause is opened once, and is recorded before
 anything else happens. It is closed when its jobs have passed since then and on the present boot, or by a person
-(`goldnode-node ack --id tests.CAUSE`). A record that is damaged or gone opens every cause: it never reads as
+(`goldnode-node ack --id tests.CAUSE`). A fault that comes again opens it again; where a fault cannot be told from its
+return, results that came before a check that sees it do not count. A record that is damaged or gone opens every cause: it never reads as
 "nothing is outstanding". :func:`unmet` is the rule for results, for controllers too (goldnode.fleet.return_tests).
 """
 
@@ -105,6 +106,16 @@ class CauseRule(NamedTuple):
 def _is_xid(finding: Mapping[str, Any]) -> bool:
     # A GPU that has fallen off the bus (Xid 79) has a finding of its own name.
     return str(finding["id"]).startswith(("xid.", "sxid.")) or finding["id"] == "gpu.bus_lost"
+
+
+def _is_counted(finding: Mapping[str, Any], capture: Mapping[str, Any]) -> bool:
+    """Return whether a fault that goes and comes again shows another text within a boot.
+
+    The kernel's log only grows: a second Xid is "2 times" (verdict.events). That does not hold for a log without its
+    beginning, nor for a fault that is no event: a fan that stops again shows 0 rpm again.
+    """
+    log = capture.get("events")
+    return _is_xid(finding) and not (isinstance(log, dict) and log.get("truncated"))
 
 
 def _is_repair(finding: Mapping[str, Any]) -> bool:
@@ -272,18 +283,28 @@ def _word(value: Any, most: int) -> bool:
 
 
 class Held(NamedTuple):
-    """The tests for the gate: reasons (id, text), the rows of its state, messages, and journal entries."""
+    """The tests for the gate: reasons (id, text), the rows of its state, journal entries, and the record without the
+    causes that this check closes. The gate saves that record when it holds the node no more (:func:`finish`).
+    """
 
     reasons: List[Tuple[str, str]]
     state: Json
-    messages: List[str]
     entries: List[Tuple[str, str, Dict[str, object]]]
+    record: Json
+
+    @property
+    def messages(self) -> List[str]:
+        """Return the journal entries for a person."""
+        return [text.replace("goldnode:", "gate:", 1) for _, text, _ in self.entries]
 
 
 def settle(
     host: Host, document: Mapping[str, Any], seen: Seen, begun: bool, now: Optional[float] = None
 ) -> Held:
-    """Open and close causes by this check, record that, and return what is outstanding.
+    """Open causes by this check, record that, and return what is outstanding.
+
+    A cause that can be closed stays in the record until the node has returned: if the return fails and a boot
+    follows, its tests have to pass on that boot.
 
     :param seen: the check; its `record` and `days` are set here.
     :param begun: whether this gate has had a record before, so that a file that is gone is a loss.
@@ -301,21 +322,28 @@ def settle(
     days = float((document.get("return_tests") or {}).get("absence_days") or DAYS)
     seen = seen._replace(record=record, days=days)
     unknown = [f"{cause}: {text}" for cause in jobs for text in [changes.judge(cause, seen)] if text]
-    if seen.good:  # while another fault holds the node, a boot may follow that the tests have to pass on
-        changes.close()
     reasons = []
     try:
         save(host, record)
     except OSError as problem:
         why = problem.strerror or problem
         reasons.append((f"{ID}record", f"the tests before its return cannot be recorded in {FILE}: {why}"))
+    if seen.good:  # while another fault holds the node, a boot may follow that the tests have to pass on
+        changes.close()
     rows = [changes.row(cause) for cause in jobs]
     node = short_name(host)
     for row in rows:
         if row["outstanding"]:
             reasons.append((ID + row["cause"], sentence(row["cause"], row["outstanding"], node)))
-    messages = [text.replace("goldnode:", "gate:", 1) for _, text, _ in changes.entries]
-    return Held(reasons, {"causes": rows, "unknown": unknown}, messages, changes.entries)
+    return Held(reasons, {"causes": rows, "unknown": unknown}, changes.entries, record)
+
+
+def finish(host: Host, held: Held, returned: bool) -> Held:
+    """Record the causes that were closed, if the node has returned; else they are not closed yet."""
+    if returned:
+        save(host, held.record)
+        return held
+    return held._replace(entries=[row for row in held.entries if row[0] != "tests.closed"])
 
 
 class _Changes:
@@ -334,20 +362,31 @@ class _Changes:
         """Open the cause if its rule finds a reason. Return why that is unknown; empty if it is known."""
         rule, rows = CAUSES[cause], self.record["open"]
         event = rule.event(seen)
-        faults = {
-            f"{row['id']} {row.get('subject') or ''}".strip(): str(row.get("got"))[:240]
-            for row in seen.bad
-            if rule.finding(row)
-        }
+        texts: Dict[str, str] = {}
+        faults: Dict[str, str] = {}  # as texts, with the boot where that tells a fault from its return
+        apart = True
+        for row in filter(rule.finding, seen.bad):
+            key, known = f"{row['id']} {row.get('subject') or ''}".strip(), _is_counted(row, seen.capture)
+            texts[key] = str(row.get("got"))[:240]
+            faults[key] = f"{self.boot}: {texts[key]}" if known else texts[key]
+            apart = apart and known
         before = rows.get(cause)
-        if any(before is None or before["faults"].get(key) != text for key, text in faults.items()):
-            self.open(cause, "; ".join(f"{key}: {text}" for key, text in faults.items()), faults)
+        new = any(before is None or before["faults"].get(key) != text for key, text in faults.items())
+        if new or (not apart and before is not None and self._tested(before)):
+            self.open(cause, "; ".join(f"{key}: {text}" for key, text in texts.items()), faults)
         elif before is not None and (seen.good or seen.bad):  # a verdict that does not count shows nothing
             before["faults"] = faults
         if event.why:
             self.open(cause, event.why, faults)
         self.record.update(event.record or {})
         return event.unknown
+
+    def _tested(self, row: Mapping[str, Any]) -> bool:
+        """Return whether results have come since a cause was opened, and no person has ended it."""
+        rows = self.record["results"]
+        return not row["ended"] and any(
+            item["started"] >= row["since"] and item["boot_id"] == self.boot for item in rows
+        )
 
     def open(self, cause: str, why: str, faults: Mapping[str, str]) -> None:
         """Open a cause, or begin it again at this check."""

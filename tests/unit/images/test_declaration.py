@@ -102,7 +102,7 @@ _NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)
 _HASHES = st.lists(st.from_regex(r"[0-9a-f]{64}", fullmatch=True), min_size=1, max_size=2, unique=True)
 
 
-@settings(derandomize=True, max_examples=30)
+@settings(max_examples=30)
 @given(rows=st.dictionaries(_NAMES, _HASHES, max_size=4), wide=st.booleans())
 def test_written_requirements_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: dict[str, list[str]], wide: bool
@@ -117,7 +117,7 @@ def test_written_requirements_are_read_back(
     assert found.hashes == {name: frozenset(hashes) for name, hashes in rows.items()}
 
 
-@settings(derandomize=True, max_examples=50)
+@settings(max_examples=50)
 @given(text=st.text(alphabet="ab=1 \\\n#-;r[]@:~>", max_size=40))
 def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     with contextlib.suppress(ImageError):

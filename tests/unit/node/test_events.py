@@ -425,6 +425,22 @@ def test_the_same_twice_in_a_row_is_found_twice() -> None:
     assert memory == again, "the same boot is counted once"
 
 
+@pytest.mark.parametrize("between", ["nothing", "an acknowledgement", "a reset"])
+def test_an_xid_that_comes_again_within_a_boot_shows_another_text(between: str) -> None:
+    """By that the tests before a return know it from the first (return_tests._is_counted)."""
+    reset = [line(154, rest=NOTHING_LEFT)] if between == "a reset" else []
+    first = [line(48), *([line(154, rest=RESET)] if reset else [])]
+    memory = {}
+    if between == "an acknowledgement":
+        memory = {"events": acknowledge(capture(*first), {})[0]}
+    assert bool(bad(findings(*first, *reset, memory=memory))) is (between == "nothing")
+    texts = [
+        {found.id: found.got for found in findings(*lines, memory=known) if found.outcome != MATCH}["xid.48"]
+        for lines, known in ((first, {}), ([*first, *reset, line(48)], memory))
+    ]
+    assert texts[0] != texts[1]
+
+
 def test_a_restart_settles_it_and_the_second_within_days_does_not() -> None:
     _, memory = judge(DOCUMENT, capture(line(95), boot="boot-1"), {})
     found, memory = judge(DOCUMENT, capture(boot="boot-2", time="2026-11-23T10:00:00Z"), {"events": memory})

@@ -100,6 +100,7 @@ class Machine(Host):
         gpus: list[Any] | None = None,
         absence: Any = None,
         synchronised: Any = True,
+        events: Any = None,
         **tests: Any,
     ) -> None:
         found = verdict(*(bad or (finding(MATCH),)), code=2 if bad else 0, boot_identity=f"{self.boot_id}/22")
@@ -107,6 +108,7 @@ class Machine(Host):
             "gpus": gpus,
             "uptime": 1000.0,
             "time_sync": {"synchronised": synchronised, "clock": self.clock},
+            "events": events,
         }
         checked = SimpleNamespace(capture=capture, memory={"absence": absence})
         gate.act(self, self.document(**tests), found, checked)
@@ -276,7 +278,11 @@ def set_back(node: Machine) -> None:
     node.clock = START - 86400
 
 
-GOOD, BAD, BOOTS = Machine.check, lambda node: node.check(XID), Machine.boot
+def cut(node: Machine) -> None:
+    node.check(XID, events={"truncated": True})
+
+
+GOOD, BAD, CUT, BOOTS = Machine.check, lambda node: node.check(XID), cut, Machine.boot
 # Steps of a node that an Xid has drained, and whether it returns after them.
 RETURNS: list[tuple[str, list[Step], bool]] = [
     ("nothing", later(GOOD), False),
@@ -301,6 +307,8 @@ RETURNS: list[tuple[str, list[Step], bool]] = [
     ("a boot after the test", later(gets(gemm="passed"), BAD, BOOTS, GOOD), False),
     ("a boot, then the test", later(BOOTS, gets(gemm="passed"), GOOD), True),
     ("a boot and the cause gone, the test on the new one", later(BOOTS, GOOD, gets(gemm="passed"), GOOD), True),
+    ("a boot, its test passes, and the fault comes again", later(BOOTS, gets(gemm="passed"), BAD, GOOD), False),
+    ("a log without its beginning, and its test passes before the fault is gone", later(gets(gemm="passed"), CUT, GOOD), False),
     ("the clock set back over the test", [*later(gets(gemm="passed"), GOOD), set_back, BAD, gets(gemm="passed", ago=-86400), GOOD], False),
 ]  # fmt: skip
 
@@ -326,6 +334,23 @@ def test_every_cause_has_to_be_closed(node: Machine) -> None:
     assert node.missing() == {"xid": [], "repair": ["memory"], "absence": []}
     assert "(repair): memory has not run since" in node.reason
     node.deliver(node.result(memory="passed"))
+    node.check()
+    assert not node.drained
+
+
+def test_tests_after_a_repair_count_when_its_fault_is_gone(node: Machine) -> None:
+    """A check may have missed that the fault went: a fan that stops again looks as before."""
+    node.check(FAN)
+    for since in (1, 2):  # minutes
+        node.clock += 60
+        node.deliver(node.result(gemm="passed", memory="passed"))
+        node.check(FAN)
+        assert node.missing()["repair"] == ["gemm", "memory"]
+        assert node.state()["tests"]["causes"][1]["since"] == return_tests.utc(START + 60 * since + 1)
+    node.check()
+    assert node.drained
+    node.clock += 60
+    node.deliver(node.result(gemm="passed", memory="passed"))
     node.check()
     assert not node.drained
 
@@ -678,21 +703,34 @@ class Oracle:
 
     def __init__(self) -> None:
         self.open: dict[str, int] = {}  # cause -> number of the event that opened it
-        self.faults: dict[str, tuple[str, int]] = {}  # id -> its text, and the event at which it began
+        self.faults: dict[str, int] = {}  # id -> the event at which it began
+        self.logged: dict[str, int] = {}  # id -> how many times the log of this boot has it
         self.ran: list[tuple[int, int, dict[str, str]]] = []  # event, boot, jobs
 
-    def there_is(self, bad: tuple[Any, ...], event: int) -> None:
-        """The node has these faults now, whether or not a check sees them."""
-        before = self.faults
-        self.faults = {}
+    def there_is(self, bad: tuple[Any, ...], event: int) -> tuple[dict[str, Any], ...]:
+        """The node has these faults now, whether or not a check sees them. Return them as a check finds them.
+
+        The log of a boot only grows: an Xid that comes again is counted (verdict.events).
+        """
+        before, self.faults, shown = self.faults, {}, []
         for row in bad:
-            text, began = before.get(row["id"], ("", event))
-            self.faults[row["id"]] = (row["got"], began if text == row["got"] else event)
+            new = row["id"] not in before or row["got"] == AGAIN["got"]
+            self.faults[row["id"]] = event if new else before[row["id"]]
+            if row["id"].startswith(("xid", "sxid")):
+                times = self.logged[row["id"]] = self.logged.get(row["id"], 0) + new
+                row = {**row, "got": f"Xid, {times} times" if times > 1 else "Xid"}
+            shown.append(row)
+        return tuple(shown)
+
+    def boots(self) -> None:
+        """The log begins again, and a fault that stands does not end."""
+        self.faults = {name: at for name, at in self.faults.items() if name not in self.logged}
+        self.logged = {}
 
     def noticed(self, bad: tuple[Any, ...]) -> None:
         """The gate has acted on them."""
         for row in bad:
-            began = self.faults[row["id"]][1]
+            began = self.faults[row["id"]]
             if row["id"].startswith(("xid", "sxid")):
                 self.open["xid"] = max(began, self.open.get("xid", began))
             if "repair" in (row.get("steps") or ()):
@@ -730,12 +768,12 @@ def test_no_sequence_returns_a_node_with_outstanding_tests(events: list[tuple[st
         for number, (what, given) in enumerate(events):
             node.clock += 60
             if what == "check":
-                oracle.there_is(given, number)
-                oracle.noticed(given)
-                node.check(*given, gpus=[A])
+                bad = oracle.there_is(given, number)
+                oracle.noticed(bad)
+                node.check(*bad, gpus=[A])
             elif what == "kill":
-                bad, node.left, node.torn = given
-                oracle.there_is(bad, number)
+                seen, node.left, node.torn = given
+                bad = oracle.there_is(seen, number)
                 try:
                     node.check(*bad, gpus=[A])
                 except KilledError:
@@ -747,6 +785,7 @@ def test_no_sequence_returns_a_node_with_outstanding_tests(events: list[tuple[st
                     oracle.noticed(bad)
             elif what == "boot":
                 node.boot()
+                oracle.boots()
             else:
                 kind, jobs = given
                 row = node.result(

@@ -1,6 +1,6 @@
 """Invariants of a rollout under generated schedules of crashes, partitions, stale controllers and lying nodes.
 
-The schedules are derandomized: the same ones run again, and a failure repeats. `--all` runs more of them.
+The same schedules run each time (tests/suite/properties.py), so a failure repeats. `--all` runs more of them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ Test = Callable[..., None]
 def quick(examples: int) -> Callable[[Test], Test]:
     return settings(
         max_examples=examples,
-        derandomize=True,
-        database=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
 

@@ -150,8 +150,6 @@ def run(template: Path, examples: int, steps: int) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            derandomize=True,
-            database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

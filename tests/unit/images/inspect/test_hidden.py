@@ -410,7 +410,7 @@ def _view(found: Scan) -> View:
 
 
 @pytest.mark.parametrize(("name", "seed"), SEEDS, ids=[name for name, _ in SEEDS])
-@settings(max_examples=25, derandomize=True)
+@settings(max_examples=25)
 @given(changes=MUTATIONS, cut=st.none() | st.integers(0, 1 << 20))
 def test_mutated_content_ends_in_a_result(
     name: str, seed: bytes, changes: list[tuple[int, bytes]], cut: int | None
@@ -418,7 +418,7 @@ def test_mutated_content_ends_in_a_result(
     judge(name, mutated(seed, changes, cut))
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=600))
 def test_detection_never_fails(data: bytes) -> None:
     devicecode.of_file(data)

@@ -309,7 +309,7 @@ def tag_claim(view: View) -> str:
     return next((row.result for row in truth.check(view).claims if row.claim == "tag"), "none")
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=40)
 @given(_NAMES, _NAMES)
 def test_an_identity_is_that_of_the_labels_whatever_the_names_are(
     name: tuple[str, ...], other: tuple[str, ...]
