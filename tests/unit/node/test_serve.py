@@ -16,8 +16,8 @@ import pytest
 from tests.unit.node.test_metrics import CAPTURE, finding, verdict
 
 from goldnode.node.host import Host
-from goldnode.node.serve import endpoint, publish
-from goldnode.node.serve.endpoint import Answers, respond
+from goldnode.node.serve import connections, endpoint, publish
+from goldnode.node.serve.endpoint import Answers, request_of
 
 GOOD = verdict(finding("gpu.count", "match"), code=0, boot_identity="b/42", status="healthy")
 
@@ -53,7 +53,8 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def get(tree: Tree, path: str, method: str = "GET") -> tuple[int, str]:
-    status, _, body, _, _ = respond(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), tree.answers())
+    request = request_of(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    status, _, body = request.answer or tree.answers().at(request.path)
     return status, body
 
 
@@ -154,15 +155,15 @@ def test_a_path_is_one_of_four_or_nothing(tree: Tree, path: str) -> None:
         (b"\x16\x03\x01\x02\x00\x01", 400),
         (b"", 400),
         (b"GET http://elsewhere/ HTTP/1.1\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX: " + b"y" * endpoint.MOST, 431),
-        (b"HEAD /healthz HTTP/1.0\n\n", 200),
+        (b"GET / HTTP/1.1\r\nX: " + b"y" * connections.MOST, 431),
+        (b"HEAD /healthz HTTP/1.0\n\n", None),
     ],
 )
-def test_what_is_no_proper_request(tree: Tree, data: bytes, status: int) -> None:
-    found = respond(data, tree.answers())
-    assert found[0] == status
-    assert found[3] is data.startswith(b"HEAD")
-    assert found[4] is (status == 405)
+def test_what_is_no_proper_request(data: bytes, status: int | None) -> None:
+    found = request_of(data)
+    assert (found.answer[0] if found.answer else None) == status
+    assert found.head is data.startswith(b"HEAD")
+    assert found.allow is (status == 405)
 
 
 @pytest.mark.parametrize(
@@ -218,18 +219,83 @@ def test_an_exchange(served: tuple[str, int]) -> None:
     assert exchange(served, b"GET / HTTP/1.1\r\nX: " + b"y" * 20000).startswith(b"HTTP/1.1 431 ")
 
 
-def test_who_is_slow_or_goes_away_keeps_no_one_out(
+def open_slow(where: tuple[str, int], count: int, data: bytes) -> list[socket.socket]:
+    """Connect clients that send some bytes of a request, and do nothing more."""
+    slow = []
+    for _ in range(count):
+        client = socket.socket()
+        # A large answer does not fit into the kernel's buffers.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(20)
+        client.connect(where)
+        client.sendall(data)
+        slow.append(client)
+    return slow
+
+
+def test_a_slow_client_gets_408_and_one_that_leaves_nothing(
+    served: tuple[str, int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connections, "PATIENCE", 0.3)
+    slow = open_slow(served, 12, b"GET /hea")
+    slow.pop().close()
+    for client in slow:
+        assert client.recv(4096).startswith(b"HTTP/1.1 408 ")
+        client.close()
+    assert exchange(served, b"GET /healthz HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\n",
+        b"PUT / HTTP/1.1\r\nContent-Length: 9000\r\n\r\nx",
+        b"GET /diagnostics HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_200_slow_clients_delay_no_other_one(
+    tree: Tree, served: tuple[str, int], monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr(connections, "PATIENCE", 600.0)  # nobody is answered because others have timed out
+    monkeypatch.setattr(connections, "SILENCE", 600.0)
+    tree.put("/run/goldnode/gate.json", json.dumps({"reasons": ["x" * 1_000_000]}))  # in /diagnostics
+    threads = threading.active_count()
+    slow = open_slow(served, 200, data)
+    for _ in range(3):
+        assert exchange(served, b"GET /healthz HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\nhealthy\n")
+    assert threading.active_count() <= threads + len(endpoint.PATHS)
+    for client in slow:
+        client.close()
+
+
+def test_a_disk_that_hangs_costs_one_thread_and_no_answer_of_another_path(
     served: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "PATIENCE", 0.5)
-    slow = [socket.create_connection(served, timeout=20) for _ in range(endpoint.CROWD + 4)]
-    for connection in slow:
-        connection.sendall(b"GET /hea")
-    slow.pop().close()
-    assert exchange(served, b"GET /healthz HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
-    assert slow[0].recv(4096).startswith(b"HTTP/1.1 408 ")
-    for connection in slow:
-        connection.close()
+    began, goes_on = [], threading.Event()
+
+    def hangs(answers: Answers) -> dict[str, object]:
+        began.append(answers)
+        goes_on.wait(60)
+        return {"read": "at last"}
+
+    monkeypatch.setattr(Answers, "diagnostics", hangs)
+    monkeypatch.setattr(connections, "PATIENCE", 0.3)
+    for _ in range(2):  # also once the first ones have been given up
+        slow = open_slow(served, 20, b"GET /diagnostics HTTP/1.1\r\n\r\n")
+        assert exchange(served, b"GET /healthz HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+        for client in slow:
+            assert client.recv(4096).startswith(b"HTTP/1.1 503 ")
+            client.close()
+    assert len(began) == 1
+    monkeypatch.setattr(connections, "PATIENCE", 60.0)
+    asked = open_slow(served, 3, b"GET /diagnostics HTTP/1.1\r\n\r\n")
+    goes_on.set()
+    for client in asked:
+        with client, client.makefile("rb") as answer:
+            assert b"at last" in answer.read()
+    assert 2 <= len(began) <= 4  # who asked before an answer was begun gets that one
 
 
 def test_the_command_takes_the_socket_of_systemd_and_ends(tree: Tree) -> None:

@@ -50,7 +50,7 @@ def run(host: Host, options: Any) -> int:
             listening = socket.socket(family, socket.SOCK_STREAM)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((name, port))
-            listening.listen(32)
+            listening.listen(128)
         except (OSError, ValueError) as problem:
             print(f"goldnode-node: cannot listen on {options.listen}: {problem}", file=sys.stderr)
             return current.UNKNOWN

@@ -1,8 +1,8 @@
 """Diagnostics endpoint: a small HTTP server that answers only from the files of the last check.
 
 goldnode-serve.socket starts it as an unprivileged user, and it exits when it is idle. It has four paths and
-the methods GET and HEAD. A request has at most :data:`MOST` bytes and :data:`PATIENCE` seconds, and at most
-:data:`CROWD` requests are served at a time. No part of a request is used as a file path or echoed.
+the methods GET and HEAD. No part of a request is used as a file path or echoed. :mod:`connections` limits the
+size and time of requests, and their number.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import json
 import os
 import socket
 import sys
-import threading
 import time
 
 from .. import boot
 from ..host import Host
 from ..verdict import current
 from . import libraries, metrics
+from .connections import MOST, TEXT, Loop, Request
 from .publish import GATE, PUBLIC, load
 
 TYPE_CHECKING = False
@@ -25,18 +25,11 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 SCHEMA = "goldnode.diagnostics/1"
-MOST = 8192  # maximum size of a request, headers included
-PATIENCE = 5.0  # seconds to receive a request, and to send an answer
-# Concurrent requests. A client that opens more connections waits in the listen queue.
-CROWD = 8
 IDLE = 60.0  # seconds without a request until the process exits; the socket starts it again
-TEXT = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 JSON = "application/json"
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout"}
-REASONS.update(
-    {431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable"}
-)
+PATHS = ("/", "/diagnostics", "/metrics", "/healthz")
+MISSING = "not found; there are /diagnostics, /metrics and /healthz\n"
 
 
 class Answers:
@@ -47,7 +40,14 @@ class Answers:
         self._libraries: Optional[List[Dict[str, Any]]] = None
 
     def at(self, path: str) -> Tuple[int, str, str]:
-        """Return status, content type and body for a path without its query."""
+        """Return status, content type and body for a path without its query. Raises nothing."""
+        try:
+            return self._at(path)
+        except Exception as problem:  # A malformed file must neither look healthy nor end the server.
+            print(f"goldnode-node: {type(problem).__name__}: {_line(str(problem))}", file=sys.stderr)
+            return 500, TEXT, "could_not_check: the files of the last check cannot be read\n"
+
+    def _at(self, path: str) -> Tuple[int, str, str]:
         if path == "/healthz":
             return self.healthz()
         if path == "/metrics":
@@ -56,7 +56,7 @@ class Answers:
             return 200, JSON, json.dumps(self.diagnostics(), indent=1) + "\n"
         if path == "/":
             return 200, TEXT, "goldnode: /diagnostics /metrics /healthz\n"
-        return 404, TEXT, "not found; there are /diagnostics, /metrics and /healthz\n"
+        return 404, TEXT, MISSING
 
     def verdict(self) -> Tuple[Any, Optional[str], Optional[float]]:
         """Return the verdict, why it does not count (None if it does), and its age in seconds."""
@@ -184,104 +184,21 @@ def _line(text: str) -> str:
 
 def serve(listening: socket.socket, answers: Answers, idle: float = IDLE) -> None:
     """Serve requests until none has arrived for `idle` seconds."""
-    room = threading.Semaphore(CROWD)
-    listening.settimeout(idle)
-    while True:
-        room.acquire()
-        try:
-            connection, _ = listening.accept()
-        except socket.timeout:  # an alias of TimeoutError only since Python 3.10
-            room.release()
-            if all(room.acquire(blocking=False) for _ in range(CROWD)):
-                return
-            # requests are still being served; they end by their own time limits
-            room = threading.Semaphore(CROWD)
-            continue
-        except OSError as problem:  # the client has disconnected, or too many files are open
-            room.release()
-            print(f"goldnode-node: accept: {problem}", file=sys.stderr)
-            time.sleep(0.1)
-            continue
-        threading.Thread(target=_attend, args=(connection, answers, room), daemon=True).start()
+    Loop(listening, request_of, answers.at).run(idle)
 
 
-def _attend(connection: socket.socket, answers: Answers, room: threading.Semaphore) -> None:
-    try:
-        with connection:
-            end = time.monotonic() + PATIENCE
-            try:
-                status, kind, body, head, allow = respond(_request(connection, end), answers)
-            except TimeoutError:
-                status, kind, body, head, allow = 408, TEXT, "the request took too long\n", False, False
-            data = body.encode("utf-8", "replace")
-            lines = [
-                f"HTTP/1.1 {status} {REASONS[status]}",
-                f"Content-Type: {kind}",
-                f"Content-Length: {len(data)}",
-                "Cache-Control: no-store",
-                "X-Content-Type-Options: nosniff",
-                "Connection: close",
-            ]
-            lines += ["Allow: GET, HEAD"] if allow else []
-            connection.settimeout(PATIENCE)
-            connection.sendall("\r\n".join([*lines, "", ""]).encode() + (b"" if head else data))
-            # Drain the rest of the request. Otherwise the kernel would reset the connection before the client
-            # has read the answer.
-            connection.shutdown(socket.SHUT_WR)
-            connection.settimeout(0.5)
-            left = 1 << 20
-            while left > 0 and time.monotonic() < end:
-                more = connection.recv(65536)
-                if not more:
-                    break
-                left -= len(more)
-    except OSError:
-        pass  # the client has disconnected
-    finally:
-        room.release()
-
-
-def _request(connection: socket.socket, end: float) -> bytes:
-    """Return the head of a request; more than MOST bytes if it does not end before.
-
-    Raises TimeoutError if it does not arrive in time.
-    """
-    data = b""
-    while b"\r\n\r\n" not in data and b"\n\n" not in data and len(data) <= MOST:
-        left = end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
-        try:
-            more = connection.recv(4096)
-        except socket.timeout:
-            raise TimeoutError from None
-        if not more:
-            break
-        data += more
-    return data
-
-
-def respond(data: bytes, answers: Answers) -> Tuple[int, str, str, bool, bool]:
-    """Return the answer to the head of a request.
-
-    The values are status, content type, body, whether to omit the body (HEAD), and whether to send an Allow
-    header.
-    """
+def request_of(data: bytes) -> Request:
+    """Return the request in these bytes, the head of it."""
     if len(data) > MOST:
-        return 431, TEXT, f"a request is at most {MOST} bytes\n", False, False
+        return Request("", answer=(431, TEXT, f"a request is at most {MOST} bytes\n"))
     line = data.split(b"\n", 1)[0].rstrip(b"\r")
     words = line.decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        return 400, TEXT, "not a request of HTTP/1\n", False, False
-    if words[0] not in ("GET", "HEAD"):
-        return 405, TEXT, "only GET and HEAD\n", False, True
-    try:
-        status, kind, body = answers.at(words[1].partition("?")[0])
-    except Exception as problem:  # A malformed file must neither look healthy nor end the server.
-        print(f"goldnode-node: {type(problem).__name__}: {problem}", file=sys.stderr)
-        status, kind, body = 500, TEXT, "could_not_check: the files of the last check cannot be read\n"
-    return status, kind, body, words[0] == "HEAD", False
+        return Request("", answer=(400, TEXT, "not a request of HTTP/1\n"))
+    method, path = words[0], words[1].partition("?")[0]
+    if method not in ("GET", "HEAD"):
+        return Request(path, allow=True, answer=(405, TEXT, "only GET and HEAD\n"))
+    return Request(path, method == "HEAD", answer=None if path in PATHS else (404, TEXT, MISSING))
 
 
 def inherited() -> Optional[socket.socket]:
