@@ -32,6 +32,7 @@ from starlette.routing import Route
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.rollout.model import Answer, NodeObservation
 from goldnode.fleet.service.batch import BatchWriter, SharedRequest
+from goldnode.fleet.service.bodies import BodyReader, RefusalResponse, RefusedRequestError
 from goldnode.fleet.service.metrics import ServiceCounters, render
 from goldnode.fleet.store import grants, log
 from goldnode.fleet.store.database import StoreDatabase
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("goldnode.fleet")
 _BODY = 64 * 1024  # bytes
+_PATIENCE = 10.0  # seconds for a body
 # FleetLock allows letters, digits, full stop and hyphen. Names of classes also have underscores.
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _TEXTS = ("rollout", "digest", "boot_id", "wants", "verdict", "fell_back_from")
@@ -79,13 +81,6 @@ class ServiceSettings:
     tick: float = _TICK
 
 
-@dataclass(frozen=True)
-class _Refused(Exception):  # noqa: N818 - an answer, not a failure
-    status: int
-    kind: str
-    value: str
-
-
 class LockService:
     """The endpoints of one service, and its work in the background."""
 
@@ -94,6 +89,8 @@ class LockService:
         self.settings = settings
         self.counters = ServiceCounters()
         self.writer = BatchWriter(store)
+        self._bodies = BodyReader(_BODY, _PATIENCE)
+        self._measuring = asyncio.Semaphore(2)  # of the threads that requests for locks need too
         self._sealed_at = 0.0
         self.captures: CaptureReceiver | None = None
         if settings.data is not None:
@@ -151,7 +148,8 @@ class LockService:
     async def metrics(self, request: Request) -> Response:
         """Answer with the metrics, also while the store is away."""
         try:
-            found = await asyncio.to_thread(self._read, measured)
+            async with self._measuring:
+                found = await asyncio.to_thread(self._read, measured)
         except GoldnodeError as problem:
             LOGGER.warning("metrics without the store: %s", problem)
             found = None
@@ -169,12 +167,13 @@ class LockService:
     ) -> Response:
         began, kind = time.monotonic(), ""
         try:
-            wanted = self._request(request, await _body(request))
+            async with self._bodies.read(request) as body:
+                wanted = self._request(request, body)
             answer = await self.writer.submit(SharedRequest(together, wanted))
             response: Response = JSONResponse(content(answer))
-        except _Refused as problem:
+        except RefusedRequestError as problem:
             kind = problem.kind
-            response = _error(problem.status, kind, problem.value)
+            response = RefusalResponse(problem)
         except GrantRefusedError as problem:
             kind = problem.kind.value
             response = _error(_STATUS.get(problem.kind, 409), kind, str(problem))
@@ -186,25 +185,29 @@ class LockService:
         return response
 
     def _request(self, request: Request, body: bytes) -> LeaveRequest:
-        """Return the request of a node. Raise _Refused for one that is not FleetLock, or is for another node."""
+        """Return the request of a node. Raise RefusedRequestError for one that is not FleetLock, or is for another node."""
         if request.headers.get("fleet-lock-protocol") != "true":
-            raise _Refused(400, "invalid_protocol_header", "the header fleet-lock-protocol is not true")
+            raise RefusedRequestError(
+                400, "invalid_protocol_header", "the header fleet-lock-protocol is not true"
+            )
         try:
             found = json.loads(body)
             params = found["client_params"]
             name, group = params["id"], params["group"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise _Refused(
+            raise RefusedRequestError(
                 400, "invalid_client_identity", "the body is no JSON object with client_params.id and .group"
             ) from None
         if not isinstance(name, str) or not name or len(name) > 255 or not _storable(name):
-            raise _Refused(400, "invalid_client_identity", "client_params.id is no name")
+            raise RefusedRequestError(400, "invalid_client_identity", "client_params.id is no name")
         if not isinstance(group, str) or not _GROUP.fullmatch(group):
-            raise _Refused(400, "invalid_client_identity", "client_params.group is no name of a group")
+            raise RefusedRequestError(
+                400, "invalid_client_identity", "client_params.group is no name of a group"
+            )
         given = {**found, **params}
         more = {key: _text(given, key) for key in (*_TEXTS, "not_applied")}
         if self.settings.certificates and name not in request.scope["state"].get("peer", ()):
-            raise _Refused(
+            raise RefusedRequestError(
                 403, "wrong_node_certificate", f"the certificate of this connection is not for {name}"
             )
         now = self.settings.clock()
@@ -287,19 +290,19 @@ def _storable(text: str) -> bool:
 
 
 def _text(given: Mapping[str, Any], key: str) -> str | None:
-    """Return an optional text of a request. Raise _Refused for anything else."""
+    """Return an optional text of a request. Raise RefusedRequestError for anything else."""
     value, longest = given.get(key), _LONGEST if key == "not_applied" else 255
     if value is not None and (
         not isinstance(value, str) or not value or len(value) > longest or not _storable(value)
     ):
-        raise _Refused(400, "invalid_request", f"{key} is no text")
+        raise RefusedRequestError(400, "invalid_request", f"{key} is no text")
     return value
 
 
 def _report(
     name: str, now: float, given: Mapping[str, Any], texts: Mapping[str, str | None]
 ) -> NodeObservation | None:
-    """Return what a node reports of itself; None if it reports nothing. Raise _Refused for what is no report."""
+    """Return what a node reports of itself; None if it reports nothing. Raise RefusedRequestError for what is no report."""
     lists: dict[str, tuple[str, ...]] = {}
     for key in _LISTS:
         value = given.get(key) or []
@@ -307,12 +310,12 @@ def _report(
         if not right or not all(
             isinstance(code, str) and 0 < len(code) <= 255 and _storable(code) for code in value
         ):
-            raise _Refused(400, "invalid_request", f"{key} is no list of codes")
+            raise RefusedRequestError(400, "invalid_request", f"{key} is no list of codes")
         lists[key] = tuple(value)
     try:
         verdict = None if texts["verdict"] is None else Answer(texts["verdict"])
     except ValueError:
-        raise _Refused(400, "invalid_request", "verdict is not pass, fail or unknown") from None
+        raise RefusedRequestError(400, "invalid_request", "verdict is not pass, fail or unknown") from None
     own = {key: texts[key] for key in ("fell_back_from", "not_applied")}
     if verdict is None and not any((*lists.values(), *own.values())):
         return None
@@ -325,15 +328,6 @@ def _report(
         fell_back_from=own["fell_back_from"],
         not_applied=own["not_applied"],
     )
-
-
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _BODY:
-            raise _Refused(413, "invalid_request", f"the body is longer than {_BODY} bytes")
-    return body
 
 
 def _error(status_code: int, kind: str, value: str) -> JSONResponse:

@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from goldnode.fleet.ingest import results
@@ -29,12 +29,14 @@ from goldnode.fleet.ingest.inbox import INBOX, content_of, put_document
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import LARGEST, ReportOrigin, load, report_of
 from goldnode.fleet.ingest.rows import Group
+from goldnode.fleet.service.bodies import BodyReader, RefusalResponse, RefusedRequestError
 from goldnode.node.reporting import SCHEMA
 
 LOGGER = logging.getLogger("goldnode.fleet")
-_TOGETHER = 16  # bodies in memory
-_WAITING = 256  # requests that wait for their turn
-_SILENCE = 30.0  # seconds for one body
+# Reports that are parsed at once: one takes many times its bytes, and leaves a thread to the requests for locks.
+_TOGETHER = 4
+_WAITING = 256  # complete reports that wait for their turn
+_PATIENCE = 30.0  # seconds for one body
 _MOST = 100_000  # reports in the inbox; ingest takes 500 a second
 _MOST_BYTES = 8 << 30  # of them: 80 KiB a report, and less than a disk
 _APART = 10.0  # seconds between two reports of one node
@@ -49,14 +51,6 @@ class CaptureSettings:
     certificates: bool = False
     clock: Callable[[], float] = time.time
     period: float = _PERIOD
-
-
-@dataclass
-class _Refused(Exception):  # noqa: N818 - an answer, not a failure
-    status: int
-    kind: str
-    value: str
-    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,6 +75,7 @@ class CaptureReceiver:
 
     def __init__(self, settings: CaptureSettings) -> None:
         self.settings = settings
+        self._bodies = BodyReader(LARGEST, _PATIENCE)
         self._turns = asyncio.Semaphore(_TOGETHER)
         self._waiting = 0
         self._last: dict[tuple[str, str], float] = {}  # schema and node of a document -> when it came
@@ -91,46 +86,40 @@ class CaptureReceiver:
         """Store a report in the inbox, or refuse it. Return the answer, and the kind of a refusal."""
         try:
             node = await self._received(request)
-        except _Refused as problem:
-            content = {"kind": problem.kind, "value": problem.value}
-            return JSONResponse(content, problem.status, headers=problem.headers), problem.kind
-        except (ClientDisconnect, TimeoutError):
-            content = {"kind": "invalid_request", "value": "the body did not arrive"}
-            return JSONResponse(content, 408), content["kind"]
+        except RefusedRequestError as problem:
+            return RefusalResponse(problem), problem.kind
         return JSONResponse({"node": node}, 202), ""
 
     async def _received(self, request: Request) -> str:
-        length = request.headers.get("content-length", "")
-        if length.isdigit() and int(length) > LARGEST:
-            raise _too_large()
-        if self._waiting >= _WAITING:
-            raise _Refused(503, "busy", "too many reports wait", {"Retry-After": "60"})
         if full := _full(self.inbox):  # before the body is read
-            raise full
-        self._waiting += 1
-        try:
-            async with self._turns:
-                async with asyncio.timeout(_SILENCE):
-                    body = await _body(request)
-                return await asyncio.to_thread(self._accept, body, request.scope["state"].get("peer", ()))
-        finally:
-            self._waiting -= 1
+            raise replace(full, unread=True)
+        async with self._bodies.read(request) as body:
+            if self._waiting >= _WAITING:
+                raise RefusedRequestError(503, "busy", "too many reports wait", {"Retry-After": "60"})
+            self._waiting += 1
+            try:
+                async with self._turns:
+                    return await asyncio.to_thread(self._accept, body, request.scope["state"].get("peer", ()))
+            finally:
+                self._waiting -= 1
 
     def _accept(self, body: bytes, peer: Any) -> str:
-        """Put a document into the inbox and return the name of its node. Raise _Refused."""
+        """Put a document into the inbox and return the name of its node. Raise RefusedRequestError."""
         now = self.settings.clock()
         try:
             found = _document(body, datetime.fromtimestamp(now, UTC))
         except RefusedReportError as problem:
-            raise _Refused(422, "refused_report", str(problem)) from None
+            raise RefusedRequestError(422, "refused_report", str(problem)) from None
         node = found.node
         if self.settings.certificates and node not in peer:
             why = f"the certificate of this connection is not for {node}"
-            raise _Refused(403, "wrong_node_certificate", why)
+            raise RefusedRequestError(403, "wrong_node_certificate", why)
         # Not after it: a clock that was set back would refuse all reports until it is there again.
         last = (found.schema, node)
         if 0 <= now - self._last.get(last, -_APART) < _APART:
-            raise _Refused(429, "too_often", f"{node} has just reported", {"Retry-After": f"{_APART:.0f}"})
+            raise RefusedRequestError(
+                429, "too_often", f"{node} has just reported", {"Retry-After": f"{_APART:.0f}"}
+            )
         self._put(found.content)
         if len(self._last) > _MOST:
             self._last.clear()
@@ -138,7 +127,7 @@ class CaptureReceiver:
         return node
 
     def _put(self, content: bytes) -> None:
-        """Write a document into the inbox, within its limits. Raise _Refused."""
+        """Write a document into the inbox, within its limits. Raise RefusedRequestError."""
         size = len(content)
         with self._filling:  # the place is taken before the file is written: threads share the last one
             if full := _full(self.inbox, size):
@@ -151,7 +140,9 @@ class CaptureReceiver:
                 self._add(-1, -size)
             full_disk = problem.errno in (errno.ENOSPC, errno.EDQUOT)
             LOGGER.error("the inbox of captures cannot be written: %s", problem)
-            raise _Refused(507 if full_disk else 503, "inbox", "the inbox cannot be written") from None
+            raise RefusedRequestError(
+                507 if full_disk else 503, "inbox", "the inbox cannot be written"
+            ) from None
 
     def _add(self, reports: int, size: int) -> None:
         before = self.inbox
@@ -198,7 +189,7 @@ class CaptureReceiver:
 def _document(body: bytes, now: datetime) -> InboxDocument:
     """Return the report or the canary result in a body.
 
-    Raise RefusedReportError for what no ingest can store, and _Refused for what is too large for the inbox.
+    Raise RefusedReportError for what no ingest can store, and RefusedRequestError for what is too large for the inbox.
     """
     document = load(body)
     if document.get("schema") == results.SCHEMA:
@@ -217,23 +208,11 @@ def _document(body: bytes, now: datetime) -> InboxDocument:
     return InboxDocument(SCHEMA, report.node, content)
 
 
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > LARGEST:
-            raise _too_large()
-        parts.append(part)
-    return b"".join(parts)
+def _too_large() -> RefusedRequestError:
+    return RefusedRequestError(413, "invalid_request", f"the body is longer than {LARGEST} bytes")
 
 
-def _too_large() -> _Refused:
-    return _Refused(
-        413, "invalid_request", f"the body is longer than {LARGEST} bytes", {"Connection": "close"}
-    )
-
-
-def _full(inbox: InboxSize, size: int = 0) -> _Refused | None:
+def _full(inbox: InboxSize, size: int = 0) -> RefusedRequestError | None:
     """Return the refusal of a report for which the inbox has no room; None if it has."""
     if inbox.reports < _MOST and inbox.bytes + size <= _MOST_BYTES:
         return None
@@ -241,7 +220,7 @@ def _full(inbox: InboxSize, size: int = 0) -> _Refused | None:
         f"the inbox has {inbox.reports} reports of {inbox.bytes >> 20} MiB, of {_MOST} and {_MOST_BYTES >> 20} MiB "
         "at most: the ingest does not keep up, see the log of the service"
     )
-    return _Refused(503, "inbox_full", value, {"Retry-After": "60"})
+    return RefusedRequestError(503, "inbox_full", value, {"Retry-After": "60"})
 
 
 def _measured(inbox: Path) -> InboxSize:

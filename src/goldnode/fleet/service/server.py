@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -18,6 +20,8 @@ from goldnode.fleet.store.database import StoreDatabase
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _BACKLOG = 16_384
+_PATIENCE = 30.0  # seconds for the head of a request, and for a client to read an answer
+_UNSENT = 64 << 20  # bytes of answers that clients have not read
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,80 @@ class Listen:
             )
 
 
-class _PeerProtocol(H11Protocol):
-    """HTTP connection that passes the names in the client's certificate to the application, as `state.peer`."""
+class _Protocol(H11Protocol):
+    """HTTP connection with limits that uvicorn does not have.
+
+    It passes the names in the client's certificate to the application, as `state.peer`. A client has
+    :data:`_PATIENCE` seconds for the head of a request, and to read an answer. Of too many connections, the oldest
+    one is closed, first of those whose request is incomplete.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._head: asyncio.TimerHandle | None = None  # runs while the head of a request is incomplete
+        self._began = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         found = transport.get_extra_info("ssl_object")
         if found is not None:
             self.app_state = {**self.app_state, "peer": names_of(found.getpeercert() or {})}
+        self._watch()
+        if len(self.connections) > _most():
+            others = [one for one in self.connections if isinstance(one, _Protocol) and one is not self]
+            min(others, key=lambda one: (not one.waits(), one._began), default=self).abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unwatch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(_PATIENCE, self._unsent, self.transport)
+            unsent = {one: one.transport.get_write_buffer_size() for one in self.connections}
+            if sum(unsent.values()) > _UNSENT:
+                max(unsent, key=lambda one: unsent[one]).transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        # An answer that has begun cannot be replaced by another one.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.abort()
+
+    def waits(self) -> bool:
+        """Return whether no request of this connection is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def abort(self) -> None:
+        """Close the connection, whatever the client has not read."""
+        self.transport.abort()
+
+    def _watch(self) -> None:
+        if not self.waits():
+            self._unwatch()
+        elif self._head is None:
+            self._head = self.loop.call_later(_PATIENCE, self.abort)
+
+    def _unwatch(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    @staticmethod
+    def _unsent(transport: asyncio.Transport) -> None:
+        if transport.get_write_buffer_size():
+            transport.abort()
+
+
+def _most() -> int:
+    """Return how many connections leave enough open files for the store and the inbox."""
+    return max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 256)
 
 
 def names_of(certificate: dict[str, Any]) -> frozenset[str]:
@@ -79,7 +149,7 @@ def server(store: StoreDatabase, listen: Listen, signing_key: Path | None = None
         LockService(store, settings).app(),
         host=listen.host,
         port=listen.port,
-        http=_PeerProtocol,
+        http=_Protocol,
         backlog=_BACKLOG,
         access_log=False,
         server_header=False,

@@ -20,6 +20,7 @@ from goldnode.fleet.ingest.read import connect
 from goldnode.fleet.ingest.report import LARGEST
 from goldnode.fleet.service import captures
 from goldnode.fleet.service.app import LockService
+from goldnode.fleet.service.bodies import RefusedRequestError
 from goldnode.fleet.store.database import StoreDatabase
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -248,7 +249,7 @@ def test_the_inbox_is_bounded_by_bytes_and_metrics_have_its_size(
 def test_a_report_that_could_not_be_written_takes_no_place(tmp_path: Path) -> None:
     (tmp_path / "inbox").write_text("a file", encoding="utf-8")
     receiver = captures.CaptureReceiver(captures.CaptureSettings(tmp_path))
-    with pytest.raises(captures._Refused):
+    with pytest.raises(RefusedRequestError):
         receiver._put(b"{}")
     assert receiver.inbox == captures.InboxSize()
 
