@@ -19,6 +19,7 @@ def build(tree: Path, out: Path, epoch: int) -> list[Path]:
     Their bytes depend on the tree, `epoch` (seconds, the time in the files) and the installed tools alone. Raises
     CalledProcessError.
     """
+    out = out.resolve()  # hatchling runs in the tree
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="goldnode-release-") as name:
         work = Path(name)

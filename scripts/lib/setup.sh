@@ -8,6 +8,10 @@ fail() {
     exit 2
 }
 
+# Prints a path that the caller gave, as an absolute one: the scripts change to the checkout. Expects `from`,
+# the directory of the caller.
+from_caller() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$from/$1" ;; esac; }
+
 step=0
 stage() {
     step=$((step + 1))

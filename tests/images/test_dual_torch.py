@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from docker import DockerClient
 from tests import documents
+from tests.documented import blocks
 
 from goldnode.cli import main
 from goldnode.testing.lab import images
@@ -150,3 +151,26 @@ def test_an_image_that_is_not_there_is_one_error(docker_client: DockerClient, tm
     assert done.exit_code == 2
     assert "does not have the image goldnode-lab/none:1" in done.stderr
     assert "docker pull" in done.stderr
+
+
+def test_model_of_the_guide_is_recorded(
+    stacks: dict[str, str], docker_client: DockerClient, tmp_path: Path
+) -> None:
+    """The model of docs/how-to/dual-run.md, with weights in the image at the place that it names."""
+    (block,) = (one for one in blocks().values() if one.page == "docs/how-to/dual-run.md")
+    (tmp_path / "model.py").write_text(block.text, encoding="utf-8")
+    layers = "torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))"
+    assert layers in block.text
+    save = f"import os, torch; os.mkdir('/models'); torch.save({layers}.state_dict(), '/models/small.pt')"
+    made = docker_client.containers.run(
+        stacks["debian13"], ["python3", "-c", save], network_mode="none", detach=True
+    )
+    try:
+        assert made.wait()["StatusCode"] == 0, made.logs()
+        image = made.commit("goldnode-test/dual-guide")
+        assert image.id
+        found = recorded(tmp_path, "guide", image.id, model=tmp_path / "model.py")
+    finally:
+        made.remove(force=True)
+        docker_client.images.remove("goldnode-test/dual-guide", force=True)
+    assert {row["name"] for row in found["arrays"] if row["role"] == "layer"} >= {"0", "1", "2"}

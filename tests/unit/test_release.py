@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -49,9 +50,11 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def release(trees: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("release") / "dist"
-    build(trees[0], out, EPOCH)
-    return out
+    """Build a release into a relative directory, as `scripts/release` does without an argument."""
+    where = tmp_path_factory.mktemp("release")
+    with contextlib.chdir(where):
+        build(trees[0], Path("dist"), EPOCH)
+    return where / "dist"
 
 
 @pytest.fixture(scope="module")

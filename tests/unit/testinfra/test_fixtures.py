@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.documented import ROOT, blocks
 from tests.faults.classes import document
 from tests.simulators.hardware import build, machine, tree
 from tests.simulators.hardware import write as write_boards
@@ -121,3 +122,36 @@ def test_the_scripts_are_python_that_old_nodes_run() -> None:
     for script in (nvml.SCRIPT, readers.SYSFS):
         compile(script, "script", "exec")
         assert "goldnode" not in script
+
+
+def test_example_of_the_guide_passes_on_a_healthy_node(tmp_path: Path) -> None:
+    """The tests of docs/how-to/testing-nodes.md pass on eight simulated H100, and its words find what differs."""
+    (block,) = (one for one in blocks().values() if one.page == "docs/how-to/testing-nodes.md")
+    wanted, library = document("board_h100"), build(tmp_path / "library").parent
+    boards = machine.scenario(wanted, [])
+    assert boards is not None
+    root = tmp_path / "node"
+    tree.write(boards, root, layout=machine.layout(wanted))
+    write_boards(boards, root / machine.PLACE)
+    (root / machine.PLACE / "run").mkdir()
+    (root / "proc/modules").write_text("nvidia_uvm 1 0 - Live 0x0 (OE)\n")
+    (tmp_path / "test_gpu_node.py").write_text(block.text)
+    environment = {"LD_LIBRARY_PATH": str(library), "GOLDNODE_SIMULATOR": str(root / machine.PLACE)}
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\nfrom pathlib import Path\nfrom tests.unit.testinfra.test_fixtures import Fake\n"
+        f"@pytest.fixture(scope='module')\ndef host():\n    return Fake(Path({str(root)!r}), {environment!r})\n"
+    )
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{block.text.count('def test_')} passed" in done.stdout

@@ -50,7 +50,8 @@ def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBP
     )
     if parts:
         _views(connection, directory, parts, limits)
-    if not parts or connection.execute("SELECT 1 FROM nodes LIMIT 1").fetchone() is None:
+    # All rows are read: DuckDB 2.0 refuses a query by `sql` while a result of the connection is open.
+    if not parts or not connection.execute("SELECT 1 FROM nodes LIMIT 1").fetchall():
         raise GoldnodeError(
             "no captures of this time are stored here",
             file=directory,
