@@ -391,7 +391,7 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
     shutil.copyfile(pool / row.sha256 / file, place / file)
     (place / "Packages").write_text(pools.stanza(place / file, row.sha256, DiskError), encoding="utf-8")
     (root.directory / "etc/sources.list.d/built.list").write_text(
-        f"deb [trusted=yes] file://{place} ./\n", encoding="utf-8"
+        f"{pools.source_line(place, 'file')}\n", encoding="utf-8"
     )
 
 

@@ -63,13 +63,17 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
     """Return the ref in the store that a name identifies.
 
     A name is a ref itself, or a name of an image or line that exactly one build in the store has by its
-    labels. Raises ImageError if no build or several match.
+    labels. A build has several refs after a promotion or a pull: its immutable one is returned. Raises ImageError
+    if no build or several match.
     """
     refs = layout.refs()
     if name in refs:
         return name, refs[name]
     own = {ref: builds for ref, row in refs.items() if (builds := names_of(layout, row.digest))}
-    fits = sorted(ref for ref, builds in own.items() if name in builds)
+    named: dict[str, list[str]] = {}
+    for ref in sorted(ref for ref, builds in own.items() if name in builds):
+        named.setdefault(refs[ref].digest, []).append(ref)
+    fits = [_own_ref(layout, digest, names) for digest, names in named.items()]
     if len(fits) == 1:
         return fits[0], refs[fits[0]]
     if fits:
@@ -78,6 +82,12 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
         )
     known = [*own, *(build for builds in own.values() for build in builds)]
     raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, known))
+
+
+def _own_ref(layout: Layout, digest: str, names: Sequence[str]) -> str:
+    """Return the ref of a build that its labels state, otherwise its first one."""
+    own = identity(OciImage(layout, digest).config).ref
+    return own if own in names else names[0]
 
 
 def checked_name(image: OciImage, ref: str) -> tuple[str, str]:

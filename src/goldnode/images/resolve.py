@@ -701,23 +701,30 @@ def fetch_all(
         return 0
     site = site if site is not None else load_site()
     wanted = wanted_debs(missing_debs, site, lambda deb: snapshot_url(site, deb.archive, days[deb.sha256]))
-    wanted += list(_addresses(missing_wheels, site))
+    indexes: dict[str | None, Index] = {}
+    found = list(_addresses(missing_wheels, site, indexes))
+    wanted += found
     names = {item.sha256: item.file for item in missing_debs} | {
         wheel.sha256: wheel.file for _, wheel in missing_wheels
     }
 
     with writing(pool, ImageError):
-        transport = PipTransport(connections=parallel)
+        transport = PipTransport(
+            [address for index in indexes.values() for address in index.addresses],
+            only={item.url for item in found},
+            connections=parallel,
+        )
         faults = Fetcher(
             pool / "partial", keeper(pool, names), parallel=parallel, progress=progress, transport=transport
         ).fetch(wanted)
     if faults:
-        raise ImageError(
-            first_fault(faults),
-            remedy=(
-                "run `goldnode images lock --check` to see what moved, or fetch again if it was the network"
-            ),
-        )
+        remedy = "run `goldnode images lock --check` to see what moved, or fetch again if it was the network"
+        if any(fault.kind == "refused" for fault in faults):
+            remedy = (
+                "add the server's login: for wheels to the address in pip's configuration or to ~/.netrc, for Debian "
+                "packages to /etc/apt/auth.conf.d"
+            )
+        raise ImageError(first_fault(faults), remedy=remedy)
     return sum(item.size for item in wanted)
 
 
@@ -739,12 +746,13 @@ def _there(pool: Path, item: LockedDeb | LockedWheel, verify: bool) -> bool:
         return False
 
 
-def _addresses(wheels: Sequence[tuple[MatrixRow, LockedWheel]], site: Site) -> Iterator[FileToFetch]:
-    """Yield the downloads of these wheels from pip's indexes.
+def _addresses(
+    wheels: Sequence[tuple[MatrixRow, LockedWheel]], site: Site, indexes: dict[str | None, Index]
+) -> Iterator[FileToFetch]:
+    """Yield the downloads of these wheels from pip's indexes, and add the indexes to `indexes`.
 
     Raises ImageError for a wheel that an index lacks or has with other content.
     """
-    indexes: dict[str | None, Index] = {}
     for row, wheel in wheels:
         url = index_url(row, site)
         index = indexes.setdefault(url, Index(url))

@@ -2,7 +2,8 @@
 
 No resolution is needed for them, and pip's own dry run downloads every wheel before it prints its URL:
 gigabytes for a CUDA release. The index format is that of PEP 503 and PEP 691. pip's configuration and
-environment select the indexes: `index-url`, `extra-index-url`, `find-links`, `no-index`, `cert`.
+environment select the indexes: `index-url`, `extra-index-url`, `find-links`, `no-index`, `cert`. Logins are those
+that pip sends.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
@@ -28,6 +29,7 @@ from urllib3.exceptions import HTTPError
 from goldnode.core.errors import ImageError
 from goldnode.core.files import sha256_of
 from goldnode.images.matrix import MatrixSystem
+from goldnode.images.pip_login import pip_login
 from goldnode.lock.transport import Transport, masked
 from goldnode.oci.model import MACHINES
 
@@ -67,13 +69,24 @@ def pip_settings() -> dict[str, str]:
 
 
 class PipTransport(Transport):
-    """apt's transport, with pip's certificates unless apt's configuration names its own."""
+    """apt's transport, with pip's certificates unless apt's configuration names its own.
 
-    def __init__(self, *, connections: int = 4) -> None:
+    The addresses `only` (None: all) are requested with the login that pip would send, which may be that of one of
+    `indexes`. Debian archives never get it.
+    """
+
+    def __init__(
+        self, indexes: Sequence[str] = (), *, only: Set[str] | None = None, connections: int = 4
+    ) -> None:
         super().__init__(connections=connections)
+        self._indexes, self._only = indexes, only
         certificates = pip_settings().get("cert")
         if certificates:
             self._settings.setdefault("acquire::https::cainfo", certificates)
+
+    def login(self, url: str) -> tuple[str, str] | None:
+        found = pip_login(url, self._indexes) if self._only is None or url in self._only else None
+        return found or super().login(url)
 
 
 class Index:
@@ -92,7 +105,8 @@ class Index:
             # --no-index disables the extra indexes too, but not find-links.
             self.indexes += said.get("extra-index-url", "").split() if self.indexes else []
             self.links = said.get("find-links", "").split()
-        self._transport = PipTransport()
+        self.addresses = [address for address in (*self.indexes, *self.links) if "://" in address]
+        self._transport = PipTransport(self.addresses)
         self._pages: dict[str, list[WheelFile]] = {}
         self._lock = threading.Lock()
 
@@ -160,10 +174,7 @@ class Index:
             key = "Content-Range" if answer.status == 206 else "Content-Length"
             total = answer.headers.get(key, "").rpartition("/")[2]
             if answer.status not in (200, 206) or not total.isdigit():
-                raise ImageError(
-                    f"the index does not give the size of {masked(item.url)}: status {answer.status}",
-                    remedy="run again",
-                )
+                raise _refused(f"the index does not give the size of {masked(item.url)}", answer.status)
             return int(total)
         finally:
             answer.close()
@@ -204,10 +215,7 @@ class Index:
                 if answer.status in (404, 410):
                     return None
                 if answer.status != 200:
-                    raise ImageError(
-                        f"the index answers {answer.status} for {masked(url)}",
-                        remedy="check pip's configuration and run again",
-                    )
+                    raise _refused(f"the index does not give {masked(url)}", answer.status)
                 return answer.read(), answer.headers.get("Content-Type", "")
             finally:
                 answer.close()
@@ -216,6 +224,17 @@ class Index:
                 f"the index cannot be reached: {masked(url)}",
                 remedy="check pip's configuration and the network",
             ) from error
+
+
+def _refused(what: str, status: int) -> ImageError:
+    """Return the error for a status that is no success."""
+    remedy = "check pip's configuration and run again"
+    if status in (401, 403):
+        remedy = (
+            "add the login to the address in pip's configuration, or to ~/.netrc (goldnode does not ask pip's keyring); "
+            f"`{sys.executable} -m pip config list` shows the addresses"
+        )
+    return ImageError(f"{what}: status {status}", remedy=remedy)
 
 
 @cache

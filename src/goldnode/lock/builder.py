@@ -38,6 +38,7 @@ from goldnode.core.files import cache_directory, sha256_of
 from goldnode.core.site import Site
 from goldnode.lock.aptroot import AptRoot, AptSource, Download, Stanza, apt_root
 from goldnode.lock.model import Lock
+from goldnode.lock.pool import source_line
 from goldnode.lock.resolve import DependencyGraph, _records, _resolve, apt_sources
 from goldnode.node.state.family import kernel_packages
 
@@ -488,7 +489,7 @@ def make_root(
                 f"--include={','.join(inputs.installed)}",
                 codename,
                 str(made),
-                f"deb [trusted=yes] copy://{repository} ./",
+                source_line(repository),
             ]
             environment = {**os.environ, "SOURCE_DATE_EPOCH": str(inputs.epoch), "LC_ALL": "C.UTF-8"}
             try:

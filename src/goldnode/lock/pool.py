@@ -1,9 +1,12 @@
-"""The pool of fetched files, `pool/<sha256>/<file name>`, as builds of images and disks read it."""
+"""The pool of fetched files, `pool/<sha256>/<file name>`, as builds of images and disks read it, and the flat
+archives that they make of them.
+"""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from urllib.parse import quote
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import sha256_of
@@ -29,6 +32,15 @@ def checked(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> P
             remedy="delete it and build again",
         )
     return path
+
+
+def source_line(directory: Path, scheme: str = "copy") -> str:
+    """Return the entry of sources.list for a flat archive in a directory.
+
+    apt decodes an address twice: once where it reads the entry, once where it opens the file. The first leaves a
+    space that is written %20, so only a percent sign needs to be written twice.
+    """
+    return f"deb [trusted=yes] {scheme}://{quote(str(directory).replace('%', '%25'))} ./"
 
 
 def stanza(path: Path, sha256: str, error: type[GoldnodeError]) -> str:

@@ -88,10 +88,7 @@ class Transport:
 
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Request `url` and return the response with its unread body. Raises urllib3.exceptions.HTTPError."""
-        parts = urlsplit(url)
-        login = (
-            (unquote(parts.username), unquote(parts.password or "")) if parts.username else credentials(url)
-        )
+        parts, login = urlsplit(url), self.login(url)
         sent = {"Accept-Encoding": "identity", "User-Agent": "goldnode", **headers}
         if login is not None:
             sent |= urllib3.make_headers(basic_auth=":".join(login))
@@ -108,6 +105,13 @@ class Transport:
                 total=5, redirect=5, connect=0, read=0, status=0, other=0, raise_on_status=False
             ),
         )
+
+    def login(self, url: str) -> tuple[str, str] | None:
+        """Return user and password for `url`: those in it, otherwise those of apt."""
+        parts = urlsplit(url)
+        if parts.username:
+            return unquote(parts.username), unquote(parts.password or "")
+        return credentials(url)
 
     def proxy(self, url: str) -> str:
         """Return the proxy that `url` is fetched through, without its credentials; "" for none."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Literal, Protocol
 
 from goldnode.core.errors import ImageError
+from goldnode.lock.pool import source_line
 from goldnode.oci import emulation
 from goldnode.oci.layers import Layer
 from goldnode.oci.layout import CONFIG, MANIFEST, Layout, canonical
@@ -184,7 +185,7 @@ def make_root(repository: Path, packages: Sequence[str], plan: RootPlan, into: P
         f"--customize-hook={plan.hooks[1]}",
         plan.codename,
         str(into),
-        f"deb [trusted=yes] copy://{repository} ./",
+        source_line(repository),
     ]
     environment = {**_environment(), "SOURCE_DATE_EPOCH": str(plan.epoch), "TMPDIR": str(work)}
     _run(emulation.emulated(plan.architecture, command), environment, "mmdebstrap cannot make the root")

@@ -604,9 +604,14 @@ def test_a_name_of_the_matrix_stands_for_its_one_build(layout: Layout) -> None:
         == find(layout, ref)[0]
         == ref
     )
+    # A channel, or a pull, gives the same image another name.
+    for other in ("127.0.0.1:5000/gpu/cuda:12.4.1-runtime-debian12-candidate", "cuda:12.4-runtime-debian12"):
+        layout.set_ref(other, layout.refs()[ref])
+        assert find(layout, "cuda-12.4.1-runtime-debian12")[0] == ref
     make_image(layout, build="ba9876543210", content=b"two")
-    with pytest.raises(ImageError, match=r"2 builds .* Name one of them"):
+    with pytest.raises(ImageError, match=r"2 builds .* Name one of them") as caught:
         find(layout, "cuda-12.4.1-runtime-debian12")
+    assert "candidate" not in str(caught.value)
     with pytest.raises(ImageError, match=r"Build it: goldnode images build cuda-12\.4\.1-runtime-debian13"):
         find(layout, "cuda-12.4.1-runtime-debian13")
     with pytest.raises(ImageError, match=r'Use "cuda-12\.4\.1-runtime-debian12"'):
