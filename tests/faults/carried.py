@@ -31,6 +31,9 @@ SOFTWARE = {
     "D07": "the library is of another version",
     "D11": "another kernel runs",
     "D12": "nouveau is loaded",
+    "D13": "nouveau holds a GPU",
+    "D14": "a package is half-configured",
+    "D15": "a module is missing",
 }
 HUMAN = (remedy.PERSON, remedy.REPAIR)
 

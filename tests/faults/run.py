@@ -28,6 +28,7 @@ from tests.simulators.hardware.scenario import Scenario
 from goldnode.node import process, program
 from goldnode.node.device import child
 from goldnode.node.state.domains import program as program_domain
+from goldnode.node.state.kinds import KINDS
 
 Json = dict[str, Any]
 # Outcomes that say something is wrong, or that nobody knows.
@@ -227,6 +228,17 @@ def run(row: Row, bases: Bases) -> Result:
     return Result(wrong, verdicts, time.process_time() - began)
 
 
+def absent(verdict: Json) -> list[str]:
+    """The remedies that name a finding which the verdict does not report."""
+    reported = {finding["id"] for finding in verdict["findings"] if finding["outcome"] != "match"}
+    found = []
+    for finding in verdict["findings"]:
+        named = set(re.findall(r"`([a-z_.]+)`", str(finding["remedy"]))) & set(KINDS)
+        if finding["outcome"] != "match" and named - reported:
+            found.append(f"{finding['id']}: its remedy names {named - reported}, which is not reported")
+    return found
+
+
 def judge(row: Row, verdict: Json, kind: str) -> list[str]:
     """What is wrong with a verdict."""
     bad = [finding for finding in verdict["findings"] if finding["outcome"] in BAD]
@@ -243,6 +255,7 @@ def judge(row: Row, verdict: Json, kind: str) -> list[str]:
         wrong.append("control characters were printed")
     if "Traceback" in verdict["errors"]:
         wrong.append(f"a crash: {verdict['errors'].strip().splitlines()[-1]}")
+    wrong += absent(verdict)
     if kind == "told":
         return wrong
     if row.trap or kind == "healthy":

@@ -188,7 +188,7 @@ MORE = (
     fault("P07", "configuration space reads all ones, the library has lost the GPU", board("gpu3.pci.gone=1", "gpu3.all=error:lost"), r"gpu\.lost", DRAIN, about=GPU3, remedy="power-cycle|reboot|reseat"),
     fault("P08", "a GPU below the other socket than the class says", board("gpu0.numa_node=1"), r"gpu\.numa", DEGRADED, about="0000:10:00.0", remedy="bios|slot|class"),
     fault("P09", "small BAR1: above-4G decoding is off", board("gpu3.bar1.total=268435456", "gpu3.pci.bar1=268435456"), r"gpu\.bar1", DRAIN, about=GPU3, remedy="bios|above"),
-    fault("P10", "vfio-pci holds a GPU", board("gpu3.pci.driver=vfio-pci", "gpu3.absent=0"), r"gpu\.bound", DRAIN, remedy="vfio|driver|lspci|dmesg"),
+    fault("P10", "vfio-pci holds a GPU", board("gpu3.pci.driver=vfio-pci", "gpu3.absent=0"), r"gpu\.bound", DRAIN, about="bound to vfio-pci: it is reserved for a virtual machine", remedy="driverctl list-overrides"),
     fault("P11", "a network adapter came up at x8", bus(nic1__pcie__width="8"), r"pcie\.link", DEGRADED, remedy="reseat|slot|bios|riser"),
     # -- GPU
     fault("G01", "the SRAM threshold is exceeded", board("gpu3.sram.threshold_exceeded=1"), r"gpu\.sram", DRAIN, about=GPU3, remedy="RMA|replace|field diagnostic", blast="hardware"),
@@ -226,6 +226,12 @@ MORE = (
     fault("D09", "persistenced has stopped", unit("nvidia-persistenced.service", "inactive"), r"service\.active", DEGRADED, about="persistenced", remedy="systemctl"),
     fault("D10", "a device node is missing", file("dev/nvidia5", None), r"gpu\.visible", DRAIN),
     fault("D11", "another kernel runs", file("proc/sys/kernel/osrelease", "6.12.90+deb13-amd64\n"), r"kernel\.running", DRAIN, remedy="boot"),
+    fault("D13", "nouveau holds a GPU", board("gpu3.pci.driver=nouveau"), r"gpu\.bound", DRAIN, about="bound to nouveau", remedy="site.yml.*reboot"),
+    fault("D14", "no driver holds a GPU, and its package is half-configured", several(file(f"sys/bus/pci/devices/{GPU3}/driver", None), edit("var/lib/dpkg/status", r"(Package: nvidia-kernel-open-dkms\nStatus: hold ok )(?:installed|half-configured)", r"\1half-configured")), r"gpu\.bound", DRAIN, about="nvidia-kernel-open-dkms is half-configured", remedy="site.yml.*completes the packages"),
+    fault("D15", "no driver holds a GPU, and the running kernel has no module of it", several(file(f"sys/bus/pci/devices/{GPU3}/driver", None), edit("lib/modules/*/modules.dep", r"^\S*nvidia\.ko.*\n|\Z", "")), r"gpu\.bound", DRAIN, about="has no module nvidia", remedy="site.yml.*module"),
+    fault("D16", "a file of another program keeps the driver out of the next boot", file("etc/modprobe.d/blacklist-nvidia.conf", "# prime-select\nblacklist nvidia\n"), r"driver\.modprobe", DRAIN, about="/etc/modprobe.d/blacklist-nvidia.conf:2", remedy="Remove line 2"),
+    fault("D17", "a package's file puts another command in the driver's place", file("usr/lib/modprobe.d/nvidia-off.conf", "install nvidia /bin/false\n"), r"driver\.modprobe", DRAIN, about="nvidia-off.conf:1", remedy="Hide /usr/lib/modprobe.d/nvidia-off.conf"),
+    trap("D18", "a blacklist file that one of its name in /etc hides", several(file("usr/lib/modprobe.d/nvidia-off.conf", "blacklist nvidia\n"), file("etc/modprobe.d/nvidia-off.conf", "# not on this node\n"))),
     fault("D12", "nouveau is loaded", file("sys/module/nouveau/initstate", "live\n"), r"blacklist\.nouveau", DRAIN, remedy="reboot|site.yml"),
     # -- log
     fault("X01", "Xid 79 in a ring with names in other alphabets", log(f"nvidia: {UTF8} meldet", f"{XID}): 79, pid=77, name={UTF8}, GPU has fallen off the bus."), r"xid\.79", DRAIN, about=GPU3, remedy="reboot|power", outlives=False),

@@ -83,6 +83,32 @@ class CapturedDriver(Part):
     options: dict[str, str] | MissingValue | None = None
 
 
+class CapturedBinding(Part):
+    """Why GPUs may be without their vendor's driver. The section exists only if one is."""
+
+    vendor: Text = None
+    addresses: list[str] | None = None
+    packages: list[dict[Literal["name", "version", "state"], str | None]] | MissingValue | None = Field(
+        None, description="the driver's packages with dpkg's state"
+    )
+    release: Text = Field(None, description="the running kernel")
+    modules: dict[str, list[str]] | MissingValue | None = Field(
+        None, description="kernel -> names of the driver's module files"
+    )
+    system: Text = Field(None, description="ID of os-release(5)")
+    container: Flag = None
+    headers: Flag = Field(None, description="whether the running kernel's headers are installed")
+    loaded: Flag = None
+    barred: list[dict[Literal["where", "text"], str]] | None = Field(
+        None, description="lines of modprobe.d and of the kernel command line that keep the driver out"
+    )
+    given_away: list[dict[Literal["where", "text"], str]] | None = Field(
+        None, description="lines that give a GPU to vfio-pci"
+    )
+    barred_others: list[str] | None = Field(None, description="other drivers that such lines keep out")
+    error: Text = None
+
+
 class CapturedEnds(Part):
     """A PCIe value: now, the most of the slot and card together, and the most of the card."""
 
@@ -517,6 +543,7 @@ class CaptureDocument(Part):
     driver: CapturedDriver | MissingValue | None = None
     gpus: list[CapturedGpu] | MissingValue | None = None
     gpu_error: MissingValue | None = None
+    binding: CapturedBinding | MissingValue | None = None
     nvswitches: list[CapturedNvSwitch] | MissingValue | None = None
     fabric_manager: CapturedFabricManager | MissingValue | None = None
     devices: dict[str, Text] | MissingValue | None = None

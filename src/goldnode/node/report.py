@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from .state.model import PRESENT
+from .state.remedy import FOLLOWS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Sequence, Tuple
+    from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 
 MARKS = {
@@ -64,7 +65,7 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     fine = [f["id"] for f in verdict["findings"] if f["outcome"] == "match"]
     head = "judged, and good" if "undeclared" in verdict else "ok"
     lines += _wrapped(f"{head} ({len(fine)}): ", list(dict.fromkeys(fine)))
-    lines += _undeclared(verdict)
+    lines += _undeclared(verdict, {str(finding["id"]) for found in silent for finding in found})
     counts = verdict["counts"]
     reported = ", ".join(
         f"{number} {MARKS.get(outcome, outcome).lower()}" for outcome, number in counts.items() if number
@@ -90,16 +91,20 @@ def _detected(found: Mapping[str, Any]) -> str:
     return f"found: {gpus}{driver}" + "".join(f"; {text}" for text in found["platform"])
 
 
-def _undeclared(verdict: Mapping[str, Any]) -> List[str]:
-    """Return what a verdict without a class adds: what could not be read, what no class declares, and advice."""
+def _undeclared(verdict: Mapping[str, Any], shown: Set[str]) -> List[str]:
+    """Return what a verdict without a class adds: what could not be read, what no class declares, and advice.
+
+    `shown`: ids that share a row above; they are not listed again.
+    """
     if "undeclared" not in verdict:
         return []
     driver = [f["id"] for f in verdict["driver"] if f["outcome"] == "match"]
     lines = _wrapped("driver, judged, and good: ", driver)
-    if verdict["unread"]:
+    unread = [(row, [name for name in row["items"] if name not in shown]) for row in verdict["unread"]]
+    if any(items for _, items in unread):
         lines.append("could not be read:")
-    for row in verdict["unread"]:
-        lines += _wrapped(f"  {REASONS[row['why']]} ({row['got']}): ", row["items"])
+    for row, items in unread:
+        lines += _wrapped(f"  {REASONS[row['why']]} ({row['got']}): ", items)
     judged = {finding["id"] for finding in verdict["findings"]}
     for head, part in (
         ("not declared, not judged: ", [row for row in verdict["undeclared"] if row["item"] not in judged]),
@@ -145,20 +150,28 @@ def _apart(
     alike: Dict[Any, List[Mapping[str, Any]]] = {}
     for found in groups:
         if found[0]["outcome"] == "could_not_read":
-            alike.setdefault((found[0]["got"], found[0]["remedy"]), []).extend(found)
+            alike.setdefault(_reason(found[0]), []).extend(found)
     silent = {key: found for key, found in alike.items() if len({finding["id"] for finding in found}) > SAME}
     rest = [
         found
         for found in groups
-        if found[0]["outcome"] != "could_not_read" or (found[0]["got"], found[0]["remedy"]) not in silent
+        if found[0]["outcome"] != "could_not_read" or _reason(found[0]) not in silent
     ]
     return rest, list(silent.values())
 
 
+def _reason(finding: Mapping[str, Any]) -> Any:
+    """Return what items share that could not be read for the same reason: a cause, or reading and remedy."""
+    follows = str(finding["remedy"]).endswith(FOLLOWS)
+    return finding["remedy"] if follows else (finding["got"], finding["remedy"])
+
+
 def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the shared row of items that could not be read for the same reason."""
+    readings = [finding["got"] for finding in found]
     return {
         **found[0],
+        "got": max(readings, key=readings.count),
         "id": f"{len({finding['id'] for finding in found})} items",
         "expected": "something that can be read",
     }

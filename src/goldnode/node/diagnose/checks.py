@@ -15,6 +15,7 @@ from __future__ import annotations
 from ..host import Json
 from ..probe.machine import printable
 from ..probe.values import is_fault, known
+from ..verdict import binding
 from .compatible import compatibility
 from .finding import (
     COMMUNICATION,
@@ -183,7 +184,7 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         or driver.get("vendor")
     )
     bus = _on_bus(sample, vendor)
-    found = _library(driver, error, bool(bus or declared))
+    found = _unbound(sample, document) or _library(driver, error, bool(bus or declared))
     counts: Dict[str, Optional[int]] = {
         "declared": declared if isinstance(declared, int) else None,
         "on the bus": bus,
@@ -211,6 +212,12 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         return Line("gpus", UNKNOWN, "no GPU on the bus, and no class document says that there should be one")
     unknown = ["the GPUs were not read"] if is_fault(sample.get("gpus")) else []
     return line_of("gpus", found, text, unknown)
+
+
+def _unbound(sample: Json, document: Mapping[str, Any]) -> List[Suspect]:
+    """Return why GPUs do not have their driver: all other faults of the driver follow from that."""
+    cause = binding.of(sample, stack=bool(document.get("driver")))
+    return [Suspect(printable(cause.text, 240), MISMATCH, 101, str(cause.remedy))] if cause else []
 
 
 def _library(driver: Json, error: Any, expected: bool) -> List[Suspect]:

@@ -9,7 +9,7 @@ import time
 
 from ..boot import uptime
 from ..host import Host, Json
-from ..probe import Context, events, gpus, machine, network, pci
+from ..probe import Context, binding, events, gpus, machine, network, pci
 from ..probe.values import Files, is_fault, unread
 from . import running
 
@@ -24,7 +24,7 @@ INTERVAL = 1.0
 # longer.
 ANSWER = 40.0
 TASK_SECONDS = 0.3  # seconds for the states of all tasks
-GPU_SECTIONS = ("gpus", "gpu_error", "driver", "devices", "nvswitches", "simulated")
+GPU_SECTIONS = ("gpus", "binding", "gpu_error", "driver", "devices", "nvswitches", "simulated")
 
 
 def take(host: Host, document: Optional[Mapping[str, Any]] = None) -> Tuple[Json, Json]:
@@ -79,6 +79,7 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
     captured.update(_safely("pci", pci.read, context))
     if earlier is None:
         captured.update(_safely("gpus", gpus.read, context))
+        captured.update(_safely("binding", binding.read, context))
     else:
         captured.update({name: earlier[name] for name in GPU_SECTIONS if name in earlier})
     # Read counters last, close together and right before the clock, so that rates are exact.

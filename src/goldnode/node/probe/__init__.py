@@ -33,7 +33,7 @@ def finish(context: Context, seen: Any = None) -> Json:
 
     :param seen: values that the engine read meanwhile; they are not read again.
     """
-    from . import events, gpus, machine, network, numa, pci, software, storage
+    from . import binding, events, gpus, machine, network, numa, pci, software, storage
     from .values import unread
 
     context.seen = seen
@@ -48,6 +48,7 @@ def finish(context: Context, seen: Any = None) -> Json:
     readers: Dict[str, Any] = {
         "pci": pci.read,
         "gpus": gpus.read,
+        "binding": binding.read,
         "machine": machine.read,
         "network": network.read,
         "storage": storage.read,

@@ -16,6 +16,7 @@ from .domains import (
     files,
     follow,
     kernel,
+    modprobe,
     modules,
     packages,
     policy,
@@ -40,7 +41,7 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 # Domains with the complete domain interface. The other modules above depend on each other through the one
 # package transaction, so the engine calls their functions by name.
-DOMAINS: Tuple[Domain, ...] = (modules, runtime, policy, tuning, units, serve, follow, slots)
+DOMAINS: Tuple[Domain, ...] = (modules, modprobe, runtime, policy, tuning, units, serve, follow, slots)
 
 
 def difference(

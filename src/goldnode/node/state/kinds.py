@@ -101,6 +101,11 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("blacklist.*", SOFTWARE, DRAIN, None, "the module is kept out of kernel and initramfs"),
     Kind("blacklist.initramfs", SOFTWARE, DRAIN, None, "the contents of the initramfs can be listed"),
     Kind("driver.module_file", SOFTWARE, DRAIN, None, "the locked kernel has a driver module of the locked version"),
+    # Another image would not have the lines of a person or of another program.
+    Kind(
+        "driver.modprobe", HARDWARE, DRAIN, None,
+        "no line of modprobe.d or of the kernel command line keeps the driver out of the next boot, or changes its options",
+    ),
     Kind("driver.library", SOFTWARE, DRAIN, None, "the driver's library has the locked version"),
     Kind("driver.loaded", DRIVER, DRAIN, None, "the loaded driver module has the locked version"),
     Kind(

@@ -169,6 +169,7 @@ class Observed:
     * initramfs: release -> {unwanted: [paths], files: {path: sha256}}, or {error}.
     * owed: True if an interrupted transaction left an initramfs to rebuild (state/deferred.py).
     * forced: [{file, line, module}].
+    * modprobe: the lines about modules of the stack (domains/modprobe.py), or [{error}].
     * boot: {loader, release, reason, entry, cmdline, via}.
     * loaded: module -> version of the module that the kernel has loaded.
     * gpus: [{address, id, driver}].
@@ -207,6 +208,7 @@ class Observed:
         self.initramfs: Dict[str, Dict[str, Any]] = {}
         self.owed: bool = False
         self.forced: List[Dict[str, Any]] = []
+        self.modprobe: List[Dict[str, Any]] = []
         self.boot: Dict[str, Optional[str]] = {}
         self.loaded: Dict[str, str] = {}
         self.gpus: Optional[List[Dict[str, Optional[str]]]] = None

@@ -20,6 +20,8 @@ ACKNOWLEDGE = "ack"  # `goldnode-node ack`
 REPAIR = "repair"  # a person repairs hardware or firmware, for which the node is powered off
 PERSON = "person"  # a person must investigate or decide
 STEPS = (POLICY, SITE, GPU_RESET, REBOOT, COMMAND, ACKNOWLEDGE, REPAIR, PERSON)
+# The end of the remedy of a finding that another one of the same verdict explains.
+FOLLOWS = "this follows from it."
 # Steps that activate pending modes, because the GPU or the whole node restarts.
 RESTARTS = (GPU_RESET, REBOOT, REPAIR)
 

@@ -31,7 +31,7 @@ from ..state.model import Observed, Plan
 from ..state.names import digest
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
-from . import current, deltas, rules, suppress, table
+from . import binding, current, deltas, rules, suppress, table
 from . import settings as recorded
 
 TYPE_CHECKING = False
@@ -105,7 +105,8 @@ def examine(
             + table.judge(document, captured, counted)
             + events(document, captured, {})[0]
         )
-        verdict = summary(document, settled(document, found, today), now, passive)
+        found = binding.explained(found, captured)
+        verdict = summary(document, settled(document, found, today, captured), now, passive)
         identity = rules.as_map(captured.get("identity"))
         verdict.update(
             simulated=bool(document["simulated"] or captured.get("simulated")),
@@ -145,7 +146,8 @@ def examine(
     elif document.get("baseline"):
         found.append(Finding("baseline", ELSEWHERE, "as declared", "an image does not run"))
     simulated = bool(seen.simulated or (capture or {}).get("simulated"))
-    verdict = summary(document, settled(document, one_each(found), today), now, passive)
+    found = binding.explained(found, capture or {})
+    verdict = summary(document, settled(document, one_each(found), today, capture), now, passive)
     verdict.update(
         simulated=bool(document["simulated"] or simulated),
         boot_identity=seen.boot_identity,
@@ -154,9 +156,15 @@ def examine(
     return Checked(verdict, capture, memory, fault)
 
 
-def settled(document: Mapping[str, Any], findings: List[Finding], today: str) -> List[Finding]:
+def settled(
+    document: Mapping[str, Any],
+    findings: List[Finding],
+    today: str,
+    capture: Optional[Mapping[str, Any]] = None,
+) -> List[Finding]:
     """Return the findings after suppression by the class, with remedies that do not conflict."""
-    return ordered(suppress.apply(findings, document.get("suppressions"), today), policy.declares(document))
+    rest = suppress.apply(findings, document.get("suppressions"), today)
+    return ordered(binding.connected(rest, capture or {}), policy.declares(document))
 
 
 def summary(document: Mapping[str, Any], findings: List[Finding], now: float, passive: bool) -> Json:

@@ -25,7 +25,8 @@ TABLE: Tuple[Rule, ...] = tuple(rules.TABLE)
 # The remedies of what could not be read and of what there is no way to read, unless the rule has a better one.
 SILENT = {
     UNREAD: Remedy(
-        "Fix the cause that `gpu.library` and `goldnode-node capture` report, then check again.", PERSON
+        "Run `goldnode-node capture`: it shows what could not be read, and why. Fix that, then check again.",
+        PERSON,
     ),
     NOT_EXPOSED: Remedy(
         "This driver or kernel does not show what is declared: take another one, correct the class, or suppress it with a reason.",

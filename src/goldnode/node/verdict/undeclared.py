@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from .. import boot, probe
 from ..host import Host, Json
+from ..probe.binding import MARKS
 from ..probe.values import is_fault
 from ..state.domains import policy
 from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from ..state.kinds import DEGRADED, NODE
 from ..state.remedy import PERSON, Remedy
-from . import check, deltas, driver_support, rules, settings, table
+from . import binding, check, deltas, driver_support, rules, settings, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,13 +110,16 @@ def examine(
     if found.vendor is None:
         judged.append(_no_gpu(capture))
     judged += _unread_functions(capture)
+    judged += binding.finding(capture, found.vendor)
     root = captured is not None or os.geteuid() == 0
     if declared is None:
         judged = [_milder(item) for item in judged]
         mine = [item for item in judged if not _left_out(item, capture, root)]
     else:
         mine = judged
-    verdict = check.summary(document, check.settled(document, check.one_each(mine), today), now, passive)
+    verdict = check.summary(
+        document, check.settled(document, check.one_each(mine), today, capture), now, passive
+    )
     verdict.update(
         simulated=bool(capture.get("simulated")),
         boot_identity=rules.as_map(capture.get("identity")).get("boot_identity"),
@@ -139,10 +143,6 @@ def examine(
             "hostname": rules.as_map(capture.get("identity")).get("hostname"),
         }
     return verdict
-
-
-# Files that engines put into their containers.
-MARKS = ("/.dockerenv", "/run/.containerenv")
 
 
 def live(host: Host, passive: bool) -> Json:
@@ -208,7 +208,9 @@ def unread(judged: List[Finding], mine: List[Finding]) -> List[Json]:
     """
     groups: Dict[Tuple[str, str], List[str]] = {}
     for item in judged:
-        if item.id != "check" and (item not in mine or item.outcome in (UNREAD, ELSEWHERE)):
+        if item.id not in ("check", "gpu.bound") and (
+            item not in mine or item.outcome in (UNREAD, ELSEWHERE)
+        ):
             text = str(item.got)
             groups.setdefault((why(text), text), []).append(item.id)
     return [

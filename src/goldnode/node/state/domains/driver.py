@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 Document: TypeAlias = "Mapping[str, Any]"
+OPTIONS = "/etc/modprobe.d/goldnode-options.conf"
 
 
 INITRAMFS_HOOK = """#!/bin/sh
@@ -64,7 +65,7 @@ def module_files(document: Document, part: str) -> List[Wanted]:
         text = f"# goldnode: module options of the class\noptions {driver['module']} {options}\n"
         wanted.append(
             Wanted(
-                "/etc/modprobe.d/goldnode-options.conf",
+                OPTIONS,
                 text,
                 part,
                 "module options of the class",

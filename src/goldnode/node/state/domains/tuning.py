@@ -13,6 +13,7 @@ import shlex
 from typing import NamedTuple
 
 from ...host import Host, Json
+from .. import kmod
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, judge_item, place
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json
@@ -105,7 +106,9 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     wanted = policy(document)
     record = load_json(host, RECORD) or {}
     found: Json = {"swap": _swap(host, wanted, record), "recorded": list(record.get("cmdline", []))}
-    if cmdline_words(document) or found["recorded"]:
+    # The words about modules that the next boot has are traced to their file (domains/modprobe.py).
+    named = any(row.get("file") == kmod.COMMAND_LINE for row in seen.modprobe)
+    if cmdline_words(document) or found["recorded"] or named:
         found["foreign"] = grub_words(host)
     found["later"] = [row for row in _overriding(host, wanted) if row["value"] != row.pop("want")]
     if "memlock" in wanted:

@@ -1,0 +1,135 @@
+"""Facts about GPUs that their vendor's driver does not have: packages, modules, configuration. Read without root.
+
+The section is there only if a GPU is bound to another driver or to none, so that a healthy node reads nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..host import Json
+from ..state import kmod
+from .context import Context
+from .gpus import vendor_of
+from .machine import printable
+from .machine import release as os_release
+from .values import Files, is_fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+# The kernel drivers of each vendor's GPUs, and the names that their module files have in distributions.
+DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "intel": ("xe", "i915")}
+MODULES = {
+    "nvidia": r"nvidia(?:-current|-tesla(?:-\d+)?|-legacy-\w+)?",
+    "amd": r"amdgpu",
+    "intel": r"xe|i915",
+}
+# Packages of a driver: module, libraries of compute, and the metapackages that people install.
+PACKAGES = {
+    "nvidia": re.compile(
+        r"nvidia-(?:driver|dkms|kernel|open|headless|current|tesla|legacy|modprobe)|cuda-drivers"
+        r"|linux-(?:modules|objects|signatures)-nvidia|lib(?:nvidia-(?:compute|ml|cfg)|cuda1)"
+    ),
+    "amd": re.compile(r"amdgpu-(?:dkms|core)"),
+    "intel": re.compile(r"intel-(?:i915|xe)-dkms"),
+}
+STATUS, MOST_STATUS, MOST_INDEX = "/var/lib/dpkg/status", 64 << 20, 16 << 20
+DRIVERCTL = "/etc/driverctl.d"
+# Files that engines put into their containers.
+MARKS = ("/.dockerenv", "/run/.containerenv")
+
+
+def read(context: Context) -> Json:
+    """Return section `binding`; empty if every GPU has its vendor's driver."""
+    pci = context.captured.get("pci")
+    cards: Dict[str, Any] = pci if isinstance(pci, dict) and not is_fault(pci) else {}
+    loose = {
+        address: str(vendor_of(row))
+        for address, row in sorted(cards.items())
+        if isinstance(row, dict)
+        and row.get("kind") == "gpu"
+        and row.get("gone") is not True
+        and vendor_of(row) in DRIVERS
+        and row.get("driver") not in DRIVERS[str(vendor_of(row))]
+    }
+    if not loose or not context.host.live:
+        return {}
+    vendor = next(name for name in DRIVERS if name in loose.values())
+    names = [address for address, own in loose.items() if own == vendor]
+    return {"binding": facts(context, vendor, names)}
+
+
+def facts(context: Context, vendor: str, addresses: List[str]) -> Json:
+    """Return the facts about one vendor's GPUs that its driver does not have."""
+    files, host = context.files, context.host
+    running = files.text("/proc/sys/kernel/osrelease")
+    release = running if isinstance(running, str) else ""
+    command_line = files.text("/proc/cmdline")
+    built = modules(files, vendor)
+    found: Json = {
+        "vendor": vendor,
+        "addresses": addresses,
+        "packages": packages(files, vendor),
+        "release": release or None,
+        "system": os_release(files).get("ID") or None,
+        "container": context.container or any(files.there(name) for name in MARKS),
+        "modules": built,
+        "headers": files.there(f"/lib/modules/{release}/build/Makefile") if release else None,
+        "loaded": any(files.there(f"/sys/module/{name}/initstate") for name in DRIVERS[vendor]),
+    }
+    try:
+        lines = kmod.read(host, command_line if isinstance(command_line, str) else "")
+    except OSError as problem:
+        return {**found, "error": f"{problem.filename}: {problem.strerror}"}
+    own = [*DRIVERS[vendor], *built.get(release, ())]
+    ids = [str(context.captured["pci"][address].get("pci_id")) for address in addresses]
+    taken = [
+        (f"{DRIVERCTL}/{name}", "driverctl")
+        for name in addresses
+        if files.text(f"{DRIVERCTL}/{name}") == "vfio-pci"
+    ]
+    taken += [(line.where(), line.text()) for line in kmod.given_away(lines, ids)]
+    found["barred"] = [shown(line.where(), line.text()) for line in kmod.against(lines, own)]
+    found["given_away"] = [shown(*pair) for pair in taken]
+    found["barred_others"] = [
+        name for name in ("nouveau", "nova_core", "radeon") if kmod.against(lines, [name])
+    ]
+    return found
+
+
+def shown(where: str, text: str) -> Json:
+    """Return a line of configuration: its place and its text."""
+    return {"where": printable(where, 120), "text": printable(text, 120)}
+
+
+def packages(files: Files, vendor: str) -> Optional[List[Json]]:
+    """Return the driver's packages with dpkg's state of each, or None without a readable database of dpkg."""
+    data = files.data(STATUS, MOST_STATUS)
+    if not isinstance(data, bytes):
+        return None
+    found = []
+    for stanza in data.decode("utf-8", "replace").split("\n\n"):
+        name = re.match(r"\s*Package: (\S+)", stanza)
+        if name is None or not PACKAGES[vendor].match(name[1]):
+            continue
+        status = re.search(r"^Status: \S+ (\S+) (\S+)", stanza, re.MULTILINE)
+        version = re.search(r"^Version: (\S+)", stanza, re.MULTILINE)
+        state = "reinst-required" if status and status[1] != "ok" else status[2] if status else "unknown"
+        if state not in ("not-installed", "config-files"):
+            found.append({"name": name[1], "version": version[1] if version else None, "state": state})
+    return found
+
+
+def modules(files: Files, vendor: str) -> Dict[str, List[str]]:
+    """Return kernel release -> names of the vendor's driver modules that modprobe would find for it."""
+    found = {}
+    pattern = re.compile(rf"^(?:\S*/)?({MODULES[vendor]})\.ko(?:\.\w+)?:", re.MULTILINE)
+    for release in files.names("/lib/modules"):
+        index = files.data(f"/lib/modules/{release}/modules.dep", MOST_INDEX)
+        if isinstance(index, bytes):
+            names = sorted(set(pattern.findall(index.decode("utf-8", "replace"))))
+            if names:
+                found[release] = names
+    return found

@@ -1,0 +1,231 @@
+"""Why a GPU does not have its vendor's driver, and which findings follow from that. Pure.
+
+One cause is named, the first of the list in :func:`_reason` that is there: it is what a person has to fix first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..probe.binding import DRIVERS
+from ..state.finding import MISMATCH, UNREAD, Finding
+from ..state.remedy import COMMAND, FOLLOWS, PERSON, REBOOT, SITE, Remedy
+from . import rules, table
+from .rules import as_list, as_map, sanitized
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+BROKEN = ("half-installed", "unpacked", "half-configured", "reinst-required")
+VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+
+
+class Cause(NamedTuple):
+    """Why GPUs are without their driver: a sentence, a remedy, and whether this node is known to need it."""
+
+    text: str
+    remedy: Remedy
+    certain: bool
+
+
+def finding(capture: Mapping[str, Any], vendor: Optional[str]) -> List[Finding]:
+    """Return the finding about the drivers of a node without a class; empty if each GPU has its vendor's.
+
+    It is a mismatch on a machine with an NVIDIA GPU. A GPU that is reserved for a virtual machine, a container,
+    and a processor's own graphics without a driver leave open whether there is a fault.
+    """
+    cause = of(capture, stack=False)
+    if cause is None or as_map(capture.get("binding")).get("vendor") != vendor:
+        return []
+    outcome = MISMATCH if cause.certain and vendor == "nvidia" else UNREAD
+    return [Finding("gpu.bound", outcome, DRIVERS[str(vendor)][0], sanitized(cause.text, 240), cause.remedy)]
+
+
+def explained(findings: List[Finding], capture: Mapping[str, Any]) -> List[Finding]:
+    """Return the findings of a node with a class, with the cause in `gpu.bound` if that is a mismatch."""
+    cause = of(capture, stack=True)
+    if cause is None:
+        return findings
+    return [
+        item._replace(got=sanitized(cause.text, 240), remedy=cause.remedy)
+        if item.id == "gpu.bound" and item.outcome == MISMATCH
+        else item
+        for item in findings
+    ]
+
+
+def of(capture: Mapping[str, Any], stack: bool) -> Optional[Cause]:
+    """Return the cause that the section `binding` of a capture shows; None without a GPU that lacks its driver.
+
+    :param stack: whether the node has a class with a driver, which site.yml installs.
+    """
+    facts, pci = as_map(capture.get("binding")), as_map(capture.get("pci"))
+    vendor = facts.get("vendor")
+    if vendor not in DRIVERS:
+        return None
+    addresses = [str(name) for name in as_list(facts.get("addresses"))]
+    bound = {name: as_map(pci.get(name)).get("driver") for name in addresses}
+    holders = sorted({str(driver or "no driver") for driver in bound.values()})
+    names = ", ".join(addresses[:4]) + (" …" if len(addresses) > 4 else "")
+    subject = f"{names} {'is' if len(addresses) == 1 else 'are'} bound to {' and '.join(holders)}"
+    identity = as_map(capture.get("identity"))
+    if (identity.get("container") or facts.get("container")) and not capture.get("simulated"):
+        remedy = Remedy(
+            "Run `goldnode-node check` on the host of this container: its driver is missing.", PERSON
+        )
+        return Cause(f"{subject} on the host of this container", remedy, False)
+    reason, remedy, certain = _reason(facts, holders, stack)
+    return Cause(f"{subject}: {reason}", remedy, certain)
+
+
+def _reason(facts: Mapping[str, Any], holders: List[str], stack: bool) -> Tuple[str, Remedy, bool]:
+    """Return reason, remedy, and whether it is a fault of this node for sure."""
+    release, vendor, system = facts.get("release"), str(facts["vendor"]), str(facts.get("system"))
+    own = as_list(as_map(facts.get("modules")).get(str(release)))
+    packages = [row for row in as_list(facts.get("packages")) if isinstance(row, dict)]
+    broken = [row for row in packages if row.get("state") in BROKEN]
+    barred = [f"{row.get('where')} (`{row.get('text')}`)" for row in as_list(facts.get("barred"))]
+    if "vfio-pci" in holders:
+        return _reserved(facts)
+    if broken:
+        names = ", ".join(f"{row.get('name')} is {row.get('state')}" for row in broken[:3])
+        return f"package {names}", _complete(facts, stack), True
+    if not own:
+        return (*_no_module(facts, packages, system, stack), True)
+    if barred:
+        remedy = Remedy(f"Take back what {barred[0]} says, then reboot the node.", COMMAND, REBOOT)
+        return f"{', '.join(barred[:3])} keeps {own[0]} out", remedy, True
+    if "nouveau" in holders:
+        return (*_nouveau(facts, system, stack), True)
+    if facts.get("loaded"):
+        text = (
+            f"Search `sudo dmesg` for the last lines of NVRM: {own[0]} is loaded and refused the GPU (a model that the "
+            "driver no longer supports, or that only the other flavour of its modules does)."
+            if vendor == "nvidia"
+            else f"Search `sudo dmesg` for the last lines of {own[0]}."
+        )
+        return f"{own[0]} is loaded and did not take it", Remedy(text, PERSON), True
+    text = (
+        f"Run `sudo modprobe {own[0]}`: it loads the driver, or prints why not. `Key was rejected by service` means "
+        "Secure Boot: enrol the key that signed the module (`mokutil --import`), or sign it with an enrolled one."
+    )
+    return f"the module {own[0]} is installed and not loaded", Remedy(text, COMMAND), True
+
+
+def _reserved(facts: Mapping[str, Any]) -> Tuple[str, Remedy, bool]:
+    lines = [f"{row.get('where')} (`{row.get('text')}`)" for row in as_list(facts.get("given_away"))]
+    where = f" by {', '.join(lines[:3])}" if lines else ""
+    back = f"take {lines[0]} back" if lines else "find what binds it at boot (`driverctl list-overrides`)"
+    remedy = Remedy(
+        f"Judge the GPU in the virtual machine that it is reserved for. If this node is to use it, {back} and reboot.",
+        PERSON,
+        REBOOT,
+    )
+    return f"it is reserved for a virtual machine{where}", remedy, False
+
+
+def _complete(facts: Mapping[str, Any], stack: bool) -> Remedy:
+    if stack:
+        return _site("it completes the packages")
+    headers = (
+        f"Install the headers of the running kernel (`sudo apt install linux-headers-{facts.get('release')}`), then run"
+        if facts.get("headers") is False
+        else "Run"
+    )
+    text = f"{headers} `sudo dpkg --configure -a`: it completes them or prints what fails. Then reboot."
+    return Remedy(text, COMMAND, REBOOT)
+
+
+def _site(what: str) -> Remedy:
+    return Remedy(f"Run site.yml with `-e goldnode_reboot=true`: {what}, and reboots the node.", SITE, REBOOT)
+
+
+def _no_module(
+    facts: Mapping[str, Any], packages: List[Dict[str, Any]], system: str, stack: bool
+) -> Tuple[str, Remedy]:
+    """Return reason and remedy for a running kernel that has no module of the driver."""
+    release, vendor = facts.get("release"), str(facts["vendor"])
+    others = sorted(str(name) for name in as_map(facts.get("modules")))
+    module, title = DRIVERS[vendor][0], VENDORS[vendor]
+    there = [row for row in packages if row.get("state") == "installed"]
+    if not there and not others:
+        text = f"no {title} driver is installed"
+        if stack:
+            return text, _site("it installs the driver of the class")
+        how = {
+            "debian": "`sudo apt install nvidia-driver` (component non-free)",
+            "ubuntu": "`sudo ubuntu-drivers install`",
+        }.get(system if vendor == "nvidia" else "", "the packages of the distribution")
+        return text, Remedy(f"Install the driver with {how}, then reboot.", COMMAND, REBOOT)
+    text = f"the running kernel {release} has no module {module}"
+    text += f", {others[-1]} has one" if others else ""
+    if stack:
+        return text, _site("it builds or installs the module for the kernel of the class")
+    prebuilt = next(
+        (str(row["name"]) for row in there if str(row["name"]).startswith("linux-modules-nvidia-")), None
+    )
+    if prebuilt and others:
+        name = f"{prebuilt.rpartition(others[-1])[0] or 'linux-modules-nvidia-BRANCH-'}{release}"
+        return text, Remedy(f"Run `sudo apt install {name}`, then reboot.", COMMAND, REBOOT)
+    if any("dkms" in str(row["name"]) for row in there):
+        headers = (
+            f"`sudo apt install linux-headers-{release}`, then " if facts.get("headers") is False else ""
+        )
+        how = f"{headers}`sudo dkms autoinstall -k {release}`: it builds the module, or names the log of what fails"
+        return text, Remedy(f"Run {how}. Then reboot.", COMMAND, REBOOT)
+    boot = f"Boot kernel {others[-1]}, or install" if others else "Install"
+    return text, Remedy(f"{boot} the driver's module package for {release}, then reboot.", PERSON, REBOOT)
+
+
+def _nouveau(facts: Mapping[str, Any], system: str, stack: bool) -> Tuple[str, Remedy]:
+    """Return reason and remedy for a GPU that the kernel's own driver has although NVIDIA's is installed."""
+    rebuild = "`sudo update-initramfs -u`" if system in ("debian", "ubuntu") else "`sudo dracut --force`"
+    if "nouveau" in as_list(facts.get("barred_others")):
+        text = "nouveau was loaded before the line that keeps it out took effect"
+        first = f"Run {rebuild}, so that the initramfs has the line too, then reboot."
+    else:
+        text = "NVIDIA's module is installed, and no line of modprobe.d keeps nouveau out"
+        first = (
+            "Run `echo blacklist nouveau | sudo tee /etc/modprobe.d/blacklist-nouveau.conf` and "
+            f"{rebuild}, then reboot."
+        )
+    return text, _site("it keeps nouveau out") if stack else Remedy(first, COMMAND, REBOOT)
+
+
+# -- findings that follow from another
+
+# Findings whose readings need the driver: without it they repeat its absence.
+NEED_DRIVER = ("gpu.library", "gpu.visible", "driver.loaded", "driver.agree")
+
+
+def connected(findings: List[Finding], capture: Mapping[str, Any]) -> List[Finding]:
+    """Return the findings with the cause first, and with a remedy that names it in those that follow from it.
+
+    A remedy names only a finding that the same verdict reports.
+    """
+    reported = {
+        item.id: item
+        for item in reversed(findings)
+        if item.outcome in (MISMATCH, UNREAD) and item.remedy is not None
+    }
+    cause = reported.get("gpu.bound")
+    silent = table.SILENT[UNREAD]
+    error = as_map(capture).get("gpu_error")
+    whole = rules.sanitized(error.get("text")) if isinstance(error, dict) else None
+    found = []
+    for item in findings:
+        root: Optional[Finding] = None
+        if item.outcome in (MISMATCH, UNREAD):
+            if cause is not None and item.id in NEED_DRIVER:
+                root = cause
+            elif item.remedy == silent and whole and str(item.got).startswith(whole):
+                root = cause or reported.get("gpu.library")
+            elif item.remedy == silent and "does not list this GPU" in str(item.got):
+                ids = ("gpu.lost", "gpu.bound", "gpu.visible", "gpu.count")
+                root = next((reported[name] for name in ids if name in reported), None)
+        if root is not None and root is not item and root.remedy is not None:
+            text = f"Fix `{root.id}` first: {FOLLOWS}"
+            item = item._replace(remedy=Remedy(text, *root.remedy.steps))
+        found.append(item)
+    return sorted(found, key=lambda item: item is not cause)

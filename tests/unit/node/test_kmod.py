@@ -1,0 +1,214 @@
+# ruff: noqa: E501
+"""The reader of modprobe.d against modprobe itself: kmod in a root of its own, with modules that only have names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from goldnode.node.host import Host
+from goldnode.node.state import kmod
+
+RELEASE = "6.1.0-test"
+NVIDIA = "pci:v000010DEd000020B0sv000010DEsd00001450bc03sc02i00"
+# File of a module -> its name inside the kernel, and its alias. Debian's driver has two names.
+MODULES = {
+    "nvidia-current": ("nvidia", "pci:v000010DEd*sv*sd*bc03sc02i*"),
+    "nvidia-current-uvm": ("nvidia_uvm", ""),
+    "nvidia": ("nvidia", ""),
+    "nouveau": ("nouveau", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with kmod, its libraries and four modules. Skips where no namespace or tool is to be had."""
+    program = shutil.which("modprobe")
+    if not (program and shutil.which("depmod") and shutil.which("cc") and shutil.which("unshare")):
+        pytest.skip("needs kmod, cc and unshare")
+    made = tmp_path_factory.mktemp("kmod")
+    (made / "sbin").mkdir()
+    shutil.copy(os.path.realpath(program), made / "sbin/modprobe")
+    for library in re.findall(r"(/\S+) \(0x", subprocess.check_output(["ldd", program], text=True)):
+        (made / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, made / library[1:])
+    (made / "proc").mkdir()
+    folder = made / "lib/modules" / RELEASE
+    folder.mkdir(parents=True)
+    for file, (name, alias) in MODULES.items():
+        rows = ["license=GPL", f"name={name}", *([f"alias={alias}"] if alias else [])]
+        source = "".join(
+            f'__attribute__((section(".modinfo"))) const char m{number}[] = "{row}";\n'
+            for number, row in enumerate(rows)
+        )
+        subprocess.run(
+            ["cc", "-x", "c", "-c", "-o", folder / f"{file}.ko", "-"], input=source, text=True, check=True
+        )
+    subprocess.run(["depmod", "-b", made, RELEASE], check=True, capture_output=True)
+    probe = subprocess.run(
+        ["unshare", "--map-root-user", f"--root={made}", "/sbin/modprobe", "--version"],
+        capture_output=True,
+        check=False,
+    )
+    if probe.returncode:
+        pytest.skip(f"no user namespace: {probe.stderr.decode().strip()}")
+    return made
+
+
+def modprobe(root: Path, *words: str) -> str:
+    command = [
+        "unshare",
+        "--map-root-user",
+        f"--root={root}",
+        "/sbin/modprobe",
+        "-S",
+        RELEASE,
+        *words,
+    ]
+    return subprocess.run(command, capture_output=True, check=False).stdout.decode()
+
+
+def configured(root: Path, files: dict[str, str], command_line: str) -> Host:
+    for directory in kmod.DIRECTORIES:
+        shutil.rmtree(root / directory[1:], ignore_errors=True)
+    for name, text in files.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if text.startswith("-> "):
+            place.symlink_to(text[3:])
+        else:
+            place.write_text(text, newline="")
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc/cmdline").write_text(command_line + "\n")
+    return Host(str(root))
+
+
+def dumped(root: Path) -> list[str]:
+    """The lines of `modprobe -c` that the product reads, without those of the built-in modules of this machine."""
+    lines = modprobe(root, "-c").partition("# End of configuration files.")[0].split("\n")
+    lines = [re.sub(r"[ \t]+", " ", line).strip(" ") for line in lines]
+    kinds = ("alias ", "blacklist ", "install ", "options ")
+    return sorted((line for line in lines if line.startswith(kinds)), key=lambda line: line.split()[0])
+
+
+def read(host: Host, command_line: str) -> list[str]:
+    lines = [line for line in kmod.read(host, command_line) if line.command != "module_blacklist"]
+    rows = [f"{line.command} {line.name} {line.rest}" for line in lines]
+    rows.sort(key=lambda row: row.split()[0])  # in the order of the files, as modprobe prints each kind
+    return [re.sub(r"[ \t]+", " ", row).strip(" ") for row in rows]
+
+
+# Files and command line of a node, and which of these modprobe loads: by name, by udev.
+D = "etc/modprobe.d/"
+CASES: dict[str, tuple[dict[str, str], str]] = {
+    "nothing": ({}, "quiet"),
+    "blacklist": ({D + "a.conf": "blacklist nvidia-current\n"}, ""),
+    "blacklist of the other name": ({D + "a.conf": "blacklist nvidia\n"}, ""),
+    "install false": ({D + "a.conf": "install nvidia_current /bin/false\n"}, ""),
+    "install another": ({D + "a.conf": "install nvidia-current modprobe -i nvidia-current $CMDLINE_OPTS\n"}, ""),
+    "the first install counts": ({D + "a.conf": "install nvidia-current /bin/true\ninstall nvidia-current modprobe -i nvidia-current\n"}, ""),
+    "alias off": ({D + "a.conf": "alias nvidia-current off\n"}, ""),
+    "alias off by a pattern": ({D + "a.conf": "alias nvidia* off\n"}, ""),
+    "one of two aliases leads there": ({D + "a.conf": "alias nvidia-current off\nalias nvidia-current nvidia-current\n"}, ""),
+    "in /run": ({"run/modprobe.d/a.conf": "blacklist nvidia-current\n"}, ""),
+    "in /usr/local/lib": ({"usr/local/lib/modprobe.d/a.conf": "blacklist nvidia-current\n"}, ""),
+    "in /lib": ({"lib/modprobe.d/a.conf": "blacklist nvidia-current\n"}, ""),
+    "hidden by a file of its name": ({D + "a.conf": "# nothing\n", "lib/modprobe.d/a.conf": "blacklist nvidia-current\n"}, ""),
+    "hidden by a link to /dev/null": ({D + "a.conf": "-> /dev/null", "lib/modprobe.d/a.conf": "blacklist nvidia-current\n"}, ""),
+    "names that do not count": ({D + name: "blacklist nvidia-current\n" for name in ("a", "a.conf.bak", ".a.conf", "b.conf/a.conf")}, ""),
+    "a name that counts": ({D + "a.alias": "blacklist nvidia-current\n"}, ""),
+    "a continued line": ({D + "a.conf": "blacklist nvidia\\\n-current\n"}, ""),
+    "a continued comment": ({D + "a.conf": "# why \\\nblacklist nvidia-current\n"}, ""),
+    "a comment after the name": ({D + "a.conf": "blacklist nvidia-current # why\n"}, ""),
+    "an indented line with tabs": ({D + "a.conf": "\tblacklist\t nvidia-current \n"}, ""),
+    "an indented comment": ({D + "a.conf": "  # blacklist nvidia-current\n"}, ""),
+    "line ends of Windows": ({D + "a.conf": "blacklist nvidia-current\r\n"}, ""),
+    "lines that are none": ({D + "a.conf": "BLACKLIST nvidia-current\nblacklist\noptions nvidia\ninstall nvidia-current\nalias nvidia-current\ninclude x\n"}, ""),
+    "a backslash inside": ({D + "a.conf": "blacklist nvidia-cur\\rent\n"}, ""),
+    "command line": ({}, "quiet modprobe.blacklist=nouveau,nvidia_current"),
+    "command line with a hyphen": ({}, "quiet modprobe.blacklist=nvidia-current"),
+    "options in order": ({D + "b.conf": "options nvidia-current NVreg_A=1\n", D + "a.conf": "options nvidia-current NVreg_A=2 NVreg_B=\"x y\"\n"}, "nvidia-current.NVreg_A=3 nvidia.NVreg_C=\"a b\""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lines_and_their_effect_are_those_of_modprobe(root: Path, name: str) -> None:
+    files, command_line = CASES[name]
+    host = configured(root, files, command_line)
+    builtin = dumped_builtin(root)
+    assert read(host, command_line) == [line for line in dumped(root) if line not in builtin]
+
+    lines = kmod.read(host, command_line)
+    for words, by_alias in ((["nvidia-current"], False), (["-b", NVIDIA], True)):
+        loads = "insmod" in modprobe(root, "-n", "-v", *words) or "modprobe -i" in modprobe(
+            root, "-n", "-v", *words
+        )
+        barred = kmod.against(lines, ["nvidia-current"], by_alias)
+        if by_alias:  # an alias of the name is not asked for
+            barred = [line for line in barred if line.command != "alias"]
+        assert bool(barred) is not loads, (words, barred)
+
+
+def dumped_builtin(root: Path) -> set[str]:
+    """The options of modules that are built into the kernel of this machine, and those of kmod's own."""
+    return set(
+        re.findall(
+            r"^options .*$",
+            subprocess.run(["modprobe", "-c"], capture_output=True, text=True, check=False).stdout,
+            re.M,
+        )
+    )
+
+
+def test_lines_have_their_file_and_their_first_line(tmp_path: Path) -> None:
+    host = configured(tmp_path, {D + "a.conf": "# one\n\nblacklist \\\nnvidia\n", "run/modprobe.d/b.conf": "install nvidia-uvm /bin/false\n"}, "")  # fmt: skip
+    found = kmod.read(host, "module_blacklist=nvidia")
+    assert [(line.where(), line.text()) for line in found] == [
+        ("/etc/modprobe.d/a.conf:3", "blacklist nvidia"),
+        ("/run/modprobe.d/b.conf:1", "install nvidia_uvm /bin/false"),
+        (kmod.COMMAND_LINE, "module_blacklist=nvidia"),
+    ]
+
+
+OPTIONS: tuple[tuple[dict[str, str], str, list[str]], ...] = (
+    # (lines by file, command line, lines that win against the class's NVreg_A=1)
+    ({D + "zz.conf": "options nvidia NVreg_A=2\n"}, "", ["options nvidia NVreg_A=2"]),
+    ({D + "zz.conf": "options nvidia NVreg_A=1 NVreg_B=9\n"}, "", []),
+    ({D + "a.conf": "options nvidia NVreg_A=2\n"}, "", []),
+    ({D + "y.conf": "options nvidia NVreg_A=2\n", D + "z.conf": "options nvidia NVreg_A=1\n"}, "", []),
+    ({D + "zz.conf": "options nvidia_uvm NVreg_A=2\n"}, "", []),
+    ({}, "nvidia.NVreg_A=0", ["nvidia.NVreg_A=0"]),
+)
+
+
+@pytest.mark.parametrize(("files", "command_line", "expected"), OPTIONS)
+def test_the_last_option_wins(
+    tmp_path: Path, files: dict[str, str], command_line: str, expected: list[str]
+) -> None:
+    host = configured(tmp_path, files, command_line)
+    found = kmod.options(
+        kmod.read(host, command_line),
+        ["nvidia"],
+        {"NVreg_A": 1},
+        "/etc/modprobe.d/goldnode-options.conf",
+    )
+    assert [line.text() for line in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("options vfio-pci ids=10de:20b0", True),
+        ("options vfio_pci disable_vga=1 ids=8086:1234,10DE:20B0:10de:1450", True),
+        ("options vfio-pci ids=10de:20b5", False),
+        ("options vfio ids=10de:20b0", False),
+    ],
+)
+def test_ids_of_vfio(tmp_path: Path, text: str, taken: bool) -> None:
+    lines = kmod.parsed("/etc/modprobe.d/vfio.conf", text)
+    assert bool(kmod.given_away(lines, ["10de:20b0"])) is taken
