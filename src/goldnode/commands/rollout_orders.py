@@ -76,7 +76,7 @@ def approve(
     type=click.Choice(["failed", "wave", "all"]),
     default="wave",
     show_default=True,
-    help="Nodes to roll back: those that the change broke, those of the present wave too, or all.",
+    help="Nodes to roll back: those that the change broke, in all waves; those of the present wave too; or all.",
 )
 @REASON
 @STORE
@@ -86,7 +86,8 @@ def rollback(rollout: str, what: str, reason: str, where: str | None, form: str)
 
     Each node goes back to its own earlier state, within the limits of the rollout. A completed rollout can be
     rolled back too, and one that rolls back can be widened; a controller must run: `goldnode rollout run`. The
-    target stays denied for the class until `goldnode rollout lift`.
+    target stays denied for the class until `goldnode rollout lift`. `goldnode rollout status` lists the nodes
+    that still have it afterwards, with the command for each.
     """
     from goldnode.fleet.rollout.model import BackScope
     from goldnode.fleet.store import orders
@@ -96,6 +97,7 @@ def rollback(rollout: str, what: str, reason: str, where: str | None, form: str)
         f"rollout {rollout} is rolled back ({what}), and its target is denied; `goldnode rollout status {rollout}` "
         "shows the progress"
         if done
-        else f"rollout {rollout} is rolled back that far already"
+        else f"rollout {rollout} is rolled back that far already: `goldnode rollout status {rollout}` lists the nodes "
+        "that remain, if there are any"
     )
     emit(form, {"rollout": rollout, "what": what, "changed": done}, text)

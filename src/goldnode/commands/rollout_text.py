@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 from goldnode.commands.fleet_common import SIMULATED
 from goldnode.commands.output import html_page, table
-from goldnode.documents.rollout_status import RolloutStatusBuffer, RolloutStatusDocument, RolloutStatusWave
+from goldnode.documents.rollout_status import (
+    RolloutStatusBuffer,
+    RolloutStatusDocument,
+    RolloutStatusRemains,
+    RolloutStatusWave,
+)
 
 _NAMES = 12  # nodes of one state that the text names
 
@@ -36,8 +41,9 @@ def controller(found: RolloutStatusDocument) -> str:
         return f"controller {own.holder}, epoch {own.epoch}, quiet since {own.since}"
     if own.remedy is None:
         return "it has ended, and needs no controller"
-    late = found.states.get("deferred", 0)
-    return f"it has ended; {late} deferred nodes converge while `{own.remedy}` runs"
+    late = found.states.get("deferred", 0) + found.states.get("back-deferred", 0)
+    nodes = f"{late} deferred nodes" if late else "nodes that are left"
+    return f"it has ended; {nodes} converge while `{own.remedy}` runs"
 
 
 def counts(wave: RolloutStatusWave) -> str:
@@ -68,6 +74,10 @@ def _lines(found: RolloutStatusDocument) -> Iterator[str]:
             yield f"- {wait.subject}: {wait.reason}{until}"
             if wait.remedy:
                 yield f"  `{wait.remedy}`"
+        yield ""
+    if found.remains:
+        yield "left by the rollback:" if found.phase.startswith("roll") else "in the denied state:"
+        yield from remains(found)
         yield ""
     yield table(
         [
@@ -111,6 +121,19 @@ def _lines(found: RolloutStatusDocument) -> Iterator[str]:
         yield f"frozen: {item.scope} {item.subject}".rstrip() + f", by {item.who} at {item.at}: {item.reason}"
     for digest, reason in found.denied.items():
         yield f"denied: {digest}: {reason}"
+
+
+def remains(found: RolloutStatusDocument) -> Iterator[str]:
+    """Yield the nodes that a rollback leaves behind, by reason, each with the command that ends it."""
+    rows: dict[str, list[RolloutStatusRemains]] = {}
+    for item in found.remains:
+        rows.setdefault(item.reason, []).append(item)
+    for reason, items in rows.items():
+        names = [item.node for item in items]
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        yield f"- {' '.join(names[:_NAMES])}{more}: {reason}"
+        each = "" if len({item.remedy for item in items}) == 1 else ", and so for each of them"
+        yield f"  `{items[0].remedy}`{each}"
 
 
 def serious(state: str) -> bool:

@@ -87,6 +87,14 @@ class RolloutStatusWait(Part):
     remedy: str | None = Field(description="the command that ends it; null: it ends by itself, or needs work")
 
 
+class RolloutStatusRemains(Part):
+    """A node that a rollback leaves in the denied state or out of service."""
+
+    node: str
+    reason: str
+    remedy: str = Field(description="the command that ends it")
+
+
 class RolloutStatusFreeze(Part):
     """A freeze in force that holds this rollout."""
 
@@ -130,6 +138,9 @@ class RolloutStatusDocument(Part):
     states: dict[str, int] = Field(description="state -> nodes of the class")
     nodes: list[RolloutStatusNode] = Field(description="without nodes that wait, are done or were left alone")
     waits: list[RolloutStatusWait]
+    remains: list[RolloutStatusRemains] = Field(
+        description="nodes that a rollback leaves in the denied state or out of service"
+    )
     freezes: list[RolloutStatusFreeze]
     denied: dict[str, str] = Field(description="digest on the deny list of the class -> reason")
     alarms: list[RolloutStatusAlarm]

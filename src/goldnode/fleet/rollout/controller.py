@@ -49,7 +49,7 @@ from goldnode.fleet.rollout.parts import (
     SchedulerReader,
 )
 from goldnode.fleet.rollout.plan import plan
-from goldnode.fleet.rollout.state import BACK_PHASES, Observations, RolloutState
+from goldnode.fleet.rollout.state import BACK_PHASES, ENDED_PHASES, Observations, RolloutState
 from goldnode.fleet.store import controllers, observations, rollouts
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.database import StoreDatabase
@@ -57,7 +57,6 @@ from goldnode.fleet.store.errors import GrantRefusedError, StaleEpochError, Stor
 from goldnode.fleet.store.rollouts import StoreChangedError
 
 LOGGER = logging.getLogger("goldnode.rollout")
-ENDED = (RolloutPhase.COMPLETED, RolloutPhase.ROLLED_BACK, RolloutPhase.SUPERSEDED)
 _SERVING = (None, StepPhase.DONE, StepPhase.PASSED, StepPhase.LEFT)  # phases in which a node serves
 _AGAIN = 15.0  # seconds until a reading that failed, or found no node at all, is repeated
 _ROUNDS = 100  # plans of one tick: each takes a stage further, so a tick needs a few
@@ -104,7 +103,7 @@ class ControllerReport:
     @property
     def ended(self) -> bool:
         """Return whether the rollout has ended and no node is in a step."""
-        return self.phase in ENDED and not self.active
+        return self.phase in ENDED_PHASES and not self.active
 
 
 @dataclass

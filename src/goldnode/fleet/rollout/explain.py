@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from goldnode.fleet.return_tests import no_tests
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import ACTIVE, Direction, FreezeScope, Hold, RolloutPhase, Step, StepPhase
+from goldnode.fleet.rollout.remains import remaining
 from goldnode.fleet.rollout.state import BACK_PHASES
 from goldnode.fleet.rollout.steps import judge
 from goldnode.fleet.rollout.view import RolloutFacts, state_of, waits
@@ -51,6 +52,11 @@ def explain(
         reasons += [NodeReason(outstanding)] if outstanding else []
     if _could_move(facts, name, step):
         reasons += _why_not(facts, name, now)
+    reasons += [
+        NodeReason(f"it {item.reason}", item.remedy)
+        for item in remaining(settings, state)
+        if item.node == name
+    ]
     if step is None and number is None:
         reasons.append(NodeReason("no wave has it yet: a wave takes its nodes when it begins"))
         if node.digest not in (None, settings.origin):
@@ -98,7 +104,11 @@ def _step(facts: RolloutFacts, step: Step, now: float) -> Iterator[NodeReason]:
         yield NodeReason(f"it is overdue since {since}{cause}. Examine it, then release it", release)
     elif step.phase is StepPhase.FAILED:
         blame = f" (counted as {step.blame.value})" if step.blame is not None else ""
-        yield NodeReason(f"it failed at {since}{cause}{blame}. Repair it, then release it", release)
+        text = f"it failed at {since}{cause}{blame}"
+        if state.record.phase in BACK_PHASES and state.goes_back(step):
+            yield NodeReason(f"{text}, and goes back to its earlier state")
+        else:
+            yield NodeReason(f"{text}. Repair it, then release it", release)
     elif step.phase is StepPhase.LEFT:
         yield NodeReason(f"it is left alone{cause or ': it is not in the state that the rollout moves from'}")
     elif step.phase is StepPhase.DEFERRED:

@@ -41,6 +41,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
     Wait,
 )
+from goldnode.fleet.rollout.remains import remaining, sentence
 from goldnode.fleet.rollout.state import BACK_PHASES, FORWARD_PHASES, Observations, RolloutState
 from goldnode.fleet.rollout.statistics import at_least, more_frequent
 from goldnode.fleet.rollout.waves import choose, further
@@ -156,6 +157,10 @@ class _Planner:
             self._running()
         elif phase is RolloutPhase.ROLLING_BACK and not self.state.active and not self.state.queue:
             self.actions.append(ChangePhase(RolloutPhase.ROLLED_BACK, self.record.why))
+            left = remaining(self.settings, self.state)
+            if left:
+                text = f"{sentence(left)}. `goldnode rollout status {self.record.name}` has the commands"
+                self.actions.append(Alarm("remains", "rollback", text))
 
     def _stop_changed_target(self) -> None:
         reason = f"the document names another target than the rollout began with: {self.settings.target}"

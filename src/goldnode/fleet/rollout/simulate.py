@@ -58,7 +58,6 @@ CUT = 3600.0  # seconds of a partition
 LATE = 2 * 3600.0  # mean seconds until a change that fails late does so
 LONGEST = 90 * 86400.0  # simulated seconds, after which a run is given up
 SETTLED = 10_000  # decisions in one tick, above which `plan` does not come to rest
-_ENDED = (RolloutPhase.COMPLETED, RolloutPhase.ROLLED_BACK, RolloutPhase.SUPERSEDED)
 _CAUSES = {"module": "module-build", "image": "boot-check", "late": "service-check"}
 
 
@@ -81,6 +80,7 @@ class SimulatedRun:
     failed: int
     overdue: int
     deferred: int
+    denied: int  # nodes that have the denied state at the end
     slow: int  # nodes in service with a loss that no requirement saw
     capacity_lost: float  # node-hours, idle while out of service for a step
     idle_median: float  # seconds from a drained node to the begin of its change
@@ -192,8 +192,7 @@ class Simulation:
                 continue
             self._refresh_jobs(now)
             self._decide(now)
-            phase = self.state.record.phase
-            if (phase in _ENDED or self.state.freezes) and not self.state.active:
+            if (self.state.has_ended() or self.state.freezes) and not self.state.active:
                 break
         return self._result(now)
 
@@ -450,10 +449,10 @@ class Simulation:
         self._at(time + self.world.random.expovariate(self.rate["partition"] / 86400), "partition")
 
     def _result(self, now: float) -> SimulatedRun:
-        state, tally = self.state, self.tally
+        state, tally, world = self.state, self.tally, self.world
         phases = [step.phase for step in state.steps.values()]
         end = state.record.phase.value
-        if state.record.phase not in _ENDED:
+        if not state.has_ended():
             end = "frozen" if state.freezes else "not ended"
         waited = sorted(tally.waited)
         return SimulatedRun(
@@ -475,7 +474,8 @@ class Simulation:
             failed=phases.count(StepPhase.FAILED),
             overdue=phases.count(StepPhase.OVERDUE),
             deferred=phases.count(StepPhase.DEFERRED),
-            slow=sum(kind == "slow" for kind in self.world.broken.values()),
+            denied=sum(world.digest[name] in state.denied for name in state.nodes),
+            slow=sum(kind == "slow" for kind in world.broken.values()),
             capacity_lost=(sum(tally.idle) + sum(max(0.0, now - since) for since in tally.drained.values()))
             / 3600,
             idle_median=waited[len(waited) // 2] if waited else 0.0,

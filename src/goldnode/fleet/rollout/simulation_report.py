@@ -35,6 +35,7 @@ class SimulationSummary:
     idle: tuple[float, float]
     peak_out: tuple[float, float]
     slow: tuple[float, float]
+    denied: tuple[float, float]  # nodes in the denied state at the end
     left: tuple[float, float]  # nodes failed, overdue or deferred at the end
 
 
@@ -63,6 +64,7 @@ def summarize(runs: Sequence[SimulatedRun]) -> SimulationSummary:
         idle=known(lambda run: run.idle_median),
         peak_out=known(lambda run: run.peak_out),
         slow=known(lambda run: run.slow),
+        denied=known(lambda run: run.denied),
         left=known(lambda run: run.failed + run.overdue + run.deferred),
     )
 
@@ -89,6 +91,8 @@ def text(summary: SimulationSummary) -> str:
         ("most nodes out at once", _pair(summary.peak_out, "nodes", 0)),
         ("failed, overdue or deferred at the end", _pair(summary.left, "nodes", 0)),
     ]
+    if summary.denied[1]:
+        rows.append(("in the denied state at the end", _pair(summary.denied, "nodes", 0)))
     if summary.slow[1]:
         rows.append(("in service with a loss that no requirement saw", _pair(summary.slow, "nodes", 0)))
     width = max(len(name) for name, _ in rows)

@@ -47,6 +47,7 @@ from goldnode.node.drained import mark
 
 FORWARD_PHASES = (RolloutPhase.RUNNING, RolloutPhase.COMPLETED)
 BACK_PHASES = (RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK)
+ENDED_PHASES = (RolloutPhase.COMPLETED, RolloutPhase.ROLLED_BACK, RolloutPhase.SUPERSEDED)
 OUTSIDE = "outside"  # owner of a hold for a drain that a person or another system made
 HEALTH = "health"  # owner of a hold for a node whose own check fails while it serves
 _FIRST_WAVES = 2  # in which one cause repeated stops
@@ -207,24 +208,39 @@ class RolloutState:
         )
 
     def goes_back(self, step: Step) -> bool:
-        """Return whether the rollback moves the node of an ended step."""
+        """Return whether the rollback moves the node of an ended step.
+
+        Every rollback takes the nodes that the change broke, in all waves: nothing else would return them.
+        """
         if step.direction is Direction.BACK:
             return step.phase in (StepPhase.PASSED, StepPhase.DEFERRED)
         if step.phase is StepPhase.FAILED:
-            return step.blame is Blame.SOFTWARE and self.in_back_scope(step)
+            return step.blame is Blame.SOFTWARE
+        if step.phase is StepPhase.DEFERRED:  # a person has released it for another try, which does not come
+            return step.prior is not None and self.nodes[step.node].digest != step.prior.digest
         return step.phase is StepPhase.DONE and self.in_back_scope(step)
 
     def in_back_scope(self, step: Step) -> bool:
         """Return whether a step is within the scope of the rollback."""
         scope = self.record.back
-        if scope is BackScope.FAILED:
-            # A cohort that moves whole goes back whole: otherwise two of its nodes would serve in two states.
-            steps = (self.steps.get(name) for name in self.members[self.unit[step.node]])
-            return any(
-                one is not None and one.phase is StepPhase.FAILED and one.blame is Blame.SOFTWARE
-                for one in steps
+        if scope is None or scope is BackScope.ALL:
+            return scope is not None
+        if scope is BackScope.WAVE and step.wave == self.record.wave:
+            return True
+        # A cohort that moves whole goes back whole: otherwise two of its nodes would serve in two states.
+        steps = (self.steps.get(name) for name in self.members[self.unit[step.node]])
+        return any(
+            one is not None
+            and (
+                one.direction is Direction.BACK
+                or (one.phase is StepPhase.FAILED and one.blame is Blame.SOFTWARE)
             )
-        return scope is BackScope.ALL or (scope is BackScope.WAVE and step.wave == self.record.wave)
+            for one in steps
+        )
+
+    def has_ended(self) -> bool:
+        """Return whether the rollout is in its last phase. Single nodes may still move."""
+        return self.record.phase in ENDED_PHASES
 
     def _contribute(self, step: Step, by: int) -> None:
         """Add a step to the indexes (1), or take it out (-1)."""
@@ -502,6 +518,8 @@ class RolloutState:
         self.record = with_values(
             self.record, phase=action.phase, why=action.why, back=action.back or self.record.back
         )
+        if action.phase is RolloutPhase.ROLLING_BACK:
+            self.alarms.pop(("remains", "rollback"), None)  # its end finds what remains by then
         self._index_queue()
 
     def _deny(self, action: model.Deny, at: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,7 @@ from goldnode.documents.rollout_status import (
     RolloutStatusDocument,
     RolloutStatusFreeze,
     RolloutStatusNode,
+    RolloutStatusRemains,
     RolloutStatusRequirement,
     RolloutStatusWait,
     RolloutStatusWave,
@@ -38,12 +39,12 @@ from goldnode.fleet.rollout.model import (
     Wait,
 )
 from goldnode.fleet.rollout.plan import REPLACED, SELF, approvals, no_approval, plan
+from goldnode.fleet.rollout.remains import STAY, remaining
 from goldnode.fleet.rollout.state import BACK_PHASES, Observations, RolloutState
 
 QUIET = 60.0  # seconds without a sign of life, after which another controller may take over
 RUN = "goldnode rollout run DOCUMENT"
 WAITING, LATER = "waiting", "not in a wave yet"
-_ENDED = (RolloutPhase.COMPLETED, RolloutPhase.ROLLED_BACK, RolloutPhase.SUPERSEDED)
 _UNREMARKABLE = (StepPhase.DONE, StepPhase.LEFT)
 
 
@@ -99,6 +100,10 @@ def view(facts: RolloutFacts, now: float) -> RolloutStatusDocument:
         states=_sorted(Counter(state_of(state, name) for name in state.nodes)),
         nodes=[_node(facts, step) for step in _notable(state)],
         waits=[_wait(facts, wait) for wait in waits(facts, now)],
+        remains=[
+            RolloutStatusRemains(node=item.node, reason=item.reason, remedy=item.remedy)
+            for item in remaining(settings, state)
+        ],
         freezes=[
             RolloutStatusFreeze(
                 scope=item.scope.value,
@@ -183,7 +188,6 @@ def _no_controller(controller: RolloutStatusController) -> str:
 
 def _controller(facts: RolloutFacts, now: float) -> RolloutStatusController:
     record, state = facts.state.record, facts.state
-    late = [step for step in state.steps.values() if step.phase is StepPhase.DEFERRED]
     remedy: str | None = RUN
     since = facts.beat_at
     kind: Literal["working", "quiet", "none", "ended"]
@@ -193,12 +197,18 @@ def _controller(facts: RolloutFacts, now: float) -> RolloutStatusController:
         kind = "quiet"
     else:
         kind, remedy = "working", None
-    if kind != "working" and record.phase in _ENDED and not state.active:
-        # Deferred nodes of a rollout that has ended converge only while a controller runs.
-        kind, remedy = "ended", f"{RUN} --stay" if late else None
+    if kind != "working" and state.has_ended() and not state.active:
+        # Nodes of a rollout that has ended move only while a controller runs.
+        kind, remedy = "ended", STAY if any(map(_moves_later(state), state.steps.values())) else None
     return RolloutStatusController(
         state=kind, holder=facts.holder, epoch=record.epoch, since=_moment(since), remedy=remedy
     )
+
+
+def _moves_later(state: RolloutState) -> Callable[[Step], bool]:
+    """Return the condition for steps that move after the end of the rollout, when their nodes are free."""
+    back = state.record.phase in BACK_PHASES
+    return lambda step: step.phase is StepPhase.DEFERRED or (back and state.goes_back(step))
 
 
 def _wave(facts: RolloutFacts, number: int) -> RolloutStatusWave:

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
 from goldnode.fleet.person import same_person
 from goldnode.fleet.rollout.document import digest_of
 from goldnode.fleet.rollout.model import BackScope
-from goldnode.fleet.store import limits, tables
+from goldnode.fleet.store import limits, rollout_view, tables
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.log import LogLine, append
@@ -121,7 +121,7 @@ _WIDTH = (BackScope.FAILED, BackScope.WAVE, BackScope.ALL)
 
 
 def roll_back(connection: Connection, rollout: str, scope: BackScope, order: PersonsOrder) -> bool:
-    """Roll a rollout back and deny its target. Return whether this is new, or wider than before.
+    """Roll a rollout back and deny its target. Return whether nodes have to move that did not so far.
 
     A rollout that has ended begins again: a controller takes it up. Raises StoreError for one that has moved no
     node, and while another rollout of the class is active.
@@ -137,7 +137,9 @@ def roll_back(connection: Connection, rollout: str, scope: BackScope, order: Per
         )
     before = row["back"] if row["phase"] in tables.BACK_PHASES else None
     if before is not None and _WIDTH.index(scope) <= _WIDTH.index(BackScope(before)):
-        return False
+        if row["phase"] == "rolling-back" or not _goes_back(connection, rollout):
+            return False
+        scope = BackScope(before)
     active = connection.scalar(
         select(table.c.name).where(
             table.c["class"] == row["class"], table.c.name != rollout, table.c.phase.in_(tables.ACTIVE_PHASES)
@@ -168,6 +170,12 @@ def roll_back(connection: Connection, rollout: str, scope: BackScope, order: Per
     }
     append(connection, LogLine(order.now, order.who, "ChangePhase", rollout, content, rollout, row["epoch"]))
     return True
+
+
+def _goes_back(connection: Connection, rollout: str) -> bool:
+    """Return whether nodes have to go back that fell behind since the rollback ended, or were held at its end."""
+    state = rollout_view.RolloutReader(rollout).facts(connection).state
+    return any(state.waits(name) for name in state.steps)
 
 
 def _newest(connection: Connection, row: RowMapping) -> None:

@@ -17,6 +17,9 @@ from goldnode.fleet.rollout.model import (
     Action,
     Answer,
     Approve,
+    BackScope,
+    ChangePhase,
+    Deny,
     Direction,
     FleetNode,
     Freeze,
@@ -271,7 +274,13 @@ class Fleet:
                 RequirementResult(item.name, self.state.record.wave, answer, self.now, "asked")
             )
 
-    def finish(self, limit: int = 3000) -> None:
+    def order_back(self, scope: BackScope) -> None:
+        """Roll back by the order of a person, as the store writes it."""
+        epoch = self.state.record.epoch
+        self.commit(epoch, Deny(self.settings.target, "ordered"))
+        self.commit(epoch, ChangePhase(RolloutPhase.ROLLING_BACK, "ordered", scope))
+
+    def finish(self, limit: int = 3000, *, release: bool = True) -> None:
         """End all faults and let the rollout go on: persons lift freezes, release nodes and resume theirs."""
         self.slow_until.clear()
         for name in list(self.person):
@@ -283,7 +292,7 @@ class Fleet:
             for name in list(self.state.freezes):
                 self.commit(epoch, Thaw(name, "ann", "seen"))
             for name, step in list(self.state.steps.items()):
-                if step.phase in (StepPhase.OVERDUE, StepPhase.FAILED):
+                if release and step.phase in (StepPhase.OVERDUE, StepPhase.FAILED):
                     self.commit(epoch, Release(name, "ann", "seen"))
             for name in self.names:
                 held = self.state.ledger.by_node.get(name, {})
@@ -298,9 +307,16 @@ class Fleet:
             assert not self.audit.violations, self.audit.violations
             if self.state.record.phase in ENDED and not self.state.active and not self.state.queue:
                 return
+            if not release and self.stands_still():
+                return
             assert turn < limit - 1, (
                 f"does not end: {self.state.record}, {list(self.state.steps.values())[:5]}"
             )
+
+    def stands_still(self) -> bool:
+        """Return whether nothing moves until a person releases a node: its hold spends a limit."""
+        spent = self.state.ledger.failed >= self.settings.limits.failed.nodes(len(self.names))
+        return spent and not self.state.active
 
     # Comparisons
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.schedules import ENDED, Fleet
 
-from goldnode.fleet.rollout.model import RolloutPhase
+from goldnode.fleet.rollout.model import BackScope, RolloutPhase
+from goldnode.fleet.rollout.view import RolloutFacts, view
 
 COHORTS = ("total: 10}", "total: 10, per: {rack: 2, leaf: 4, cohort: all-or-none}}")
 VARIANTS = {
@@ -76,6 +77,56 @@ def test_invariants_hold_under_a_thousand_schedules(variant: str, tmp_path: Path
     @given(SCHEDULES)
     def check(schedule: list[int]) -> None:
         obey(tmp_path, variant, schedule)
+
+    check()
+
+
+def leave_nothing_unnamed(directory: Path, scope: BackScope, schedule: list[int]) -> None:
+    """Roll back after a schedule. Check what remains by the nodes themselves, then carry out what `status` names."""
+    cohorts = scope is BackScope.FAILED
+    fleet = Fleet(documents.settings(directory, *((COHORTS,) if cohorts else ())), cohorts=cohorts)
+    fleet.settle()
+    for number in schedule:
+        fleet.operate(number)
+    if fleet.state.record.phase is RolloutPhase.QUEUED:
+        return
+    fleet.order_back(scope)
+    fleet.finish(release=False)
+    facts = RolloutFacts(fleet.settings, fleet.state, fleet.observations, "ann")
+    lines = {item.node: item for item in view(facts, fleet.now).remains}
+    for name in fleet.names:
+        own = fleet.state.ledger.of(name, fleet.state.record.name)
+        bad = fleet.digest[name] == fleet.settings.target or own is not None
+        assert bad == (name in lines), (name, fleet.digest[name], fleet.state.steps.get(name), lines)
+
+    fleet.order_back(BackScope.ALL)
+    fleet.finish()
+    moved = {name: step for name, step in fleet.state.steps.items() if step.prior is not None}
+    left = [name for name in moved if fleet.digest[name] == fleet.settings.target]
+    assert fleet.state.record.phase is RolloutPhase.ROLLED_BACK
+    assert not left, [moved[name] for name in left]
+    assert not fleet.state.ledger.by_node
+
+
+@pytest.mark.parametrize("scope", BackScope)
+def test_rollback_leaves_no_node_bad_that_status_does_not_name(scope: BackScope, tmp_path: Path) -> None:
+    @quick(25)
+    @given(SCHEDULES)
+    def check(schedule: list[int]) -> None:
+        leave_nothing_unnamed(tmp_path, scope, schedule)
+
+    check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scope", BackScope)
+def test_a_thousand_rollbacks_leave_no_node_bad_that_status_does_not_name(
+    scope: BackScope, tmp_path: Path
+) -> None:
+    @quick(350)
+    @given(SCHEDULES)
+    def check(schedule: list[int]) -> None:
+        leave_nothing_unnamed(tmp_path, scope, schedule)
 
     check()
 
