@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from goldnode.node.text import cleaned
 
 Value = TypeVar("Value")
 
@@ -13,6 +15,15 @@ class Part(BaseModel):
     """Base class of all documents and their parts: no unknown keys, no conversion of types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+
+class NodePart(Part):
+    """Base class of the documents that nodes write: their texts are cleaned before they are validated."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cleaned(cls, value: Any) -> Any:
+        return cleaned(value)
 
 
 class MissingValue(Part):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import Digest, Moment, Part
+from goldnode.documents.base import Digest, Moment, NodePart, Part
 
 JobState = Literal["passed", "failed", "not_run", "not_counted", "could_not_check"]
 Launcher = Literal["ssh", "engine", "slurm", "kubernetes", "local"]
@@ -54,7 +54,7 @@ class CanaryJob(Part):
     metrics: list[CanaryMetric]
 
 
-class CanaryDocument(Part):
+class CanaryDocument(NodePart):
     """One run of the canary suite on one node."""
 
     schema_: Literal["goldnode.canary/1"] = Field(alias="schema")

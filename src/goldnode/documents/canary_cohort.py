@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import Moment, Part
+from goldnode.documents.base import Moment, NodePart, Part
 from goldnode.documents.canary import JobState, Launcher
 
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -38,7 +38,7 @@ class CohortMember(Part):
     pairs: dict[str, CohortPair] = Field(description="by the name of the partner")
 
 
-class CanaryCohortDocument(Part):
+class CanaryCohortDocument(NodePart):
     """An all-reduce over a cohort, and which member is absent or slow."""
 
     schema_: Literal["goldnode.canary-cohort/1"] = Field(alias="schema")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import MissingValue, Part
+from goldnode.documents.base import MissingValue, NodePart, Part
 
 Text = str | MissingValue | None
 Number = int | MissingValue | None
@@ -525,7 +525,7 @@ class CapturedPackages(Part):
     total: Number = None
 
 
-class CaptureDocument(Part):
+class CaptureDocument(NodePart):
     """The state that a node reports about itself at one moment."""
 
     schema_: Literal["goldnode.capture/1"] = Field(alias="schema")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import Digest, Moment, Part
+from goldnode.documents.base import Digest, Moment, NodePart, Part
 from goldnode.documents.canary import Launcher
 
 DualRole = Literal["input", "layer", "output", "sample"]
@@ -108,7 +108,7 @@ class DualRecordLatency(Part):
     warm: list[Seconds] = Field(max_length=1_000_000)
 
 
-class DualRecordDocument(Part):
+class DualRecordDocument(NodePart):
     """Arrays and times of a model or a command on one stack."""
 
     schema_: Literal["goldnode.dual-record/1"] = Field(alias="schema")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import Moment, Part
+from goldnode.documents.base import Moment, NodePart, Part
 
 
 class GateDrain(Part):
@@ -41,7 +41,7 @@ class GateTestsState(Part):
     )
 
 
-class GateDocument(Part):
+class GateDocument(NodePart):
     """Whether work may start on the node, and why not."""
 
     schema_: Literal["goldnode.gate/1"] = Field(alias="schema")

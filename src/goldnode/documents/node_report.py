@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import Moment, Part
+from goldnode.documents.base import Moment, NodePart, Part
 from goldnode.documents.capture import CaptureDocument
 from goldnode.documents.verdict import VerdictDocument
 
@@ -25,7 +25,7 @@ class NodeReportGate(Part):
     )
 
 
-class NodeReportDocument(Part):
+class NodeReportDocument(NodePart):
     """A capture and the verdict about it, of the same boot."""
 
     schema_: Literal["goldnode.node-report/1"] = Field(alias="schema")

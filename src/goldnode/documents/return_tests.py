@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from goldnode.documents.base import Part
+from goldnode.documents.base import NodePart
 from goldnode.documents.gate import GateTests
 
 
-class ReturnTestsDocument(Part):
+class ReturnTestsDocument(NodePart):
     """The outstanding tests of one node, and what became of results that were sent to it."""
 
     schema_: Literal["goldnode.return-tests/1"] = Field(alias="schema")

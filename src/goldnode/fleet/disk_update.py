@@ -37,6 +37,7 @@ from goldnode.node.slots import FAILED, SLOTS
 from goldnode.node.slotwrite import SCHEMA
 from goldnode.node.state import loader
 from goldnode.node.state.domains.program import OTHER
+from goldnode.node.text import clean
 
 BLOCK = 1 << 20
 PROGRAM = "/run/goldnode/update"  # path on the node, while an update runs
@@ -277,7 +278,7 @@ REACH = "check `ssh` to it, and its user and become in the inventory"
 def last_line(text: bytes) -> str:
     """Return the last line of a message."""
     lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1].removeprefix("goldnode-node: ") if lines else ""
+    return clean(lines[-1].removeprefix("goldnode-node: ")) if lines else ""
 
 
 def node(name: str, inventory: str | None, become: bool = False) -> SshNode:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.text import clean
 
 SCHEMA = "goldnode.run/1"
 
@@ -277,12 +278,12 @@ def gist(text: str) -> str:
     """Return an error in one line: the first one, or the line of a program's output that names the cause."""
     first = first_line(text)
     if not first.endswith(":"):
-        return first
+        return clean(first)
     rest = text[text.index(first) + len(first) :]
     lines = rest.splitlines()
     found = next(filter(None, ([line for line in lines if re.search(cause, line)] for cause in CAUSES)), [])
     told = min(found, key=_place, default=first_line(rest))
-    return f"{first} {told.strip()}"
+    return clean(f"{first} {told.strip()}")
 
 
 def _place(line: str) -> tuple[str, int, int]:
@@ -301,7 +302,7 @@ def unwrapped(text: str) -> str:
 
 def last_line(text: str) -> str:
     """Return the last line with text. Earlier lines of ssh are banners and, with -vvv, its trace."""
-    return first_line("\n".join(reversed(text.splitlines())))
+    return clean(first_line("\n".join(reversed(text.splitlines()))))
 
 
 # Runs

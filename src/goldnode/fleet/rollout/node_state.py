@@ -18,6 +18,7 @@ from goldnode.node.state.applied import INDEX
 from goldnode.node.state.apply import LOCK
 from goldnode.node.state.domains.program import CLASS
 from goldnode.node.state.finding import MISMATCH
+from goldnode.node.text import clean, cleaned
 from goldnode.node.verdict import current
 from goldnode.node.verdict.blame import causes
 
@@ -62,7 +63,7 @@ class NodeReading:
 
 
 def read(text: str) -> NodeReading:
-    """Return the reading of the output of READ, or of a part of it."""
+    """Return the reading of the output of READ, or of a part of it, with its texts cleaned."""
     files: dict[str, str] = {}
     for part in f"\n{text}".split(f"\n{_MARK}")[1:]:
         name, _, content = part.replace("\r\n", "\n").partition("\n")
@@ -108,6 +109,6 @@ def _in_force(files: Mapping[str, str]) -> Mapping[str, Any]:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text) if text.strip() else None
-    except ValueError:
-        return text
+        return cleaned(json.loads(text)) if text.strip() else None
+    except (ValueError, RecursionError):
+        return clean(text)

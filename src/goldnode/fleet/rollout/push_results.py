@@ -18,6 +18,7 @@ from goldnode.fleet.rollout.model import (
 )
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 from goldnode.fleet.rollout.push_job import ENDED, FAILED, UNREACHABLE
+from goldnode.node.text import clean, cleaned
 
 Line = Mapping[str, Any]
 
@@ -87,7 +88,7 @@ def result(task: NodeTask, lines: Sequence[Line], began: float, ended: float, te
 def observations(lines: Iterable[Line]) -> dict[str, NodeObservation]:
     """Return the newest observation of each node that was read."""
     return {
-        str(line["host"]): from_json(NodeObservation, line["result"]["observation"])
+        str(line["host"]): from_json(NodeObservation, cleaned(line["result"]["observation"]))
         for line in lines
         if (line.get("result") or {}).get("observation")
     }
@@ -107,7 +108,7 @@ def _applied(own: Sequence[Line], wanted: str | None) -> PushResult:
         (str(line["result"].get("msg") or "") for line in reversed(own) if line["result"].get("observation")),
         "",
     )
-    return PushResult(PushEnd.AGAIN, (found,), why or "its check could not check everything")
+    return PushResult(PushEnd.AGAIN, (found,), clean(why) or "its check could not check everything")
 
 
 def _drained(
@@ -115,8 +116,8 @@ def _drained(
 ) -> tuple[Observation, ...]:
     """Return the state before the drain and after it, with the reason of the one who holds the node."""
     record = drain.get("record") or {}  # none without a scheduler
-    was, before = str(record.get("was") or ""), bool(drain["in_service"])
-    reason = str(record.get("reason") or mark) if before else was
+    was, before = clean(str(record.get("was") or "")), bool(drain["in_service"])
+    reason = clean(str(record.get("reason") or mark) if before else was)
     return (
         SchedulerObservation(task.node, began, before, 0.0, was),
         SchedulerObservation(task.node, ended, False, 0.0, reason),
@@ -124,12 +125,12 @@ def _drained(
 
 
 def _returned(task: NodeTask, drain: Mapping[str, Any], ended: float) -> PushResult:
-    note = str(drain.get("note") or "")
+    note = clean(str(drain.get("note") or ""))
     if (
         drain["in_service"] and note
     ):  # another run may still work on it, or its record is of another scheduler
         return PushResult(PushEnd.AGAIN, problem=note)
-    reason = "" if drain["in_service"] else str((drain.get("record") or {}).get("was") or note)
+    reason = "" if drain["in_service"] else clean(str((drain.get("record") or {}).get("was") or note))
     return PushResult(
         PushEnd.DONE, (SchedulerObservation(task.node, ended, bool(drain["in_service"]), 0.0, reason),)
     )
@@ -148,7 +149,7 @@ def _bad(task: NodeTask, line: Line, ended: float) -> PushResult:
     refusals = found.get("refusals") or []
     codes = [str(row["code"]) for row in refusals]
     if codes and set(codes) <= PASSING:
-        return PushResult(PushEnd.AGAIN, problem=f"{codes[0]}: {refusals[0]['message']}")
+        return PushResult(PushEnd.AGAIN, problem=clean(f"{codes[0]}: {refusals[0]['message']}"))
     hardware: tuple[str, ...] = ()
     if codes:
         cause = f"{codes[0]}: {refusals[0]['message']}"
@@ -158,7 +159,7 @@ def _bad(task: NodeTask, line: Line, ended: float) -> PushResult:
         cause = f"{row['part']}: {row['kind']} {row['resource']}: {_first_line(str(row['error']))}"
     else:
         cause = f"{found.get('part') or name}: {text}"
-    cause = cause[:LONGEST]
+    cause = clean(cause)[:LONGEST]
     failure = NodeObservation(task.node, ended, hardware=hardware, not_applied=cause)
     return PushResult(PushEnd.REFUSED, problem=cause, failure=failure)
 
@@ -166,4 +167,4 @@ def _bad(task: NodeTask, line: Line, ended: float) -> PushResult:
 def _first_line(text: str) -> str:
     """Return the first line of a message: causes of several nodes are compared, and further lines differ."""
     lines = [line.strip() for line in re.sub(r"^\[?ERROR\]?[:!]? *", "", text.strip()).splitlines()]
-    return next((line for line in lines if line), "no message")
+    return clean(next((line for line in lines if line), "no message"))

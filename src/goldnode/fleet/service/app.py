@@ -44,6 +44,7 @@ from goldnode.fleet.store.errors import (
 )
 from goldnode.fleet.store.grants import GivenBack, Leave, LeaveRequest
 from goldnode.fleet.store.status import measured
+from goldnode.node.text import clean
 
 if TYPE_CHECKING:
     from goldnode.fleet.service.captures import CaptureReceiver
@@ -56,6 +57,7 @@ _GROUP = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _TEXTS = ("rollout", "digest", "boot_id", "wants", "verdict", "fell_back_from")
 _LISTS = ("software", "hardware")
 _CODES = 64  # findings of a report
+_NAME = 255  # letters of a name or code
 _LONGEST = 1000  # letters of the reason why nothing could be applied
 _TICK = 10.0  # seconds between two searches for overdue nodes
 _SEAL = 60.0  # seconds between two heads of the log
@@ -198,12 +200,13 @@ class LockService:
             raise RefusedRequestError(
                 400, "invalid_client_identity", "the body is no JSON object with client_params.id and .group"
             ) from None
-        if not isinstance(name, str) or not name or len(name) > 255 or not _storable(name):
+        if not isinstance(name, str) or not name or len(name) > _NAME or not _storable(name):
             raise RefusedRequestError(400, "invalid_client_identity", "client_params.id is no name")
         if not isinstance(group, str) or not _GROUP.fullmatch(group):
             raise RefusedRequestError(
                 400, "invalid_client_identity", "client_params.group is no name of a group"
             )
+        name = clean(name)
         given = {**found, **params}
         more = {key: _text(given, key) for key in (*_TEXTS, "not_applied")}
         if self.settings.certificates and name not in request.scope["state"].get("peer", ()):
@@ -290,13 +293,13 @@ def _storable(text: str) -> bool:
 
 
 def _text(given: Mapping[str, Any], key: str) -> str | None:
-    """Return an optional text of a request. Raise RefusedRequestError for anything else."""
-    value, longest = given.get(key), _LONGEST if key == "not_applied" else 255
+    """Return an optional text of a request, cleaned. Raise RefusedRequestError for anything else."""
+    value, longest = given.get(key), _LONGEST if key == "not_applied" else _NAME
     if value is not None and (
         not isinstance(value, str) or not value or len(value) > longest or not _storable(value)
     ):
         raise RefusedRequestError(400, "invalid_request", f"{key} is no text")
-    return value
+    return None if value is None else clean(value)[:longest]
 
 
 def _report(
@@ -308,10 +311,10 @@ def _report(
         value = given.get(key) or []
         right = isinstance(value, list) and len(value) <= _CODES
         if not right or not all(
-            isinstance(code, str) and 0 < len(code) <= 255 and _storable(code) for code in value
+            isinstance(code, str) and 0 < len(code) <= _NAME and _storable(code) for code in value
         ):
             raise RefusedRequestError(400, "invalid_request", f"{key} is no list of codes")
-        lists[key] = tuple(value)
+        lists[key] = tuple(clean(code)[:_NAME] for code in value)
     try:
         verdict = None if texts["verdict"] is None else Answer(texts["verdict"])
     except ValueError:
@@ -338,6 +341,5 @@ def _error(status_code: int, kind: str, value: str) -> JSONResponse:
 async def _http_error(request: Request, problem: Exception) -> Response:
     code = problem.status_code if isinstance(problem, HTTPException) else 500
     known = {404: "unknown_endpoint", 405: "invalid_method"}
-    return _error(
-        code, known.get(code, "invalid_request"), f"{request.method} {request.url.path}: no such endpoint"
-    )
+    where = clean(f"{request.method} {request.url.path}")
+    return _error(code, known.get(code, "invalid_request"), f"{where}: no such endpoint")

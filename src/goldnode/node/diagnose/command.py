@@ -11,6 +11,7 @@ from ..host import Host, Json
 from ..probe.machine import printable
 from ..state.domains.program import CLASS
 from ..state.model import NodeError
+from ..text import cleaned
 from . import checks, finding
 
 TYPE_CHECKING = False
@@ -74,8 +75,8 @@ def load(name: str) -> Json:
     """
     try:
         with open(name, "rb") as opened:
-            found = json.loads(opened.read(MOST))
-    except (OSError, ValueError) as problem:
+            found = cleaned(json.loads(opened.read(MOST)))
+    except (OSError, ValueError, RecursionError) as problem:
         raise NodeError(f"{printable(name, 200)} cannot be read as a capture: {problem}") from None
     if not isinstance(found, dict) or found.get("schema") != "goldnode.capture/1":
         raise NodeError(

@@ -10,6 +10,7 @@ import sys
 import time
 
 from ..state.model import NodeError
+from ..text import clean
 from . import settings as settings_of
 from .repository import ChannelSource
 
@@ -79,10 +80,12 @@ def run(host: Host, options: Any) -> int:
             lines.append(
                 f"wants {own.node} at {wanted.digest}" if wanted else f"wants nothing of {own.node} now"
             )
+            lines = [clean(line) for line in lines]
             show(options, {"text": "; ".join(lines), "problem": False}, "\n".join(lines))
             return 0
         found = follower.run()
-    show(options, {"text": found.text, "problem": found.problem}, f"{own.node}: {found.text}")
+    text = clean(found.text)
+    show(options, {"text": text, "problem": found.problem}, f"{own.node}: {text}")
     return 1 if found.problem else 0
 
 

@@ -10,6 +10,7 @@ import urllib.request
 from typing import NamedTuple
 
 from ..state.model import NodeError
+from ..text import cleaned
 from .repository import ChannelAwayError, NoRedirect
 
 TYPE_CHECKING = False
@@ -114,7 +115,7 @@ def _yes(status: int, data: bytes) -> LockAnswer:
 
 def _json(data: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(data or b"{}")
-    except ValueError:
+        found = cleaned(json.loads(data or b"{}"))
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from ..host import Host, Json, boot_identity
+from ..text import cleaned
 from .context import CAPTURE, SCHEMA, Context
 
 TYPE_CHECKING = False
@@ -63,7 +64,8 @@ def finish(context: Context, seen: Any = None) -> Json:
             captured[name] = unread(f"the reader failed: {type(problem).__name__}: {problem}")
     captured.setdefault("simulated", False)
     captured.setdefault("identity", {})["boot_identity"] = boot_identity(host)
-    return captured
+    finished: Json = cleaned(captured)
+    return finished
 
 
 def capture(host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False) -> Json:

@@ -7,6 +7,7 @@ import os
 import sys
 
 from ..state.model import NodeError
+from ..text import cleaned
 from . import SCHEMA, capture
 from .values import unread
 
@@ -126,13 +127,13 @@ def load(name: str) -> Json:
     if start == b"<":
         from . import smi
 
-        return smi.parse(data, name)
+        return dict(cleaned(smi.parse(data, name)))
     if start in (b"{", b"["):
         return recorded(data, name)
     if b"NVSMI LOG" in data[:400]:
         from . import smitext
 
-        return smitext.parse(data, name)
+        return dict(cleaned(smitext.parse(data, name)))
     what = "the table of nvidia-smi" if b"NVIDIA-SMI" in data[:400] else "neither JSON nor XML"
     raise NodeError(
         f"{name}: this is {what}. Give a capture (`goldnode-node capture`), or the output of `nvidia-smi -q -x`."
@@ -142,10 +143,11 @@ def load(name: str) -> Json:
 def recorded(data: bytes, name: str) -> Json:
     """Return a recorded capture with checked types.
 
-    Values of a wrong type become faults; nothing else changes. Raises NodeError for another schema.
+    Values of a wrong type become faults, and texts are cleaned; nothing else changes. Raises NodeError for another
+    schema.
     """
     try:
-        found = json.loads(data)
+        found = cleaned(json.loads(data))
     except (ValueError, RecursionError) as problem:
         raise NodeError(
             f"{name}: not JSON ({problem}). It may be cut off: record it again with `goldnode-node capture`."

@@ -31,6 +31,7 @@ from ..state.model import Observed, Plan
 from ..state.names import digest
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
+from ..text import cleaned
 from . import binding, current, deltas, rules, suppress, table
 from . import settings as recorded
 
@@ -118,7 +119,7 @@ def examine(
                 "hostname": identity.get("hostname"),
             },
         )
-        return Checked(verdict, None, None, None)
+        return Checked(cleaned(verdict), None, None, None)
     context = probe.begin(host, document, passive) if host.live else None
     seen = observed(host, document)
     plan = judge(document, seen, {})
@@ -153,7 +154,7 @@ def examine(
         boot_identity=seen.boot_identity,
         uptime=boot.uptime(host.text("/proc/uptime") or "") if host.live else None,
     )
-    return Checked(verdict, capture, memory, fault)
+    return Checked(cleaned(verdict), capture, memory, fault)
 
 
 def settled(

@@ -19,6 +19,7 @@ from ..state.domains import policy
 from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from ..state.kinds import DEGRADED, NODE
 from ..state.remedy import PERSON, Remedy
+from ..text import cleaned
 from . import binding, check, deltas, driver_support, rules, settings, table
 
 TYPE_CHECKING = False
@@ -142,7 +143,8 @@ def examine(
             "source": capture.get("source"),
             "hostname": rules.as_map(capture.get("identity")).get("hostname"),
         }
-    return verdict
+    found_texts: Json = cleaned(verdict)
+    return found_texts
 
 
 def live(host: Host, passive: bool) -> Json:
