@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from goldnode.compat import known_bad, rules_host
+from goldnode.compat import known_bad, remedies, rules_host
 from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, CompatRule, Workload
 from goldnode.core.errors import FactsError, nearest
 from goldnode.facts import host as facts
@@ -51,15 +51,35 @@ def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[C
     """
     found: list[CompatFinding] = []
     if host is not None:
-        found += [*_of_host(host), *_model(host)]
-    if workloads:
-        from goldnode.compat import rules_wheels, rules_workload  # not needed to check nodes alone
-
-        for workload in workloads:
-            for each in (*rules_workload.RULES, *rules_wheels.RULES):
-                found += each.check(host, workload)
-            found += known_bad.findings(host, workload)
+        found += remedies.proved(_of_host(host), _judge(host, workloads), host, None)
+        found += _model(host)
+    for workload in workloads:
+        found += remedies.proved(_of_workload(host, workload), _judge(host), host, workload)
     return settle(found, host)
+
+
+def _judge(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> remedies.Judge:
+    """Return what judges a changed combination: what helps one part of it must not break another.
+
+    A changed node is judged with `workloads`, a changed workload alone.
+    """
+    on_host = cache(lambda: [] if host is None else list(_of_host(host)))
+
+    def judge(changed: CompatHost | None, workload: Workload | None) -> list[CompatFinding]:
+        found = [*on_host()] if changed is host or changed is None else list(_of_host(changed))
+        for each in workloads if workload is None else (workload,):
+            found += _of_workload(changed, each)
+        return known_bad.without_repetitions(found)
+
+    return judge
+
+
+def _of_workload(host: CompatHost | None, workload: Workload) -> Iterator[CompatFinding]:
+    from goldnode.compat import rules_wheels, rules_workload  # not needed to check nodes alone
+
+    for each in (*rules_workload.RULES, *rules_wheels.RULES):
+        yield from each.check(host, workload)
+    yield from known_bad.findings(host, workload)
 
 
 def _of_host(host: CompatHost) -> Iterator[CompatFinding]:

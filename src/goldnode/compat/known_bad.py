@@ -27,9 +27,12 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any
 
+from goldnode.compat import remedies
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
+from goldnode.compat.remedies import CompatRemedy
 from goldnode.facts import host as facts
 from goldnode.facts.host import numbers
+from goldnode.facts.workload import torch
 from goldnode.node.state.debversion import compare
 
 FILE = "known_bad.yml"
@@ -110,7 +113,7 @@ def judge(row: KnownBad, host: CompatHost | None, workload: Workload | None) -> 
             f"{_listed(_WORDS.get(key, key) for key in open_)}"
         )
         severity = "unknown"
-    remedy = _remedy(row.fix)
+    remedy = _provable(row, workload)
     return CompatFinding(RULE, severity, subject, message, row.origins, remedy, place, row.doubt, row=row.id)  # type: ignore[arg-type]
 
 
@@ -137,6 +140,43 @@ def _remedy(fix: str) -> str | None:
     if fix.startswith("none"):
         return None
     return fix if fix.split(" ")[0] in _VERBS else f"use {fix}"
+
+
+# The part of a combination that a row's fix is about, by the condition that it changes.
+_FIXES = ("toolkit", "amdgpu", "rocm", "cudnn", "cuda", "driver", "branch")
+_NO_FIX = "change another part of the combination: the fix that is known does not fit the rest of it"
+
+
+def _provable(row: KnownBad, workload: Workload | None) -> str | None:
+    """Return the fix of a row, as a remedy that is judged if it names versions of what the row is about.
+
+    A fix that begins with other words is in software that a combination does not state.
+    """
+    text = _remedy(row.fix)
+    conditions = {key for part in row.match for key in part}
+    build = re.match(r"cu\d+(?= build)", row.fix)
+    if build is not None and workload is not None and "torch" in workload.frameworks:
+        version = f"{workload.frameworks['torch'].partition('+')[0]}+{build[0]}"
+        return CompatRemedy.of([remedies.framework("torch", version, row.fix, workload)], otherwise=_NO_FIX)
+    part = next((name for name in _FIXES if name in conditions), None)
+    named = re.match(r"(?:use )?((?:driver |CUDA |ROCm )?)(?=\d+\.\d)", row.fix)
+    if text is None or part is None or named is None:
+        return text
+    versions = re.findall(r"\d+(?:\.\d+)+", row.fix)
+    if part in ("driver", "branch"):  # each version is of another branch
+        drivers = [remedies.driver(version, text.removeprefix("use ")) for version in versions]
+        return CompatRemedy.of(drivers, otherwise=_NO_FIX)
+    later = " or later" if "or later" in row.fix else ""
+    groups = [[_fixing(part, version, f"{named[1]}{version}{later}")] for version in versions]
+    return CompatRemedy.of(*groups, between=" or ", otherwise=_NO_FIX)
+
+
+def _fixing(part: str, version: str, text: str) -> remedies.RemedyOption:
+    if part == "cuda":
+        return remedies.cuda(version, text)
+    if part in ("toolkit", "amdgpu"):
+        return remedies.of_host(text, **{part: version})
+    return remedies.of_workload(text, **{part: version})
 
 
 def without_repetitions(found: list[CompatFinding]) -> list[CompatFinding]:
@@ -404,10 +444,10 @@ BOTH: Mapping[str, Callable[[CompatHost, Workload, Any], Answer]] = {"cuda_newer
 def _torch_cuda(workload: Workload, wanted: Any) -> Answer:
     if "torch" not in workload.frameworks:
         return False
-    found = re.search(r"\+cu(\d+)(\d)$", workload.frameworks["torch"])
-    if found is not None:
-        return in_range(f"{found[1]}.{found[2]}", wanted)
-    return False if re.search(r"\+(rocm|cpu|xpu)", workload.frameworks["torch"]) else None
+    build = torch(workload.frameworks["torch"])  # without a local version, the build of the package index
+    if build is None or build.build is None:
+        return False if re.search(r"\+(rocm|cpu|xpu)", workload.frameworks["torch"]) else None
+    return build.cuda is not None and in_range(build.cuda, wanted)
 
 
 def _image(workload: Workload, wanted: Any) -> Answer:

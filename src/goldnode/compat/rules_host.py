@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from goldnode.compat import known_bad, rules
+from goldnode.compat import known_bad, remedies, rules
 from goldnode.compat.model import (
     CompatFinding,
     CompatHost,
@@ -23,6 +23,7 @@ from goldnode.compat.model import (
     StackWaiver,
     Workload,
 )
+from goldnode.compat.remedies import CompatRemedy
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
 from goldnode.facts import module_builds
@@ -61,7 +62,10 @@ def gpu_driver(host: CompatHost | None, workload: Workload | None = None) -> Ite
             f"NVIDIA driver branch {host.branch} is not in the facts, so that nothing is known of the GPUs "
             "it supports",
             (),
-            f"use a branch that the facts know: {', '.join(facts.branches()[-6:])}",
+            CompatRemedy.of(
+                *([remedies.driver(name, "driver branch {}")] for name in facts.fixed_branches()),
+                otherwise=_NO_BRANCH,
+            ),
             host.at("driver"),
         )
         return
@@ -96,9 +100,10 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
     if short:
         first = f"driver {least}" if "." in least else f"driver branch {least}"
         message = f"{gpu.sku} needs {first} or later, and the stack has {_driver(host)}"
-        yield _gpu_finding(
-            host, "block", message, origins, f"use {first} or later; {_supported(gpu)}", _doubt(gpu)
+        remedy = CompatRemedy.of(
+            [*remedies.drivers(least), *_fixed_drivers()], ending=f"; {_supported(gpu)}", otherwise=_NO_BRANCH
         )
+        yield _gpu_finding(host, "block", message, origins, remedy, _doubt(gpu))
 
 
 def _dropped(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[CompatFinding]:
@@ -116,7 +121,10 @@ def _dropped(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
             "block",
             message,
             branch.architecture_origins,
-            f"use driver branch {last}, the last for {gpu.architecture}",
+            CompatRemedy.of(
+                [remedies.driver(last, f"driver branch {{}}, the last for {gpu.architecture}")],
+                otherwise=_NO_BRANCH,
+            ),
         )
 
 
@@ -166,7 +174,19 @@ def _supported(gpu: GpuModel) -> str:
 
 
 def _from_branch(gpu: GpuModel) -> str:
-    return f"use a newer driver; {_supported(gpu)}"
+    return CompatRemedy.of(_fixed_drivers(), ending=f"; {_supported(gpu)}", otherwise=_NO_BRANCH)
+
+
+_NO_BRANCH = "put the GPU into another node: no driver branch that gets fixes serves all of this one"
+
+
+def _fixed_drivers() -> list[remedies.RemedyOption]:
+    """Return the options of the branches that get fixes, oldest first, each from its security floor on."""
+    return [remedies.driver(version, "driver {} or later") for version in _floors()]
+
+
+def _floors() -> list[str]:
+    return [facts.security_floor(name).floor or name for name in facts.fixed_branches()]
 
 
 def _order(architecture: str | None) -> int | None:
@@ -191,12 +211,17 @@ def module_flavour(host: CompatHost | None, workload: Workload | None = None) ->
         fault = rules.flavour_fault(gpu, host.branch, host.flavour) if gpu.vendor == "nvidia" else None
         if fault is None:
             continue
-        other = "open" if host.flavour == "proprietary" else "proprietary"
-        remedy = f"use a stack with the {other} modules"
-        if other == "open" and int(host.branch) < limits["first_branch"]:
-            remedy += f", which branches from {limits['first_branch']} on have"
-        if other == "open" and int(host.branch) < limits["default_from_branch"]:
-            remedy += f"; {_supported(gpu)}"
+        other: facts.ModuleFlavour = "open" if host.flavour == "proprietary" else "proprietary"
+        has_open = f", which branches from {limits['first_branch']} on have"
+        lacks_open = other == "open" and int(host.branch) < limits["first_branch"]
+        old = other == "open" and int(host.branch) < limits["default_from_branch"]
+        stack = f"a stack with the {other} modules{has_open if lacks_open else ''}"
+        options = [remedies.flavour(other, stack)]
+        options += [
+            remedies.flavour(other, f"a stack with the {other} modules and driver {{}} or later", driver=item)
+            for item in _floors()
+        ]
+        remedy = CompatRemedy.of(options, ending=f"; {_supported(gpu)}" if old else "", otherwise=_NO_BRANCH)
         yield CompatFinding(
             "module-flavour",
             "block",
@@ -227,7 +252,13 @@ def geforce_open(host: CompatHost | None, workload: Workload | None = None) -> I
         host.subject,
         message,
         facts.origins("nvidia_drivers.yml", limit["source"]),
-        f"use the proprietary modules, or a branch after {limit['last_branch']}",
+        CompatRemedy.of(
+            [remedies.flavour("proprietary", "the proprietary modules")],
+            [
+                dataclasses.replace(one, text=f"a branch after {limit['last_branch']}")
+                for one in _fixed_drivers()
+            ],
+        ),
         host.at("driver"),
     )
 
@@ -265,11 +296,11 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
     if measured is not None:
         if measured.outcome != "builds":
             message = f"the driver's module does not build: {measured.reason}"
-            remedy = _measured_to_build(host, measured) or (
-                "use a kernel that the package's dkms.conf admits"
-                if measured.outcome == "excluded"
-                else _builds(host, kernel[0], driver, flavour)
-            )
+            remedy: str = _measured_to_build(host, measured)
+            if remedy == _CLEAN_ROOT and measured.outcome == "excluded":
+                remedy = "use a kernel that the package's dkms.conf admits"
+            elif remedy == _CLEAN_ROOT:
+                remedy = _builds(host, kernel[0], driver, flavour)
             yield CompatFinding(
                 "kernel-driver",
                 "block",
@@ -351,7 +382,7 @@ def unmeasured(host: CompatHost, flavour: facts.ModuleFlavour) -> str | None:
     )
 
 
-def _measured_to_build(host: CompatHost, failed: ModuleBuildFact) -> str:
+def _measured_to_build(host: CompatHost, failed: ModuleBuildFact) -> CompatRemedy:
     """Return the nearest measured pairs that build, as a remedy: an older kernel, another package."""
     rows = [
         row for row in module_builds.builds() if row.outcome == "builds" and row.flavour == failed.flavour
@@ -363,53 +394,69 @@ def _measured_to_build(host: CompatHost, failed: ModuleBuildFact) -> str:
         for row in rows
         if row.version == failed.version and row.os == failed.os and numbers(row.kernel_version) < wanted
     ]
-    others = [f"{row.package} {row.version}" for row in rows if row.kernel == failed.kernel]
-    reported = []
-    if older:
-        newest = max(older, key=lambda row: numbers(row.kernel_version))
-        reported.append(f"use kernel {newest.kernel}, on which this package was measured to build")
-    if others:
-        reported.append(f"use {', '.join(sorted(set(others))[:4])}, measured to build on {failed.kernel}")
-    return ", or ".join(reported)
+    older.sort(key=lambda row: numbers(row.kernel_version), reverse=True)
+    others = sorted({(row.package, row.version) for row in rows if row.kernel == failed.kernel})
+    packages = [
+        remedies.package(version, f"{package} {version}, measured to build on {failed.kernel}")
+        for package, version in others
+    ]
+    return CompatRemedy.of(
+        [
+            remedies.kernel(
+                row.kernel,
+                f"kernel {row.kernel}, on which this package was measured to build",
+                version=row.kernel_version,
+            )
+            for row in older
+        ],
+        *([one] for one in packages[:4]),
+        otherwise=_CLEAN_ROOT,
+    )
 
 
 _ANY_UPDATE = 9999  # a stable update later than any in the table
+_CLEAN_ROOT = "build it in a clean root first, and add the result to the site's facts: `goldnode modules matrix --packages`"
 
 
-def _builds(host: CompatHost, kernel: str, driver: str, flavour: facts.ModuleFlavour) -> str:
+def _builds(host: CompatHost, kernel: str, driver: str, flavour: facts.ModuleFlavour) -> CompatRemedy:
     """Return the nearest pairs of kernel and driver that build, as a remedy."""
-    kernels = [
-        name for name in facts.kernels_built() if facts.kernel_build(name, driver, flavour).outcome == "ok"
-    ]
-    older = [name for name in kernels if numbers(name) < numbers(kernel)] or kernels
-    drivers = [
-        item
-        for item in facts.branch(driver.split(".")[0]).point_releases
-        if facts.kernel_build(kernel, item, flavour).outcome == "ok"
-    ]
+    branch = driver.split(".")[0]
+    known = facts.branch(branch).point_releases if branch in facts.branches() else ()
+    newest = f"the newest of branch {branch} that is known to build on {kernel}"
+    own = [remedies.driver(item, f"driver {{}}, {newest}") for item in reversed(known)]
     others = [
-        version
+        [remedies.driver(item, f"driver {{}}, known to build on {kernel}") for item in reversed(points)]
         for name in facts.fixed_branches()
-        if name != driver.split(".")[0]
-        for version in facts.branch(name).point_releases[-1:]
-        if facts.kernel_build(kernel, version, flavour).outcome == "ok"
+        if name != branch and (points := facts.branch(name).point_releases)
     ]
-    reported = []
-    if older:
-        reported.append(
-            f"use kernel {max(older, key=numbers)}, the newest before it on which {driver} is known to build"
-        )
-    if drivers:
-        reported.append(
-            f"use driver {drivers[-1]}, the newest of branch {driver.split('.')[0]} that is known to build "
-            f"on {kernel}"
-        )
-    elif others:
-        reported.append(f"use driver {', '.join(others)}: known to build on {kernel}")
-    return (
-        ", or ".join(reported)
-        or "build it in a clean root first, and add the result to the site's facts: `goldnode modules matrix --packages`"
+    own = [one for one, item in zip(own, reversed(known), strict=True) if _ok(kernel, item, flavour)]
+    return CompatRemedy.of(
+        _older_kernels(kernel, driver, flavour), own, *([] if own else others), otherwise=_CLEAN_ROOT
     )
+
+
+def _ok(kernel: str, driver: str, flavour: facts.ModuleFlavour) -> bool:
+    return facts.kernel_build(kernel, driver, flavour).outcome == "ok"
+
+
+def _older_kernels(kernel: str, driver: str, flavour: facts.ModuleFlavour) -> list[remedies.RemedyOption]:
+    """Return the options of a kernel before `kernel` on which the driver is known to build, the newest first.
+
+    Of a series whose later updates break the build, the option is the last update before them.
+    """
+    found = []
+    before = [name for name in facts.kernels_built() if numbers(name) <= numbers(kernel)]
+    exact = [name for name in before if len(numbers(name)) > 2]
+    for name in sorted(before, key=numbers, reverse=True):
+        point = numbers(name)
+        text = f"the newest before it on which {driver} is known to build"
+        if _ok(name, driver, flavour) and (len(point) > 2 or _ok(f"{name}.{_ANY_UPDATE}", driver, flavour)):
+            found.append(remedies.kernel(name, f"kernel {name}, {text}"))
+        elif len(point) > 2 and _ok(last := f"{point[0]}.{point[1]}.{point[2] - 1}", driver, flavour):
+            if any(numbers(other)[:2] == point[:2] and _ok(other, driver, flavour) for other in exact):
+                continue  # an update of the series on which it was built is better
+            found.append(remedies.kernel(last, f"kernel {last} or older of its series, {text}"))
+    return found
 
 
 def gpu_mix(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
@@ -466,7 +513,14 @@ def other_modules(host: CompatHost | None, workload: Workload | None = None) -> 
                     f"module {shown} needs the open kernel modules from {least} on, and {_driver(host)} "
                     "comes with the proprietary ones"
                 )
-                remedy = f"use a stack with the open modules, or a version of {name} before {least}"
+                remedy: str = CompatRemedy.of(
+                    [remedies.flavour("open", "a stack with the open modules")],
+                    [
+                        remedies.of_host(
+                            f"a version of {name} before {least}", modules={**host.modules, name: ""}
+                        )
+                    ],
+                )
                 yield CompatFinding(
                     "other-modules", "block", host.subject, message, origins, remedy, host.at("modules")
                 )
@@ -522,7 +576,7 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
             host.subject,
             message,
             origins,
-            f"use a kernel of series {'.'.join(best.split('.')[:2])}",
+            CompatRemedy.of([remedies.kernel(best, f"a kernel of series {'.'.join(best.split('.')[:2])}")]),
             host.at("kernel", "os"),
             facts.doubt(row),
         )
@@ -609,9 +663,12 @@ def driver_packages(host: CompatHost | None, workload: Workload | None = None) -
             message = (
                 f"{row['name']} carries drivers {have} in its own archive, and none of branch {host.branch}"
             )
-            remedy = (
-                f"use branch {max(carried, key=numbers).split('.')[0]}, or add NVIDIA's repository "
-                "(archive nvidia-cuda) to the stack"
+            own = max(carried, key=numbers)
+            repository = "add NVIDIA's repository (archive nvidia-cuda) to the stack"
+            remedy = CompatRemedy.of(
+                [remedies.driver(own, f"use branch {own.split('.')[0]}", archives=host.archives)],
+                [remedies.of_host(repository, archives=(*host.archives, "nvidia-cuda"))],
+                verb="",
             )
             yield CompatFinding(
                 "driver-packages",
@@ -665,7 +722,9 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
                     host.subject,
                     message,
                     origins,
-                    f"declare `flavour: {flavour}`",
+                    CompatRemedy.of(
+                        [remedies.of_host(f"declare `flavour: {flavour}`", flavour=flavour)], verb=""
+                    ),
                     host.at("driver_packages", "os"),
                 )
             if own is not None and own != branch:
@@ -676,7 +735,7 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
                     host.subject,
                     message,
                     origins,
-                    f"use {package.replace(own, branch)}",
+                    CompatRemedy.of([_other_package(host, package, package.replace(own, branch))]),
                     host.at("driver_packages", "os"),
                 )
     change = next((item for item in names["change_of_packaging"] if "pinning packages" in item["fact"]), None)
@@ -711,6 +770,10 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
             host.at("driver_packages"),
             facts.doubt(change),
         )
+
+
+def _other_package(host: CompatHost, package: str, other: str) -> remedies.RemedyOption:
+    return remedies.of_host(other, packages=tuple(other if one == package else one for one in host.packages))
 
 
 def _archive_drivers(row: Mapping[str, Any]) -> list[str]:
@@ -764,7 +827,7 @@ def fabric_manager(host: CompatHost | None, workload: Workload | None = None) ->
             host.subject,
             message,
             named_by,
-            f'use "{expected}"',
+            CompatRemedy.of([remedies.of_host(f'"{expected}"', fabric_manager_package=expected)]),
             where,
             facts.doubt(named),
         )
@@ -777,8 +840,14 @@ def fabric_manager(host: CompatHost | None, workload: Workload | None = None) ->
             f"the fabric manager is {host.fabric_manager} and the driver {host.driver}: it does not start "
             "beside another version"
         )
-        remedy = f"use {expected} {host.driver}, and lock the two together"
-        yield CompatFinding("fabric-manager", "block", host.subject, message, origins, remedy, where)
+        same = remedies.of_host(
+            f"{expected} {host.driver}, and lock the two together",
+            fabric_manager=host.driver,
+            fabric_manager_package=expected,
+        )
+        yield CompatFinding(
+            "fabric-manager", "block", host.subject, message, origins, CompatRemedy.of([same]), where
+        )
     if host.nvswitch and not host.simulated and package is None and host.fabric_manager is None:
         on = f'platform "{host.platform}" has NVSwitch' if host.platform else "the node has NVSwitch"
         which = f'stack "{host.stack}"' if host.stack else "the stack"
@@ -855,14 +924,15 @@ def toolkit_floor(host: CompatHost | None, workload: Workload | None = None) -> 
     message = (
         f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
     )
-    remedy = f"use {rules.toolkit_floor()} or later, or null for the newest"
+    floor = rules.toolkit_floor()
+    safe = remedies.of_host(f"{floor} or later, or null for the newest", toolkit=floor)
     yield CompatFinding(
         "toolkit-floor",
         "block",
         host.subject,
         message,
         rules.toolkit_origins(host.toolkit),
-        remedy,
+        CompatRemedy.of([safe]),
         host.at("toolkit"),
     )
 
@@ -888,11 +958,9 @@ def toolkit_cdi(host: CompatHost | None, workload: Workload | None = None) -> It
         for name in (host.engine, f"{host.engine}.io")
         if name in row
     ]
-    remedy = (
-        f"use {host.engine} {limits.get(host.engine, data['runtime_minimum']['cdi_in_docker']['docker'])} "
-        "or later"
-    )
-    remedy += f"; {fixed[0]}" if fixed else ""
+    least = str(limits.get(host.engine, data["runtime_minimum"]["cdi_in_docker"]["docker"]))
+    newer = remedies.of_host(f"{host.engine} {least} or later", engine_version=least, toolkit_mode="cdi")
+    remedy = CompatRemedy.of([newer], ending=f"; {fixed[0]}" if fixed else "")
     if host.toolkit_mode == "legacy":
         message = (
             "containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because "
@@ -934,9 +1002,10 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
                 "documents are about its own driver"
             )
             newest = next(item[0] for item in reversed(data["amdgpu_driver"]["releases"]) if item[0])
-            remedy = (
-                f"use AMD's driver (newest seen: {newest}), or accept it in the class once the node was "
-                "seen to work"
+            remedy = CompatRemedy.of(
+                [remedies.of_host(f"use AMD's driver (newest seen: {newest})", amdgpu=newest)],
+                [remedies.RemedyOption("accept it in the class once the node was seen to work")],
+                verb="",
             )
             yield CompatFinding(
                 "amdgpu",
@@ -962,7 +1031,7 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
                 host.subject,
                 message,
                 origins,
-                f"use amdgpu {least} or later",
+                CompatRemedy.of([remedies.of_host(f"amdgpu {least} or later", amdgpu=least)]),
                 host.at("driver"),
             )
     if host.os is not None:
@@ -1003,7 +1072,13 @@ def _amd_os(
             f"stack has {kernel[0]}"
         )
         yield CompatFinding(
-            "amdgpu", "unknown", host.subject, message, origins, f"use kernel {wanted[0]}", host.at("kernel")
+            "amdgpu",
+            "unknown",
+            host.subject,
+            message,
+            origins,
+            CompatRemedy.of(*([remedies.kernel(item, f"kernel {item}")] for item in wanted)),
+            host.at("kernel"),
         )
 
 
@@ -1034,13 +1109,16 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
         floor = facts.security_floor(branch.name)
     except FactsError:
         message = f"no bulletin says anything of driver branch {branch.name}"
-        remedy = f"use a branch that gets fixes: {', '.join(facts.fixed_branches())}"
+        remedy = CompatRemedy.of(*([one] for one in _fixed_drivers()), otherwise=_NO_BRANCH)
         yield CompatFinding("security-floor", "unknown", host.subject, message, (), remedy, host.at("driver"))
         return
     gets_fixes = [name for name in facts.fixed_branches() if _drives_all(name, host)]
-    others = (
-        "use a branch that gets fixes: "
-        f"{', '.join(f'{name} ({facts.security_floor(name).floor})' for name in gets_fixes)}"
+    floors = {name: facts.security_floor(name).floor or name for name in gets_fixes}
+    others = CompatRemedy.of(
+        *([remedies.driver(version, f"{name} ({{}})")] for name, version in floors.items()),
+        verb="use a branch that gets fixes: ",
+        between=", ",
+        otherwise=_NO_BRANCH,
     )
     newest = facts.load("security.yml")["meta"]["newest_bulletin"]
     if floor.floor is not None and host.driver is not None and numbers(host.driver) < numbers(floor.floor):
@@ -1049,7 +1127,12 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
             f"fixes of bulletin {floor.bulletin}"
         )
         message += f" ({floor.bulletin_date})"
-        remedy = f"use {floor.floor} or later" + ("" if floor.fixed else f"; better, {others}")
+        better = [
+            remedies.driver(version, "better driver {}, of a branch that gets fixes")
+            for version in floors.values()
+        ]
+        own = [remedies.driver(floor.floor, "{} or later")]
+        remedy = CompatRemedy.of(own, [] if floor.fixed else better)
         yield CompatFinding(
             "security-floor", "block", host.subject, message, floor.origins, remedy, host.at("driver")
         )
@@ -1059,7 +1142,13 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
             "read"
         )
         yield CompatFinding(
-            "security-floor", "unknown", host.subject, message, floor.origins, others, host.at("driver")
+            "security-floor",
+            "unknown",
+            host.subject,
+            message,
+            floor.origins,
+            others,
+            host.at("driver"),
         )
     elif not floor.fixed:
         last = (

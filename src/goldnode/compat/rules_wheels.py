@@ -10,13 +10,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from goldnode.compat import remedies
 from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
+from goldnode.compat.remedies import CompatRemedy, nearest
 from goldnode.compat.rules_workload import framework_python, framework_version
 from goldnode.facts import wheels
-from goldnode.facts.workload import closest, key, public
+from goldnode.facts.workload import key, public
 from goldnode.facts.workload import torch as torch_build
 
 PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
@@ -74,27 +77,33 @@ def _machine(host: CompatHost | None) -> str:
 
 def _applies(requirement: Requirement, closure: _Closure, extras: Iterable[str]) -> bool:
     """Return whether the marker holds; for an unknown Python, whether it holds for every one of them."""
-    marker = requirement.marker
-    if marker is None:
+    if requirement.marker is None:
         return True
+    return _holds(str(requirement.marker), closure.machine, closure.python, ("", *extras))
 
-    def holds(python: str, extra: str) -> bool:
-        return marker.evaluate(
+
+@cache
+def _holds(marker: str, machine: str, python: str | None, extras: tuple[str, ...]) -> bool:
+    """Cached body of `_applies`: many wheels have the same few markers."""
+    pythons = (python,) if python else PYTHONS
+    parsed = Marker(marker)
+
+    def holds(version: str, extra: str) -> bool:
+        return parsed.evaluate(
             {
                 "os_name": "posix",
                 "sys_platform": "linux",
                 "platform_system": "Linux",
-                "platform_machine": closure.machine,
-                "python_version": python,
-                "python_full_version": f"{python}.0",
+                "platform_machine": machine,
+                "python_version": version,
+                "python_full_version": f"{version}.0",
                 "implementation_name": "cpython",
                 "platform_python_implementation": "CPython",
                 "extra": extra,
             }
         )
 
-    pythons = (closure.python,) if closure.python else PYTHONS
-    return any(all(holds(python, extra) for python in pythons) for extra in ("", *extras))
+    return any(all(holds(version, extra) for version in pythons) for extra in extras)
 
 
 def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
@@ -180,12 +189,13 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
         have, by = (pinned, None) if pinned is not None else closure.implied.get(name, (None, None))
         if have is None or demand.requirement.specifier.contains(have, prereleases=True):
             continue
-        if _judged_elsewhere(demand, closure) or (demand.owner, name) in shown:
-            continue
-        shown.add((demand.owner, name))
+        pair = (demand.owner, name if by is None else by)
+        if _judged_elsewhere(demand, closure) or pair in shown:
+            continue  # two packages that disagree about one library do so about several: one cause
+        shown.add(pair)
         who = "the requirements pin" if by is None else f"{by} requires"
         message = f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}"
-        remedy = f"pin {name}{demand.requirement.specifier}, or a release of {demand.owner} that takes {have}"
+        remedy = _agreeing(workload, demand, have, by)
         yield _finding(rule, "block", workload, demand.owner, message, remedy)
     demanded = {demand.name for demand in closure.demands}
     for name, version in workload.pins.items():
@@ -202,6 +212,39 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
             f"the requirements of {chain} were not recorded, so that pins are not validated against them"
         )
         yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
+
+
+def _agreeing(workload: Workload, demand: _Demand, have: str, by: str | None) -> CompatRemedy:
+    """Return the pins with which two requirements agree, as a remedy: of the required package, or of its owner."""
+    name, owner = demand.name, demand.owner
+    known = [
+        version
+        for version in wheels.packages().get(name, ())
+        if demand.requirement.specifier.contains(version, prereleases=True)
+    ]
+    wanted = [demand.exact] if demand.exact is not None else nearest(have, known)
+    of_name = [
+        remedies.pin(name, version, f"pin {name}=={version}") for version in wanted if version and by is None
+    ]
+    others = [
+        version
+        for version, release in wheels.packages().get(owner, {}).items()
+        if any(
+            canonicalize_name(_parsed(text).name) == name
+            and _parsed(text).specifier.contains(have, prereleases=True)
+            for text in release.requires or ()
+        )
+    ]
+    of_owner = [
+        remedies.pin(owner, version, f"pin {owner}=={version}, which takes {name} {have}")
+        for version in (nearest(workload.pins[owner], others) if owner in workload.pins else ())
+    ]
+    return CompatRemedy.of(of_name, of_owner, verb="", otherwise=_SEPARATE)
+
+
+_SEPARATE = (
+    "install the two in separate environments, or use releases of one time: no single pin satisfies both"
+)
 
 
 def _missing(workload: Workload) -> Iterator[CompatFinding]:
@@ -221,9 +264,12 @@ def _not_recorded(workload: Workload, name: str, version: str) -> Iterator[Compa
     known = wheels.packages().get(name)
     if known is None or _public(name, version) in known:
         return
-    near = closest(version, known)
+    others = [
+        remedies.pin(name, item, f"{name} {item}, the nearest that is known to fit")
+        for item in nearest(version, known)
+    ]
     message = f"{name} {version} is not among the releases whose wheel metadata was recorded"
-    remedy = f"use {name} {near}, the nearest that is known" if near else _RESOLVE
+    remedy = CompatRemedy.of(others, otherwise=_RESOLVE)
     yield _finding("wheel-requires", "unknown", workload, name, message, remedy)
 
 
@@ -331,9 +377,9 @@ def _spans(pythons: Iterable[str]) -> str:
     return f"wheels for Python {found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")
 
 
-def _other_python(pythons: Iterable[str]) -> str:
-    found = _ordered(pythons)
-    return f"use Python {found[-1]}" if found else "use another release"
+def _other_python(pythons: Iterable[str]) -> CompatRemedy:
+    newest = reversed(_ordered(pythons))
+    return CompatRemedy.of([remedies.python(item) for item in newest], otherwise="use another release")
 
 
 RULES: tuple[CompatRule, ...] = (

@@ -7,12 +7,15 @@ deciding rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from goldnode.compat import remedies
 from goldnode.compat.model import CompatFinding, CompatHost, CompatRule, CompatSeverity, Workload
+from goldnode.compat.remedies import CompatRemedy, RemedyOption, nearest
 from goldnode.facts import wheels
 from goldnode.facts import workload as facts
 from goldnode.facts.host import GpuModel, Origin
@@ -155,8 +158,11 @@ def _cuda_driver(host: CompatHost, workload: Workload, runtime: CudaRuntime) -> 
     rule = "cuda-driver"
     row = facts.cudas().get(minor(runtime.version))
     if row is None:
-        near = closest(runtime.version, facts.cudas())
-        remedy = f"check the version; the nearest that the facts know is CUDA {near}"
+        known = nearest(runtime.version, facts.cudas()) if runtime.bringer is None else []
+        remedy = CompatRemedy.of(
+            [remedies.cuda(item, f"CUDA {item}, the nearest that is known") for item in known],
+            otherwise="check the version",
+        )
         message = (
             f"{runtime} is not among the releases that the facts know, so that nothing says which driver "
             "it needs"
@@ -221,7 +227,7 @@ def _cuda_driver(host: CompatHost, workload: Workload, runtime: CudaRuntime) -> 
             workload,
             message,
             family.sources,
-            _older_or_newer(host, row, branch),
+            CompatRemedy.of(*_older_or_newer(host, workload, runtime, row), otherwise=_ANOTHER_CLASS),
             runtime.doubt,
         )
         return
@@ -266,13 +272,14 @@ def _minor_version(
         f"({is_native}): the driver cannot compile PTX of CUDA {row.version}, so the binaries must carry "
         "machine code for the GPU, and features that need a newer driver are missing"
     )
-    options = []
+    groups: list[remedies.Group] = []
     newer = _native_driver(row)
     if newer and not _dropped(host, newer[0]):
-        options.append(f"driver {newer[1]} or later")
+        groups.append(remedies.drivers(newer[1].removeprefix("branch ")))
     if native and key(native)[0] == key(row.version)[0]:
-        options.append(f"CUDA {native} or older")
-    remedy = f"use {', or '.join(options)}, to go without these limits" if options else None
+        groups.append(_other_cuda(host, workload, runtime, native, f"CUDA {native} or older"))
+    without = "build its binaries with machine code for the GPU, and do without the features of newer drivers"
+    remedy = CompatRemedy.of(*groups, ending=", to go without these limits", otherwise=without)
     return _finding(
         "cuda-driver",
         "warn",
@@ -309,10 +316,11 @@ def _spoilt(
         f"and {'fails' if fails else 'is not known to work'} on {names}, "
         f"{'which is no data-centre GPU' if fails else 'which no source calls a data-centre GPU'}"
     )
-    remedy = f"use an image without {package.package}"
+    bare = remedies.of_workload(f"an image without {package.package}", forward_compat=False)
     newer = _native_driver(row)
-    if newer and not _dropped(host, newer[0]):
-        remedy += f", or driver {newer[1]} or later"
+    dropped = newer is None or _dropped(host, newer[0])
+    later = [] if newer is None or dropped else remedies.drivers(newer[1].removeprefix("branch "))
+    remedy = CompatRemedy.of([bare], later)
     sources = (*hardware, *package.sources)
     return _finding(
         "cuda-driver",
@@ -365,7 +373,8 @@ def _forward(
     package = facts.forward_compat().get(row.version)
     others = [gpu for gpu in _models(host) if gpu.data_centre is False]
     unsure = [gpu for gpu in _models(host) if gpu.data_centre is None]
-    remedy = _older_or_newer(host, row, branch)
+    ways = _older_or_newer(host, workload, runtime, row)
+    remedy = CompatRemedy.of(*ways, otherwise=_ANOTHER_CLASS)
     reported = [package.doubt if package else None, doubt, runtime.doubt]
     if others:
         names = _and(gpu.sku for gpu in others)
@@ -381,10 +390,11 @@ def _forward(
         named = f" ({package.package})" if package else ""
         message = f"{needs}, and {what} forward-compatibility package{named}"
         if package and branch in package.branches and not unsure and host.gpus:
-            remedy = (
-                f"{remedy}, or an image that carries {package.package}, which works on branch {branch} "
-                "with data-centre GPUs"
+            carries = remedies.of_workload(
+                f"an image that carries {package.package}, which works on branch {branch} with data-centre GPUs",
+                forward_compat=True,
             )
+            remedy = CompatRemedy.of(*ways, [carries], otherwise=_ANOTHER_CLASS)
         return _finding(rule, "block", workload, message, sources, remedy, *reported)
     if package is None:
         near = closest(row.version, facts.forward_compat())
@@ -414,8 +424,10 @@ def _forward(
             f"{needs}, and whether the image carries {package.package} is not known; without it, it does "
             "not run"
         )
-        stated = f"{remedy}, or state forward_compat in the class, or give the image's metadata"
-        return _finding(rule, "unknown", workload, message, sources, stated, *reported)
+        state = RemedyOption("state forward_compat in the class, or give the image's metadata")
+        ways = [*ways, [state]]
+        remedy = CompatRemedy.of(*ways, otherwise=state.text)
+        return _finding(rule, "unknown", workload, message, sources, remedy, *reported)
     if unsure or not host.gpus:
         whose = (
             f"whether {_and(gpu.sku for gpu in unsure)} is a data-centre GPU"
@@ -444,29 +456,92 @@ def _origins(gpus: Iterable[GpuModel]) -> list[Origin]:
     return [origin for gpu in gpus for origin in gpu.origins("data_centre")]
 
 
-def _older_or_newer(host: CompatHost, row: CudaMinor, branch: int) -> str:
+_ANOTHER_CLASS = "move the workload to another class"
+
+
+def _older_or_newer(
+    host: CompatHost, workload: Workload, runtime: CudaRuntime, row: CudaMinor
+) -> list[remedies.Group]:
     """Return the nearest combinations as a remedy.
 
     These are the driver that runs `row`, if the GPUs are supported by both, and the newest CUDA that fits the
     node as is.
     """
-    options = []
+    groups: list[remedies.Group] = []
+    branch = _branch(host)
     architectures = [facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)]
     beyond = any(
         item is not None and item.last is not None and key(row.version) > key(item.last)
         for item in architectures
     )
     if not beyond and not _dropped(host, key(row.minimum)[0]):
-        options.append(f"driver {row.minimum} or later")
-    fits = newest_fitting(host, branch)
+        groups.append(remedies.drivers(row.minimum))
+    fits = None if branch is None else newest_fitting(host, branch)
     if fits is not None:
-        native = facts.native_cuda().get(branch)
+        native = facts.native_cuda().get(branch or 0)
         limited = native is not None and key(native) < key(fits)
-        options.append(
-            f"CUDA {fits} or older"
-            + (f" ({native} or older without the limits of minor-version compatibility)" if limited else "")
+        text = f"CUDA {fits} or older" + (
+            f" ({native} or older without the limits of minor-version compatibility)" if limited else ""
         )
-    return f"use {', or '.join(options)}" if options else "move the workload to another class"
+        groups.append(_other_cuda(host, workload, runtime, fits, text))
+    return groups
+
+
+_TRIES = 16  # releases of a framework that a remedy tries
+
+
+def _other_cuda(
+    host: CompatHost, workload: Workload, runtime: CudaRuntime, newest: str, text: str
+) -> list[RemedyOption]:
+    """Return the options of CUDA `newest` or older: another image or pin, or another build of what contains it."""
+    if runtime.bringer is None:
+        return [remedies.cuda(newest, text)]
+    if runtime.bringer.startswith("torch") and "torch" in workload.frameworks:
+        return _torch_options(workload, lambda cuda: key(cuda) <= key(newest))
+    name = "vllm" if runtime.bringer.startswith("torch") else runtime.bringer.split(" ")[0]
+    return _releases(workload, name)
+
+
+def _releases(workload: Workload, name: str) -> list[RemedyOption]:
+    """Return the options of other releases of a framework, the nearest first."""
+    have = workload.frameworks.get(name)
+    known = {"vllm": facts.vllm, "tensorflow": facts.tensorflow}.get(name)
+    if have is None or known is None:
+        return []
+    # Of a release whose CUDA is not known, nothing would be judged.
+    rows = [item for item, row in known().items() if name != "tensorflow" or row["cudart"]]
+    others = [item for item in nearest(have, rows, _TRIES) if item != facts.public(have)]
+    return [remedies.framework(name, item, f"{name} {item}", workload) for item in others]
+
+
+def _torch_options(workload: Workload, fits: Callable[[str], bool]) -> list[RemedyOption]:
+    """Return the options of other CUDA builds of PyTorch: those of the release, of later and of earlier ones."""
+    stated = workload.frameworks["torch"]
+    own = minor(stated)
+    order = sorted(facts.torch_releases(), key=key)
+    later = [item for item in order if key(item) > key(own)]
+    earlier = [item for item in reversed(order) if key(item) < key(own)]
+    found = []
+    for release in ([own] if own in order else []) + later + earlier:
+        for name in reversed(facts.torch_releases()[release]["cuda_builds"]):
+            cuda = re.fullmatch(r"cu(\d+)(\d)", name)
+            if (
+                cuda is None
+                or not fits(f"{cuda[1]}.{cuda[2]}")
+                or (stated.endswith(f"+{name}") and release == own)
+            ):
+                continue
+            version = f"{_newest_of(release) if release != own else stated.partition('+')[0]}+{name}"
+            found.append(
+                remedies.framework("torch", version, f"the {name} build of PyTorch {release}", workload)
+            )
+    return found[:_TRIES]
+
+
+def _newest_of(release: str) -> str:
+    """Return the newest version of a release of PyTorch ("2.8")."""
+    known = [item for item in facts.torch_wheels() if minor(item) == release]
+    return max(known, key=key, default=f"{release}.0")
 
 
 def newest_fitting(host: CompatHost, branch: int) -> str | None:
@@ -521,7 +596,10 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
                     workload,
                     message,
                     known.sources,
-                    f"use CUDA {known.last} or older",
+                    CompatRemedy.of(
+                        _other_cuda(host, workload, runtime, known.last, f"CUDA {known.last} or older"),
+                        otherwise=_ANOTHER_CLASS,
+                    ),
                     known.doubt,
                     runtime.doubt,
                 )
@@ -536,7 +614,10 @@ def _too_old(
 
     Code for a lower capability of the same major runs. Otherwise only PTX could.
     """
-    remedy = f"use CUDA {known.first} or later"
+    options = [remedies.cuda(item, f"CUDA {item} or later") for item in _from(known.first)]
+    if runtime.bringer is not None:
+        options = _releases(workload, runtime.bringer.split(" ")[0])
+    remedy = CompatRemedy.of(options, otherwise=_ANOTHER_CLASS)
     older = [
         item
         for item in facts.architectures().values()
@@ -576,6 +657,11 @@ def _too_old(
     return _finding("cuda-gpu", "block", workload, message, known.sources, remedy, known.doubt, runtime.doubt)
 
 
+def _from(first: str | None) -> list[str]:
+    """Return CUDA `first`, and the minors after it."""
+    return [item for item in facts.cudas() if first is not None and key(item) >= key(first)]
+
+
 # -- cuDNN and NCCL
 
 
@@ -600,11 +686,11 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
         if rows and not mine:
             have = _and(str(item) for item in sorted({item for row in rows for item in row.majors}))
             message = f"cuDNN {version} is for CUDA {have}, and the workload has CUDA {cuda}"
-            yield _finding(rule, "block", workload, message, sources, _cudnn_for(major))
+            yield _finding(rule, "block", workload, message, sources, _cudnn_for(workload, major))
         elif mine:
             text = "; ".join(dict.fromkeys(row.cuda_text for row in mine))
             message = f"the support matrix of cuDNN {version} lists CUDA {text}, and not {cuda}"
-            yield _finding(rule, "unknown", workload, message, sources, _cudnn_for(major))
+            yield _finding(rule, "unknown", workload, message, sources, _cudnn_for(workload, major))
         elif any(same(version, item) for item in facts.wheels("cudnn", major)):
             continue  # published for this major; cudnn-gpu reports the missing matrix
         else:
@@ -620,7 +706,9 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
                 )
             else:
                 message, severity = f"no source says which CUDA cuDNN {version} is for", "unknown"
-            yield _finding(rule, severity, workload, message, facts.wheel_sources(), _cudnn_for(major))
+            yield _finding(
+                rule, severity, workload, message, facts.wheel_sources(), _cudnn_for(workload, major)
+            )
 
 
 def _paired_cuda(workload: Workload, library: str) -> list[str]:
@@ -647,12 +735,23 @@ def _is_torchs(workload: Workload, library: str) -> bool:
     return wanted is not None and wanted == pinned and workload.library_cuda.get(library, major) == major
 
 
-def _cudnn_for(major: str) -> str:
-    known = facts.wheels("cudnn", major)
+def _cudnn_for(workload: Workload, major: str) -> CompatRemedy:
     tested = [row.name for row in facts.cudnn_matrix() if row.major == int(major)]
-    if tested:
-        return f"use cuDNN {tested[-1]}, the newest whose matrix was read for CUDA {major}"
-    return f"use cuDNN {known[-1]}" if known else "use a cuDNN of the image's own CUDA"
+    text = f"the newest whose matrix was read for CUDA {major}"
+    options = [_library(workload, "cudnn", name, f"cuDNN {name}, {text}") for name in reversed(tested)]
+    options += [
+        _library(workload, "cudnn", name, f"cuDNN {name}") for name in reversed(facts.wheels("cudnn", major))
+    ]
+    return CompatRemedy.of(options[:_TRIES], otherwise="use a cuDNN of the image's own CUDA")
+
+
+def _library(workload: Workload, name: str, version: str, text: str) -> RemedyOption:
+    """Return the option of another cuDNN or NCCL: another pin of a file, or another image."""
+    version = version.rpartition(" - ")[2]
+    pin = next((item for item in workload.pins if re.fullmatch(rf"nvidia-{name}-cu\d\d", item)), None)
+    if pin is not None:
+        return remedies.pin(pin, version, text)
+    return remedies.of_workload(text, **{name: version})
 
 
 def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -680,7 +779,7 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
         else:
             found = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
         if found is not None:
-            remedy = found.remedy or _cudnn_with(gpu.compute_capability, major)
+            remedy = found.remedy or _cudnn_with(workload, gpu.compute_capability, major)
             yield _finding(
                 "cudnn-gpu", found.severity, workload, found.message, found.sources, remedy, found.doubt
             )
@@ -715,7 +814,15 @@ def _cudnn_in_matrix(
     if cuda is not None and listed and not any(row.has_cuda(cuda) for row in fitting):
         text = fitting[0].cuda_text
         message = f"cuDNN {version} serves {name} with CUDA {text}, and the workload has CUDA {cuda}"
-        return _CudnnFault("block", message, fitting[0].sources, f"use CUDA {text.rpartition(', ')[2]}")
+        span = text.rpartition(", ")[2]
+        remedy = CompatRemedy.of(
+            [
+                remedies.cuda(item, f"CUDA {span}")
+                for item in reversed(facts.cudas())
+                if fitting[0].has_cuda(item)
+            ]
+        )
+        return _CudnnFault("block", message, fitting[0].sources, remedy)
     needs = [
         row for row in fitting if row.minimum_driver is not None and (cuda is None or row.has_cuda(cuda))
     ]
@@ -723,7 +830,7 @@ def _cudnn_in_matrix(
     if least is None or driver is None or key(driver) >= key(least):
         return None
     message = f"cuDNN {version} needs driver {least} or later on {name}, which has {driver}"
-    return _CudnnFault("block", message, needs[0].sources, f"use driver {least} or later")
+    return _CudnnFault("block", message, needs[0].sources, CompatRemedy.of(remedies.drivers(least)))
 
 
 def _cudnn_between_matrices(
@@ -772,16 +879,22 @@ def _around(
     return below, above
 
 
-def _cudnn_with(capability: str, major: int | None) -> str:
+def _cudnn_with(workload: Workload, capability: str, major: int | None) -> CompatRemedy:
     rows = [row for row in facts.cudnn_matrix() if row.has_capability(capability)]
     fitting = [row for row in rows if row.major == major] or rows
-    if not fitting:
-        return "use a framework that contains its own cuDNN"
-    row, known = fitting[-1], facts.architectures().get(capability)
-    since = f"CUDA {row.cuda_text}"
-    if known is not None and known.first is not None and any(low < key(known.first) for low, _ in row.cuda):
-        since = f"CUDA {known.first} or later"
-    return f"use cuDNN {row.name} with {since}, the newest whose matrix lists this GPU"
+    known = facts.architectures().get(capability)
+    options = []
+    for row in reversed(fitting):
+        since = f"CUDA {row.cuda_text}"
+        if (
+            known is not None
+            and known.first is not None
+            and any(low < key(known.first) for low, _ in row.cuda)
+        ):
+            since = f"CUDA {known.first} or later"
+        text = f"cuDNN {row.name} with {since}, the newest whose matrix lists this GPU"
+        options.append(_library(workload, "cudnn", row.name, text))
+    return CompatRemedy.of(options[:_TRIES], otherwise="use a framework that contains its own cuDNN")
 
 
 def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -799,8 +912,9 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             for name in ("11", "12", "13")
             if any(same(version, item) for item in facts.wheels("nccl", name))
         ]
-        remedy = (
-            f"use NCCL {closest(version, known)}" if known else "use the NCCL that the framework contains"
+        remedy = CompatRemedy.of(
+            [_library(workload, "nccl", item, f"NCCL {item}") for item in nearest(version, known)],
+            otherwise="use the NCCL that the framework contains",
         )
         if others and workload.kind == "requirements":
             message = f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
@@ -843,8 +957,13 @@ def framework_version(host: CompatHost | None, workload: Workload | None) -> Ite
             continue
         elif name in ("jax", "jaxlib") and public in wheels.packages()[name]:
             continue  # its wheel names what it needs
-        near = closest(public, known)
-        remedy = f"use {name} {near}, the nearest that is known" if near else None
+        remedy = CompatRemedy.of(
+            [
+                remedies.framework(name, item, f"{name} {item}, the nearest that is known to fit", workload)
+                for item in nearest(public, known, _TRIES)
+            ],
+            otherwise="run it on one node of the class before it goes to all",
+        )
         yield _finding(rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy)
 
 
@@ -900,7 +1019,11 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
     if build.known is False:
         kin = [item for item in offers if item[:2] == (build.build or "")[:2]] or offers
         message = f"PyTorch {build.release} has no build {build.build}: it has {_and(offers)}"
-        remedy = f"use {_or(kin[-2:])}" if kin else None
+        remedy = CompatRemedy.of(
+            *([_other_build(workload, build, item)] for item in kin[-2:]),
+            between=" or ",
+            otherwise=f"use another release of PyTorch: no other build of {build.release} fits",
+        )
         if workload.kind == "image" and build.rocm is not None:
             message = (
                 f"neither PyTorch nor ROCm {build.rocm} lists a build of PyTorch {build.release} for ROCm "
@@ -913,14 +1036,19 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
         yield _finding("framework-version", "block", workload, message, build.sources, remedy, build.doubt)
     elif build.build is not None and not build.build.startswith(("cu", "rocm", "cpu", "xpu")):
         message = f"torch {build.version} is a third party's build: the facts cover only those of the project"
-        remedy = "run it on one node of the class before it goes to all"
-        yield _finding("framework-version", "unknown", workload, message, build.sources, remedy)
+        first = "run it on one node of the class before it goes to all"
+        yield _finding("framework-version", "unknown", workload, message, build.sources, first)
     elif build.known is None or build.build is None:
         message = (
             f"no source says which builds PyTorch {build.release} has, so that torch {build.version} is "
             "not judged"
         )
         yield _finding("framework-version", "unknown", workload, message, build.sources, None, build.doubt)
+
+
+def _other_build(workload: Workload, build: facts.TorchBuild, name: str) -> RemedyOption:
+    version = build.version.partition("+")[0]
+    return remedies.framework("torch", f"{version}+{name}", name, workload)
 
 
 def framework_python(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -946,14 +1074,17 @@ def framework_python(host: CompatHost | None, workload: Workload | None) -> Iter
                 spans = [f"3.{item.removeprefix('cp3')}" for item in tags]
                 have = f"has wheels for Python {spans[0]} to {spans[-1]}"
             message = f"{name} {version} {have}, and the workload has Python {workload.python}"
-            remedy = (
-                f"use Python 3.{tags[-1].removeprefix('cp3')}"
-                if tags
-                else f"use Python {row['requires_python']}"
+            newest = [f"3.{item.removeprefix('cp3')}" for item in reversed(tags or ())]
+            text = f"use Python {row['requires_python']}"
+            remedy = CompatRemedy.of(
+                [remedies.python(item) for item in newest], otherwise=text if not tags else _PYTHONS
             )
             yield _finding(
                 "framework-python", "block", workload, message, facts.framework_sources(row), remedy
             )
+
+
+_PYTHONS = "use releases of one time, which have wheels for one Python"
 
 
 def _without_patch(specifier: str) -> str:
@@ -991,7 +1122,7 @@ def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
                 f"no source says which compute capabilities {called} was built for, so that nothing says "
                 f"whether it runs on {where}"
             )
-            yield _finding(rule, "unknown", workload, message, (), _torch_for(host, build, gpu))
+            yield _finding(rule, "unknown", workload, message, (), _torch_for(host, workload, build, gpu))
             continue
         if any(facts.covers(item, gpu.compute_capability) for item in built.names):
             continue
@@ -1006,11 +1137,13 @@ def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
                 "compiles at the first start"
             )
             yield _finding(
-                rule, "warn", workload, message, sources, _torch_for(host, build, gpu), built.doubt
+                rule, "warn", workload, message, sources, _torch_for(host, workload, build, gpu), built.doubt
             )
             continue
         message = f"{called} was built for compute capabilities {listed}, and not for {where}"
-        yield _finding(rule, "block", workload, message, sources, _torch_for(host, build, gpu), built.doubt)
+        yield _finding(
+            rule, "block", workload, message, sources, _torch_for(host, workload, build, gpu), built.doubt
+        )
 
 
 def _built_for(host: CompatHost, build: facts.TorchBuild) -> facts.BuiltFor:
@@ -1018,28 +1151,41 @@ def _built_for(host: CompatHost, build: facts.TorchBuild) -> facts.BuiltFor:
     return facts.torch_built_for(build.release, build.build or "", machine)
 
 
-def _torch_for(host: CompatHost, build: facts.TorchBuild, gpu: GpuModel) -> str:
-    """Return the nearest build with code for `gpu`, as a remedy.
+def _torch_for(host: CompatHost, workload: Workload, build: facts.TorchBuild, gpu: GpuModel) -> CompatRemedy:
+    """Return the nearest builds with code for `gpu`, as a remedy.
 
     A build of the same release is preferred, then later releases, then earlier ones.
     """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(host.architecture, host.architecture)
 
-    def fits(release: str, name: str) -> bool:
+    def fits(option: str) -> bool:
+        release, name = option.split(" ")
         names = facts.torch_built_for(release, name, machine).names
         return names is not None and any(facts.covers(item, gpu.compute_capability or "") for item in names)
 
-    here = [name for name in facts.torch_machines(machine, build.release) if fits(build.release, name)]
-    if here:
-        return f"use the {here[-1]} build of PyTorch {build.release}"
     order = sorted(facts.torch_releases(), key=key)
     later = [item for item in order if key(item) > key(build.release)]
     earlier = [item for item in reversed(order) if key(item) < key(build.release)]
-    for release in (*later, *earlier):
-        found = [name for name in facts.torch_machines(machine, release) if fits(release, name)]
-        if found:
-            return f"use the {found[-1]} build of PyTorch {release}"
-    return f"use another framework build; no known build of PyTorch has code for {gpu.sku}"
+    pairs = [
+        (release, name)
+        for release in (build.release, *later, *earlier)
+        for name in reversed(facts.torch_machines(machine, release))
+        if fits(f"{release} {name}")
+    ]
+    none = f"use another framework build; no known build of PyTorch that fits the rest has code for {gpu.sku}"
+    if "torch" not in workload.frameworks:  # the serving engine pins it
+        return CompatRemedy.of(_releases(workload, "vllm"), otherwise=none)
+    stated = workload.frameworks["torch"].partition("+")[0]
+    options = [
+        remedies.framework(
+            "torch",
+            f"{stated if release == build.release else _newest_of(release)}+{name}",
+            f"the {name} build of PyTorch {release}",
+            workload,
+        )
+        for release, name in pairs
+    ]
+    return CompatRemedy.of(options[:_TRIES], otherwise=none)
 
 
 def _torch_gfx(
@@ -1092,7 +1238,9 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
         named = facts.jax_minimum().get(major)
         if named is None:
             message = f"no source states what jax {version} for CUDA {major} needs"
-            yield _finding(rule, "unknown", workload, message, (), "use jax[cuda12] or jax[cuda13]")
+            options = ([_jax_for(workload, other)] for other in facts.jax_minimum())
+            remedy: str = CompatRemedy.of(*options, between=" or ")
+            yield _finding(rule, "unknown", workload, message, (), remedy)
         else:
             least.append((f"jax {version} for CUDA {major}", named))
             branch = _branch(host)
@@ -1101,8 +1249,9 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     f"jax {version} for CUDA {major} needs driver branch {named['driver_branch']} or "
                     f"later; {host.subject} has {branch}"
                 )
-                remedy = f"use driver branch {named['driver_branch']} or later" + (
-                    ", or jax[cuda12]" if major == "13" else ""
+                remedy = CompatRemedy.of(
+                    remedies.drivers(str(named["driver_branch"])),
+                    [_jax_for(workload, "12")] if major == "13" else [],
                 )
                 yield _finding(rule, "block", workload, message, facts.framework_sources(named), remedy)
     least += _engines(workload)
@@ -1116,7 +1265,9 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     f"{called} needs compute capability {needs['compute_capability']} or higher; {gpu.sku} "
                     f"of {host.subject} has {gpu.compute_capability}"
                 )
-                remedy = "use GPUs of a later architecture, or another release"
+                remedy = CompatRemedy.of(
+                    [RemedyOption("GPUs of a later architecture")], _releases(workload, called.split(" ")[0])
+                )
                 yield _finding(
                     rule,
                     "block",
@@ -1126,6 +1277,16 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     remedy,
                     facts.doubt(needs),
                 )
+
+
+def _jax_for(workload: Workload, major: str) -> RemedyOption:
+    """Return the option of JAX's wheels for another CUDA family."""
+    return remedies.of_workload(
+        f"jax[cuda{major}]",
+        library_cuda={**workload.library_cuda, "jax": major},
+        extras={**workload.extras, "jax": (f"cuda{major}",)},
+        pins={name: pin for name, pin in workload.pins.items() if not name.startswith("jax-cuda")},
+    )
 
 
 _ENGINES = ("vllm", "ollama", "tensorrt-llm")
@@ -1154,7 +1315,7 @@ def _engine_driver(host: CompatHost, workload: Workload) -> Iterator[CompatFindi
                 f"{called} needs driver branch {least} or later on {gpu.sku} (compute capability "
                 f"{gpu.compute_capability}), and uses the CPU with an older one; {host.subject} has {branch}"
             )
-            remedy = f"use driver branch {least} or later, or an older release"
+            remedy = CompatRemedy.of(remedies.drivers(str(least)), [RemedyOption("an older release")])
             sources = facts.framework_sources(row)
             yield _finding("framework-gpu", "block", workload, message, sources, remedy, facts.doubt(row))
 
@@ -1171,7 +1332,13 @@ def tensorrt_cuda(host: CompatHost | None, workload: Workload | None) -> Iterato
     fitting = [
         name for name, item in facts.tensorrt().items() if major in {key(cuda)[0] for cuda in item["cuda"]}
     ]
-    remedy = f"use TensorRT {closest(version, fitting)}" if fitting else f"use CUDA {row['cuda'][0]}"
+    remedy = CompatRemedy.of(
+        [
+            remedies.framework("tensorrt", item, f"TensorRT {item}", workload)
+            for item in nearest(version, fitting)
+        ],
+        [remedies.cuda(item, f"CUDA {item}") for item in row["cuda"]],
+    )
     yield _finding("tensorrt-cuda", "block", workload, message, facts.framework_sources(row), remedy)
 
 
@@ -1184,7 +1351,11 @@ def framework_libraries(host: CompatHost | None, workload: Workload | None) -> I
     row = facts.vllm().get(facts.public(engine or ""))
     if row is not None and torch is not None and not _matches(torch.partition("+")[0], row["torch"]):
         message = f"vllm {engine} needs torch {row['torch']}, and the workload has torch {torch}"
-        remedy = f"use torch {row['torch'].removeprefix('==')}, or another vllm"
+        wanted = row["torch"].removeprefix("==")
+        exact = remedies.framework("torch", wanted, f"torch {wanted}", workload)
+        remedy = CompatRemedy.of(
+            [exact] if row["torch"].startswith("==") else [], _releases(workload, "vllm")
+        )
         yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
     if row is not None and row["cuda13_pinned"] and torch is not None:
         build = facts.torch(torch)
@@ -1193,7 +1364,10 @@ def framework_libraries(host: CompatHost | None, workload: Workload | None) -> I
                 f"vllm {engine} pins libraries of CUDA 13, and torch {torch} is built for CUDA {build.cuda}"
             )
             before = [item["version"] for item in facts.vllm().values() if not item["cuda13_pinned"]]
-            remedy = f"use a build of torch for CUDA 13, or vllm {before[-1]}"
+            remedy = CompatRemedy.of(
+                _torch_options(workload, lambda cuda: key(cuda)[0] >= 13),
+                [remedies.framework("vllm", item, f"vllm {item}", workload) for item in reversed(before)],
+            )
             yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
     if workload.kind == "image":
         yield from _framework_pins(workload)
@@ -1246,7 +1420,11 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
                     workload,
                     message,
                     build.sources,
-                    f"pin {title} {wanted}, or leave it to torch",
+                    CompatRemedy.of(
+                        [_library(workload, library, wanted, f"pin {title} {wanted}")],
+                        [RemedyOption("leave it to torch")],
+                        verb="",
+                    ),
                     build.doubt,
                 )
     for name, row in _ranges(workload):
@@ -1317,8 +1495,10 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
         message = (
             f"{own}, for which no source gives a window of ROCm versions; the workload has ROCm {version}"
         )
-        remedy = f"run ROCm {version} on one node of the class first" + (
-            f", or install amdgpu {release.drivers[0]}" if release and release.drivers else ""
+        remedy = CompatRemedy.of(
+            [RemedyOption(f"run ROCm {version} on one node of the class first")],
+            [_amdgpu(item, "install amdgpu {}") for item in (release.drivers if release else ())],
+            verb="",
         )
         yield _finding(rule, "unknown", workload, message, release.sources if release else (), remedy)
         return
@@ -1326,15 +1506,19 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
         return
     window = facts.window(host.amdgpu)
     if window is None:
-        near = closest(host.amdgpu, [row.driver.removesuffix(".x") for row in facts.windows()])
+        known = [row.driver.removesuffix(".x") for row in facts.windows()]
         message = (
             f"no source gives the ROCm versions that amdgpu {host.amdgpu} of {host.subject} serves; the "
             f"workload has ROCm {version}"
         )
-        remedy = (
-            f"use amdgpu {release.drivers[0]}"
-            if release and release.drivers
-            else f"use amdgpu {near}, the nearest that is known"
+        remedy = CompatRemedy.of(
+            [
+                *(_amdgpu(item, "amdgpu {}") for item in (release.drivers if release else ())),
+                *(
+                    _amdgpu(item, "amdgpu {}, the nearest that is known")
+                    for item in nearest(host.amdgpu, known)
+                ),
+            ]
         )
         yield _finding(rule, "unknown", workload, message, facts.windows()[0].sources, remedy)
     elif not window.has(version):
@@ -1343,14 +1527,28 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
             f"{version}"
         )
         serving = [row.driver.removesuffix(".x") for row in facts.windows() if row.has(version)]
-        options = [f"a ROCm of {window.text}"]
-        if release and release.drivers:
-            options.append(f"amdgpu {release.drivers[0]}")
-        elif serving:
-            options.append(f"amdgpu {serving[-1]}")
-        yield _finding(
-            rule, "block", workload, message, window.sources, f"use {' or '.join(options)}", window.doubt
-        )
+        drivers = [*(release.drivers if release else ()), *reversed(serving)]
+        within = [
+            _rocm_option(workload, item, f"a ROCm of {window.text}")
+            for item in reversed(facts.rocms())
+            if window.has(item)
+        ]
+        remedy = CompatRemedy.of(within, [_amdgpu(item, "amdgpu {}") for item in drivers], between=" or ")
+        yield _finding(rule, "block", workload, message, window.sources, remedy, window.doubt)
+
+
+def _amdgpu(version: str, text: str) -> RemedyOption:
+    """Return the option of a version of AMD's driver; of a range or a series, its first."""
+    version = version.partition("-")[0].removesuffix(".x")
+    return remedies.of_host(text.format(version), amdgpu=version)
+
+
+def _rocm_option(workload: Workload, version: str, text: str) -> RemedyOption:
+    """Return the option of another ROCm: another image, or another build of PyTorch."""
+    if workload.rocm is not None or "torch" not in workload.frameworks:
+        return remedies.of_workload(text, rocm=version)
+    stated = workload.frameworks["torch"].partition("+")[0]
+    return remedies.framework("torch", f"{stated}+rocm{minor(version)}", text, workload)
 
 
 def _driver_in(driver: str, named: str) -> bool:
@@ -1379,11 +1577,10 @@ def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
         return
     release = facts.rocm(version)
     if release is None:
-        near = closest(version, facts.rocms())
         message = f"ROCm {version} is not in the facts"
-        yield _finding(
-            "rocm-gpu", "unknown", workload, message, (), f"use ROCm {near}, the nearest that is known"
-        )
+        text = "ROCm {}, the nearest that is known"
+        others = [_rocm_option(workload, item, text.format(item)) for item in nearest(version, facts.rocms())]
+        yield _finding("rocm-gpu", "unknown", workload, message, (), CompatRemedy.of(others))
         return
     for gpu in _models(host):
         if gpu.gfx is None:
@@ -1395,7 +1592,13 @@ def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
                 f"whether it serves {where}"
             )
             yield _finding(
-                "rocm-gpu", "unknown", workload, message, release.sources, _rocm_for(gpu), release.doubt
+                "rocm-gpu",
+                "unknown",
+                workload,
+                message,
+                release.sources,
+                _rocm_for(workload, gpu),
+                release.doubt,
             )
         elif gpu.gfx not in release.gfx:
             message = f"ROCm {release.version} serves {_and(release.gfx)}, and not {where}"
@@ -1405,7 +1608,7 @@ def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
                 workload,
                 message,
                 release.sources,
-                _rocm_for(gpu),
+                _rocm_for(workload, gpu),
                 release.gfx_derived,
                 release.doubt,
             )
@@ -1421,12 +1624,13 @@ def _from_amd(workload: Workload, build: facts.TorchBuild) -> bool:
     )
 
 
-def _rocm_for(gpu: GpuModel) -> str:
+def _rocm_for(workload: Workload, gpu: GpuModel) -> CompatRemedy:
     fitting = [
         item.version for item in facts.rocms().values() if item.gfx is not None and gpu.gfx in item.gfx
     ]
-    return (
-        f"use ROCm {fitting[0]} or later" if fitting else f"use another class; no known ROCm lists {gpu.gfx}"
+    options = [_rocm_option(workload, item, f"ROCm {item} or later") for item in fitting]
+    return CompatRemedy.of(
+        options, otherwise=f"use another class; no known ROCm that fits the rest lists {gpu.gfx}"
     )
 
 
@@ -1449,7 +1653,12 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             workload,
             message,
             release.sources,
-            "use a release whose list is known, 7.2 for instance",
+            CompatRemedy.of(
+                [
+                    _rocm_option(workload, item, f"a release whose list is known, {item} for instance")
+                    for item in nearest(version, [name for name, row in facts.rocms().items() if row.os])
+                ]
+            ),
         )
         return
     exact = [item for item in release.os if _is_os(item, host.os)]
@@ -1459,10 +1668,12 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             for item in facts.rocms().values()
             if item.os and any(_is_os(name, host.os or "") for name in item.os)
         ]
-        remedy = (
-            f"use ROCm {closest(release.version, listed)}, which lists it"
-            if listed
-            else "use an operating system of its list"
+        remedy = CompatRemedy.of(
+            [
+                _rocm_option(workload, item, f"ROCm {item}, which lists it")
+                for item in nearest(release.version, listed)
+            ],
+            otherwise="use an operating system of its list",
         )
         message = (
             f"the list of operating systems of ROCm {release.version} has no {_os(host.os)}, which "
@@ -1565,17 +1776,15 @@ def image_system(host: CompatHost | None, workload: Workload | None) -> Iterator
                 f"NVIDIA's images of {_os(workload.os)} begin with CUDA {limit.first}, and this one says "
                 f"{workload.cuda}"
             )
-            yield _finding(
-                rule, "block", workload, message, limit.sources, f"use CUDA {limit.first} or another system"
-            )
+            remedy = _another_system(limit.first)
+            yield _finding(rule, "block", workload, message, limit.sources, remedy)
         elif limit.last is not None and version > key(limit.last)[: len(version)]:
             message = (
                 f"NVIDIA's images of {_os(workload.os)} end with CUDA {limit.last}, and this one says "
                 f"{workload.cuda}"
             )
-            yield _finding(
-                rule, "block", workload, message, limit.sources, f"use CUDA {limit.last} or another system"
-            )
+            remedy = _another_system(limit.last)
+            yield _finding(rule, "block", workload, message, limit.sources, remedy)
     needs = _glibc_need(workload.cuda)
     if needs is None:
         return
@@ -1594,6 +1803,11 @@ def image_system(host: CompatHost | None, workload: Workload | None) -> Iterator
             (*sources, *have[1]),
             "use an image of a later release of the system",
         )
+
+
+def _another_system(cuda: str) -> CompatRemedy:
+    other = RemedyOption("another system")
+    return CompatRemedy.of([remedies.cuda(cuda, f"CUDA {cuda}")], [other], between=" or ")
 
 
 @dataclass(frozen=True)

@@ -759,7 +759,8 @@ def _builds(folder: _Folder) -> None:
     rows = {str(row["kernel"]): row for row in table["entries"]}
     for index, row in enumerate(table["entries"]):
         fixed = {str(item) for item in row["first_upstream_fixed"]}
-        both = fixed & {str(item) for item in row["known_to_fail"]}
+        # A driver with a part of its branch's fix may fail; the one with the last part must not.
+        both = _last_parts(fixed) & {str(item) for item in row["known_to_fail"]}
         path = ("kernel_build", "entries", index)
         if both:
             folder.report(
@@ -775,7 +776,7 @@ def _builds(folder: _Folder) -> None:
                 if version and fix.split(".")[0] == version.split(".")[0] and _open(fix) == _open(str(item))
             ]
             if version and not str(item).split()[0].endswith(".x") and least:
-                first = min((_first_number(fix) or "" for fix in least), key=_numbers)
+                first = max((_first_number(fix) or "" for fix in least), key=_numbers)
                 if not _below(version, first):
                     folder.report(
                         "nvidia_drivers.yml",
@@ -819,6 +820,14 @@ def _builds(folder: _Folder) -> None:
                     ("known_bad", index),
                     f"{bad['id']}: the kernel build table differs about {differs}",
                 )
+
+
+def _last_parts(fixed: set[str]) -> set[str]:
+    """Return the last fix of each branch and flavour."""
+    last: dict[tuple[str, bool], str] = {}
+    for item in sorted(fixed, key=lambda text: _numbers(_first_number(text) or "")):
+        last[item.split(".")[0], _open(item)] = item
+    return set(last.values())
 
 
 def _open(item: str) -> bool:

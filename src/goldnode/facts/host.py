@@ -637,7 +637,8 @@ def kernel_build(
     """Return whether NVIDIA driver version `driver` is known to build on `kernel` ("6.12.94+deb13-amd64").
 
     An observed build decides. Otherwise the driver fails if a change up to this kernel is known to break it,
-    or if it predates its branch's fix. It builds if its branch has the fix for this series or a later one.
+    or if it predates the last part of its branch's fix. It builds if it has the whole fix for this series or a
+    later one.
     The table covers upstream's sources: a distribution's patched package may build where this returns
     `fails`. `package` is the version of the Debian package of the proprietary module, revision included. The
     table lists the versions with patches.
@@ -652,57 +653,63 @@ def kernel_build(
             return KernelBuild(
                 seen, f"{where} {outcome}", "seen", origins("nvidia_drivers.yml", row["source"])
             )
+    failure: KernelBuild | None = None
     proof: KernelBuild | None = None
     # Oldest change first: the reason names the earliest change that breaks the build.
     for row in sorted(table["entries"], key=lambda item: _points(item["kernel"])[-1]):
         reached = [point for point in _points(row["kernel"]) if _reaches(wanted, point)]
         source = origins("nvidia_drivers.yml", row["source"])
-        if (
-            reached
-            and flavour == "proprietary"
-            and package is not None
-            and _patched(table["entries"], row, package)
-        ):
-            proof = KernelBuild(
-                "ok", f"{where}: Debian's package {package} is patched for it", "stated", source
-            )
+        patched = flavour == "proprietary" and package is not None
+        if reached and patched and _patched(table["entries"], row, str(package)):
+            reason = f"{where}: Debian's package {package} is patched for it"
+            proof = KernelBuild("ok", reason, "stated", source)
             continue
-        if reached:
-            if any(_names(item, driver, flavour) for item in row["known_to_fail"]):
-                return KernelBuild(
-                    "fails", f"{where} is known to fail since {_text(reached[0])}", "stated", source
-                )
-            newer = [numbers(str(item)) for item in row["known_to_fail"] if _applies(str(item), flavour)]
-            newer = [item for item in newer if item[:1] == version[:1] and item > version]
-            if newer:
-                failing = _text(min(newer))
-                return KernelBuild(
-                    "fails",
-                    f"{where} is older than {failing}, which is known to fail since {_text(reached[0])}",
-                    "derived",
-                    source,
-                )
-            fixes = _fixes(row, version, flavour)
-            if fixes and version < min(fixes):
-                fix = _text(min(fixes))
-                return KernelBuild(
-                    "fails",
-                    f"{where} is older than {fix}, the first of its branch that builds",
-                    "derived",
-                    source,
-                )
-        # A fix for this series or a later one proves the build, unless another change breaks it: continue.
-        series = _points(row["kernel"])[-1][:2]
-        fixes = _fixes(row, version, flavour)
-        if proof is None and series >= wanted[:2] and fixes and version >= min(fixes):
-            own = series == wanted[:2]
-            proof = KernelBuild(
-                "ok",
-                f"{where}: its branch builds on {_text(series)} since {_text(min(fixes))}",
-                "stated" if own else "derived",
-                source,
-            )
-    return proof or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
+        if reached and any(_names(item, driver, flavour) for item in row["known_to_fail"]):
+            reason = f"{where} is known to fail since {_text(reached[0])}"
+            return KernelBuild("fails", reason, "stated", source)
+        if reached and failure is None:
+            older = _older_than(row, version, flavour, _text(reached[0]))
+            if older is not None:
+                failure = KernelBuild("fails", f"{where} is older than {older}", "derived", source)
+        proof = proof or _proof(row, wanted, version, flavour, where)
+    return failure or proof or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
+
+
+def _older_than(row: Mapping[str, Any], version: tuple[int, ...], flavour: str, since: str) -> str | None:
+    """Return the version of the same branch that proves a failure on the kernel of `row`, and why; or None."""
+    newer = [numbers(str(item)) for item in row["known_to_fail"] if _applies(str(item), flavour)]
+    newer = [item for item in newer if item[:1] == version[:1] and item > version]
+    if newer:
+        return f"{_text(min(newer))}, which is known to fail since {since}"
+    fixes = _fixes(row, version, flavour)
+    # Several fixes of a branch are one fix in parts: the driver that has the last part is the first that builds.
+    if fixes and version < max(fixes):
+        part = " and has a part of the fix only" if version >= min(fixes) else ""
+        return f"{_text(max(fixes))}, the first of its branch that builds{part}"
+    return None
+
+
+def _proof(
+    row: Mapping[str, Any], wanted: tuple[int, ...], version: tuple[int, ...], flavour: str, where: str
+) -> KernelBuild | None:
+    """Return that the driver builds on kernel `wanted`, if its branch was changed for this series or a later one.
+
+    A part of the fix for a later series is enough: the driver was made after the series before it.
+    """
+    series = _points(row["kernel"])[-1][:2]
+    fixes = _fixes(row, version, flavour)
+    own = series == wanted[:2]
+    if series < wanted[:2] or not fixes or version < (max(fixes) if own else min(fixes)):
+        return None
+    since = max(fixes) if own else min(fixes)
+    return KernelBuild(
+        "ok",
+        f"{where}: its branch builds on {_text(series)} since {_text(since)}"
+        if own
+        else f"{where}: its branch was changed for {_text(series)}, a later kernel, in {_text(since)}",
+        "stated" if own else "derived",
+        origins("nvidia_drivers.yml", row["source"]),
+    )
 
 
 def _patched(entries: list[dict[str, Any]], row: Mapping[str, Any], package: str) -> bool:
@@ -751,7 +758,8 @@ def _reaches(kernel: tuple[int, ...], point: tuple[int, ...]) -> bool:
 
 
 def _applies(item: str, flavour: str) -> bool:
-    return "(open)" not in item or flavour == "open"
+    named = re.search(r"\((open|proprietary)\)", item)
+    return named is None or named.group(1) == flavour
 
 
 def _names(item: str, driver: str, flavour: str) -> bool:
@@ -764,7 +772,7 @@ def _names(item: str, driver: str, flavour: str) -> bool:
 
 
 def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> list[tuple[int, ...]]:
-    """Return the first fixed versions of the branch of `version`."""
+    """Return the versions of the branch of `version` that brought a part of the fix."""
     listed = [numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)]
     return [fix for fix in listed if fix[:1] == version[:1]]
 

@@ -183,6 +183,24 @@ def test_branch_and_floor() -> None:
         ("6.5", "525.78.01", "proprietary", "fails", "derived"),
         ("6.1.76", "535.104.05", "proprietary", "fails", "derived"),
         ("6.12", "580.178.04", "open", "ok", "derived"),
+        # Several fixes of one branch for one kernel are one fix in parts: the last counts.
+        ("6.19.0", "580.119.02", "proprietary", "fails", "stated"),
+        ("6.19.0", "580.126.09", "proprietary", "fails", "derived"),
+        ("6.19.0", "580.126.09", "open", "fails", "derived"),
+        ("6.19.0", "580.126.18", "proprietary", "ok", "stated"),
+        ("6.18.5", "580.126.09", "proprietary", "ok", "derived"),
+        ("6.15.0", "570.153.02", "proprietary", "fails", "stated"),
+        ("6.15.3", "570.153.02", "open", "ok", "stated"),  # the last part is of the proprietary flavour
+        ("6.15.0", "570.169", "proprietary", "ok", "stated"),
+        ("6.13.1", "550.142", "proprietary", "ok", "stated"),  # the second part is of the open flavour
+        ("6.13.1", "550.142", "open", "fails", "derived"),
+        ("6.19.7", "590.48.01", "open", "fails", "stated"),
+        ("7.1.0", "580.142", "proprietary", "fails", "stated"),
+        ("7.1.3", "580.159.03", "open", "fails", "stated"),
+        ("7.1.3", "580.159.04", "open", "ok", "stated"),
+        ("7.0.13", "580.159.03", "open", "ok", "stated"),
+        ("7.1", "610.43.02", "open", "ok", "seen"),
+        ("7.0.0", "595.45.04", "open", "fails", "stated"),
         # A stable update counts in its own series only.
         ("6.1.75", "535.104.05", "proprietary", "ok", "derived"),
         ("6.13.1", "550.163.01", "proprietary", "ok", "stated"),

@@ -330,9 +330,9 @@ BROKEN = {
     # Kernels.
     "builds-and-fails": (
         "nvidia_drivers.yml",
-        "known_to_fail: [470.256.02, 535.247.01, 550.163.01]",
-        "known_to_fail: [470.256.02, 535.247.01, '570.169']",
-        "570.169 builds and fails",
+        "known_to_fail: [535.274.02, 550.163.01, 580.119.02, 590.48.01]",
+        "known_to_fail: [535.274.02, 550.163.01, 580.126.18, 590.48.01]",
+        "580.126.18 builds and fails",
     ),
     "fails-after-the-fix": (
         "nvidia_drivers.yml",
