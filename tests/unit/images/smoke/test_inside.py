@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
@@ -73,3 +75,81 @@ def test_the_runner_is_placed_inside_the_image(
         inside.place_own(built, root)
         assert (root / lies.replace("VICTIM", name)).read_bytes() == pack.program()
     assert {path.name: path.read_text() for path in victim.iterdir()} == {"file": "of this machine"}
+
+
+class FakeDocker:
+    """dockerd's image calls as three daemons answered them: 20.10.24 and 28.5.2 with a graph driver, 28.5.2 with containerd's store.
+
+    A graph driver names an image by the digest of its configuration, containerd's store by that of a manifest of its own. The last tag takes
+    the image along.
+    """
+
+    def __init__(self, store: str, config: str) -> None:
+        self.id = config if store != "containerd" else "sha256:" + "d1" * 32
+        # Names of an image without any: None in releases of this age.
+        self.nameless = ["<none>:<none>"] if store == "20.10" else []
+        self.there: dict[str, set[str]] = {}
+        self.api = self.images = self  # `api.images(…)` and `images.get(…)`
+        self.answer: list[dict[str, str]] = [{"stream": f"Loaded image ID: {self.id}\n"}]
+        self.sent = 0
+
+    def __call__(self, all: bool) -> list[dict[str, Any]]:
+        return [{"Id": name, "RepoTags": sorted(tags) or self.nameless} for name, tags in self.there.items()]
+
+    def load_image(self, source: IO[bytes]) -> list[dict[str, str]]:
+        self.sent += len(source.read())
+        if not any("error" in row for row in self.answer):
+            self.there.setdefault(self.id, set())
+        return [{"status": "Loading layer"}, *self.answer]
+
+    def get(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(id=next(one for one, tags in self.there.items() if name in (one, *tags)))
+
+    def tag(self, name: str, repository: str, tag: str, force: bool) -> None:
+        self.there[name].add(f"{repository}:{tag}")
+
+    def remove(self, name: str) -> None:
+        found = self.get(name).id
+        self.there[found].discard(name)
+        if not self.there[found]:
+            del self.there[found]
+
+
+@pytest.fixture(params=["20.10", "28", "containerd"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> FakeDocker:
+    return FakeDocker(request.param, image(tmp_path / "layout", {}).manifest["config"]["digest"])
+
+
+def test_image_is_found_by_what_docker_reports_and_removed(client: FakeDocker, tmp_path: Path) -> None:
+    built = image(tmp_path / "layout", {})
+    with inside._loaded(client, built) as one:
+        assert one == client.id
+        with inside._loaded(client, built) as two:  # another run at the same time
+            assert two == one
+            assert len(client.there[one]) == 2
+        assert len(client.there[one]) == 1
+    assert client.there == {}
+    assert client.sent > 0
+
+
+@pytest.mark.parametrize("tags", [set(), {"team:1"}, {"team:1", "goldnode-smoke:left"}])
+def test_image_that_docker_had_stays(client: FakeDocker, tags: set[str], tmp_path: Path) -> None:
+    client.there[client.id] = set(tags)
+    with inside._loaded(client, image(tmp_path / "layout", {})) as name:
+        assert name == client.id
+    assert client.there == {client.id: tags}
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [([{"error": "no space left on device"}], "no space left on device"), ([], "it does not report an id")],
+)
+def test_load_that_fails_names_the_reason_and_another_way(
+    client: FakeDocker, answer: list[dict[str, str]], why: str, tmp_path: Path
+) -> None:
+    client.answer = answer
+    with (
+        pytest.raises(ImageError, match=f"docker does not load the image: {why}.*--engine chroot"),
+        inside._loaded(client, image(tmp_path / "layout", {})),
+    ):
+        pass
