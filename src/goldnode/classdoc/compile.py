@@ -25,6 +25,7 @@ from goldnode.core.errors import LockError, MirrorError, SiteError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
 from goldnode.lock import publication
+from goldnode.lock.archive_keys import judge_keys
 from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.lock.modules import BuiltModules, find_modules
@@ -490,8 +491,9 @@ def site_archives(
     keyring. Raises SiteError and SigningKeyError, and LockError for a key that has to be fetched and cannot be.
     """
     places = ArchivePlaces(catalog, site, stack.item.os, KeyAccess(key_stores(stack, site)))
-    found = []
-    for name in archives_of(stack.item, options):
+    names, found = archives_of(stack.item, options), []
+    judge_keys(names, places, dt.datetime.now(tz=dt.UTC).date())
+    for name in names:
         archive = catalog.archives[name].item
         key, fingerprints = places.key(name)
         found.append(

@@ -10,68 +10,141 @@ import datetime as dt
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from goldnode.node.openpgp import PUBLIC_KEY, crc24, dearmor, packets, primary_fingerprints
 
 _SIGNATURE, _SUBKEY = 2, 14  # packet tags
 _CERTIFICATION, _DIRECT, _REVOCATION = range(0x10, 0x14), 0x1F, 0x20  # signature types
-_CREATED, _KEY_EXPIRES, _ISSUER, _ISSUER_FINGERPRINT = 2, 9, 16, 33  # subpacket types
-_WEAK_HASHES = (1, 2, 3)  # MD5, SHA-1, RIPEMD-160
+_BINDING, _SUBKEY_REVOCATION = 0x18, 0x28
+_CREATED, _KEY_EXPIRES, _ISSUER, _FLAGS, _ISSUER_FINGERPRINT = 2, 9, 16, 27, 33  # subpacket types
+_SIGNS = 0x02  # flag: the key may sign data
+# RFC 9580, section 9.5; RFC 4880 has the same numbers.
+_HASHES = {
+    1: "md5",
+    2: "sha1",
+    3: "ripemd160",
+    8: "sha256",
+    9: "sha384",
+    10: "sha512",
+    11: "sha224",
+    12: "sha3-256",
+    14: "sha3-512",
+}
+# RFC 9580, section 9.1. The algorithms that only encrypt have no name here.
+_ALGORITHMS = {1: "rsa", 3: "rsa", 17: "dsa", 19: "ecdsa", 22: "eddsa", 27: "ed25519", 28: "ed448"}
+# RFC 9580, section 9.2, and the OID of secp256k1.
+_CURVES = {
+    "2a8648ce3d030107": "nistp256",
+    "2b81040022": "nistp384",
+    "2b81040023": "nistp521",
+    "2b2403030208010107": "brainpoolp256",
+    "2b240303020801010b": "brainpoolp384",
+    "2b240303020801010d": "brainpoolp512",
+    "2b8104000a": "secp256k1",
+    "2b06010401da470f01": "ed25519",
+}
+
+
+@dataclass(frozen=True)
+class KeyPart:
+    """A primary key or a subkey.
+
+    `algorithm` is rsa, dsa, or the name of a curve; empty if it cannot sign. `hashes` are those of the signatures by
+    which the primary key vouches for it. `signs`: it may sign data.
+    """
+
+    algorithm: str
+    bits: int
+    hashes: tuple[str, ...] = ()
+    signs: bool = True
 
 
 @dataclass(frozen=True)
 class KeyState:
     """State of one primary key as its self-signatures state it; apt verifies those signatures, goldnode does not.
 
-    `weak`: every self-signature uses SHA-1 or an older hash, which Sequoia (apt from Debian 13) rejects.
+    `parts` are the primary key and its subkeys that are not revoked.
     """
 
     fingerprint: str
     expires: dt.datetime | None
     revoked: bool
-    weak: bool
+    parts: tuple[KeyPart, ...] = ()
 
     def expired(self, now: dt.datetime) -> bool:
         """Return whether the key has expired at `now` (with time zone)."""
         return self.expires is not None and self.expires <= now
 
 
+class _SelfSignature(NamedTuple):
+    kind: int
+    made: int
+    expires: int | None
+    hashed: str
+    flags: int | None
+
+
+class _Part(NamedTuple):
+    body: bytes
+    signatures: list[_SelfSignature]
+
+    def state(self, revocation: int) -> KeyPart | None:
+        """Return what can be said of it; None if it is revoked."""
+        if any(row.kind == revocation for row in self.signatures):
+            return None
+        algorithm, bits = _algorithm(self.body)
+        newest = max(self.signatures, key=lambda row: row.made, default=None)
+        # Keys without flags are older than flags: each may do what its algorithm can.
+        signs = newest is None or newest.flags is None or bool(newest.flags & _SIGNS)
+        hashes = tuple(dict.fromkeys(row.hashed for row in self.signatures))
+        return KeyPart(algorithm, bits, hashes, signs and bool(algorithm))
+
+
 def states(data: bytes) -> list[KeyState]:
     """Return the state of each primary key in `data`, in file order. Raises OpenPGPError for damaged data."""
-    found: list[KeyState] = []
-    keys: list[tuple[str, int, list[tuple[int, int, int | None, int]], bool]] = []
-    own = False
+    keys: list[tuple[str, list[_Part]]] = []
     for tag, body in packets(dearmor(data)):
         if tag == PUBLIC_KEY:
-            own = True
-            keys.append(
-                (primary_fingerprints(_frame(tag, body))[0], int.from_bytes(body[1:5], "big"), [], False)
-            )
-        elif tag == _SUBKEY:
-            own = False
-        elif tag == _SIGNATURE and own and keys:
-            fingerprint, created, signatures, revoked = keys[-1]
-            kind, made, expires, hashed = _signature(body, fingerprint)
-            if kind == _REVOCATION:
-                keys[-1] = (fingerprint, created, signatures, True)
-            elif kind is not None:
-                signatures.append((kind, made, expires, hashed))
-    for fingerprint, created, signatures, revoked in keys:
-        # The newest certification decides (RFC 4880, section 5.2.3.3); a key signature counts where it has no lifetime.
-        seconds = None
-        for kinds in (_CERTIFICATION, (_DIRECT,)):
-            rows = [row for row in signatures if row[0] in kinds]
-            seconds = seconds or (max(rows, key=lambda row: row[1])[2] if rows else None)
-        end = dt.datetime.fromtimestamp(created + seconds, tz=dt.UTC) if seconds else None
-        weak = bool(signatures) and all(row[3] in _WEAK_HASHES for row in signatures)
-        found.append(KeyState(fingerprint, end, revoked, weak))
-    return found
+            keys.append((primary_fingerprints(_frame(tag, body))[0], [_Part(body, [])]))
+        elif tag == _SUBKEY and keys:
+            keys[-1][1].append(_Part(body, []))
+        elif tag == _SIGNATURE and keys:
+            fingerprint, parts = keys[-1]
+            if (found := _signature(body, fingerprint)) is not None:
+                parts[-1].signatures.append(found)
+    return [_state(fingerprint, parts) for fingerprint, parts in keys]
 
 
-def _signature(body: bytes, fingerprint: str) -> tuple[int | None, int, int | None, int]:
-    """Return type, creation time, key lifetime (seconds) and hash of a self-signature; type None for any other one."""
+def _state(fingerprint: str, parts: list[_Part]) -> KeyState:
+    primary, own = parts[0], parts[0].signatures
+    # The newest certification decides (RFC 4880, section 5.2.3.3); a key signature counts where it has no lifetime.
+    seconds = None
+    for kinds in (_CERTIFICATION, (_DIRECT,)):
+        rows = [row for row in own if row.kind in kinds]
+        seconds = seconds or (max(rows, key=lambda row: row.made).expires if rows else None)
+    created = int.from_bytes(primary.body[1:5], "big")
+    end = dt.datetime.fromtimestamp(created + seconds, tz=dt.UTC) if seconds else None
+    revoked = any(row.kind == _REVOCATION for row in own)
+    found = [primary.state(-1), *(part.state(_SUBKEY_REVOCATION) for part in parts[1:])]
+    return KeyState(fingerprint, end, revoked, tuple(part for part in found if part is not None))
+
+
+def _algorithm(body: bytes) -> tuple[str, int]:
+    """Return the name of the algorithm or curve of a version 4 key, and its size in bits (0: not stated)."""
+    name = _ALGORITHMS.get(body[5] if len(body) > 5 else 0, "")
+    if name in ("rsa", "dsa"):
+        return name, int.from_bytes(body[6:8], "big")
+    if name in ("ecdsa", "eddsa") and len(body) > 6:
+        curve = body[7 : 7 + body[6]].hex()
+        return _CURVES.get(curve, f"{name} on curve {curve}"), 0
+    return name, 0
+
+
+def _signature(body: bytes, fingerprint: str) -> _SelfSignature | None:
+    """Return a signature that a primary key made over itself or a subkey; None for any other one."""
     if body[:1] != b"\x04" or len(body) < 6:
-        return None, 0, None, 0
+        return None
     kind, hashed = body[1], body[3]
     length = int.from_bytes(body[4:6], "big")
     rest = body[6 + length :]
@@ -80,14 +153,17 @@ def _signature(body: bytes, fingerprint: str) -> tuple[int | None, int, int | No
     issuer = (
         issuers.get(_ISSUER_FINGERPRINT, b"")[1:].hex().upper() or issuers.get(_ISSUER, b"").hex().upper()
     )
-    if (
-        not issuer
-        or not fingerprint.endswith(issuer[-16:])
-        or kind not in (*_CERTIFICATION, _DIRECT, _REVOCATION)
-    ):
-        return None, 0, None, 0
-    expires = int.from_bytes(parts[_KEY_EXPIRES], "big") if _KEY_EXPIRES in parts else None
-    return kind, int.from_bytes(parts.get(_CREATED, b""), "big"), expires, hashed
+    known = (*_CERTIFICATION, _DIRECT, _REVOCATION, _BINDING, _SUBKEY_REVOCATION)
+    if not issuer or not fingerprint.endswith(issuer[-16:]) or kind not in known:
+        return None
+    flags = parts.get(_FLAGS)
+    return _SelfSignature(
+        kind,
+        int.from_bytes(parts.get(_CREATED, b""), "big"),
+        int.from_bytes(parts[_KEY_EXPIRES], "big") if _KEY_EXPIRES in parts else None,
+        _HASHES.get(hashed, f"hash {hashed}"),
+        None if flags is None else int.from_bytes(flags[:1], "big"),
+    )
 
 
 def _subpackets(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -219,6 +219,27 @@ class DistributionSources(FactsRow):
     driver: str | None = None
 
 
+class RefusedKey(FactsRow):
+    """A property that a refused key has: a hash of its self-signatures, or an algorithm (`below`: of fewer bits).
+
+    `since`: the day from which it is refused, null if it never was accepted.
+    """
+
+    hash: str | None = None
+    algorithm: str | None = None
+    below: int | None = None
+    since: str | None = None
+
+
+class ArchiveKeys(FactsRow):
+    """The program that verifies archives for apt of a release, and the keys that it refuses."""
+
+    apt: str
+    verifier: str
+    refused: list[RefusedKey]
+    source: Keys
+
+
 class Distribution(FactsRow):
     id: str
     name: str
@@ -240,6 +261,7 @@ class Distribution(FactsRow):
     full_support_until: str | None = None
     maintenance_until: str | None = None
     els_until: str | None = None
+    archive_keys: ArchiveKeys | None = None
 
 
 class NotInDebian(FactsRow):

@@ -6,6 +6,7 @@ machine that builds. So such an image has another digest where the archives are 
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 
 from goldnode.catalog.load import Catalog
@@ -15,6 +16,7 @@ from goldnode.core import keys
 from goldnode.core.site import Site, load_site
 from goldnode.images.imagelock import ImageLock
 from goldnode.images.matrix import MatrixSystem
+from goldnode.lock.archive_keys import judge_keys
 from goldnode.lock.archives import ArchivePlaces
 from goldnode.lock.model import LockedArchive
 
@@ -38,6 +40,7 @@ def apt_sources(
         }
     )
     places = ArchivePlaces(catalog, site, release)
+    judge_keys([archive.id for archive in lock.archives], places, dt.datetime.now(tz=dt.UTC).date())
     blocks = ("\n".join(_block(archive, lock, places)) for archive in lock.archives)
     return "\n\n".join(["# Written by goldnode for the archives of the lock.", *blocks]) + "\n"
 

@@ -93,8 +93,9 @@ TABLE: dict[UnreachableKind, tuple[str, str]] = {
     "revoked-key": ("its signing key was revoked", _CHANGED),
     "weak-key": (
         "this machine's apt rejects its signing key, whose self-signatures use SHA-1",
-        "lock on a machine whose apt accepts it (Debian 12, Ubuntu 22.04 or 24.04), or name a mirror that signs its own "
-        "indexes: `archives: {{{archive}: {{url: …, key: …, fingerprints: [FINGERPRINT]}}}}`",
+        "name a mirror that signs its own indexes: "
+        "`archives: {{{archive}: {{url: …, key: …, fingerprints: [FINGERPRINT]}}}}`; for nodes whose apt accepts the key, "
+        "as Debian 12's does, lock on a machine with their apt",
     ),
     "stale": (
         "its indexes have passed their Valid-Until date: the mirror is no longer updated, or this machine's clock is ahead",

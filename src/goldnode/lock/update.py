@@ -21,12 +21,15 @@ from goldnode.core.errors import (
     EditedLockError,
     LockError,
     NewerLockError,
+    SigningKeyError,
     UnsolvableError,
     VanishedError,
     nearest,
 )
 from goldnode.core.site import Site
 from goldnode.lock import model
+from goldnode.lock.archive_keys import judge_keys
+from goldnode.lock.archives import archives_of
 from goldnode.lock.diff import ChangeReason, LockDiff, PackageChange, compare_locks, is_security
 from goldnode.lock.model import Lock
 from goldnode.lock.resolve import StackArchives, open_archives
@@ -81,7 +84,7 @@ class LockProblem:
 
     `wrong`: the lock cannot be used as it is; otherwise a newer version is available.
 
-    `kind`: edited, intent, vanished, changed, bulletin; kernel, security, newer, unresolved, held-back.
+    `kind`: edited, intent, vanished, changed, bulletin, key; kernel, security, newer, unresolved, held-back.
     """
 
     kind: str
@@ -193,6 +196,7 @@ def update(
     with open_archives(
         stack, catalog, site, status=request.status, cache=request.cache, offline=request.offline
     ) as archives:
+        notes += _keys(stack, archives, site, day)
         if mode is UpdateMode.SECURITY and old is not None:
             found = security_update(stack, old, archives, site, day, allow_unknown=request.allow_unknown)
             why = _why(old, fault, stack, archives)
@@ -211,7 +215,7 @@ def update(
             and not request.packages
             and _is_current(why, old, stack)
         ):
-            return LockUpdate(path, "kept", old, old, LockDiff())
+            return LockUpdate(path, "kept", old, old, LockDiff(), tuple(notes))
         made = archives.resolve(day, keep=old if mode is UpdateMode.KEEP else None, free=request.packages)
         notes += [made.relaxed] if made.relaxed else []
         if missing:
@@ -248,6 +252,10 @@ def check(
         why = _why(old, fault, stack, archives)
         if fault is not None:
             problems.append(LockProblem("edited", fault.message, True))
+        try:
+            problems += [LockProblem("key", text, False) for text in _keys(stack, archives, site, day)]
+        except SigningKeyError as error:
+            problems.append(LockProblem("key", f"{error.message} ({error.remedy})", True))
         if why.intent:
             problems.append(
                 LockProblem("intent", f"{stack.file} asks for something else since {old.resolved}", True)
@@ -291,6 +299,13 @@ def check(
                     LockProblem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True)
                 )
     return LockCheck(path, old, tuple(problems), needed, pending, moved)
+
+
+def _keys(stack: CatalogEntry[Stack], archives: StackArchives, site: Site, day: dt.date | None) -> list[str]:
+    """Return warnings about the archives' keys. Raises SigningKeyError for one that the nodes' apt refuses."""
+    direct = site.mirror is None or site.mirror.url is None
+    today = day or dt.datetime.now(tz=dt.UTC).date()
+    return judge_keys(archives_of(stack.item, archives.options), archives.places, today, direct=direct)
 
 
 def compare_files(before: Path, after: Path) -> LockDiff:

@@ -146,7 +146,7 @@ def archive(image: OciImage, out: IO[bytes]) -> None:
                 tar.addfile(info, blob)
 
 
-# What docker reports after loading. Its graph drivers (the default until 28) use the digest of the configuration as
+# The id that docker reports after loading. Its graph drivers (the default until 28) use the digest of the configuration as
 # the id, its containerd store (the default of new installations of 29) the digest of a manifest that it makes.
 _LOADED = re.compile(r"^Loaded image(?: ID)?: (\S+)", re.MULTILINE)
 # Names of images that a run has loaded: one for each run, so that parallel runs do not take them from each other.
