@@ -164,13 +164,9 @@ MADE_WITH = grouped(
 
 def trusted(files: Sequence[Path]) -> list[SSlibKey]:
     """Return the public keys in the files; without files, those of the site."""
-    from goldnode.core.site import load_site
-    from goldnode.evidence.signatures import load_public
+    from goldnode.evidence.signatures import load_public, site_keys
 
-    if not files:
-        site = load_site()
-        files = [site.resolve(site.images.public_key)] if site.images.public_key else []
-    return [key for file in files for key in load_public(file)]
+    return [key for file in files for key in load_public(file)] if files else site_keys()
 
 
 def trust_policy(files: Sequence[Path]) -> TrustPolicy | None:

@@ -79,7 +79,7 @@ def derive(
 
     how.check()
     store = open_store(store_path)
-    keys = shared.trusted(trust) if trust else []
+    keys = shared.trusted(trust)
     options = DeriveOptions(how.locked, how.upgrade, how.offline, keys)
     with progress.downloads(each=False) as watcher:
         ready = prepare(

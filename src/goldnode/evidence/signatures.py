@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from goldnode.core.errors import ImageError, SigningKeyError
+from goldnode.core.site import load_site
 from goldnode.oci.layout import canonical
 
 if TYPE_CHECKING:
@@ -136,6 +137,12 @@ def load_public(path: Path) -> list[SSlibKey]:
             f"the public key cannot be read: {problem.strerror}", file=path, remedy="correct its name"
         ) from problem
     return read_public(data, path)
+
+
+def site_keys() -> list[SSlibKey]:
+    """Return the public keys of `images.public_key`, by which this site verifies images. Raise SigningKeyError."""
+    site = load_site()
+    return load_public(site.resolve(site.images.public_key)) if site.images.public_key else []
 
 
 def read_public(data: bytes, path: Path) -> list[SSlibKey]:

@@ -71,6 +71,17 @@ class Verification:
             row.state in ("ok", "note") for row in self.rows
         )
 
+    def demand(self, name: str, remedy: str) -> None:
+        """Raise ImageError with the first reason why `name` is not verified.
+
+        Whatever installs or signs an image calls this, where the site or an option names a public key.
+        """
+        if self.passed:
+            return
+        bad = next((row for row in self.rows if row.state not in ("ok", "note")), None)
+        why = f"{bad.what}: {bad.detail}" if bad is not None else "nothing was verified"
+        raise ImageError(f"{name} is not verified: {why}", remedy=remedy)
+
     def data(self) -> dict[str, Any]:
         """Return the results as JSON-serialisable data."""
         rows = [{"what": row.what, "state": row.state, "detail": row.detail} for row in self.rows]

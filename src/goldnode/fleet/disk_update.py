@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from goldnode.core import guarded
 from goldnode.core import program_file as nodefile
@@ -31,6 +31,7 @@ from goldnode.core.extras import require
 from goldnode.core.site import load_site
 from goldnode.disks import tools
 from goldnode.disks.model import VERIFIED, BuiltDisk
+from goldnode.evidence.signatures import site_keys
 from goldnode.fleet import denylist, return_tests
 from goldnode.fleet import drain as draining
 from goldnode.node.slots import FAILED, SLOTS
@@ -53,6 +54,9 @@ SSH = (
     "ConnectTimeout=20",
 )
 PAUSE = 5.0  # seconds between two polls of a booting node
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
 
 Say = Callable[[str], None]
 
@@ -161,10 +165,29 @@ def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
     return f"{boots.why}; {unverified}"
 
 
+def authentic(disk: BuiltDisk, keys: Sequence[SSlibKey]) -> None:
+    """Verify what `goldnode disks authenticate` verifies, without the bytes of the files. Raises ImageError.
+
+    Without keys the site trusts whoever can write its store of disks.
+    """
+    from goldnode.disks import evidence  # its libraries are an extra
+
+    if keys:
+        evidence.authenticate(disk, keys, content=False).demand(
+            f"image {disk.name}",
+            f"`goldnode disks authenticate {disk.directory}` has the details: fetch it again from where it is "
+            f"published, or, if it was built here, sign it with `goldnode disks evidence {disk.directory}`",
+        )
+
+
 def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:
     """Validate a built disk against its manifest, byte by byte, and return what a node needs of it.
 
-    Raises DiskError on failure, DeniedError for a denied build, and DenyListError where that could not be checked.
+    With `images.public_key` in the site file, the manifest and the documents must be signed too, whatever reason
+    is given for an image that was not booted.
+
+    Raises DiskError and ImageError on failure, DeniedError for a denied build, and DenyListError where that could
+    not be checked.
     """
     denylist.check(denylist.read(load_site().deny_list()), disk.class_, disk.build_id)
     if disk.layout != "ab" or disk.loader != "systemd-boot":
@@ -175,6 +198,7 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
             remedy="say `layout: ab` and `loader: systemd-boot` in images/disks/disks.yml, "
             "and build it again",
         )
+    authentic(disk, site_keys())
     reason = verified(disk, unverified)
     raw = disk.path("raw")
     part = {item.name: item for item in disk.partitions}

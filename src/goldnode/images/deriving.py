@@ -188,15 +188,13 @@ def _verified(store: ImageStore, base: DerivedBase, options: DeriveOptions) -> s
     """Return the result of the verification of the base. Raises ImageError if it is not signed by a key."""
     ref = base.identity.ref
     if not options.trust:
-        return f"the signature of {ref} was not verified: no key was given with --trust"
-    found = verify(store.layout, base.image.digest, options.trust, layers=False)
-    bad = next((row for row in found.rows if row.state not in ("ok", "note")), None)
-    if bad is not None or not found.passed:
-        why = f"{bad.what}: {bad.detail}" if bad is not None else "nothing was verified"
-        raise ImageError(
-            f"the base {ref} is not verified: {why}",
-            remedy=f"see `goldnode images verify {ref}`, or name another key with --trust",
+        return (
+            f"the signature of {ref} was not verified: no key was given with --trust or as images.public_key"
         )
+    found = verify(store.layout, base.image.digest, options.trust, layers=False)
+    found.demand(
+        f"the base {ref}", f"see `goldnode images verify {ref}`, sign it, or name another key with --trust"
+    )
     return f"{ref} is signed by a trusted key"
 
 
