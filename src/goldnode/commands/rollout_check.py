@@ -74,7 +74,8 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     """Check a rollout document: what each wave proves, and how long it takes.
 
     Reports for each wave the failure rate that a wave without a failure excludes, the number of failures that
-    stops the rollout, and the hours. Refuses a document that cannot work, with file and line: a cohort above the
+    stops the rollout, the share of broken nodes from which a change is stopped, and the hours. Warns of a wave that
+    cannot stop the rollout, such as one of a single node. Refuses a document that cannot work, with file and line: a cohort above the
     limit, empty waves, waves that do not reach 100 %, windows that never open, a class or target that cannot
     be, requirements that decide nothing.
 
@@ -161,7 +162,17 @@ def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
     confidence = f"{report.basis.confidence:.0%}"
     if report.waves:
         rows = [
-            ["wave", "nodes", "moved", "clean wave excludes", "clean so far", "stops at", "hours", "until"]
+            [
+                "wave",
+                "nodes",
+                "moved",
+                "clean wave excludes",
+                "clean so far",
+                "stops at",
+                "detects",
+                "hours",
+                "until",
+            ]
         ]
         rows += [
             [
@@ -171,6 +182,7 @@ def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
                 share(wave.excludes),
                 share(wave.excludes_all),
                 "?" if wave.stops_at is None else f"{wave.stops_at} failed",
+                share(wave.detects) if wave.detects is not None or wave.stops_at is None else "nothing",
                 number(wave.hours),
                 number(wave.ends_after),
             ]
@@ -180,7 +192,8 @@ def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
         lines += ["", f"rollout {name}, {size}:", table(rows), ""]
         lines.append(
             f"A wave without a failure excludes, with {confidence} confidence, a change that breaks more than this "
-            f"share of the nodes. Hours assume {report.basis.step / 60:.0f} minutes for a node and no wait for jobs."
+            f"share of the nodes. A change that breaks the share under `detects` for one cause is stopped by the end of "
+            f"the wave, with the same confidence. Hours assume {report.basis.step / 60:.0f} minutes for a node and no wait for jobs."
         )
         if report.size is None:
             lines.append("For the waves by percentage give the inventory (-i) or --nodes.")

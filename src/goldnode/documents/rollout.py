@@ -182,7 +182,7 @@ class RolloutBoot(Part):
         "99.99%", description="certainty that a stop needs, at each node that finishes"
     )
     same_cause: Count = Field(2, description="nodes of the first two waves with one cause that stop")
-    judged: Percent = Field("75%", description="nodes of a wave that need a verdict")
+    judged: Percent = Field("75%", description="nodes of a wave that must pass before the next one begins")
 
 
 class RolloutFloors(Part):

@@ -13,6 +13,7 @@ from goldnode.fleet.rollout.model import (
     ACTIVE,
     Action,
     Answer,
+    ChangePhase,
     Direction,
     Finish,
     FreezeScope,
@@ -70,7 +71,9 @@ class TraceAudit:
                 self._refuse(at, action, f"the step was {self._step and self._step.phase}")
         if isinstance(action, Grant):
             self._grant(state, action, at)
-        elif isinstance(action, Promote):
+        elif isinstance(action, Promote) or (
+            isinstance(action, ChangePhase) and action.phase is RolloutPhase.COMPLETED
+        ):
             self._promote(state, observations, action, at)
         elif isinstance(action, Proceed | Finish):
             self._return(state, observations, action, at)
@@ -116,14 +119,23 @@ class TraceAudit:
         }
         return any(item.subject == subjects[item.scope] for item in state.freezes.values())
 
-    def _promote(self, state: RolloutState, observations: Observations, action: Promote, at: float) -> None:
-        wave, boot = action.wave - 1, self.settings.boot
+    def _promote(
+        self, state: RolloutState, observations: Observations, action: Promote | ChangePhase, at: float
+    ) -> None:
+        wave, boot = state.record.wave, self.settings.boot
+        if isinstance(action, Promote):
+            wave = action.wave - 1
         if self._frozen(state):
             self._refuse(at, action, "it is frozen")
         if state.wave_size[wave] == 0:
             return
-        if boot is None or state.judged[wave] < max(1, math.ceil(boot.judged * state.wave_size[wave] - 1e-9)):
-            self._refuse(at, action, "too few nodes have a verdict")
+        good = [
+            step
+            for step in state.steps.values()
+            if step.wave == wave and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE
+        ]
+        if not good or boot is None or len(good) < math.ceil(boot.judged * state.wave_size[wave] - 1e-9):
+            self._refuse(at, action, "too few nodes have passed")
         for item in self.settings.outside:
             result = observations.requirements.get((item.name, wave))
             if result is None or result.answer is not Answer.PASSES:

@@ -13,9 +13,10 @@ from goldnode.classdoc import checks
 from goldnode.core.errors import CatalogError, GoldnodeError, nearest
 from goldnode.core.yamlsource import KeyPath
 from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fraction
-from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings, kind_of
+from goldnode.fleet.rollout.document import BootSettings, RolloutFile, RolloutSettings, kind_of
 from goldnode.fleet.rollout.model import FleetNode
-from goldnode.fleet.rollout.statistics import at_least, excluded_rate, stopping_failures
+from goldnode.fleet.rollout.state import FIRST_WAVES
+from goldnode.fleet.rollout.statistics import at_least, detected_rate, excluded_rate, stopping_failures
 from goldnode.fleet.rollout.waves import assign
 from goldnode.fleet.rollout.windows import opening
 from goldnode.floors.limits import ALPHA, CONTROL, NODES, nodes_needed
@@ -47,7 +48,9 @@ class WaveEstimate:
     """A wave before it runs. `nodes` is None where the size of the class is unknown.
 
     `excludes` is the failure rate that a wave without a failure excludes, `excludes_all` that of all waves so far.
-    `stops_at` is the number of failures, of all nodes so far, that stops. Hours are from the begin of the rollout.
+    `stops_at` is the number of failures, of all nodes so far, that stops. `detects` is the share of nodes that a
+    change breaks, for one cause, from which it is stopped by the end of this wave; None: this wave stops nothing.
+    Hours are from the begin of the rollout.
     """
 
     name: str
@@ -56,6 +59,7 @@ class WaveEstimate:
     excludes: float | None
     excludes_all: float | None
     stops_at: int | None
+    detects: float | None
     hours: float | None
     ends_after: float | None
 
@@ -114,8 +118,10 @@ def check(
     basis = basis or EstimateBasis()
     count = len(nodes) if nodes is not None else size
     sizes = _sizes(file.settings, nodes, count)
+    waves = _estimate(file.settings, sizes, count, basis)
+    checker.detection(waves, count)
     found = sorted(checker.found, key=lambda finding: (finding.line, finding.severity, finding.message))
-    return RolloutReport(tuple(found), _estimate(file.settings, sizes, count, basis), count, basis)
+    return RolloutReport(tuple(found), waves, count, basis)
 
 
 @dataclass(frozen=True)
@@ -202,6 +208,9 @@ class _Checker:
                 if fraction(item.boot.confidence) >= 1:
                     message = "a confidence of 100 % is never reached, so that no failure stops the rollout"
                     self._error("requirement", (*at, "confidence"), message, "write 99.99%")
+                if fraction(item.boot.judged) > 1 - fraction(item.boot.base_rate):
+                    message = f"{item.boot.judged} of a wave must pass, and a base rate of {item.boot.base_rate} lets more fail"
+                    self._warn("requirement", (*at, "judged"), message, "lower judged, or the base rate")
                 if item.boot.same_cause == 1:
                     message = (
                         "one failed node of the first waves stops the rollout, and some nodes fail anyway"
@@ -218,6 +227,25 @@ class _Checker:
             elif item.dual is not None and not item.dual.report.startswith("/"):
                 message = f'"{item.dual.report}" has no absolute path, and depends on who runs it'
                 self._warn("requirement", (*at, "report"), message, "write its whole path")
+
+    def detection(self, waves: Sequence[WaveEstimate], size: int | None) -> None:
+        """Find waves by whose end no number of failures stops the rollout."""
+        boot = self.settings.boot
+        for index, wave in enumerate(waves):
+            if boot is None or wave.detects is not None or wave.stops_at is None or not wave.moved:
+                continue
+            failing = "one node" if wave.moved == 1 else f"all {wave.moved} nodes"
+            message = (
+                f'wave "{wave.name}" cannot stop the rollout: {failing} failing is within a base rate of '
+                f"{boot.base_rate:.2%}, and {min(wave.stops_at, boot.same_cause)} failures are needed"
+            )
+            if wave.moved == size:
+                message += ". It does not pass on failures either: without a further node to take, the rollout freezes"
+                remedy = "judge such a change by hand, or by a class with more nodes"
+            else:
+                message += ". It does not pass on failures either: it takes further nodes, one after another"
+                remedy = f"give the wave {min(wave.stops_at, boot.same_cause)} nodes or more"
+            self._warn("detects", ("waves", index), message, remedy)
 
     def base_rate(self, earlier: StepOutcomes) -> None:
         """Find a base rate that is lower than what good changes had."""
@@ -461,8 +489,9 @@ def _estimate(
     settings: RolloutSettings, sizes: Iterable[int | None], size: int | None, basis: EstimateBasis
 ) -> tuple[WaveEstimate, ...]:
     moved: int | None = 0
+    early: int | None = 0  # nodes of the first waves, in which a cause that repeats stops
     now: float | None = basis.begin
-    found = []
+    found: list[WaveEstimate] = []
     for wave, nodes in zip(settings.waves, sizes, strict=True):
         moved = None if moved is None or nodes is None else moved + nodes
         began = now
@@ -474,6 +503,10 @@ def _estimate(
             worked = _work(settings, now, rounds * basis.step)
             now = None if worked is None else worked + wave.soak
         boot = settings.boot
+        stops_at = None
+        if boot is not None and moved is not None and boot.confidence < 1:
+            stops_at = stopping_failures(moved, boot.base_rate, boot.confidence)
+        early = moved if len(found) < FIRST_WAVES else early
         found.append(
             WaveEstimate(
                 name=wave.name,
@@ -481,14 +514,26 @@ def _estimate(
                 moved=moved,
                 excludes=None if nodes is None else excluded_rate(nodes, basis.confidence),
                 excludes_all=None if moved is None else excluded_rate(moved, basis.confidence),
-                stops_at=None
-                if boot is None or moved is None or boot.confidence >= 1
-                else stopping_failures(moved, boot.base_rate, boot.confidence),
+                stops_at=stops_at,
+                detects=_detects(boot, moved, early, stops_at, basis.confidence),
                 hours=None if now is None or began is None else (now - began) / 3600,
                 ends_after=None if now is None else (now - basis.begin) / 3600,
             )
         )
     return tuple(found)
+
+
+def _detects(
+    boot: BootSettings | None, moved: int | None, early: int | None, stops_at: int | None, confidence: float
+) -> float | None:
+    """Return the share of broken nodes from which a change is stopped: by one cause, or by the base rate."""
+    if boot is None or moved is None or early is None or stops_at is None:
+        return None
+    rates = (
+        detected_rate(early, boot.same_cause, confidence),
+        detected_rate(moved, stops_at, confidence),
+    )
+    return min((rate for rate in rates if rate is not None), default=None)
 
 
 def _work(settings: RolloutSettings, now: float, left: float) -> float | None:

@@ -80,6 +80,10 @@ class BootSettings:
     same_cause: int
     judged: float
 
+    def needed(self, size: int) -> int:
+        """Return how many nodes of a wave must pass. A failure is no proof that the others are good."""
+        return max(1, math.ceil(self.judged * size - 1e-9))
+
 
 @dataclass(frozen=True)
 class OutsideRequirement:

@@ -145,7 +145,7 @@ _SENTENCES: Mapping[str, Callable[[_Content], str]] = {
     "TakeOver": lambda c: f"{c['holder']} has the rollout, epoch {c['epoch']}",
     "Start": lambda c: f"{_wave(c, 0)} begins with {_nodes(c)}",
     "Promote": lambda c: f"{_wave(c)} begins with {_nodes(c)}",
-    "Extend": lambda c: f"{_wave(c)} has too few verdicts, and gets {_nodes(c)}",
+    "Extend": lambda c: f"{_wave(c)} has too few nodes that passed, and gets {_nodes(c)}",
     "Grant": _grant,
     "Proceed": _proceed,
     "Turn": lambda c: f"{c['node']} is turned back" + (f": {c['cause']}" if c.get("cause") else ""),

@@ -389,7 +389,7 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Add nodes to the present wave: too few of its nodes have a verdict."""
+    """Add nodes to the present wave: too few of its nodes have passed."""
 
     wave: int
     nodes: tuple[str, ...]

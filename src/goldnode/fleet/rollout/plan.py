@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from goldnode.fleet.person import same_person
 from goldnode.fleet.rollout import steps
-from goldnode.fleet.rollout.document import RolloutSettings
+from goldnode.fleet.rollout.document import BootSettings, RolloutSettings
 from goldnode.fleet.rollout.model import (
     Action,
     Alarm,
@@ -32,6 +32,7 @@ from goldnode.fleet.rollout.model import (
     Freeze,
     FreezeScope,
     Grant,
+    HoldKind,
     Prior,
     Promote,
     RolloutApproval,
@@ -81,6 +82,14 @@ def approvals(settings: RolloutSettings, state: RolloutState, wave: str) -> dict
         and item.document == settings.digest
         and not same_person(item.who, settings.author)
     }
+
+
+def passing(boot: BootSettings, state: RolloutState, wave: int) -> str:
+    """Return how many nodes of a wave have passed, and how many must."""
+    size, needed = state.wave_size[wave], boot.needed(state.wave_size[wave])
+    return (
+        f"{state.passed[wave]} of {size} nodes have passed, {needed} {'is' if needed == 1 else 'are'} needed"
+    )
 
 
 def no_approval(role: str) -> str:
@@ -361,14 +370,13 @@ class _Planner:
     def _unknown(self, wave: int, final: float) -> list[tuple[str, str]]:
         """Return the requirements without a pass, each with its reason. Ask for those that a caller answers."""
         found = []
-        size, judged = self.state.wave_size[wave], self.state.judged[wave]
+        size, passed = self.state.wave_size[wave], self.state.passed[wave]
         boot = self.settings.boot
         if boot is None:
             found.append(("boot", "the document has no such requirement"))
-        elif judged < max(1, math.ceil(boot.judged * size - 1e-9)):
-            needed = max(1, math.ceil(boot.judged * size - 1e-9))
-            found.append(("boot", f"{judged} of {size} nodes have a verdict, {needed} are needed"))
-            self._extend(wave, needed - judged)
+        elif passed < boot.needed(size):
+            found.append(("boot", f"{passing(boot, self.state, wave)}{self._broken(wave)}"))
+            self._extend(wave, boot.needed(size) - passed)
         for item in self.settings.outside:
             result = self.observations.requirements.get((item.name, wave))
             if result is not None and result.at >= final and result.answer is Answer.PASSES:
@@ -381,8 +389,13 @@ class _Planner:
                 self.wakes.append(again + ASK_AGAIN)
         return found
 
+    def _broken(self, wave: int) -> str:
+        """Return how many nodes of a wave failed by the change, with the first cause; empty if none did."""
+        count = self.state.broken[wave]
+        return f"; {count} {'has' if count == 1 else 'have'} failed ({self._first_cause()})" if count else ""
+
     def _extend(self, wave: int, count: int) -> None:
-        """Add nodes to a wave that proves too little: some of its nodes were out of service."""
+        """Add nodes to a wave that proves too little: some of its nodes were out of service, or failed."""
         if self._may_move_forward():
             state = self.state
             more = further(self.settings, state.nodes.values(), state.wave_of, count, self.now)
@@ -407,8 +420,27 @@ class _Planner:
                     self._wait(f"rack {item.subject}", f"frozen by {item.who}: {item.reason}", item.who)
             if not self.waits:
                 self._wait("grants", "no node that waits fits into the limits now", SELF)
+            if grants.again is None and not self.state.active and grants.blocked_by_failures():
+                self._stuck()
         if grants.again is not None:
             self.wakes.append(grants.again)
+
+    def _stuck(self) -> None:
+        """Freeze where the failures of this rollout leave no room: nothing but a person changes that.
+
+        What failed is less than the rules need for a stop, and the nodes that would decide cannot move.
+        """
+        record = self.record
+        if record.phase is not RolloutPhase.RUNNING or FreezeScope.RACK in {
+            item.scope for item in self.state.freezes.values()
+        }:
+            return
+        end = max(record.finished_at, record.wave_since, record.accepted_at) + self.settings.unknown_after
+        self.wakes.append(end)
+        if self.now >= end:
+            name = self.settings.waves[record.wave].name
+            why = "; ".join(wait.reason for wait in self.waits)
+            self._freeze(f"unknown-{name}", f"wave {name} cannot go on: {why}{self._broken(record.wave)}")
 
     def _may_move_forward(self) -> bool:
         if self.record.phase is RolloutPhase.COMPLETED and self.state.others:
@@ -463,6 +495,24 @@ class _Grants:
         }
         self.again: float | None = None
         self.late = now >= _late(settings, state)
+
+    def blocked_by_failures(self) -> bool:
+        """Return whether there would be room without the nodes that failed in this rollout."""
+        name, ledger, limits, size = (
+            self.state.record.name,
+            self.state.ledger,
+            self.settings.limits,
+            len(self.state.nodes),
+        )
+        own = sum(
+            hold.kind is HoldKind.FAILED and len(ledger.by_node[hold.node]) == 1
+            for hold in ledger.all()
+            if hold.owner == name
+        )
+        others_failed, others_out = ledger.failed - own, ledger.out - own
+        return (
+            bool(own) and others_failed <= limits.failed.nodes(size) and others_out < limits.total.nodes(size)
+        )
 
     def choose(self) -> list[Action]:
         """Return grants in the order of the queue."""

@@ -50,7 +50,7 @@ BACK_PHASES = (RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK)
 ENDED_PHASES = (RolloutPhase.COMPLETED, RolloutPhase.ROLLED_BACK, RolloutPhase.SUPERSEDED)
 OUTSIDE = "outside"  # owner of a hold for a drain that a person or another system made
 HEALTH = "health"  # owner of a hold for a node whose own check fails while it serves
-_FIRST_WAVES = 2  # in which one cause repeated stops
+FIRST_WAVES = 2  # in which one cause repeated stops
 QueueKey = tuple[int, float, int, str]
 
 
@@ -113,7 +113,8 @@ class RolloutState:
         self.active: dict[str, Step] = {}
         self._deadlines: list[tuple[float, str]] = []  # of active steps, and of some that have ended
         self.ended: Counter[int] = Counter()  # wave -> nodes whose step forward has ended
-        self.judged: Counter[int] = Counter()  # wave -> nodes with a verdict on the change
+        self.passed: Counter[int] = Counter()  # wave -> nodes that serve with the new state
+        self.broken: Counter[int] = Counter()  # wave -> nodes that failed by it, or did not return from it
         self.serving = 0  # nodes that are done, and the sum of the times since when
         self.serving_since = 0.0
         self.moved = 0  # nodes that had a grant, and the sum of the times of their grants
@@ -260,11 +261,13 @@ class RolloutState:
         if step.late or step.phase in ENDED:
             self.ended[step.wave] += by
         if step.phase is StepPhase.DONE:
-            self.judged[step.wave] += by
+            self.passed[step.wave] += by
             self.serving += by
             self.serving_since += by * step.changed_at
-        elif step.phase is StepPhase.FAILED and step.blame is Blame.SOFTWARE:
-            self.judged[step.wave] += by
+        elif step.phase is StepPhase.OVERDUE or (
+            step.phase is StepPhase.FAILED and step.blame is Blame.SOFTWARE
+        ):
+            self.broken[step.wave] += by
 
     def soonest_deadline(self) -> float | None:
         """Return the first deadline of the active steps."""
@@ -466,7 +469,7 @@ class RolloutState:
             absent += 1
         else:
             software += 1
-            if step.wave < _FIRST_WAVES:
+            if step.wave < FIRST_WAVES:
                 cause = step.cause or "software"
                 causes[cause] = causes.get(cause, 0) + 1
         self.record = with_values(

@@ -54,6 +54,17 @@ def excluded_rate(trials: int, confidence: float) -> float:
     return 1.0 if trials == 0 else 1 - (1 - confidence) ** (1 / trials)
 
 
+def detected_rate(trials: int, failures: int, confidence: float) -> float | None:
+    """Return the least rate that has `failures` in `trials` with this confidence; None if there are too few trials."""
+    if failures > trials:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        rate = (low + high) / 2
+        low, high = (rate, high) if at_least(failures, trials, rate) < confidence else (low, rate)
+    return high
+
+
 def caught(trials: int, failures: int, rate: float) -> float:
     """Return the probability that a change that breaks `rate` of the nodes has `failures` in `trials`."""
     return at_least(failures, trials, rate)

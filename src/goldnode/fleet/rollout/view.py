@@ -6,7 +6,6 @@ requirements come from the log, where the controller writes them.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
     Wait,
 )
-from goldnode.fleet.rollout.plan import REPLACED, SELF, approvals, no_approval, plan
+from goldnode.fleet.rollout.plan import REPLACED, SELF, approvals, no_approval, passing, plan
 from goldnode.fleet.rollout.remains import STAY, remaining
 from goldnode.fleet.rollout.state import BACK_PHASES, Observations, RolloutState
 
@@ -257,14 +256,14 @@ def _requirements(facts: RolloutFacts) -> Iterator[RolloutStatusRequirement]:
     """Yield the boot requirement as it stands now, and the last answers of the others for the present wave."""
     settings, state, record = facts.settings, facts.state, facts.state.record
     if settings.boot is not None:
-        tally, size, judged = record.tally, state.wave_size[record.wave], state.judged[record.wave]
-        needed = max(1, math.ceil(settings.boot.judged * size - 1e-9))
+        tally, size = record.tally, state.wave_size[record.wave]
         failures = tally.software + tally.absent
-        reason = f"{judged} of {size} nodes of the wave have a verdict, {needed} are needed"
+        reason = passing(settings.boot, state, record.wave)
         if failures or tally.hardware:
             reason += f"; failed so far: {tally.software} by software, {tally.absent} did not return, "
             reason += f"{tally.hardware} by hardware, of {tally.done + failures + tally.hardware}"
-        answer = Answer.PASSES if size and judged >= needed else Answer.UNKNOWN
+        enough = size and state.passed[record.wave] >= settings.boot.needed(size)
+        answer = Answer.PASSES if enough else Answer.UNKNOWN
         stopped = _stopped_by_boot(state)
         if stopped is not None:
             answer, reason = Answer.FAILS, stopped

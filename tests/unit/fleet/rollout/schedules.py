@@ -345,7 +345,8 @@ class Fleet:
         return (
             state.queue,
             +state.ended,
-            +state.judged,
+            +state.passed,
+            +state.broken,
             +state.wave_size,
             sorted(state.active),
             state.serving,

@@ -39,6 +39,7 @@ from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.rollout_view import RolloutReader
 
 OLD, NEW = documents.OLD, documents.NEW
+JUDGED = ("base_rate: 0.2%}", "base_rate: 0.2%, judged: 50%}")  # one of two canaries is enough
 ALL_BACK = "goldnode rollout rollback r1 --what all --reason REASON"
 
 
@@ -47,7 +48,7 @@ class RolledBack:
 
     def __init__(self, directory: Path, migrated: Path) -> None:
         where = str(shutil.copy(migrated, directory / "fleet.db"))
-        self.found: ControlledRollout = controlled(directory, where, 12, n06="image", n04="image")
+        self.found: ControlledRollout = controlled(directory, where, 12, JUDGED, n06="image", n04="image")
         document = (directory / "rollout.yml").read_text(encoding="utf-8")
         self.store = self.found.store()
         with self.store.write() as connection:

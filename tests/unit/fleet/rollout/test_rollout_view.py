@@ -110,8 +110,8 @@ def test_queued_rollout_without_a_controller(tmp_path: Path, migrated: Path) -> 
         2 first   later  6               0      -         -           oncall: missing
         3 all     later  to 100%         0      -         -           -
 
-        requirement  answer   reason                                                 at
-        boot         unknown  0 of 0 nodes of the wave have a verdict, 1 are needed  -
+        requirement  answer   reason                                 at
+        boot         unknown  0 of 0 nodes have passed, 1 is needed  -
 
         out of service  kind     nodes
         class l4        planned  0, no limit
@@ -140,8 +140,8 @@ def test_wave_that_waits_for_an_approval(tmp_path: Path, migrated: Path) -> None
         2 first   later    6               0      -         -                     oncall: missing
         3 all     later    to 100%         0      -         -                     -
 
-        requirement  answer  reason                                                 at
-        boot         pass    2 of 2 nodes of the wave have a verdict, 2 are needed  -
+        requirement  answer  reason                                  at
+        boot         pass    2 of 2 nodes have passed, 2 are needed  -
 
         out of service  kind     nodes
         class l4        planned  0 of 4
@@ -195,8 +195,8 @@ def test_frozen_rollout_with_an_overdue_node_and_a_quiet_controller(tmp_path: Pa
         2 first   later    6               0      -                  -                     -
         3 all     later    to 100%         0      -                  -                     -
 
-        requirement  answer   reason                                                                                                                      at
-        boot         unknown  1 of 2 nodes of the wave have a verdict, 2 are needed; failed so far: 0 by software, 1 did not return, 0 by hardware, of 2  -
+        requirement  answer   reason                                                                                                       at
+        boot         unknown  1 of 2 nodes have passed, 2 are needed; failed so far: 0 by software, 1 did not return, 0 by hardware, of 2  -
 
         out of service  kind     nodes
         class l4        planned  0 of 4
@@ -237,7 +237,7 @@ def test_requirement_that_holds_a_wave_back_is_named_with_its_answer(tmp_path: P
         found.ticks(1)
     document = found.document()
     assert [(item.name, item.answer, item.reason, item.at) for item in document.requirements] == [
-        ("boot", "pass", "2 of 2 nodes of the wave have a verdict, 2 are needed", None),
+        ("boot", "pass", "2 of 2 nodes have passed, 2 are needed", None),
         ("command", "unknown", "exit status 3", "2027-01-15T08:50:00Z"),
     ]
     assert "requirement command is unknown: exit status 3" in [wait.reason for wait in document.waits]
