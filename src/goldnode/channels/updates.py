@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 # Days until signatures expire: of the root, and of everything else.
 ROOT_DAYS, DAYS = 365, 90
+WARNED = dt.timedelta(days=30)  # before the root expires
 LARGEST = 64 << 20  # bytes of one file
 
 
@@ -52,10 +53,10 @@ class Update:
 
 @dataclass(frozen=True)
 class RootKeys:
-    """Keys of the root role, and how many of them must sign."""
+    """Keys of the root role, and how many of them must sign; None: as many as of the root before."""
 
     signers: Sequence[EnvelopeSigner]
-    threshold: int = 1
+    threshold: int | None = None
     # Keys of the root before, which must also sign; empty for the first root.
     before: Sequence[EnvelopeSigner] = field(default=())
 
@@ -67,12 +68,13 @@ def create(repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], d
             f"{repository} has a root document already",
             remedy="replace its keys with `goldnode facts rotate`",
         )
-    return _write_root(repository, _root(1, keys, online, days))
+    return _write_root(repository, _root(1, replace(keys, threshold=keys.threshold or 1), online, days))
 
 
 def rotate(repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS) -> Path:
     """Write the next root document, with other keys or another threshold. Return its path.
 
+    Also for a root that has expired: clients verify the newest root's time alone.
     It needs the signatures of the root before (`keys.before`) and of the new one. Raises UpdateError.
     """
     newest = newest_root(repository)
@@ -83,6 +85,8 @@ def rotate(repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], d
     from tuf.api.exceptions import UnsignedMetadataError
 
     before = _document(newest)
+    if keys.threshold is None:
+        keys = replace(keys, threshold=before.signed.roles[ROOT].threshold)
     document = _root(before.signed.version + 1, keys, online, days)
     try:
         before.signed.verify_delegate(ROOT, document.signed_bytes, document.signatures)
@@ -95,6 +99,53 @@ def rotate(repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], d
     return _write_root(repository, document)
 
 
+@dataclass(frozen=True)
+class RootState:
+    """The newest root document of a repository: where it is, how many keys must sign, and its end."""
+
+    path: Path
+    threshold: int
+    expires: dt.datetime
+
+    def warning(self, command: str, now: dt.datetime | None = None) -> str:
+        """Return a warning 30 days before the end; empty before that.
+
+        :param command: the command that replaces the root.
+        """
+        left = self.expires - (now or dt.datetime.now(tz=dt.UTC))
+        if left > WARNED:
+            return ""
+        return (
+            f"warning: the root {self.path} expires on {self.expires:%Y-%m-%d}, in {max(left.days, 0)} days, and nothing "
+            f"is trusted after that. Sign the next one with its keys: `{command}`, which may name the same keys again."
+        )
+
+
+def root_state(repository: Path, command: str, now: dt.datetime | None = None) -> RootState:
+    """Return the state of the newest root. Raises UpdateError without a root, and for one that has expired.
+
+    :param command: the command that replaces the root.
+    """
+    newest = newest_root(repository)
+    if newest is None:
+        raise UpdateError(
+            f"{repository} has no root document", remedy="give the keys of its root with --root-key"
+        )
+    signed = _document(newest).signed
+    if signed.expires <= (now or dt.datetime.now(tz=dt.UTC)):
+        raise UpdateError(
+            f"the root expired on {signed.expires:%Y-%m-%d}: nothing that is published with it is trusted",
+            file=newest,
+            remedy=f"sign the next root with its keys: `{command}`",
+        )
+    return RootState(newest, signed.roles[ROOT].threshold, signed.expires)
+
+
+def threshold_of(root: Path) -> int:
+    """Return how many keys of a root document must sign the next one."""
+    return int(_document(root).signed.roles[ROOT].threshold)
+
+
 def publish(
     repository: Path,
     files: Mapping[str, bytes],
@@ -103,6 +154,7 @@ def publish(
 ) -> int:
     """Publish these files as the next version. Return its number. Raises UpdateError.
 
+    Call :func:`root_state` before: no client trusts what a root that has expired signs.
     The timestamp is replaced last, so a client sees the state before or the new one.
     """
     from tuf.api.exceptions import UnsignedMetadataError
@@ -334,15 +386,16 @@ def _root(version: int, keys: RootKeys, online: Sequence[EnvelopeSigner], days: 
     """Return a signed root document. Raises UpdateError for a threshold that its keys cannot reach."""
     from tuf.api.metadata import Metadata, Root
 
-    if not 1 <= keys.threshold <= len(keys.signers):
+    threshold = keys.threshold or 1
+    if len({signer.keyid for signer in keys.signers}) < threshold:
         raise UpdateError(
-            f"a threshold of {keys.threshold} with {len(keys.signers)} keys of the root",
-            remedy="give at least as many keys of the root as must sign",
+            f"{threshold} keys of the root must sign, and {len(keys.signers)} are given",
+            remedy="give at least as many keys of the root as must sign, or another number with --threshold",
         )
     root = Root(version, expires=_in_days(days), consistent_snapshot=True)
     for signer in keys.signers:
         root.add_key(signer.public, ROOT)
-    root.roles[ROOT].threshold = keys.threshold
+    root.roles[ROOT].threshold = threshold
     for role in (TARGETS, SNAPSHOT, TIMESTAMP):
         for signer in online:
             root.add_key(signer.public, role)
@@ -384,6 +437,9 @@ def _refused(problem: Exception, source: str, root: Path) -> UpdateError:
     if isinstance(problem, exceptions.ExpiredMetadataError):
         why = f"its metadata has expired ({problem}): the publisher has not signed it again, or this is an old copy"
         remedy = "fetch a newer copy; check the clock of this machine"
+        if "root" in f"{problem}":  # publishing again does not help
+            why = f"its root has expired ({problem}): the publisher has not signed the next one, or this is an old copy"
+            remedy = "ask the publisher for it (`goldnode facts rotate`); check the clock of this machine"
     elif isinstance(problem, exceptions.BadVersionNumberError):
         why = f"it is older than what was seen before ({problem})"
         remedy = "fetch the newest copy"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import emit, reports
+from goldnode.commands.output import emit, reports, say
 
 if TYPE_CHECKING:
     from goldnode.facts.audit import FactsFault
@@ -63,14 +63,7 @@ _KEY = click.option(
 )
 
 
-_THRESHOLD = click.option(
-    "--threshold",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Keys of the root that must sign.",
-)
+_COUNT = click.IntRange(min=1)
 
 
 @facts.command()
@@ -125,7 +118,13 @@ def update(form: str, source: str | None) -> None:
     metavar="FILE",
     help="Secret key of the root, for a new repository. Repeatable.",
 )
-@_THRESHOLD
+@click.option(
+    "--threshold",
+    type=_COUNT,
+    metavar="N",
+    show_default="1",
+    help="Keys of the root that must sign, for a new repository.",
+)
 @click.option(
     "--valid",
     "days",
@@ -148,15 +147,18 @@ def publish(repository: Path, form: str, **given: Any) -> None:
     wanted = facts_update.FactsPublication(**given)
     bundle = wanted.bundle
     version, root = facts_update.publish(repository, wanted)
+    if warning := root.warning(f"{facts_update.ROTATE} {repository}"):
+        say(warning)
     emit(
         form,
         {
             "repository": str(repository),
             "version": version,
-            "root": str(root),
+            "root": str(root.path),
+            "root_expires": f"{root.expires:%Y-%m-%dT%H:%M:%SZ}",
             "bundle": bundle and str(bundle),
         },
-        f"published version {version} in {repository}; sites trust it by {root}",
+        f"published version {version} in {repository}; sites trust it by {root.path}",
     )
 
 
@@ -183,14 +185,20 @@ def publish(repository: Path, form: str, **given: Any) -> None:
     metavar="FILE",
     help="Secret key of the next root. Repeatable.",
 )
-@_THRESHOLD
+@click.option(
+    "--threshold",
+    type=_COUNT,
+    metavar="N",
+    show_default="that of the present root",
+    help="Keys of the next root that must sign.",
+)
 @reports("facts-root")
 def rotate(
     repository: Path,
     keys: tuple[Path, ...],
     root_keys: tuple[Path, ...],
     new_keys: tuple[Path, ...],
-    threshold: int,
+    threshold: int | None,
     form: str,
 ) -> None:
     """Replace the keys of a repository of facts.
@@ -200,8 +208,8 @@ def rotate(
     """
     from goldnode.fleet import facts_update
 
-    root = facts_update.rotate(repository, keys, facts_update.RootChange(root_keys, new_keys, threshold))
-    emit(form, {"root": str(root)}, f"wrote {root}; now publish again with the new key")
+    done = facts_update.rotate(repository, keys, facts_update.RootChange(root_keys, new_keys, threshold))
+    emit(form, done.content(), f"{done.text()}; now publish again with the new key")
 
 
 def _text(faults: list[FactsFault], files: list[ReviewedFile]) -> str:

@@ -81,6 +81,11 @@ def nodes(file: Path, where: str | None, form: str) -> None:
         is_flag=True,
         help="Allow HTTP without TLS on another address than the loopback.",
     ),
+    click.option(
+        "--any-client",
+        is_flag=True,
+        help="Allow TLS without --client-ca there: any machine that reaches it can then ask for any node.",
+    ),
 )
 @STORE
 def serve(where: str | None, **given: Any) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands.fleet_common import STORE, opened
-from goldnode.commands.output import disk_store, emit, grouped, reports
+from goldnode.commands.output import disk_store, emit, grouped, reports, say
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.rollout.channel_keys import DAYS, ChannelKeys
+from goldnode.fleet.rollout.channel_keys import DAYS, ROTATE, ChannelKeys
 
 if TYPE_CHECKING:
     from goldnode.fleet.disk_update import UpdateImage
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_COUNT = click.IntRange(min=1)
 _THRESHOLD = click.option(
     "--threshold",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
+    type=_COUNT,
     metavar="N",
-    help="Keys of the root that must sign.",
+    show_default="1",
+    help="Keys of the root that must sign, for a new channel.",
 )
 _KEY = click.option(
     "--key",
@@ -123,6 +123,8 @@ def publish(
 
         name = _submitted(store, what)
         found = ChannelPublisher(store, channel, keys, days).publish(added.opened())
+    if warning := found.root.warning(f"{ROTATE} {channel}"):
+        say(warning)
     verb = "published" if found.changed else "unchanged:"
     emit(
         form,
@@ -131,10 +133,11 @@ def publish(
             "channel": str(channel),
             "version": found.version,
             "changed": found.changed,
-            "root": str(found.root),
+            "root": str(found.root.path),
+            "root_expires": f"{found.root.expires:%Y-%m-%dT%H:%M:%SZ}",
             "images": list(found.images),
         },
-        f"{verb} version {found.version} of {channel}, with rollout {name}; nodes trust it by {found.root}",
+        f"{verb} version {found.version} of {channel}, with rollout {name}; nodes trust it by {found.root.path}",
     )
 
 
@@ -183,14 +186,20 @@ def _submitted(store: StoreDatabase, what: str) -> str:
     metavar="FILE",
     help="Secret key of the next root. Repeatable.",
 )
-@_THRESHOLD
+@click.option(
+    "--threshold",
+    type=_COUNT,
+    metavar="N",
+    show_default="that of the present root",
+    help="Keys of the next root that must sign.",
+)
 @reports("rollout-root")
 def rotate_keys(
     channel: Path,
     keys: tuple[Path, ...],
     root_keys: tuple[Path, ...],
     new_keys: tuple[Path, ...],
-    threshold: int,
+    threshold: int | None,
     form: str,
 ) -> None:
     """Replace the keys of a channel.
@@ -200,5 +209,5 @@ def rotate_keys(
     """
     from goldnode.fleet.facts_update import RootChange, rotate
 
-    root = rotate(channel, keys, RootChange(root_keys, new_keys, threshold))
-    emit(form, {"root": str(root)}, f"wrote {root}; now publish again with the new key and the images")
+    done = rotate(channel, keys, RootChange(root_keys, new_keys, threshold))
+    emit(form, done.content(), f"{done.text()}; now publish again with the new key and the images")

@@ -47,10 +47,13 @@ class FactsPublication:
 
     keys: Sequence[Path]
     root_keys: Sequence[Path] = ()
-    threshold: int = 1
+    threshold: int | None = None
     days: int = 90
     directory: Path | None = None
     bundle: Path | None = None
+
+
+ROTATE = "goldnode facts rotate"  # the command that replaces the root of a repository
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,33 @@ class RootChange:
 
     present: Sequence[Path]
     following: Sequence[Path]
-    threshold: int = 1
+    threshold: int | None = None  # None: that of the present root
 
 
-def publish(repository: Path, wanted: FactsPublication) -> tuple[int, Path]:
-    """Publish facts as the next version. Return its number and the newest root document.
+@dataclass(frozen=True)
+class RootRotation:
+    """A root that was replaced: the new document, and how many keys had to sign before and must sign now."""
 
-    Raises FactsError for facts with a fault, and UpdateError.
+    root: Path
+    before: int
+    threshold: int
+
+    def content(self) -> dict[str, object]:
+        """Return the fields of the command's document."""
+        return {"root": str(self.root), "threshold": self.threshold, "threshold_before": self.before}
+
+    def text(self) -> str:
+        """Return the document, and the change of the threshold."""
+        if self.threshold == self.before:
+            return f"wrote {self.root}, which {self.threshold} keys must sign as before"
+        verb = "LOWERED" if self.threshold < self.before else "raised"
+        return f"wrote {self.root}; threshold {verb} from {self.before} to {self.threshold}"
+
+
+def publish(repository: Path, wanted: FactsPublication) -> tuple[int, updates.RootState]:
+    """Publish facts as the next version. Return its number and the newest root.
+
+    Raises FactsError for facts with a fault, and UpdateError, also for a root that has expired.
     """
     require("updates")
     directory = wanted.directory or FACTS
@@ -76,19 +99,21 @@ def publish(repository: Path, wanted: FactsPublication) -> tuple[int, Path]:
     keys = _signers(wanted.keys)
     if updates.newest_root(repository) is None and wanted.root_keys:
         updates.create(repository, updates.RootKeys(_signers(wanted.root_keys), wanted.threshold), keys)
+    root = updates.root_state(repository, f"{ROTATE} {repository}")
     version = updates.publish(repository, files, keys, wanted.days)
     if wanted.bundle is not None:
         updates.bundle(repository, wanted.bundle)
-    root = updates.newest_root(repository)
-    assert root is not None  # noqa: S101 - publish has read it
     return version, root
 
 
-def rotate(repository: Path, keys: Sequence[Path], change: RootChange) -> Path:
-    """Replace the keys of a repository. Return the new root document. Raises UpdateError."""
+def rotate(repository: Path, keys: Sequence[Path], change: RootChange) -> RootRotation:
+    """Replace the keys of a repository. Raises UpdateError."""
     require("updates")
+    newest = updates.newest_root(repository)
     following = updates.RootKeys(_signers(change.following), change.threshold, _signers(change.present))
-    return updates.rotate(repository, following, _signers(keys))
+    root = updates.rotate(repository, following, _signers(keys))
+    now = updates.threshold_of(root)
+    return RootRotation(root, now if newest is None else updates.threshold_of(newest), now)
 
 
 def install(source: str | None = None, site: Site | None = None) -> Installed:

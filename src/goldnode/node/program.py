@@ -381,22 +381,6 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
     }
 
 
-def believe(host: Host) -> None:
-    """Raise NodeError if others than root can change the class document of this machine. It names commands
-    that the gate runs as root.
-    """
-    found = host.lstat(CLASS) if host.live else None
-    if found is None:
-        return
-    have = owners.row(host, CLASS, found)
-    wrong = [f"it is {owners.kind(have)}"] if have["type"] != "file" else owners.exposed(have)
-    if wrong:
-        raise NodeError(
-            f"{CLASS} is not believed: {'; '.join(wrong)}. "
-            "Find out who changed it, then run site.yml for this host."
-        )
-
-
 def read_document(host: Host, options: Any) -> Json:
     """Return the class document named on the command line (a path of this machine), or the node's own. Raises
     NodeError if it is missing or invalid.
@@ -411,7 +395,7 @@ def read_document(host: Host, options: Any) -> Json:
         else "Write it with `goldnode class export CLASS > class.json`"
     )
     if name == CLASS:
-        believe(host)
+        owners.believe(host, CLASS)
     if text is None:
         other = (
             ", or name with --class what `goldnode class export CLASS` has written" if name == CLASS else ""

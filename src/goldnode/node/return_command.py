@@ -17,6 +17,7 @@ from typing import NamedTuple
 from . import gate, return_tests
 from .boot import seconds
 from .host import boot_identity
+from .state import owners
 from .state.model import NodeError
 from .verdict import current
 
@@ -207,6 +208,7 @@ def _read() -> Any:
 
 
 def _document(host: Host) -> Json:
+    owners.believe(host, current.CLASS)  # it names the commands of the gate
     try:
         found = json.loads(host.text(current.CLASS) or "null")
     except ValueError:

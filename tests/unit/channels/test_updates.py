@@ -197,6 +197,39 @@ def test_a_key_of_the_root_is_replaced_and_clients_follow(publisher: Publisher, 
     assert late.fetch() == {"x.yml": "2"}, "a client that has the first root alone follows the chain"
 
 
+def test_a_rotation_keeps_the_number_of_keys_that_must_sign(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threshold=2)
+    c, both = publisher.signer("c"), [publisher.a, publisher.b]
+
+    def rotated(signers: list[EnvelopeSigner], threshold: int | None, before: list[EnvelopeSigner]) -> int:
+        keys = RootKeys(signers, threshold, before)
+        return updates.threshold_of(updates.rotate(publisher.repository, keys, [publisher.online]))
+
+    for few in ([c], [c, c]):
+        with pytest.raises(UpdateError, match="2 keys of the root must sign"):
+            rotated(few, None, both)
+    assert rotated([publisher.a, c], None, both) == 2
+    assert rotated([c], 1, [publisher.a, c]) == 1
+
+
+def test_a_root_warns_before_its_end_and_refuses_after_it(publisher: Publisher, client: Client) -> None:
+    found = updates.root_state(publisher.repository, "rotate it")
+    assert (found.path, found.threshold) == (publisher.root, 1)
+    for left, warns in ((31, False), (29, True), (0.5, True)):
+        warning = found.warning("rotate it", found.expires - dt.timedelta(days=left))
+        assert bool(warning) is warns
+        assert not warns or (f"in {int(left)} days" in warning and "`rotate it`" in warning)
+    with pytest.raises(UpdateError, match=r"the root expired on .*") as refusal:
+        updates.root_state(publisher.repository, "rotate it", found.expires)
+    assert "`rotate it`" in str(refusal.value)
+    keys = RootKeys([publisher.a], 1, [publisher.a])
+    updates.rotate(publisher.repository, keys, [publisher.online], days=-1)
+    publisher.publish(x="1")
+    refused(client, "its root has expired .*goldnode facts rotate")
+    updates.rotate(publisher.repository, keys, [publisher.online])  # what has expired can sign the next one
+    assert client.fetch() == {"x.yml": "1"}
+
+
 def test_keys_that_were_replaced_are_not_trusted_any_more(publisher: Publisher, client: Client) -> None:
     stolen = publisher.online
     publisher.publish(x="1")
@@ -240,7 +273,7 @@ def test_an_empty_repository_and_a_missing_root(publisher: Publisher, client: Cl
 def test_what_cannot_be_published(publisher: Publisher, tmp_path: Path) -> None:
     with pytest.raises(UpdateError, match="has a root document already"):
         updates.create(publisher.repository, RootKeys([publisher.a]), [publisher.online])
-    with pytest.raises(UpdateError, match="threshold of 2 with 1 keys"):
+    with pytest.raises(UpdateError, match="2 keys of the root must sign, and 1 are given"):
         updates.create(tmp_path / "new", RootKeys([publisher.a], 2), [publisher.online])
     with pytest.raises(UpdateError, match="does not name the given key"):
         updates.publish(publisher.repository, {"x.yml": b""}, [publisher.a])

@@ -184,12 +184,20 @@ def test_what_is_no_address(text: str) -> None:
 
 
 @pytest.fixture
-def served(tree: Tree) -> Iterator[tuple[str, int]]:
-    listening = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=endpoint.serve, args=(listening, tree.answers(), 0.3), daemon=True)
+def served(tree: Tree, request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    """The address of an endpoint. Like systemd's socket, it starts the endpoint again after an idle time."""
+    idle = getattr(request, "param", 0.3)
+    listening, stopped = socket.create_server(("127.0.0.1", 0), backlog=256), threading.Event()
+
+    def activated() -> None:
+        while not stopped.is_set():
+            endpoint.serve(listening, tree.answers(), idle)
+
+    thread = threading.Thread(target=activated, daemon=True)
     thread.start()
     yield listening.getsockname()
-    thread.join(timeout=20)
+    stopped.set()
+    thread.join(timeout=60)
     listening.close()
     assert not thread.is_alive(), "it ends when nobody asks any more"
 
@@ -270,6 +278,7 @@ def test_200_slow_clients_delay_no_other_one(
         client.close()
 
 
+@pytest.mark.parametrize("served", [3.0], indirect=True)  # seconds: one process serves the whole test
 def test_a_disk_that_hangs_costs_one_thread_and_no_answer_of_another_path(
     served: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +346,19 @@ def test_the_command_without_a_socket_is_no_success(tree: Tree, capsys: pytest.C
     assert main(["serve", "--root", str(tree.root)]) == 3
     assert "goldnode-serve.socket" in capsys.readouterr().err
     assert main(["serve", "--root", str(tree.root), "--listen", "nonsense"]) == 3
+
+
+@pytest.mark.parametrize(
+    "place", ["/etc/goldnode/follow/root.json", "/var/lib/goldnode/follow/metadata/root.json"]
+)
+def test_metrics_have_the_end_of_the_root_of_the_channel(tree: Tree, place: str) -> None:
+    name = "goldnode_follow_root_expires_timestamp_seconds"
+    assert name not in get(tree, "/metrics")[1]
+    tree.put("/etc/goldnode/follow/root.json", '{"signed": {"expires": "2026-11-28T00:00:00Z"}}')
+    tree.put(place, '{"signed": {"expires": "2027-11-28T00:00:00Z"}}')
+    assert f"{name} 1827360000" in get(tree, "/metrics")[1]
+    tree.put(place, '{"signed": {"expires": 7}}')
+    assert name not in get(tree, "/metrics")[1]
 
 
 def test_the_age_is_that_of_the_verdict(tree: Tree) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from sqlalchemy import Connection, func, or_, select
 
 from goldnode.channels import updates
-from goldnode.channels.updates import RootKeys, UpdateError
+from goldnode.channels.updates import RootKeys, RootState, UpdateError
 from goldnode.core import program_file
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
@@ -39,7 +39,7 @@ from goldnode.documents.channel import (
 )
 from goldnode.evidence.signatures import EnvelopeSigner, load_signer
 from goldnode.fleet.disk_update import UpdateImage, send
-from goldnode.fleet.rollout.channel_keys import DAYS, ChannelKeys
+from goldnode.fleet.rollout.channel_keys import DAYS, ROTATE, ChannelKeys
 from goldnode.fleet.rollout.document import loads
 from goldnode.fleet.rollout.model import Action
 from goldnode.fleet.store import tables
@@ -214,7 +214,7 @@ class ChannelPublication:
 
     version: int
     changed: bool
-    root: Path
+    root: RootState
     images: tuple[str, ...] = ()
 
 
@@ -230,6 +230,7 @@ class ChannelPublisher:
     _seen: int = field(default=-1, init=False)  # last line of the log that was published
     _again: float = field(default=0.0, init=False)  # when signatures have to be renewed
     _not_before: float = field(default=0.0, init=False)
+    _warned: float = field(default=-1.0, init=False)  # the day of the last warning
 
     def __call__(self, actions: Sequence[Action] = ()) -> None:
         """Publish if the log has grown, or if the signatures are half as old as they may get.
@@ -243,18 +244,25 @@ class ChannelPublisher:
             with self.store.read() as connection:
                 last = connection.scalar(select(func.max(tables.log.c.seq))) or 0
             if last != self._seen or now >= self._again:
-                self.publish()
+                self._warn(self.publish().root)
                 self._seen = last
         except (GoldnodeError, OSError) as problem:
             self._not_before = now + RETRY
             LOGGER.error("the channel %s is not up to date: %s", self.channel, problem)
+
+    def _warn(self, root: RootState) -> None:
+        """Log once a day that the root expires."""
+        warning, day = root.warning(f"{ROTATE} {self.channel}", self._now()), self.clock() // 86400
+        if warning and day != self._warned:
+            LOGGER.warning("%s", warning)
+            self._warned = day
 
     def publish(self, images: Sequence[UpdateImage] = ()) -> ChannelPublication:
         """Publish the state of the store, and these images with it. Raises UpdateError."""
         require("updates")
         online = [load_signer(path) for path in self.keys.keys]
         with self._alone():
-            newest = self._root(online)
+            root = self._root(online)
             before = updates.published(self.channel, online)
             known = _images(before.files if before else {})
             known.update({image.disk.build_id: add_image(self.channel, image) for image in images})
@@ -271,25 +279,27 @@ class ChannelPublisher:
             same = before is not None and before.files == files and self._fresh(before.expires)
             version = before.version if same and before else self._write(files, online)
             self._again = self.clock() + self.days * 86400 / 2
-            return ChannelPublication(version, not same, newest, tuple(sorted(known)))
+            return ChannelPublication(version, not same, root, tuple(sorted(known)))
 
     def _write(self, files: Mapping[str, bytes], online: Sequence[EnvelopeSigner]) -> int:
         version = updates.publish(self.channel, files, online, self.days)
         updates.prune(self.channel, KEPT)
         return version
 
-    def _root(self, online: Sequence[EnvelopeSigner]) -> Path:
-        """Return the newest root document; create the first one. Raises UpdateError."""
-        newest = updates.newest_root(self.channel)
-        if newest is not None:
-            return newest
-        if not self.keys.root_keys:
-            raise UpdateError(
-                f"{self.channel} has no root document",
-                remedy="give the keys of its root with --root-key: `goldnode rollout publish`",
-            )
-        root = [load_signer(path) for path in self.keys.root_keys]
-        return updates.create(self.channel, RootKeys(root, self.keys.threshold), online)
+    def _root(self, online: Sequence[EnvelopeSigner]) -> RootState:
+        """Return the newest root; create the first one. Raises UpdateError for one that has expired."""
+        if updates.newest_root(self.channel) is None:
+            if not self.keys.root_keys:
+                raise UpdateError(
+                    f"{self.channel} has no root document",
+                    remedy="give the keys of its root with --root-key: `goldnode rollout publish`",
+                )
+            keys = [load_signer(path) for path in self.keys.root_keys]
+            updates.create(self.channel, RootKeys(keys, self.keys.threshold), online)
+        return updates.root_state(self.channel, f"{ROTATE} {self.channel}", self._now())
+
+    def _now(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self.clock(), dt.UTC)
 
     def _fresh(self, expires: dt.datetime) -> bool:
         return expires.timestamp() - self.clock() > self.days * 86400 / 2

@@ -8,6 +8,8 @@ from pathlib import Path
 
 DAYS = 7  # that signatures are valid: a copy of the channel that is withheld is refused after them
 
+ROTATE = "goldnode rollout rotate-keys"  # the command that replaces the root of a channel
+
 
 @dataclass(frozen=True)
 class ChannelKeys:
@@ -15,4 +17,4 @@ class ChannelKeys:
 
     keys: Sequence[Path]
     root_keys: Sequence[Path] = ()
-    threshold: int = 1
+    threshold: int | None = None  # of a new channel; None: 1

@@ -34,6 +34,7 @@ class Listen:
     key: Path | None = None
     client_ca: Path | None = None
     plain: bool = False  # HTTP without TLS on another address than the loopback
+    any_client: bool = False  # TLS without certificates of nodes there
     data: Path | None = None  # directory of captures; None: they are not accepted
 
     def __post_init__(self) -> None:
@@ -45,10 +46,18 @@ class Listen:
             raise GoldnodeError(
                 "certificates of nodes need TLS", remedy="give --tls-certificate and --tls-key too"
             )
-        if self.certificate is None and self.host not in _LOOPBACK and not self.plain:
+        if self.host in _LOOPBACK or self.client_ca is not None:
+            return
+        risk = f"any machine that reaches {self.host}:{self.port} can ask for any node"
+        if self.certificate is None and not self.plain:
             raise GoldnodeError(
-                f"without TLS, any machine that reaches {self.host}:{self.port} can ask for any node",
-                remedy="give --tls-certificate and --tls-key, or --plain-http on a network that you trust",
+                f"without TLS, {risk}",
+                remedy="give --tls-certificate, --tls-key and --client-ca, or --plain-http on a network that you trust",
+            )
+        if self.certificate is not None and not self.any_client:
+            raise GoldnodeError(
+                f"without certificates of nodes, {risk}",
+                remedy="give --client-ca, or --any-client on a network that you trust",
             )
 
 

@@ -21,7 +21,7 @@ from .channel import Wish
 from .lockservice import PRE_REBOOT, REPORT, STEADY_STATE
 from .machine import FELL_BACK, PROGRAM, NotAppliedError
 from .repository import ChannelAwayError, ChannelTooLongError
-from .settings import STATE
+from .settings import STEP
 from .trust import ChannelRefusedError
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .settings import Settings
     from .trust import Trusted, Verifier
 
-FILE = f"{STATE}/step.json"
+FILE = STEP
 SCHEMA = "goldnode.follow-step/1"
 APPLYING, RETURNING = "applying", "returning"  # phases of a step
 

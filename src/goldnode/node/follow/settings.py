@@ -7,6 +7,7 @@ import os
 import socket
 from typing import NamedTuple
 
+from ..state import owners
 from ..state.domains.program import CLASS
 from ..state.model import NodeError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..host import Host
 
 ROOT_DOCUMENT = "/etc/goldnode/follow/root.json"  # from a trusted place; the site puts it there
+STEP = "/var/lib/goldnode/follow/step.json"
 STATE = "/var/lib/goldnode/follow"  # carried over to the other slot by `slot write`
 STAGED = "/var/cache/goldnode/follow"  # downloads; not carried over
 
@@ -72,10 +74,29 @@ def load(host: Host, options: Any) -> Settings:
     for path in (found.ca, found.certificate, found.key):
         if path and not os.path.isfile(path):
             raise NodeError(f"{path} does not exist. Put it there, or correct `follow` of the class.")
+    _trusted(host, found)
     return found
 
 
+def _trusted(host: Host, found: Settings) -> None:
+    """Raise NodeError if others than root can change a file that decides what this node runs or trusts."""
+    again = "put it there again, from a place that you trust"
+    named = [(path, again) for path in (found.root, found.ca, found.certificate, found.key) if path]
+    if found.apply and found.apply[0].startswith("/"):
+        named.append((found.apply[0], "install it again, as root"))
+    for path, remedy in named:
+        owners.believe(host, os.path.realpath(path), remedy)  # the site may put links there
+    for name in ("root", "timestamp", "snapshot", "targets"):
+        owners.believe(host, f"{STATE}/metadata/{name}.json", "remove it: the next pass fetches it again")
+    owners.believe(
+        host,
+        STEP,
+        f"compare it with `goldnode rollout explain`, and run `chown root: {STEP}; chmod 644 {STEP}`",
+    )
+
+
 def _document(host: Host) -> Mapping[str, Any]:
+    owners.believe(host, CLASS)  # it names the command that a pass runs as root
     try:
         found = json.loads(host.text(CLASS) or "null")
     except ValueError:

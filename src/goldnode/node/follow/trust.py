@@ -232,11 +232,19 @@ class Verifier:
         self.host.write(f"{self.folder}/{role}.json", data)
 
     def _current(self, found: Json, role: str) -> None:
-        if float(boot.seconds(found["expires"]) or 0) <= self.now:
-            raise ChannelExpiredError(
-                f"{role} of {self.repository.source} has expired on {found['expires']}: the publisher has not signed "
-                "it again, or this is an old copy. Publish the channel again, and check the clock of this node."
+        if float(boot.seconds(found["expires"]) or 0) > self.now:
+            return
+        if role == ROOT:  # publishing again does not help
+            why, remedy = (
+                "the next one",
+                "Replace it with `goldnode rollout rotate-keys`, publish the channel again",
             )
+        else:
+            why, remedy = "it again", "Publish the channel again"
+        raise ChannelExpiredError(
+            f"{role} of {self.repository.source} has expired on {found['expires']}: the publisher has not signed {why}, "
+            f"or this is an old copy. {remedy}, and check the clock of this node."
+        )
 
 
 # Documents

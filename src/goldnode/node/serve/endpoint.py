@@ -18,7 +18,7 @@ from ..host import Host
 from ..verdict import current
 from . import libraries, metrics
 from .connections import MOST, TEXT, Loop, Request
-from .publish import GATE, PUBLIC, load
+from .publish import GATE, PUBLIC, load, root_expires
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ class Answers:
     def metrics(self) -> str:
         """Return the current metrics, with the age of the verdict."""
         verdict, fault, age = self.verdict()
-        return metrics.text(verdict, load(self.host, PUBLIC), load(self.host, GATE), fault, age)
+        expires = root_expires(self.host)
+        return metrics.text(verdict, load(self.host, PUBLIC), load(self.host, GATE), fault, age, expires)
 
     def diagnostics(self) -> Dict[str, Any]:
         """Return the facts needed first in an incident.

@@ -68,6 +68,10 @@ METRICS = {
         "gauge",
         "1 while this node is drained by goldnode, 0 while it is not or another party has drained it.",
     ),
+    "goldnode_follow_root_expires_timestamp_seconds": (
+        "gauge",
+        "When the root of the channel that this node follows expires, seconds since 1970.",
+    ),
     "goldnode_return_tests_outstanding": (
         "gauge",
         "Jobs that have to pass before the node returns, by cause; for classes that declare such tests.",
@@ -110,18 +114,22 @@ def text(
     gate: Any = None,
     fault: Optional[str] = None,
     age: Optional[float] = None,
+    root_expires: Optional[float] = None,
 ) -> str:
     """Return the metrics of one node.
 
     :param fault: why the verdict does not count (:func:`verdict.current.load`). Its findings then have no
         samples, and its exit code is 3.
     :param age: seconds since the check; only for the endpoint, which computes it per request.
+    :param root_expires: when the root of the followed channel expires, seconds since 1970.
     """
     verdict = verdict if isinstance(verdict, dict) else {}
     found: Dict[str, Dict[str, Any]] = {name: {} for name in METRICS}
     # cache of escaped labels: all samples of a GPU have the same ones
     written: Dict[Tuple[str, str], str] = {}
-    for name, labels, value in _samples(verdict, captured, gate, fault, age):
+    samples = list(_samples(verdict, captured, gate, fault, age))
+    samples.append(("goldnode_follow_root_expires_timestamp_seconds", {}, root_expires))
+    for name, labels, value in samples:
         number = _number(value)
         if number is None:
             continue

@@ -23,6 +23,8 @@ METRICS = "/run/goldnode/metrics.prom"
 PUBLIC = "/run/goldnode/public.json"  # schema goldnode.public/1, see :func:`public`
 SCHEMA = "goldnode.public/1"
 GATE = "/run/goldnode/gate.json"
+# Metadata that passes of `goldnode-node follow` have verified, and the root of a trusted place.
+FOLLOWED, FIRST_ROOT = "/var/lib/goldnode/follow/metadata", "/etc/goldnode/follow/root.json"
 NAME = "goldnode.prom"  # file name in the collector's directory
 # Path of the last copy, to remove it when the class names another directory.
 MEMORY = "/var/lib/goldnode/textfile"
@@ -39,7 +41,10 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
 
     try:
         fault = current.fault(verdict, boot_identity(host), boot.uptime(host.text("/proc/uptime") or ""))
-        content = metrics.text(verdict, captured, load(host, GATE), fault).encode("utf-8", "replace")
+        expires = root_expires(host)
+        content = metrics.text(verdict, captured, load(host, GATE), fault, root_expires=expires).encode(
+            "utf-8", "replace"
+        )
         host.write(PUBLIC, json.dumps(public(captured), separators=(",", ":")).encode())
         host.write(METRICS, content)
     except (
@@ -52,6 +57,17 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
         return _collected(host, document, content)
     except OSError as problem:
         return [f"metrics: the textfile cannot be written: {problem}"]
+
+
+def root_expires(host: Host) -> Optional[float]:
+    """Return when the root of the followed channel expires, seconds since 1970; None for a node that follows none.
+
+    A pass stores the newest root that it has verified. Before the first pass, the site's own file counts.
+    """
+    found = load(host, f"{FOLLOWED}/root.json") or load(host, FIRST_ROOT)
+    signed = found.get("signed") if isinstance(found, dict) else None
+    expires = signed.get("expires") if isinstance(signed, dict) else None
+    return boot.seconds(expires) if isinstance(expires, str) else None
 
 
 def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes) -> List[str]:

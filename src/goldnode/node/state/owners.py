@@ -19,7 +19,7 @@ import os
 import stat
 
 from ..host import Host, Json
-from .model import IMAGE, Action, Note, Observed, Refusal
+from .model import IMAGE, Action, NodeError, Note, Observed, Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,6 +184,22 @@ def exposed(have: Mapping[str, Any]) -> List[str]:
         if have["mode"] & 0o022 == 0o020:
             found.append(f"group {who(have, 'group')} can write to it (mode {have['mode']:04o})")
     return found
+
+
+def believe(host: Host, name: str, remedy: str = "run site.yml for this host") -> None:
+    """Raise NodeError if others than root can change a file of this machine that decides what root runs.
+
+    A file that does not exist decides nothing.
+    """
+    found = host.lstat(name) if host.live else None
+    if found is None:
+        return
+    have = row(host, name, found)
+    wrong = [f"it is {kind(have)}"] if have["type"] != "file" else exposed(have)
+    if wrong:
+        raise NodeError(
+            f"{name} is not believed: {'; '.join(wrong)}. Find out who changed it, then {remedy}."
+        )
 
 
 def replaced(path: str, seen: Observed) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.unit.fleet.rollout import controlled, documents
 
-from goldnode.channels.updates import UpdateError
+from goldnode.channels import updates
+from goldnode.channels.updates import RootKeys, UpdateError
 from goldnode.cli import main
 from goldnode.documents.channel import ChannelDocument
+from goldnode.evidence.signatures import load_signer
 from goldnode.fleet.rollout.channel import ChannelPublisher
 from goldnode.fleet.rollout.channel_keys import ChannelKeys
 from goldnode.fleet.rollout.controller import ControllerParts, ControllerSettings, RolloutController
@@ -189,6 +192,58 @@ def test_old_versions_are_removed(published: Published, monkeypatch: pytest.Monk
     assert len(list(published.channel.glob("targets/*.json"))) == 2
     assert len(published.seen()["denied"]) == 4
     store.close()
+
+
+def test_a_root_that_expires_is_logged_once_a_day_and_publishes_nothing_after_its_end(
+    published: Published, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = published.rollout.store()
+    publisher = published.publisher(store)
+    expires = publisher.publish().root.expires
+    now = expires - dt.timedelta(days=10)
+    publisher.clock = lambda: now.timestamp()
+    for hours in (0, 1, 25):
+        now = expires - dt.timedelta(days=10) + dt.timedelta(hours=hours)
+        publisher._again = 0.0
+        publisher()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert f"`goldnode rollout rotate-keys {published.channel}`" in messages[0]
+    now = expires
+    with pytest.raises(UpdateError, match="the root expired on"):
+        publisher.publish()
+    store.close()
+
+
+def test_publish_warns_of_a_root_that_expires_and_refuses_one_that_has_expired(
+    published: Published, tmp_path: Path
+) -> None:
+    online, roots = published.keys.keys[0], [key_file(tmp_path, name) for name in ("a", "b", "c")]
+    words = [
+        "--channel",
+        str(published.channel),
+        "--fleet-store",
+        published.rollout.where,
+        "--key",
+        str(online),
+    ]
+    keys = RootKeys([load_signer(path) for path in roots], 2)
+    updates.create(published.channel, keys, [load_signer(online)], days=20)
+    done = CliRunner().invoke(main, ["rollout", "publish", "r1", *words])
+    assert done.exit_code == 0, done.output
+    assert "in 19 days, and nothing is trusted after that" in done.stderr
+    assert f"`goldnode rollout rotate-keys {published.channel}`" in done.stderr
+    updates.rotate(published.channel, RootKeys(keys.signers, 2, keys.signers), [load_signer(online)], days=-1)
+    done = CliRunner().invoke(main, ["rollout", "publish", "r1", *words])
+    assert done.exit_code != 0
+    assert "goldnode rollout rotate-keys" in done.output
+    change = ["rollout", "rotate-keys", str(published.channel), "--key", str(online)]
+    change += [word for path in roots[:2] for word in ("--root-key", str(path), "--new-root-key", str(path))]
+    done = CliRunner().invoke(main, change)
+    assert "3.root.json, which 2 keys must sign as before" in done.output
+    done = CliRunner().invoke(main, [*change, "--threshold", "1"])
+    assert "4.root.json; threshold LOWERED from 2 to 1" in done.output
+    assert CliRunner().invoke(main, ["rollout", "publish", "r1", *words]).exit_code == 0
 
 
 def test_command_publishes_a_document_and_rotates_the_keys(published: Published, tmp_path: Path) -> None:

@@ -89,6 +89,13 @@ def test_service_without_tls_listens_on_the_loopback_only() -> None:
     with pytest.raises(GoldnodeError, match="any machine that reaches"):
         Listen("192.0.2.1")
     assert Listen("192.0.2.1", plain=True).plain
+    own = (Path("cert.pem"), Path("key.pem"))
+    for plain in (False, True):
+        with pytest.raises(GoldnodeError, match="without certificates of nodes, any machine that reaches"):
+            Listen("192.0.2.1", 9180, *own, plain=plain)
+    assert Listen("192.0.2.1", 9180, *own, any_client=True).any_client
+    assert Listen("192.0.2.1", 9180, *own, Path("ca.pem")).client_ca
+    assert Listen("127.0.0.1", 9180, *own).certificate, "behind a proxy of this machine"
     with pytest.raises(GoldnodeError, match="a certificate and its key"):
         Listen(certificate=Path("x"))
     with pytest.raises(GoldnodeError, match="need TLS"):

@@ -233,7 +233,8 @@ def missing_snapshot(channel: Channel) -> None:
     [
         *((rollback(role), "this node has seen version 2") for role in ("timestamp", "snapshot", "targets")),
         *((signs_with(role), f"{role} has 0 good signatures") for role in ROLES[1:]),
-        *((expired(role), f"{role} of .* has expired") for role in ROLES),
+        *((expired(role), f"{role} of .* has expired.* Publish the channel again") for role in ROLES[1:]),
+        (expired("root"), "root of .* has expired.* `goldnode rollout rotate-keys`"),
         (root_with_one_signature, "root has 1 good signatures .* needs 2"),
         (root_signed_by_the_new_keys_only, "root has 0 good signatures"),
         (root_with_a_gap, "has version 3"),
