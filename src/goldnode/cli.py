@@ -17,6 +17,7 @@ import click
 
 from goldnode.commands import LazyGroup, output
 from goldnode.core import extras, progress
+from goldnode.core.data import site_above
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import file_remedy
 
@@ -78,6 +79,12 @@ class _Commands(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         given: list[str] = ctx.meta[_GIVEN]
+        above = site_above() if _WITHOUT_SITE.isdisjoint(given) else None
+        if above is not None:
+            click.echo(
+                f"warning: {above} is not used: run the command in {above.parent}, or set GOLDNODE_SITE={above}",
+                err=True,
+            )
         long = next((word for word in given if not word.startswith("-")), "") in _LONG
         try:
             with progress.shown(f"goldnode {' '.join(given)}"[:_LABEL]) if long else nullcontext():
@@ -100,6 +107,7 @@ class _Commands(LazyGroup):
 
 # Commands that may take longer than a few seconds: they show progress.
 _LONG = {"adopt", "canary", "disks", "images", "lock", "mirror", "modules", "plan"}
+_WITHOUT_SITE = {"--help", "-h", "completion", "init", "node-program", "schema", "xid"}  # need no site file
 _LABEL = 70  # characters
 INTERRUPTED = 130  # exit status, as of a shell: 128 + SIGINT
 _GIVEN = "goldnode.given"  # key of click's Context.meta: the words of the command line

@@ -198,7 +198,7 @@ def test_class_that_the_check_blocks_ends_with_1(desk: Path, monkeypatch: pytest
     ("words", "expected"),
     [
         (("--class", "l4", "--gpu", "L4"), "--class has its GPUs and its stack"),
-        (("--class", "l44"), 'class "l44" is not in the catalog. Use "l4".'),
+        (("--class", "l44"), 'class "l44" is not in the catalog. Use one of: a100_sxm4_40gb, '),
         (("--gpu", "auto", "--stack", "debian13_r580", "--name", "l4"), 'class "l4" exists already'),
         (
             ("--gpu", "auto", "--stack", "debian13_cpu"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -92,18 +93,19 @@ class Catalog:
     def remove(self, what: Key, error: GoldnodeError) -> None:
         """Take a broken item out of its table and record its error."""
         self.broken.setdefault(what, error)
-        tables: dict[str, dict[str, Any]] = {
-            "stack": self.stacks,
-            "platform": self.platforms,
-            "class": self.classes,
-        }
-        tables.get(what[0], {}).pop(str(what[1]), None)
+        self.tables().get(what[0], {}).pop(str(what[1]), None)
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Return the tables of the items that have a file each, by kind."""
+        return {"stack": self.stacks, "platform": self.platforms, "class": self.classes}
 
     def _named(self, kind: str, name: str, known: dict[str, CatalogEntry[Item]]) -> CatalogEntry[Item]:
         if (kind, name) in self.broken:
             raise self.broken[kind, name]
         if name not in known:
-            raise CatalogError(f'{kind} "{name}" is not in the catalog', remedy=nearest(name, known))
+            folder = {"stack": "stacks", "platform": "platforms", "class": "classes"}[kind]
+            remedy = nearest(name, known) or f"declare it in {folder}/{name}.yml of your catalog"
+            raise CatalogError(f'{kind} "{name}" is not in the catalog', remedy=remedy)
         return known[name]
 
 
@@ -188,7 +190,24 @@ def read_catalog(directories: Sequence[Path] | None, faults: list[GoldnodeError]
         _read_folder(place / "classes", models.NodeClass, "class", catalog.classes, (catalog, faults))
     for what, fault in list(catalog.broken.items()):
         catalog.remove(what, fault)  # also the first of two definitions: which one counts is not known
+    for (kind, _), fault in list(catalog.broken.items()):
+        # Who asks for the name in the file is to get the fault of the file, not the name of another item.
+        name = _defined_name(kind, fault)
+        if name is not None and name not in catalog.tables()[kind]:
+            catalog.broken.setdefault((kind, name), fault)
     return catalog
+
+
+def _defined_name(kind: str, fault: GoldnodeError) -> str | None:
+    """Return the name that a broken file gives to its item, whatever the file is called; None if it has none."""
+    if kind not in Catalog(()).tables() or fault.file is None:
+        return None
+    try:
+        text = Path(fault.file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(rf"(?m)^{kind}:[ \t]*[\"']?([\w.-]+)", text)
+    return found.group(1) if found else None
 
 
 @contextmanager

@@ -5,8 +5,10 @@ of the others short.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import click
@@ -34,6 +36,14 @@ class HelpFormatter(click.HelpFormatter):
 click.Context.formatter_class = HelpFormatter
 
 
+def option_hint(command: click.Command, word: str) -> str:
+    """Return a question for the option that `word` lacks: -i for a path, else -c; empty if the command has none."""
+    flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+    wanted = ("-i", "-c") if Path(word).exists() or "/" in word else ("-c", "-i")
+    found = next((flag for flag in wanted if flag in flags), None)
+    return f". Did you mean '{found} {word}'?" if found else ""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are listed in sections, and imported only when they are called."""
 
@@ -41,6 +51,17 @@ class LazyGroup(click.Group):
         super().__init__(*args, **given)
         self.sections = sections
         self._places = {name: place for rows in sections.values() for name, place in rows.items()}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options of the group. Those of a command come after it."""
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as problem:
+            command = next((word for word in args if word in self._places), "")
+            found = self.get_command(ctx, command)
+            if found is not None and any(problem.option_name in option.opts for option in found.params):
+                problem.message += f" Options of '{command}' come after it: {ctx.command_path} {command} {problem.option_name} …"
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._places)
@@ -63,6 +84,16 @@ class LazyGroup(click.Group):
             close = get_close_matches(name, self.list_commands(ctx), n=1)
             ctx.fail(f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else ""))
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Suggest the option of a word that is given without one."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as problem:
+            word = re.fullmatch(r"Got unexpected extra argument \((\S+)\)", problem.message)
+            if word is not None and problem.ctx is not None:
+                problem.message += option_hint(problem.ctx.command, word[1])
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections, without importing the commands. All sections have the same first column."""

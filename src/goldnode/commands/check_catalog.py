@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from goldnode.classdoc import checks, exceptions
 from goldnode.classdoc.load import load_catalog
 from goldnode.compat.model import CompatFinding
 from goldnode.core import yamlsource
-from goldnode.core.errors import GoldnodeError, LockError, SiteError, nearest
+from goldnode.core.errors import GoldnodeError, LockError, SiteError, candidates, nearest
 from goldnode.core.site import Site, check_archives, load_site
 
 
@@ -187,7 +186,7 @@ def site_faults(site: Site) -> Iterator[SiteError]:
             return
         for name in site.indexes:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                close = candidates(name, known, cutoff=0.5)
                 remedy = (
                     f'use "{close[0]}"'
                     if close

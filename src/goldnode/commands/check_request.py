@@ -139,7 +139,7 @@ def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeErr
     for inventory in request.inventories:
         try:
             hosts = hosts_of_inventory(inventory, request.limit, catalog)
-        except InventoryError as problem:
+        except NoHostError as problem:
             # Hosts may be of classes of a catalog that cannot be read.
             raise catalog.broken.get(("site", None), problem) from None
         for name, cohort in hosts.of_class.values():
@@ -230,7 +230,7 @@ def _cohorts(
 
 def not_judged(selected: SelectedClasses, faults: Sequence[GoldnodeError]) -> list[str]:
     """Return sentences without full stop about wrong catalog files, and about cohorts that depend on them."""
-    files = [f"catalog file {fault.file}, which is wrong" for fault in faults]
+    files = [f"catalog file {fault.file}, which is wrong: {fault.message}" for fault in faults]
     cohorts = [
         f"class {name} in cohort {cohort}" for cohort, name in sorted(selected.cohorts_with_broken().items())
     ]
@@ -272,6 +272,10 @@ class InventoryHosts:
     odd: list[str] = dataclasses.field(default_factory=list)
 
 
+class NoHostError(InventoryError):
+    """No host of an inventory is of a class of the catalog."""
+
+
 def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> InventoryHosts:
     """Return the hosts of an inventory source as Ansible reads it, with the variable `goldnode_cohort`.
 
@@ -309,7 +313,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
     if not of_class:
         among = f" among those that --limit {limit} names" if limit else ""
         groups = sorted(set(data) - {"_meta", "all", "ungrouped"})
-        raise InventoryError(
+        raise NoHostError(
             f'inventory "{inventory}" has no host of any class{among} (its groups: '
             f"{few(groups) or 'none'}), so that there is nothing to check",
             remedy=put_right(groups, catalog.class_names()),

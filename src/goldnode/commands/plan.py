@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
 from goldnode.commands.output import BECOME, LIMIT, emit, reports, say
+
+
+@contextmanager
+def become_password(ask: bool) -> Iterator[list[str]]:
+    """Ask for the password of become, and yield the options by which Ansible reads it from a file of this user alone."""
+    if not ask:
+        yield []
+        return
+    # Ansible's own prompt would be mixed into the progress.
+    password = click.prompt("BECOME password", hide_input=True, default="", show_default=False, err=True)
+    with tempfile.NamedTemporaryFile("w", prefix="goldnode-become-", encoding="utf-8") as file:
+        file.write(f"{password}\n")
+        file.flush()
+        yield ["--become-password-file", file.name]
 
 
 @click.command()
@@ -30,6 +47,7 @@ from goldnode.commands.output import BECOME, LIMIT, emit, reports, say
     help="Number of hosts to query in parallel.",
 )
 @BECOME
+@click.option("-K", "--ask-become-pass", "ask", is_flag=True, help="Ask for the password of become.")
 def plan(
     inventory: str | None,
     limit: str | None,
@@ -38,6 +56,7 @@ def plan(
     detailed: bool,
     forks: int | None,
     become: bool,
+    ask: bool,
 ) -> None:
     """Show what site.yml would change on the hosts of an inventory.
 
@@ -52,7 +71,9 @@ def plan(
     classes = ClassDocuments()
     for fault in classes.faults():
         say(f"warning: not used: {fault}")
-    hosts = planning.fleet_plans(inventory, limit, classes.names(), forks, ["--become"] if become else [])
+    options = ["--become"] if become else []
+    with become_password(ask) as password:
+        hosts = planning.fleet_plans(inventory, limit, classes.names(), forks, [*options, *password])
     documents = {
         host.node_class: classes.document(host.node_class)
         for host in hosts

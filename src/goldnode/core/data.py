@@ -5,6 +5,7 @@ In a checkout they are in its root. The wheel has them inside the package, in `_
 
 from __future__ import annotations
 
+import locale
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 _PACKED = PACKAGE / "_data"
 # Commands write no lock into the package: a wheel's locks are updated in this directory of the user.
 OWN_LOCKS = "goldnode-locks"
+# The site file in force is the first of these, unless GOLDNODE_SITE names one.
+SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
 
 _PLUGINS = {"ANSIBLE_LIBRARY": "modules", "ANSIBLE_ACTION_PLUGINS": "action"}
 # goldnode works without them, and these variables would hide the directories in a user's ansible.cfg.
@@ -50,6 +53,25 @@ def lock_places(directory: Path, kind: str, base: Path) -> list[Path]:
     return [directory]
 
 
+def site_above() -> Path | None:
+    """Return the site file of the nearest parent of the working directory, if no site file is in force."""
+    if os.environ.get("GOLDNODE_SITE") or any(path.exists() for path in SITE_FILES):
+        return None
+    above = (parent / SITE_FILES[0] for parent in Path.cwd().parents)
+    return next((path for path in above if path.is_file()), None)
+
+
+def installed_locale() -> dict[str, str]:
+    """Return the variable that replaces a locale which is not installed, with which Ansible does not start; else none."""
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        locale.setlocale(locale.LC_ALL, "")
+    except locale.Error:
+        return {"LC_ALL": "C.UTF-8"}
+    locale.setlocale(locale.LC_ALL, before)
+    return {}
+
+
 def ansible_environment(environ: Mapping[str, str] = os.environ, *, own: bool = False) -> dict[str, str]:
     """Return `environ` with the variables by which Ansible finds the plugins of goldnode.
 
@@ -57,7 +79,7 @@ def ansible_environment(environ: Mapping[str, str] = os.environ, *, own: bool = 
     neither, or with `own`, it is the one of goldnode, which also enables its vars and callback plugins.
     Directories that the user's variables name follow.
     """
-    found, plugins = dict(environ), _PLUGINS
+    found, plugins = {**environ, **installed_locale()}, _PLUGINS
     if own or (not found.get("ANSIBLE_CONFIG") and not Path("ansible.cfg").is_file()):
         found["ANSIBLE_CONFIG"] = str(data("ansible.cfg"))
         plugins = {**_PLUGINS, **_OPTIONAL}

@@ -113,20 +113,24 @@ _CANDIDATES = 3
 _MISSPELT = 0.87  # the share of equal letters from which a name is a misspelt one
 
 
-def candidates(name: str, known: Iterable[str]) -> list[str]:
+def candidates(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """Return the known names that are near `name`, the best first: at most three, often one, possibly none.
 
     A name that differs only in case and separators is the only candidate. Misspelt names come next, with all but a
     few of their letters, then names of which one begins with the other (`h100_sxm5` for `h100_sxm5_80gb`),
-    and then names with similar letters.
+    and then names with similar letters. A name that begins with another model (`l4`, `l40` and `l40s`) is another thing.
+
+    :param cutoff: the least share of equal letters, from 0 to 1.
     """
     choices = sorted(set(known))
-    words = _words(name)
-    equal = [choice for choice in choices if _words(choice) == words]
+    letters = squeezed(name)
+    equal = [choice for choice in choices if squeezed(choice) == letters]
     if equal:
         return equal[:_CANDIDATES]
+    choices = [choice for choice in choices if not _is_other_model(name, choice)]
+    words = _words(name)
     folded = {choice.casefold(): choice for choice in reversed(choices)}
-    close = difflib.get_close_matches(name.casefold(), list(folded), n=_CANDIDATES, cutoff=0.6)
+    close = difflib.get_close_matches(name.casefold(), list(folded), n=_CANDIDATES, cutoff=cutoff)
     best = difflib.SequenceMatcher(None, close[0], name.casefold()).ratio() if close else 0
     begun = [choice for choice in choices if begins(name, choice)]
     if begun and best < _MISSPELT:
@@ -138,6 +142,22 @@ def candidates(name: str, known: Iterable[str]) -> list[str]:
         for item in close
         if difflib.SequenceMatcher(None, item, name.casefold()).ratio() > best - 0.02
     ]
+
+
+def squeezed(name: str) -> str:
+    """Return a name in small letters without separators (`l40s` of "L40-S"); between two digits there is a dot."""
+    dotted = re.sub(r"(?<=[0-9])[^a-z0-9]+(?=[0-9])", ".", name.casefold())
+    return re.sub(r"(?<![0-9])[^a-z0-9]+|[^a-z0-9]+(?![0-9])", "", dotted)
+
+
+# The first word of a name that is a model of something, as of a GPU: few letters with a number.
+_MODEL = re.compile(r"[a-z]{1,3}[0-9]+[a-z]*")
+
+
+def _is_other_model(name: str, other: str) -> bool:
+    """Return whether both names begin with a model, and with different ones."""
+    first, second = ("".join(_words(text)[:1]) for text in (name, other))
+    return first != second and bool(_MODEL.fullmatch(first) and _MODEL.fullmatch(second))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

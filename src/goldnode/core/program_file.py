@@ -22,8 +22,10 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.node.__main__ import SEAL
 
 NODE = Path(__file__).parents[1] / "node"
+# Python before 3.8 takes an archive with a comment for a script. It ends at the second line, and shows it.
+OLD_PYTHON = b"%s needs Python 3.9 or later: run it with another one, as in python3.11 %s\n"
 # Standard library only, so that no site-packages are looked through (-S) and nothing of the caller's environment counts (-I).
-START = b"#!/usr/bin/env -S python3 -I -S\n"
+START = b"#!/usr/bin/env -S python3 -I -S\n" + OLD_PYTHON % ((b"goldnode-node",) * 2)
 BINDING = "pynvml.py"
 LICENCE = "pynvml.LICENSE"
 WRITER = (

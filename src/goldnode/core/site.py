@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from goldnode.core import event_kinds, yamlsource
-from goldnode.core.data import lock_places
+from goldnode.core.data import SITE_FILES, lock_places
 from goldnode.core.deny_list import DenyListPlace
 from goldnode.core.errors import SiteError, nearest
 from goldnode.node.state.family import FAMILIES
@@ -34,7 +34,6 @@ FLEET_DATA = ".goldnode/fleet-data"  # likewise for the captures of the fleet
 DENY_LISTS = ".goldnode/deny-lists.json"  # numbers of the deny lists that were read
 EVENTS = ".goldnode/events.db"  # likewise for the events that wait for hooks
 
-SITE_FILES = (Path("goldnode-site.yml"), Path("/etc/goldnode/site.yml"))
 
 # file and copy are apt methods for local directories.
 _URL = re.compile(r"^(https?|file|copy)://?[^\s]*$")

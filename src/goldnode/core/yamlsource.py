@@ -91,7 +91,7 @@ def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -
             f"this is not valid YAML: {problem.problem or problem.context}",
             file=path,
             line=None if mark is None else mark.line + 1,
-            remedy="correct the indentation or quoting at this line",
+            remedy=_YAML_REMEDY.get(str(problem.problem), "correct the indentation or quoting at this line"),
         ) from problem
     except yaml.YAMLError as problem:
         raise error(f"this is not valid YAML: {problem}", file=path) from problem
@@ -150,6 +150,13 @@ _HINTS = {
     "int": ("a number that can be read", "correct it, or write it in quotes"),
     "float": ("a number that can be read", "correct it, or write it in quotes"),
     "bool": ("true or false", "correct the value"),
+}
+
+
+_YAML_REMEDY = {
+    # Two keys of which the first has no colon are one text over two lines.
+    "mapping values are not allowed in this context": "correct the indentation or quoting at this line, or add the colon "
+    "that the line before it lacks",
 }
 
 

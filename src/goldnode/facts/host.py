@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from goldnode.core import files
-from goldnode.core.errors import FactsError, GoldnodeError, begins, candidates, nearest, quoted
+from goldnode.core.errors import FactsError, GoldnodeError, begins, candidates, nearest, quoted, squeezed
 
 FACTS = Path(__file__).parent
 
@@ -449,37 +449,41 @@ def _products(_places: tuple[str, ...]) -> dict[str, str]:
 _NEAR = 3  # models that a hint names
 # Words of product names that do not tell models apart.
 _BRANDS = frozenset({"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "quadro", "gpu"})
+# Brands of which each has models of its own with a number of the others: Quadro RTX 6000 and RTX 6000 Ada.
+_SERIES = frozenset({"geforce", "quadro"})
+# Words that make another model of a name, as a single letter does: RTX 4090 D.
+_VARIANTS = frozenset({"ti", "super", "max", "laptop", "mobile"})
 
 
 def near_gpus(name: str) -> list[str]:
     """Return up to three models with a name near `name`, all of one architecture; empty if none is near.
 
     Vendor and brand are left out of the comparison, and the models must share the number in the name: H100 and
-    GH200 have most letters in common and nothing else.
+    GH200 have most letters in common and nothing else. A name of the same letters is the only one. A letter or word
+    that makes another model is never taken off: L40G, and RTX 4090 Laptop.
     """
-    spelt: dict[str, set[str]] = {}
-    for sku, row in gpus().items():
-        for known in (sku, *row.names):
-            spelt.setdefault(_spelling(known), set()).add(sku)
+    spelt = _spelt(name)
     own = _spelling(name)
+    equal = {text: skus for text, skus in spelt.items() if squeezed(text) == squeezed(own)}
     number = _number(own)
     alike = {text: skus for text, skus in spelt.items() if number is not None and _number(text) == number}
     if number is not None and not alike:  # cut off ("A10" of "A100")
         alike = {text: skus for text, skus in spelt.items() if (_number(text) or "").startswith(number)}
-    if not alike and number is not None:
+    if not alike and number is not None and not equal:
         return []
     if not alike:
         alike = {text: spelt[text] for text in candidates(own, spelt)}
-    equal = {text: skus for text, skus in alike.items() if text == own}
     begun = {text: skus for text, skus in alike.items() if begins(own, text) and len(text) > len(own)}
-    within = [text for text in alike if begins(own, text) and len(text) < len(own)]
-    whole = {text: alike[text] for text in within if len(text) == max(map(len, within))}
+    begun = begun or {text: skus for text, skus in alike.items() if squeezed(text).startswith(squeezed(own))}
+    same = {text: skus for text, skus in alike.items() if _variant(text) == _variant(own)}
+    within = [text for text in same if begins(own, text) and len(text) < len(own)]
+    whole = {text: same[text] for text in within if len(text) == max(map(len, within))}
     nearness: dict[str, float] = {}
-    for text, skus in (equal or begun or whole or alike).items():
+    for text, skus in (equal or begun or whole or same).items():
         ratio = difflib.SequenceMatcher(None, own, text).ratio()
         nearness |= {sku: max(ratio, nearness.get(sku, 0)) for sku in skus}
     best = max(nearness.values(), default=0)
-    least = 0 if begun else best - 0.1
+    least = 0 if begun and not equal else best - 0.1
     models = sorted((sku for sku in nearness if nearness[sku] > least), key=lambda sku: -nearness[sku])
     first = {gpus()[sku].architecture for sku in models if nearness[sku] == best}
     if len(first) != 1:
@@ -487,9 +491,30 @@ def near_gpus(name: str) -> list[str]:
     return [sku for sku in models if gpus()[sku].architecture in first][:_NEAR]
 
 
+def _spelt(name: str) -> dict[str, set[str]]:
+    """Return the models by the spellings of their names, without those of another series than `name`."""
+    letters, series = squeezed(_spelling(name)), _SERIES & {*_WORD.findall(name.casefold())}
+    found: dict[str, set[str]] = {}
+    for sku, row in gpus().items():
+        for known in (sku, *row.names):
+            spelling = _spelling(known)
+            if series <= {*_WORD.findall(known.casefold())} or squeezed(spelling) == letters:
+                found.setdefault(spelling, set()).add(sku)
+    return found
+
+
+_WORD = re.compile(r"rtx|[a-z]+\d*[a-z]*|\d+[a-z]*")
+
+
 def _spelling(name: str) -> str:
-    words = re.findall(r"rtx|[a-z]+\d*[a-z]*|\d+[a-z]*", name.casefold())
-    return " ".join(word for word in words if word not in _BRANDS)
+    return " ".join(word for word in _WORD.findall(name.casefold()) if word not in _BRANDS)
+
+
+def _variant(spelling: str) -> tuple[str, ...]:
+    """Return what makes a model of several with one number: letters after it (s of "l40s"), and words."""
+    words, number = spelling.split(), _number(spelling) or " "
+    suffix = next((word.removeprefix(number) for word in words if word.startswith(number)), "")
+    return suffix, *sorted(word for word in words if word in _VARIANTS or len(word) == 1)
 
 
 def _number(spelling: str) -> str | None:

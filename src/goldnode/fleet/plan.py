@@ -29,6 +29,7 @@ from goldnode.core.extras import require
 from goldnode.fleet import runs
 from goldnode.fleet.plan_document import PlanError, read_plan
 from goldnode.inventory import variables
+from goldnode.inventory.listing import check_names, refuse_misread
 from goldnode.inventory.selection import check_inventory, no_host
 
 SCHEMA = "goldnode.plans/1"
@@ -167,11 +168,11 @@ def fleet_plans(
     }
     environment = {**ansible_environment(own=own), **quiet}
     try:
-        groups = _groups(where, environment)
+        groups = _groups(inventory, where, environment)
     except FleetPlanError:
         if not limit:
             raise
-        groups = _groups(source, environment)  # where that goes well it is the limit
+        groups = _groups(inventory, source, environment)  # where that goes well it is the limit
         raise no_host(
             inventory or "the inventory", limit, {*groups, *groups["all"]} - {"ungrouped"}
         ) from None
@@ -230,7 +231,9 @@ def _program(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, list[str]]:
+def _groups(
+    inventory: str | None, where: Sequence[str], environment: Mapping[str, str]
+) -> dict[str, list[str]]:
     """Return the hosts of each group, with those of its children, as Ansible reads the inventory.
 
     `all` has all hosts.
@@ -248,6 +251,7 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
     except ValueError:
         found = None
     if done.returncode or not isinstance(found, dict):
+        refuse_misread(inventory)
         raise FleetPlanError(
             f"the inventory cannot be read: {_error(done.stderr)}", remedy=_unread(done.stderr)
         )
@@ -268,6 +272,7 @@ def _groups(where: Sequence[str], environment: Mapping[str, str]) -> dict[str, l
         unknown.add(host, values)
     for line in unknown.lines():
         print(f"warning: {line}.", file=sys.stderr)
+    check_names(inventory, groups["all"])
     if not groups["all"]:
         raise FleetPlanError(
             "there is no host in the inventory",
@@ -316,8 +321,8 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
             name, node_class, state=FAILED, message=f"{message.partition(': ')[0]}: {' '.join(rows)}"
         )
     if result.get("unreachable"):
-        return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(runs.last_line(message)))
-    return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(message)))
+        return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(runs.lost_reason(message)))
+    return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(runs.advised(message))))
 
 
 # Items

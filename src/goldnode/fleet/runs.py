@@ -305,6 +305,37 @@ def last_line(text: str) -> str:
     return clean(first_line("\n".join(reversed(text.splitlines()))))
 
 
+def lost_reason(text: str) -> str:
+    """Return why ssh could not connect, in one line: its last one, with the cause and the remedy for a host key."""
+    last = last_line(text)
+    if not last.startswith("Host key verification failed"):
+        return advised(last)
+    lines = [line.strip() for line in text.splitlines()]
+    offending = next((line for line in lines if line.startswith("Offending ")), None)
+    if offending is None:
+        return (
+            f"{last.rstrip('.')}: no known_hosts file has a key of this host. Compare the fingerprint in "
+            "`ssh-keyscan HOST | ssh-keygen -lf -` with the host's own, and connect once with ssh."
+        )
+    return (
+        f"{last.rstrip('.')}: the host has another key than before. {offending}. If it was installed again, remove the old "
+        "key with `ssh-keygen -R HOST`."
+    )
+
+
+# What Ansible reports without its remedy.
+_ADVICE = {
+    "Missing sudo password": "Give it with --ask-become-pass (-K).",
+    "Incorrect sudo password": "Give the right one with --ask-become-pass (-K).",
+}
+
+
+def advised(message: str) -> str:
+    """Return a message of Ansible with the remedy that it lacks."""
+    advice = _ADVICE.get(message.strip().rstrip("."))
+    return f"{message.strip().rstrip('.')}. {advice}" if advice else message
+
+
 # Runs
 
 
@@ -417,6 +448,7 @@ def alike(text: str) -> str:
     """
     text = re.sub(r"\b\d+\.\d+\.\d+\.\d+\b", "ADDRESS", text)
     text = re.sub(r"\bhost \S+ port\b", "host ADDRESS port", text)
+    text = re.sub(r"( key in \S+):\d+", r"\1:LINE", text)
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "ID", text)
     return re.sub(r"\b(process|pid|port) \d+", r"\1 N", text)
 

@@ -59,9 +59,7 @@ def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
     Raises InventoryError, with both lines, for a host in two classes. Dynamic inventories (plugins, scripts)
     are not evaluated.
     """
-    groups: dict[str, _Group] = {}
-    for path in _inventory_files(inventory):
-        _read(path, groups)
+    groups = _groups(inventory)
     found: dict[str, tuple[str, InventoryLine]] = {}
     for name in sorted(set(groups) & set(catalog.class_names())):
         for host, place in _members(name, groups):
@@ -75,6 +73,18 @@ def classes_of_hosts(inventory: Path, catalog: Catalog) -> dict[str, str]:
                 )
             found.setdefault(host, (name, place))
     return {host: name for host, (name, _) in sorted(found.items())}
+
+
+def check_shape(inventory: Path) -> None:
+    """Raise InventoryError for what Ansible misreads in an inventory file: hosts in a list, and hosts without a colon."""
+    _groups(inventory)
+
+
+def _groups(inventory: Path) -> dict[str, _Group]:
+    groups: dict[str, _Group] = {}
+    for path in inventory_files(inventory):
+        _read(path, groups)
+    return groups
 
 
 def _members(name: str, groups: dict[str, _Group]) -> Iterator[tuple[str, InventoryLine]]:
@@ -96,14 +106,15 @@ def _members(name: str, groups: dict[str, _Group]) -> Iterator[tuple[str, Invent
                 pending.append((child, through or place))
 
 
-def _inventory_files(inventory: Path) -> list[Path]:
+def inventory_files(inventory: Path) -> list[Path]:
+    """Return the files that Ansible reads of an inventory, a file or a directory."""
     if not inventory.is_dir():
         return [inventory]
     files: list[Path] = []
     for path in sorted(inventory.iterdir()):
         if path.name.startswith(".") or path.name.endswith(_IGNORED) or path.name in _FOLDERS:
             continue
-        files += _inventory_files(path)
+        files += inventory_files(path)
     return files
 
 
@@ -121,6 +132,13 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
         return  # a script: Ansible runs it
     if path.suffix in (".yml", ".yaml", ".json"):
         source = yamlsource.parse(text, path, error=InventoryError)
+        if isinstance(source.data, list | str):
+            raise InventoryError(
+                "an inventory is a mapping of groups",
+                file=path,
+                line=1,
+                remedy="write `GROUP: {hosts: {HOST: }}`",
+            )
         if isinstance(source.data, dict) and "plugin" not in source.data:
             for name, body in source.data.items():
                 _read_group(str(name), body, (name,), source, groups)
@@ -135,15 +153,35 @@ def _read_group(
     if not isinstance(body, dict):
         return
     hosts = body.get("hosts")
+    _check_keys(hosts, (*path, "hosts"), name, source)
     for pattern in _keys(hosts):
         place = InventoryLine(source.file, source.line((*path, "hosts", pattern)))
         for host in expand(pattern):
             group.hosts.setdefault(host, place)
     children = body.get("children")
+    _check_keys(children, (*path, "children"), name, source)
     for child in _keys(children):
         group.children.setdefault(child, InventoryLine(source.file, source.line((*path, "children", child))))
         inner = children.get(child) if isinstance(children, dict) else None
         _read_group(child, inner, (*path, "children", child), source, groups)
+
+
+def _check_keys(value: object, path: tuple[str | int, ...], name: str, source: YamlSource) -> None:
+    """Refuse hosts or children in another form than a mapping, and names that have run together."""
+    what = str(path[-1])
+    names = [value] if isinstance(value, str) else value if isinstance(value, dict) else []
+    joined = next((str(found) for found in names if re.search(r"\s", str(found).strip())), None)
+    if not isinstance(value, list) and joined is None:
+        return
+    found = "is a list" if joined is None else f'has the name "{joined}": a colon is missing'
+    first = value[0] if isinstance(value, list) and value and isinstance(value[0], str) else "NAME"
+    first = first if joined is None else joined.split()[0]
+    raise InventoryError(
+        f'`{what}` of group "{name}" {found}',
+        file=source.file,
+        line=source.line(path),
+        remedy=f"write each name on a line of its own, with a colon: `{first}:`",
+    )
 
 
 def _keys(value: object) -> Iterable[str]:

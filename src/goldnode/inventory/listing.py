@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from goldnode.core.data import installed_locale
 from goldnode.core.errors import InventoryError
+from goldnode.inventory.classes import check_shape
 from goldnode.inventory.selection import no_host
 
 
@@ -34,7 +36,12 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
     program = Path(sys.executable).parent / "ansible-inventory"
     command = [str(program) if program.exists() else "ansible-inventory", "-i", inventory, "--list"]
     # UNPARSED_FAILED: by default Ansible only warns about an unreadable inventory and returns an empty one.
-    environment = {**os.environ, "ANSIBLE_VARS_PLUGINS": os.devnull, "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
+    environment = {
+        **os.environ,
+        **installed_locale(),
+        "ANSIBLE_VARS_PLUGINS": os.devnull,
+        "ANSIBLE_INVENTORY_UNPARSED_FAILED": "1",
+    }
     try:
         done = subprocess.run(
             command + (["--limit", limit] if limit else []),
@@ -53,11 +60,29 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
         whole = listed(inventory)  # if this succeeds, the limit is at fault
         raise no_host(inventory, limit, {*whole, *hosts_of_group("all", whole, {})} - {"_meta"})
     if done.returncode != 0:
+        refuse_misread(inventory)
         raise InventoryError(
             f'Ansible cannot read inventory "{inventory}": {_reason(done.stderr.splitlines())}',
             remedy="correct it, or its path",
         )
+    check_names(inventory, hosts_of_group("all", found, {}))
     return found
+
+
+def check_names(inventory: str | None, hosts: Iterable[str]) -> None:
+    """Refuse names of hosts that have run together in a YAML inventory: "gpu01 gpu02", with file and line."""
+    joined = next((name for name in hosts if " " in name), None)
+    if joined is not None:
+        refuse_misread(inventory)
+        raise InventoryError(
+            f'a host is called "{joined}"', remedy="write a colon after the name of each host"
+        )
+
+
+def refuse_misread(inventory: str | None) -> None:
+    """Raise InventoryError where a file of the inventory has a form that Ansible misreads."""
+    if inventory is not None and Path(inventory).exists():
+        check_shape(Path(inventory))
 
 
 def _unmarked(value: dict[str, Any]) -> Any:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from goldnode.core.errors import InventoryError, nearest
+from goldnode.core.errors import InventoryError, candidates, nearest
+from goldnode.inventory.classes import expand, inventory_files
 
 
 def check_inventory(inventory: str) -> None:
@@ -17,6 +18,10 @@ def check_inventory(inventory: str) -> None:
     hosts.
     """
     path = Path(inventory)
+    if path.is_dir() and not inventory_files(path):
+        raise InventoryError(
+            f'directory "{inventory}" has no inventory file', remedy="write hosts.yml there, or correct -i"
+        )
     if path.exists() or "," in inventory:
         return
     siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -30,9 +35,18 @@ def check_inventory(inventory: str) -> None:
     )
 
 
+_LISTED = 8  # hosts that an error lists
+
+
 def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
     """Return the error for a limit that matches no host. `names` are the names of all hosts and groups."""
     known = set(names)
+    if "[" in limit and (meant := [host for host in expand(limit) if host in known]) and limit not in known:
+        listed = ",".join(meant) if len(meant) <= _LISTED else "a list of hosts"
+        return InventoryError(
+            f"--limit {limit}: a range is for the hosts in an inventory; Ansible has none in a limit",
+            remedy=f"use {listed}, or a pattern such as gpu0* or gpu0[1-3]",
+        )
     # Of a list, the member that is unknown; patterns are left to Ansible.
     members = [part for part in re.split("[,:]", limit) if part.isidentifier() and part not in known]
     wrong = members[0] if members else limit
@@ -48,7 +62,7 @@ def put_right(groups: Iterable[str], classes: Iterable[str]) -> str:
     """
     known = sorted(classes)
     for group in sorted(groups):
-        close = difflib.get_close_matches(group, known, n=1, cutoff=0.8)
+        close = candidates(group, known, cutoff=0.8)
         if close:
             return f'rename group "{group}" to "{close[0]}", the name of the class'
     return "put each host into a group that is named after its class; `goldnode classes` lists them"

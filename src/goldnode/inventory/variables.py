@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from goldnode.core.errors import InventoryError, nearest
+from goldnode.core.errors import InventoryError, candidates, nearest
 
 DRAINS = ("none", "command", "slurm", "kubectl")  # the values of `goldnode_drain`
 
@@ -130,7 +129,7 @@ class UnknownVariables:
             if not name.startswith(PREFIXES) or name in SETTINGS or name in OWN:
                 continue
             # Others may use the prefix too, so only near misses of our names are reported.
-            if name.startswith("goldnode_") or difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.8):
+            if name.startswith("goldnode_") or candidates(name, SETTINGS, cutoff=0.8):
                 self.found.setdefault(name, []).append(host)
 
     def lines(self) -> list[str]:
@@ -139,7 +138,7 @@ class UnknownVariables:
 
     @staticmethod
     def _line(name: str, hosts: list[str]) -> str:
-        close = difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.8)
+        close = candidates(name, SETTINGS, cutoff=0.8)
         more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
         whose = f"host{'s' * (len(hosts) > 1)} {', '.join(hosts[:3])}{more}"
         return f"{name} ({whose}) is not a variable of goldnode" + (f': use "{close[0]}"' if close else "")

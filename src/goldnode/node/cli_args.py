@@ -70,15 +70,24 @@ def parse(given: List[str]) -> Any:
             found.error("apply needs either --part or --absent")
         return options
     except UsageError as problem:
+        message = _order(given) or str(problem)
         if split(given)[0] == "json":
             import json
 
             from .fault import document
 
-            print(json.dumps(document(str(problem)), indent=1))
+            print(json.dumps(document(message), indent=1))
         problem.parser.print_usage(sys.stderr)
-        print(f"{problem.parser.prog}: {problem}", file=sys.stderr)
+        print(f"{problem.parser.prog}: {message}", file=sys.stderr)
         raise SystemExit(UNKNOWN) from None
+
+
+def _order(given: Sequence[str]) -> str:
+    """Return the error for options that precede their command; empty for others."""
+    named = [word for word in given if word in OWN or word in ELSEWHERE_RUN]
+    if not named or not given[0].startswith("-"):
+        return ""
+    return f"{given[0]} precedes the command. Write `goldnode-node {named[0]} {given[0]} …`."
 
 
 def parser(given: Sequence[str]) -> CommandParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -17,8 +18,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.errors import AnsibleError
 from tests import documents
 
+from goldnode.ansible import release
 from goldnode.fleet import drain_record, identity
 from goldnode.node.drained import FILE
 from goldnode.node.state.model import PARTS
@@ -469,6 +472,59 @@ def test_a_fault_of_the_report_is_a_warning(tmp_path: Path) -> None:
         r"\[WARNING\]: Callback dispatch '\w+' failed for plugin 'goldnode_report'",
         re.sub(r"\s+", " ", output),
     )
+
+
+OLD = """
+import goldnode.ansible.release
+goldnode.ansible.release.too_old.__defaults__ = ("2.14.18",)
+"""
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_old_ansible_is_refused_before_any_host_is_asked(tmp_path: Path, ours: bool) -> None:
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python/sitecustomize.py").write_text(OLD)
+    book = tmp_path / "other.yml"
+    book.write_text("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: hello}}]\n")
+    path = str(tmp_path / "python")
+    where = ROOT / "site.yml" if ours else book
+    rc, output, record = play(tmp_path, {"lost": {}}, book=where, PYTHONPATH=path)
+    words = re.sub(r"\s+", " ", output)
+    assert (rc, record) == (1 if ours else 0, {})
+    assert ("ansible-core 2.14.18" in words and "needs 2.19 or later" in words) is ours
+    assert ("PLAY RECAP" in output) is not ours
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (ROOT / "src/goldnode/ansible/action").glob("*.py"))
+)
+def test_no_plugin_works_with_an_old_ansible(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("goldnode.ansible.release.too_old", lambda: "too old")
+    action = importlib.import_module(f"goldnode.ansible.action.{name}").ActionModule
+    with pytest.raises(AnsibleError, match="too old"):
+        action.run(action.__new__(action))
+
+
+def test_the_oldest_ansible_is_the_one_of_the_extra() -> None:
+    extra = (ROOT / "pyproject.toml").read_text()
+    assert f'"ansible-core>={".".join(map(str, release.MINIMUM))},' in extra
+    assert [
+        release.too_old(version) is None for version in ("2.14.18", "2.18.9rc1", "2.19.0", "2.22.0b2")
+    ] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_host_whose_event_was_lost_is_unreachable_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python/sitecustomize.py").write_text(
+        "import goldnode.fleet.runs as runs\ndef fail(text): raise AttributeError('result')\nruns.lost_reason = fail\n"
+    )
+    _, output, record = play(tmp_path, {"lost": {}}, PYTHONPATH=str(tmp_path / "python"))
+    assert outcomes(record) == {"lost": "unreachable"}, output
 
 
 def test_a_foreign_playbook_is_left_alone(tmp_path: Path) -> None:

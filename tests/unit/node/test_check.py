@@ -25,6 +25,24 @@ def findings(patch: dict[str, Any], wanted: dict[str, Any] | None = None) -> lis
     return check.find(wanted, seen, judge(wanted, seen, {}))
 
 
+@pytest.mark.parametrize(
+    ("there", "got", "remedy"),
+    [
+        (None, "no /etc/goldnode/class.json", "was not applied here"),
+        ({"content": "not json"}, "/etc/goldnode/class.json is no class document", "has changed"),
+        ({"content": "[]"}, "/etc/goldnode/class.json is no class document", "has changed"),
+        ({"content": '{"class": "x"}'}, document_digest({"class": "x"}), "has changed"),
+    ],
+    ids=["absent", "text", "list", "another"],
+)
+def test_the_document_on_the_node_is_named_as_it_is(
+    there: dict[str, str] | None, got: str, remedy: str
+) -> None:
+    found = {item.id: item for item in findings({"files": {"/etc/goldnode/class.json": there}})}
+    assert (found["class.document"].outcome, found["class.document"].got) == (MISMATCH, got)
+    assert remedy in str(found["class.document"].remedy)
+
+
 def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
     found = findings({})
     assert {finding.outcome for finding in found} == {MATCH}, [f for f in found if f.outcome != MATCH]

@@ -18,6 +18,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
+from goldnode.ansible.release import require_ansible
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet import identity, return_tests
 from goldnode.fleet.drain import DrainCaller, Drainer, DrainOutcome, choose
@@ -39,6 +40,7 @@ class ActionModule(ActionBase):
 
         The owner of the drain is queried at the return; the run's own memory does not decide it.
         """
+        require_ansible()
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from goldnode.ansible.release import require_ansible
 from goldnode.core import guarded
 from goldnode.fleet.rollout import node_state
 from goldnode.node.remote import LOST
@@ -22,6 +23,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Perform one operation, in one remote execution where nothing has to be waited for."""
+        require_ansible()
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(

@@ -20,6 +20,7 @@ from ansible.plugins.action import ActionBase
 
 try:
     from goldnode.ansible.follow import counted, followed
+    from goldnode.ansible.release import require_ansible
     from goldnode.classdoc.cache import ClassDocuments, Compiler
     from goldnode.core import guarded
     from goldnode.core.deny_list import DenyListPlace
@@ -88,6 +89,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Plan (one remote execution) or apply a part (one, and none when the part is empty or in check mode)."""
+        require_ansible()
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(

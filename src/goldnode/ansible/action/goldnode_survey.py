@@ -6,6 +6,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
+from goldnode.ansible.release import require_ansible
 from goldnode.core.program_file import payload
 
 
@@ -17,6 +18,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module of the same name with the program (one remote execution)."""
+        require_ansible()
         super().run(tmp, task_vars)
         self.validate_argument_spec({})
         result: dict[str, Any] = self._execute_module(

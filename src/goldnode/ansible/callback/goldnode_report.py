@@ -5,7 +5,6 @@ record.
 from __future__ import annotations
 
 import atexit
-import difflib
 import fnmatch
 import getpass
 import os
@@ -25,7 +24,8 @@ from ansible.plugins.callback import CallbackBase
 
 try:
     from goldnode.ansible.ended import index_ended_hosts
-    from goldnode.core.errors import GoldnodeError
+    from goldnode.ansible.release import too_old
+    from goldnode.core.errors import GoldnodeError, candidates
     from goldnode.fleet import identity, runs
     from goldnode.inventory import cohorts
     from goldnode.inventory.variables import UnknownVariables
@@ -134,6 +134,8 @@ class CallbackModule(CallbackBase):
         self.selective = bool(managed)
         if not managed:
             return
+        if refusal := too_old():
+            self._refuse(refusal)
         self.known_tags = {str(tag) for tasks in plays for task in tasks for tag in task.tags} - SPECIAL_TAGS
         for option in ("tags", "skip_tags"):
             for tag in sorted(set(context.CLIARGS.get(option) or ()) - self.known_tags - SPECIAL_TAGS):
@@ -156,7 +158,7 @@ class CallbackModule(CallbackBase):
 
     def _tags_like(self, tag: str) -> str:
         """Return the tags to use in place of `tag`, as a sentence."""
-        close = difflib.get_close_matches(tag, self.known_tags, n=3, cutoff=0.6)
+        close = candidates(tag, self.known_tags)
         return f"Use {' or '.join(close)}." if close else f"Tags: {', '.join(sorted(self.known_tags))}."
 
     def _refuse(self, message: str, status: int = 1) -> None:
@@ -229,10 +231,15 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Record a host that could not be reached or was lost."""
-        self.run.host(result.host.name).unreachable = runs.last_line(failure_text(result.result))
+        self.run.host(result.host.name).unreachable = runs.lost_reason(failure_text(result.result))
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Write the report at the end of the run."""
+        for name in set(stats.dark) & set(self.run.hosts):
+            if self.run.host(name).unreachable is None:  # an event of it was lost
+                self.run.host(
+                    name
+                ).unreachable = "Ansible could not reach it; the reason is in its output above"
         self._show("finished")
         if self.reports:
             text = f"goldnode: {self.reports} reports fetched. Next: `goldnode fleet ingest`"
@@ -340,4 +347,4 @@ def failure_text(found: Mapping[str, Any]) -> str:
     text = runs.unwrapped(str(found.get("msg") or ""))
     if not text or text.startswith("non-zero return code"):
         return str(found.get("stderr") or found.get("stdout") or text)
-    return text
+    return runs.advised(text)

@@ -28,7 +28,6 @@ from ..state.finding import (
     place,
 )
 from ..state.model import Observed, Plan
-from ..state.names import digest
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
 from ..text import cleaned
@@ -614,7 +613,9 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
             document["digest"],
             _document_digest(document, seen, plan),
             Remedy(
-                "Run site.yml: the class has changed since it was applied, or it was edited on the node.",
+                "Run site.yml: the class has changed since it was applied, or it was edited on the node."
+                if seen.files.get(program.CLASS) is not None
+                else "Run site.yml: this class was not applied here, or its document was deleted.",
                 SITE,
             ),
         ),
@@ -651,9 +652,16 @@ def _document_digest(document: Mapping[str, Any], seen: Observed, plan: Plan) ->
         (a.data["content"] for a in plan.actions if a.kind == "file.write" and a.target == program.CLASS),
         None,
     )
-    if declared is not None and written in (None, declared["content"]):
+    if declared is None:
+        return f"no {program.CLASS}"
+    if written in (None, declared["content"]):
         return program.document_digest(document)
-    return digest(str(declared).encode())
+    try:
+        there = program.document_digest(json.loads(declared["content"]))
+    except (ValueError, AttributeError, RecursionError):
+        return f"{program.CLASS} is no class document"
+    same = there == program.document_digest(document)
+    return f"{there}, with other settings of the site" if same else there
 
 
 def _packages(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
