@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.e2e.conftest import World
 from tests.e2e.support import Run, Site, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
@@ -241,6 +242,33 @@ def fleet(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory) ->
     nodes = [first, *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in (1, 2)])]
     succeeded(site_yml(inventory(tmp_path_factory.mktemp("fleet"), {"e2e_cpu": nodes}), site=site))
     return nodes, site
+
+
+def test_a_batch_that_is_unreachable_ends_the_reboots(
+    fleet: tuple[list[LabNode], Site], tmp_path: Path
+) -> None:
+    nodes, site = fleet
+    hosts = inventory(tmp_path, {"e2e_cpu": nodes})
+    document = yaml.safe_load((hosts / "hosts.yml").read_text())
+    first = document["all"]["children"]["e2e_cpu"]["hosts"][nodes[0].name]
+    # Nothing listens on port 9 once the play of the batches has begun.
+    closed = "'batch by batch' in (ansible_play_name | default(''))"
+    first["ansible_port"] = "{{ 9 if " + closed + " else " + str(first["ansible_port"]) + " }}"
+    (hosts / "hosts.yml").write_text(yaml.safe_dump(document))
+    before = [node.run("cut", "-d ", "-f22", "/proc/1/stat").output for node in nodes]
+    allow = (
+        "-e",
+        "goldnode_reboot=true",
+        "-e",
+        "goldnode_reboot_batch=1",
+        "-e",
+        '{"goldnode_accepted": [0, 3]}',
+    )
+    run = site_yml(hosts, *allow, site=site)
+    assert run.rc != 0
+    assert [node.run("cut", "-d ", "-f22", "/proc/1/stat").output for node in nodes] == before
+    assert f"unreachable: {nodes[0].name}\n" in run.output
+    assert f"The run ended before its turn: {nodes[0].name} did not come back" in run.output
 
 
 def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(

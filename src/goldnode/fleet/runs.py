@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,8 @@ class HostRun:
     unreachable: str | None = None
     rollback: dict[str, Any] | None = None  # {to, left, again}: see module goldnode_state
     rebooted: bool = False
+    turn: bool = False  # drained in a batch, and not at its end
+    ended: str | None = None  # why the run ended before the turn of this host
     out_of_service: bool = False  # taken out by this run and not returned
     left: str = ""  # the run that had left it out of service, until this one has seen to it
     drain: dict[str, Any] | None = (
@@ -229,12 +231,14 @@ class HostRun:
         if outcome == REBOOT:
             allow = "" if check else " Allow it with -e goldnode_reboot=true."
             held = (self.plan or {}).get("reboot", {}).get("held")
+            if self.ended:
+                allow = f" {self.ended}"
             if held and not check:
                 allow = f" It is held back, since {'; '.join(held)}: see policy.ecc and policy.mig of `goldnode-node check` on the node."
             return f"{'Would need' if check else 'Needs'} a reboot: {'; '.join(self.reboots(check))}.{allow}"
         if outcome == WAITING and self.plan is not None:
             items = "; ".join(f"{item['subject']}: {item['message']}" for item in self.plan["waiting"])
-            return f"{items.rstrip('.')}. Allow the drain with -e goldnode_drain_for_waiting=true."
+            return f"{items.rstrip('.')}. {self.ended or 'Allow the drain with -e goldnode_drain_for_waiting=true.'}"
         if check and outcome == CHANGED:
             parts = {part: sum(row["part"] == part for row in self.resources) for part in self._left()}
             return f"{len(self.resources)} differences: {', '.join(f'{part} {number}' for part, number in parts.items())}. See them with -v."
@@ -267,6 +271,15 @@ class HostRun:
             "error": self.error and {**self.error, "message": cut(self.error["message"])},
             "unreachable": self.unreachable,
         }
+
+
+def ended_by(lost: Sequence[str]) -> str:
+    """Return why a run ends before the turn of further hosts."""
+    more = f" and {len(lost) - NAMES} more" if len(lost) > NAMES else ""
+    return (
+        f"The run ended before its turn: {', '.join(lost[:NAMES])}{more} did not come back into service. Nothing was done to "
+        "this node; run again when they are well."
+    )
 
 
 def first_line(text: str) -> str:

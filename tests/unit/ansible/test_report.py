@@ -34,6 +34,7 @@ STUB = """
 import pathlib
 import time
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 class ActionModule(ActionBase):
@@ -44,6 +45,8 @@ class ActionModule(ActionBase):
         if self._task.args.get("operation") == "check":
             return task_vars["answers"].get("check", {"changed": False, "rc": 2, "stdout": "verdict: drain"})
         part = self._task.args.get("part")
+        if task_vars["answers"].get("lost") == part and part is not None:
+            raise AnsibleConnectionFailure("ssh: connect to host n port 22: Connection refused")
         key = part or ("again" if "goldnode_plan" in task_vars["ansible_facts"] else "plan")
         if "hang" in task_vars["answers"]:
             pathlib.Path(task_vars["answers"]["hang"]).touch()
@@ -289,6 +292,81 @@ def test_a_node_that_is_not_well_after_its_drain_ends_the_run_and_stays_out(tmp_
     assert record["hosts"]["waits0"]["out_of_service"] is True
     assert "“node_class : Judge the node before its return”" in output
     assert "taken out of service by this run and is still out" in output
+
+
+# A plan, and on request that of a rollback.
+BOOTING = {"plan": plan(reboot=["kernel 1 runs, want 2"])}
+WAITING = FLEET["waits"]
+LOST = {**WAITING, "lost": "gpu_policy"}  # gone when the changes that waited are made
+
+
+def back(answers: dict[str, Any]) -> dict[str, Any]:
+    """The same host, asked for its way back."""
+    first = json.loads(json.dumps(answers["plan"]))
+    first["ansible_facts"]["goldnode_plan"]["parts"]["gpu_policy"] = ["MIG"]
+    first["ansible_facts"]["goldnode_plan"]["actions"] = plan({"gpu_policy": ["MIG"]})["ansible_facts"][
+        "goldnode_plan"
+    ]["actions"]
+    first["ansible_facts"]["goldnode_rollback"] = {"to": {"document": "sha256:1"}}
+    return {**answers, "plan": first, "again": first}
+
+
+@pytest.mark.parametrize(("batch", "tried"), [(2, ["n0", "n1"])])
+def test_a_batch_that_refuses_connections_ends_the_reboots(
+    tmp_path: Path, batch: int, tried: list[str]
+) -> None:
+    """Port 1 of this machine is closed, so that no host is rebooted."""
+    hosts = {f"n{number}": BOOTING for number in range(4)}
+    closed = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    more = {"goldnode_reboot": True, "goldnode_reboot_batch": batch, **closed}
+    rc, output, record = play(tmp_path, hosts, "-e", json.dumps(more))
+    assert rc != 0
+    assert [name for name, outcome in outcomes(record).items() if outcome == "unreachable"] == tried, output
+    rest = sorted(set(hosts) - set(tried))
+    assert {record["hosts"][name]["outcome"] for name in rest} == {"reboot pending"}
+    for name in rest:
+        why = record["hosts"][name]["why"]
+        assert f"The run ended before its turn: {', '.join(tried)} did not come back into service." in why
+        assert "Allow it" not in why
+
+
+@pytest.mark.parametrize(
+    ("book", "batch", "lost", "served", "untouched"),
+    [
+        ("site.yml", 2, [0], [], [2, 3]),
+        ("site.yml", 1, [1], [0], [2, 3]),
+        ("rollback.yml", 1, [0], [], [1, 2, 3]),
+        ("rollback.yml", 2, [], [0, 1, 2, 3], []),
+    ],
+)
+def test_an_unreachable_node_ends_the_run_after_its_batch(
+    tmp_path: Path, book: str, batch: int, lost: list[int], served: list[int], untouched: list[int]
+) -> None:
+    for name in ("drain", "resume"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $1" >> {tmp_path}/log\n')
+        (tmp_path / name).chmod(0o755)
+    hooks = {
+        "goldnode_drain": "command",
+        "goldnode_accepted": [2],
+        "goldnode_drain_command": [str(tmp_path / "drain")],
+        "goldnode_resume_command": [str(tmp_path / "resume")],
+        "goldnode_reboot_batch": batch,
+        "goldnode_drain_for_waiting": True,
+    }
+    hosts = {f"n{number}": LOST if number in lost else WAITING for number in range(4)}
+    if book == "rollback.yml":
+        hosts = {name: back(answers) for name, answers in hosts.items()}
+    rc, output, record = play(tmp_path, hosts, "-e", json.dumps(hooks), book=ROOT / book)
+    log = (tmp_path / "log").read_text().splitlines()
+    assert (rc != 0) == bool(lost), output
+    assert sorted(line for line in log if line.startswith("resume")) == [f"resume n{n}" for n in served], (
+        output
+    )
+    drained = {line.removeprefix("drain ") for line in log if line.startswith("drain")}
+    assert drained == {f"n{n}" for n in range(4) if n not in untouched}, output
+    assert [name for name, found in outcomes(record).items() if found == "unreachable"] == [
+        f"n{n}" for n in lost
+    ]
 
 
 def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from ansible import constants as C  # noqa: N812 - its name everywhere in Ansible
 from ansible.errors import AnsibleActionFail, AnsibleError
@@ -23,6 +25,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.fleet import identity, return_tests
 from goldnode.fleet.drain import DrainCaller, Drainer, DrainOutcome, choose
 from goldnode.fleet.drain_record import DrainRecords, local_file
+from goldnode.fleet.runs import ended_by
 from goldnode.inventory import variables
 from goldnode.node.gate import STATE as GATE
 
@@ -31,7 +34,7 @@ FACT, LEFT = "goldnode_was_in_service", "goldnode_left"
 
 
 class ActionModule(ActionBase):
-    """Options: `state` (drained, left, resumed), `reason`, and `after` and `since` for tests before a return."""
+    """Options: `state` (drained, left, waits, resumed), `reason`, and `after` and `since` for tests before a return."""
 
     _supports_check_mode = False
 
@@ -45,7 +48,11 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(
             {
-                "state": {"type": "str", "choices": ["drained", "left", "resumed"], "required": True},
+                "state": {
+                    "type": "str",
+                    "choices": ["drained", "left", "waits", "resumed"],
+                    "required": True,
+                },
                 "reason": {"type": "str", "default": "goldnode"},
                 "after": {"type": "str", "choices": return_tests.CAUSES},
                 "since": {"type": "str", "default": ""},
@@ -58,6 +65,14 @@ class ActionModule(ActionBase):
         host = task_vars.get("inventory_hostname")
         node = str(variable("goldnode_drain_name", host))
         name = str(variable("goldnode_drain", "none"))
+        if arguments["state"] == "waits":
+            finish_batch(str(host))
+            return {"changed": False}
+        if arguments["state"] == "drained" and self._task.any_errors_fatal:
+            lost = lost_in_earlier_batches(task_vars)
+            if lost:
+                return {"failed": True, "changed": False, "lost": lost, "msg": ended_by(lost)}
+            begin_batch(str(host))
         facts = task_vars.get("ansible_facts", {})
         try:
             variables.check(
@@ -98,6 +113,7 @@ class ActionModule(ActionBase):
                     self._require_tests(arguments, drain, node, records, task_vars)
                 outcome = drain.resume(node, caller, records, before)
                 found = {LEFT: ""}
+                finish_batch(str(host))
         except GoldnodeError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         result = {
@@ -144,6 +160,32 @@ class ActionModule(ActionBase):
                 remedy="See to its /var/lib/goldnode",
             )
         return str(done["stdout"])
+
+
+# Ansible ends a play with any_errors_fatal at a failed host of a batch, and goes on to the next batch after an
+# unreachable one (ansible-core 2.19 to 2.22: it counts that host twice, so that the batch never fails as a whole). So
+# each node leaves a mark in the directory of the run from its drain to its return.
+def _marks() -> Path:
+    return Path(C.DEFAULT_LOCAL_TMP) / "goldnode-batch"
+
+
+def begin_batch(host: str) -> None:
+    """Record that a host is out of service in its batch."""
+    _marks().mkdir(exist_ok=True)
+    (_marks() / quote(host, safe="")).touch()
+
+
+def finish_batch(host: str) -> None:
+    """Record that a host has come through its batch."""
+    (_marks() / quote(host, safe="")).unlink(missing_ok=True)
+
+
+def lost_in_earlier_batches(task_vars: Mapping[str, Any]) -> list[str]:
+    """Return the hosts of earlier batches that did not come back: unreachable or failed."""
+    if not _marks().is_dir():
+        return []
+    begun = {unquote(path.name) for path in _marks().iterdir()}
+    return sorted(begun - {str(name) for name in task_vars.get("ansible_play_batch", ())})
 
 
 def rollout_caller(

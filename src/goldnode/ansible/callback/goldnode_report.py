@@ -208,6 +208,9 @@ class CallbackModule(CallbackBase):
             host.drain, state = found["drain"], result.task.args.get("state")
             host.left = str(found["ansible_facts"].get("goldnode_left") or "")
             host.out_of_service = state == "drained" and bool(found["drain"]["ours"])
+            host.turn = state == "drained" and bool(result.task.any_errors_fatal)
+        elif name == "goldnode_drain":
+            host.turn = False  # it waits, out of service
         elif name in REBOOT and found.get("rebooted"):
             host.saw_reboot()
 
@@ -216,6 +219,8 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Record a failed task or a refusal of the node."""
         found, host = result.result, self.run.host(result.host.name)
+        if found.get("lost"):
+            return  # nothing was wrong with this host: see _explain_end
         if ignore_errors or (host.error is not None and "results" in found):
             return
         if self._name(result.task) == "goldnode_state":
@@ -231,7 +236,10 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Record a host that could not be reached or was lost."""
-        self.run.host(result.host.name).unreachable = runs.lost_reason(failure_text(result.result))
+        found = result.result
+        items = [row for row in found.get("results") or () if row.get("unreachable")]
+        text = failure_text(items[-1] if items else found)
+        self.run.host(result.host.name).unreachable = runs.lost_reason(runs.unwrapped(text))
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Write the report at the end of the run."""
@@ -299,6 +307,25 @@ class CallbackModule(CallbackBase):
         elif plan:
             host.saw_plan(plan)
 
+    def _explain_end(self) -> None:
+        """Record why the hosts that this run may drain or reboot had no turn, if a batch before them was lost."""
+        lost = sorted(host.name for host in self.run.hosts.values() if host.turn)
+        if not lost:
+            return
+        manager = self.play.get_variable_manager()
+        for host in self.hosts:
+            found = self.run.hosts.get(host.name)
+            if (
+                found is None
+                or found.turn
+                or found.outcome(self.run.check) not in (runs.REBOOT, runs.WAITING)
+            ):
+                continue
+            variables = manager.get_vars(play=self.play, host=host)
+            reboot = boolean(variables.get("goldnode_reboot", False), strict=False)
+            if boolean(variables.get("goldnode_drain_for_waiting", reboot), strict=False) or reboot:
+                found.ended = runs.ended_by(lost)
+
     def _interrupted(self) -> None:
         if os.getpid() == self.process:  # not a worker
             self._show("interrupted")
@@ -308,6 +335,7 @@ class CallbackModule(CallbackBase):
             return
         self.shown = True
         seconds = time.monotonic() - self.begun
+        self._explain_end()
         self.run.about.update(seconds=round(seconds, 1), end=end)
         lines = [self.run.text(seconds)]
         place = str(self.get_option("runs"))

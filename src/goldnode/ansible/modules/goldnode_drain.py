@@ -23,8 +23,11 @@ options:
       - V(drained) and V(resumed) are what the node is to be.
       - V(left) reports what an earlier run has left out of service, and changes no state. Where the drain of that run does not hold the node
         any more, its record is removed and the fact C(goldnode_left) is empty.
+      - V(waits) ends the turn of a node that stays out of service on purpose, and changes no state.
+      - In a play with C(any_errors_fatal), V(drained) fails if a node of an earlier batch was drained and has not come back. Ansible itself
+        ends such a play at failed hosts only, not at unreachable ones.
     type: str
-    choices: [drained, left, resumed]
+    choices: [drained, left, waits, resumed]
     required: true
   reason:
     description: Why the node is drained. The scheduler shows it behind the mark of the run, V(goldnode run ID of CONTROLLER at TIME).
