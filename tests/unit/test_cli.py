@@ -107,7 +107,7 @@ def test_a_fault_without_the_name_of_a_file(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("goldnode.classdoc.load.load_catalog", broken(errno.ENOSPC))
     assert (
         run("classes").stderr
-        == "error: a file cannot be read or written: No space left on device. `goldnode --debug …` shows which.\n"
+        == "error: a file cannot be read or written: No space left on device. Free space where `goldnode --debug …` shows.\n"
     )
     monkeypatch.setattr("goldnode.classdoc.load.load_catalog", broken(errno.ECONNREFUSED))
     assert isinstance(run("classes").exception, OSError), "about no file: a fault of goldnode"

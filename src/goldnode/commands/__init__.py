@@ -59,9 +59,12 @@ class LazyGroup(click.Group):
         except click.NoSuchOption as problem:
             command = next((word for word in args if word in self._places), "")
             found = self.get_command(ctx, command)
-            if found is not None and any(problem.option_name in option.opts for option in found.params):
-                problem.message += f" Options of '{command}' come after it: {ctx.command_path} {command} {problem.option_name} …"
-            raise
+            if found is None or all(problem.option_name not in option.opts for option in found.params):
+                raise
+            order = (
+                f"Options of '{command}' come after it: {ctx.command_path} {command} {problem.option_name} …"
+            )
+            raise click.UsageError(f"{problem.format_message()} {order}", ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._places)
@@ -91,9 +94,10 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except click.UsageError as problem:
             word = re.fullmatch(r"Got unexpected extra argument \((\S+)\)", problem.message)
-            if word is not None and problem.ctx is not None:
-                problem.message += option_hint(problem.ctx.command, word[1])
-            raise
+            if word is None or problem.ctx is None:
+                raise
+            hint = option_hint(problem.ctx.command, word[1])
+            raise click.UsageError(f"{problem.message}{hint}", problem.ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections, without importing the commands. All sections have the same first column."""

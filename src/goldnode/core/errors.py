@@ -151,7 +151,7 @@ def squeezed(name: str) -> str:
 
 
 # The first word of a name that is a model of something, as of a GPU: few letters with a number.
-_MODEL = re.compile(r"[a-z]{1,3}[0-9]+[a-z]*")
+_MODEL = re.compile(r"(?!r[0-9]+$)[a-z]{1,3}[0-9]+[a-z]*")  # r580 is a branch of drivers
 
 
 def _is_other_model(name: str, other: str) -> bool:

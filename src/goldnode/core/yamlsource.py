@@ -6,7 +6,9 @@ limit above the board's, a host in two classes) can still name the line of the v
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +49,16 @@ class YamlSource:
             if part in self.value_lines:
                 return self.value_lines[part]
         return 1
+
+    def number(self, line: int, key: str) -> str | None:
+        """Return the number behind a key of a line as it is written there: 1.10, of which YAML makes 1.1."""
+        text = self.text.splitlines()[line - 1 : line]
+        found = (
+            re.search(rf"(?:^|[\s{{,\"']){re.escape(key)}[\"']?\s*:\s*([0-9][\w.+-]*)", text[0])
+            if text
+            else None
+        )
+        return found[1] if found else None
 
 
 def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource:
@@ -313,10 +325,11 @@ def _explain(
         if not _choices(row)
     ]
     expected = " or ".join(dict.fromkeys([*(f'"{choice}"' for choice in choices), *others]))
-    remedy = _remedy(value, choices, others)
-    return error(
-        f'"{where}" is {_show(value)}, expected {expected}', file=source.file, line=line, remedy=remedy
-    )
+    shown = _show(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        shown = source.number(line, name) or shown
+    remedy = _remedy(value, shown, choices, others)
+    return error(f'"{where}" is {shown}, expected {expected}', file=source.file, line=line, remedy=remedy)
 
 
 def _choices(item: ErrorDetails) -> list[str]:
@@ -328,7 +341,7 @@ def _choices(item: ErrorDetails) -> list[str]:
     )
 
 
-def _remedy(value: Any, choices: Sequence[str], others: Sequence[str]) -> str:
+def _remedy(value: Any, shown: str, choices: Sequence[str], others: Sequence[str]) -> str:
     if isinstance(value, bool):
         # YAML 1.1 reads unquoted on, off, yes and no as true and false.
         intended = next(
@@ -337,11 +350,20 @@ def _remedy(value: Any, choices: Sequence[str], others: Sequence[str]) -> str:
         if intended is not None:
             return f'write it in quotes: "{intended}"'
     elif "text" in others and isinstance(value, int | float):
-        return f'write it in quotes: "{value}"'
+        return f'write it in quotes: "{shown}"'
     elif "a list" in others and isinstance(value, str):
-        return f"write it as a list: [{value}]"
+        return f"write it as a list: [{', '.join(_items(value))}]"
     known = nearest("" if isinstance(value, bool) else str(value), choices)
     return known if known.startswith('use "') or (choices and not others) else "correct the value"
+
+
+def _items(text: str) -> list[str]:
+    """Return the words of a text as a shell separates them, each as YAML writes it in a list."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation mark alone
+        words = [text]
+    return [word if re.fullmatch(r"[A-Za-z/.][\w./=-]*", word) else json.dumps(word) for word in words]
 
 
 def _fields(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:

@@ -85,10 +85,14 @@ class DeriveFile(BaseModel):
 
 @dataclass(frozen=True)
 class HashedRequirements:
-    """Requirements of a file. `hashes` are the accepted SHA-256 per project; empty if the file has none."""
+    """Requirements of a file.
+
+    `hashes` are the accepted SHA-256 per project; empty if the file has none. `places` are file and line per project.
+    """
 
     lines: tuple[str, ...] = ()
     hashes: dict[str, frozenset[str]] = field(default_factory=dict)
+    places: dict[str, tuple[Path, int]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,14 @@ def load_declaration(path: Path) -> Declaration:
     file = path / DECLARATION if path.is_dir() else path
     source = yamlsource.read(file, error=ImageError)
     check_format(source, "derive", 1, ImageError)
+    for key in ("packages", "apt", "debs"):
+        if isinstance(source.data, dict) and key in source.data:
+            raise ImageError(
+                f'"{key}": a derived image has no packages of the distribution besides those of its base',
+                file=file,
+                line=source.line((key,)),
+                remedy="write a Dockerfile instead, see docs/how-to/derive.md#dockerfile",
+            )
     data = yamlsource.validate(DeriveFile, source, error=ImageError)
     requirements = HashedRequirements()
     if data.requirements is not None:
@@ -173,25 +185,23 @@ def read_requirements(file: Path) -> HashedRequirements:
     """
     lines: list[str] = []
     hashes: dict[str, frozenset[str]] = {}
+    places: dict[str, tuple[Path, int]] = {}
     bare: ImageError | None = None
     for place, number, text, found in _requirements(file, (file.resolve(),)):
         try:
             requirement = Requirement(text)
         except InvalidRequirement as problem:
-            raise ImageError(
-                f'"{text}" is not a requirement: {str(problem).splitlines()[0]}',
-                file=place,
-                line=number,
-                remedy="write NAME==VERSION; options of pip belong into its configuration",
-            ) from None
+            message, remedy = _not_a_requirement(text, problem)
+            raise ImageError(message, file=place, line=number, remedy=remedy) from None
         if requirement.url is not None:
             raise ImageError(
                 f'"{text}" names an address',
                 file=place,
                 line=number,
-                remedy="put the wheel into an index or a directory that pip's configuration names",
+                remedy=f"{_BUILD}, and write NAME==VERSION",
             )
         lines.append(str(requirement))
+        places.setdefault(canonicalize_name(requirement.name), (place, number))
         if found:
             name = canonicalize_name(requirement.name)
             hashes[name] = hashes.get(name, frozenset()) | found
@@ -204,7 +214,32 @@ def read_requirements(file: Path) -> HashedRequirements:
             )
     if hashes and bare is not None:
         raise bare
-    return HashedRequirements(tuple(lines), hashes)
+    return HashedRequirements(tuple(lines), hashes, places)
+
+
+_BUILD = "build a wheel of it (`pip wheel --no-deps DIRECTORY`), put that into an index or a directory that pip's configuration names"
+
+
+def _option_remedy(option: str) -> str:
+    """Return the remedy for an option of pip in a requirements file. Its configuration can hold some of them."""
+    if option in ("-e", "--editable"):
+        return f"an image has no editable installation: {_BUILD}, and write NAME==VERSION"
+    if option in ("-c", "--constraint"):
+        return "write the versions of the constraints into this file"
+    return "move it to pip's configuration (pip.conf)"
+
+
+def _not_a_requirement(text: str, problem: InvalidRequirement) -> tuple[str, str]:
+    """Return message and remedy for a line that names no project: a path, an address, or a slip of the pen."""
+    if re.match(r"(?:git|hg|svn|bzr)\+|[a-z]+://", text):
+        return f'"{text}" names an address', f"{_BUILD}, and write NAME==VERSION"
+    if text.startswith((".", "/", "~")):
+        return (
+            f'"{text}" is a path, and goldnode installs only wheels of an index',
+            f"{_BUILD}, and write NAME==VERSION",
+        )
+    found = f'"{text}" is not a requirement: {str(problem).splitlines()[0]}'
+    return found, "write NAME==VERSION; options of pip belong into its configuration"
 
 
 _HASH = re.compile(r"\s--hash[= ]\s*(?P<kind>[a-z0-9]+):(?P<value>[0-9a-f]+)(?=\s|$)")
@@ -221,11 +256,9 @@ def _requirements(file: Path, above: tuple[Path, ...]) -> Iterator[tuple[Path, i
             yield from _requirements(inner, (*above, inner.resolve()))
             continue
         if line.startswith("-"):
+            option = re.split(r"[\s=]", line)[0]
             raise ImageError(
-                f'"{line.split()[0]}" is an option of pip',
-                file=file,
-                line=number,
-                remedy="move it to pip's configuration (pip.conf)",
+                f'"{option}" is an option of pip', file=file, line=number, remedy=_option_remedy(option)
             )
         found = frozenset(row["value"] for row in _HASH.finditer(line) if row["kind"] == "sha256")
         text = _HASH.sub("", line).strip()

@@ -32,7 +32,7 @@ from goldnode.images.derived import (
 from goldnode.images.imagelock import DerivedLock, LockedBase, dump_derived_lock, load_derived_lock
 from goldnode.images.matrix import MatrixRow, load_matrix
 from goldnode.images.names import find
-from goldnode.images.resolve import Resolver, environment, fetch_all
+from goldnode.images.resolve import NoWheelError, Resolver, environment, fetch_all
 from goldnode.images.store import ImageStore
 from goldnode.lock.fetch import FetchProgress
 from goldnode.lock.locked_files import LockedWheel
@@ -145,7 +145,11 @@ def _base_digest(
     try:
         return find(store.layout, text, store.built().values())
     except ImageError as problem:
-        raise declared.error(problem.message, "base", remedy=problem.remedy) from None
+        remedy = problem.remedy or (
+            "name an image of the matrix (`goldnode images list`), of the store, or of a registry that has one, as "
+            "HOST/NAME:TAG; an image of another origin is no base"
+        )
+        raise declared.error(problem.message, "base", remedy=remedy) from None
 
 
 def open_base(declared: Declaration, store: ImageStore, digest: str) -> DerivedBase:
@@ -301,7 +305,13 @@ def _wheels(
         )
     keep = old.wheels if old is not None and not options.upgrade else ()
     with Resolver() as resolver:
-        found = resolver.closure(row, base.wheels, keep)
+        try:
+            found = resolver.closure(row, base.wheels, keep)
+        except NoWheelError as problem:
+            place = declared.requirements.places.get(problem.project)
+            if place is None:  # required by another one
+                raise
+            raise ImageError(problem.message, file=place[0], line=place[1], remedy=problem.remedy) from None
     hashes = declared.requirements.hashes
     if hashes:
         for wheel in found:

@@ -25,7 +25,7 @@ from goldnode.core.files import replace_file
 from goldnode.images.cosign_tags import push_tags
 from goldnode.images.matrix import absent
 from goldnode.images.requirements import PUBLICATION, judge
-from goldnode.oci.identity import identity, names_of
+from goldnode.oci.identity import BASE_DIGEST, BASE_NAME, REPOSITORY, identity, names_of
 from goldnode.oci.layout import MANIFEST, Descriptor, Layout, OciImage, canonical
 from goldnode.oci.model import LABELS
 from goldnode.oci.registry import Registry, Repository, Where
@@ -130,6 +130,28 @@ class ImagePublication:
     now: dt.datetime | None = None
 
 
+def _not_free(image: OciImage, ref: str) -> ImageError:
+    """Return the error for an image that is not free to be passed on: by its declaration, or by its parts."""
+    private = "publish it with --private to a registry that only you read"
+    why = image.labels.get(f"{LABELS}licences", "its label does not say that it may be redistributed")
+    base = image.labels.get(BASE_DIGEST)
+    if base is None or REPOSITORY not in image.labels:
+        return ImageError(f"{ref} holds parts whose licence forbids to pass them on ({why})", remedy=private)
+    name = image.labels.get(BASE_NAME, base)
+    below = OciImage(image.layout, base) if image.layout.has(base) else None
+    if below is not None and below.labels.get(f"{LABELS}redistribution") != "free":
+        return ImageError(
+            f"{ref} is private as its base {name} is, which holds parts whose licence forbids to pass them on ({why})",
+            remedy=f"{private}, or derive it from a base without them",
+        )
+    unknown = "" if below is not None else f", or its base {name} is private"
+    return ImageError(
+        f"{ref} is private: its declaration has no `redistribution: free`{unknown}",
+        remedy=f"{private}; or, where everything in it may be passed on, write `redistribution: free` into its declaration "
+        "and derive it again",
+    )
+
+
 def publish(
     layout: Layout, ref: str, place: Where, registry: Registry, how: ImagePublication | None = None
 ) -> PublishedImage:
@@ -144,11 +166,7 @@ def publish(
     image = OciImage(layout, descriptor.digest)
     repository, tag = checked_name(image, ref)
     if image.labels.get(f"{LABELS}redistribution") != "free" and not how.private:
-        why = image.labels.get(f"{LABELS}licences", "its label does not say that it may be redistributed")
-        raise ImageError(
-            f"{ref} holds parts whose licence forbids to pass them on ({why})",
-            remedy="publish it with --private to a registry that only you read",
-        )
+        raise _not_free(image, ref)
     results = judge("publish", layout, image.digest, Decisions(how.trust, how.waivers))
     refuse("publish", ref, results)
     target = registry.repository(place.repository(repository))

@@ -373,7 +373,12 @@ class Resolver:
         try:
             found, reasons = _closure(row, self.site, {**pins, **there})
         except _ResolutionError:
-            found, reasons = _closure(row, self.site, there)
+            try:
+                found, reasons = _closure(row, self.site, there)
+            except _ResolutionError as problem:
+                if problem.missing is None:
+                    raise
+                raise _no_wheel(row, problem.missing, index) from None
         return [
             _locked(item, index, reasons[item.name])
             for item in sorted(found, key=lambda entry: entry.name)
@@ -401,7 +406,46 @@ class Resolver:
 
 
 class _ResolutionError(ImageError):
-    """pip finds no solution."""
+    """pip finds no solution. `missing` is a requirement of which it found nothing at all."""
+
+    missing: str | None = None
+
+
+class NoWheelError(ImageError):
+    """No index has a wheel that fits a requirement. `project` is the normalized name."""
+
+    def __init__(self, project: str, message: str, row: MatrixRow, remedy: str) -> None:
+        super().__init__(message, file=row.file, line=row.line, remedy=remedy)
+        self.project = project
+
+
+def _no_wheel(row: MatrixRow, requirement: str, index: Index) -> NoWheelError:
+    """Return the error for a requirement of which pip found no wheel: the version, the platform, source only, or the name.
+
+    To pip, all of them are "from versions: none".
+    """
+    named = re.match(r"[A-Za-z0-9._-]+", requirement)
+    project = canonicalize_name(named[0] if named is not None else requirement)
+    here = f"Python {row.system.python} on {MACHINES[row.system.architectures[0]]}"
+    build = (
+        f"build its wheel in the flavour dev (`pip wheel --no-deps {requirement}`), and put it into an index or a directory "
+        "that pip's configuration names"
+    )
+    if offered := index.versions(project, row.system):
+        text, remedy = (
+            f"no index has this version with wheels for {here}",
+            f"use one of: {', '.join(offered[:6])}",
+        )
+    elif index.files(project):
+        text, remedy = f"the index has wheels of it, and none for {here}", f"use another base, or {build}"
+    elif index.has_page(project):
+        text, remedy = "the index has only its source, and goldnode installs only wheels", build
+    else:
+        text, remedy = (
+            "no index has a project of this name",
+            "correct the name, or name its index in pip's configuration",
+        )
+    return NoWheelError(project, f'"{requirement}": {text}', row, remedy)
 
 
 # Messages of pip 22 to 26 about an index that does not answer.
@@ -514,12 +558,17 @@ def _pip(
                     line=row.line,
                     remedy="check the network, the proxy and pip's configuration, and run the command again",
                 )
-            raise _ResolutionError(
+            missing = re.search(
+                r"^No matching distribution found for (\S.*)$", "\n".join(lines), re.MULTILINE
+            )
+            refusal = _ResolutionError(
                 f'pip cannot find the wheels of image "{row.name}": {text}',
                 file=row.file,
                 line=row.line,
                 remedy="correct the versions of its components, or pip's configuration",
             )
+            refusal.missing = missing[1] if missing is not None else None
+            raise refusal
         report = json.loads((place / "report.json").read_text(encoding="utf-8"))
     return [_reported(item, row) for item in report["install"]]
 

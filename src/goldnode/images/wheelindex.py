@@ -143,6 +143,23 @@ class Index:
                 best = (min(ranks), item)
         return best[1] if best is not None else None
 
+    def versions(self, project: str, system: MatrixSystem) -> list[str]:
+        """Return the versions of `project` that have a wheel for `system`, newest first."""
+        accepted, found = set(tags(system)), set[Version]()
+        for item in self.files(project):
+            try:
+                _, version, _, fitting = parse_wheel_filename(item.file)
+            except InvalidWheelFilename:
+                continue
+            if not accepted.isdisjoint(fitting):
+                found.add(version)
+        return [str(version) for version in sorted(found, reverse=True)]
+
+    def has_page(self, project: str) -> bool:
+        """Return whether an index has a page of `project`, also one without wheels."""
+        pages = (f"{index.rstrip('/')}/{canonicalize_name(project)}/" for index in self.indexes)
+        return any(self._get(page, _ACCEPT) is not None for page in pages if urlsplit(page).scheme != "file")
+
     def requires(self, item: WheelFile) -> list[str]:
         """Return the Requires-Dist lines of a wheel; empty unless the index serves its metadata
         separately.

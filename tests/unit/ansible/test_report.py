@@ -558,19 +558,19 @@ goldnode.ansible.release.too_old.__defaults__ = ("2.14.18",)
 """
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_an_old_ansible_is_refused_before_any_host_is_asked(tmp_path: Path, ours: bool) -> None:
+@pytest.mark.parametrize("managed", [True, False])
+def test_an_old_ansible_is_refused_before_any_host_is_asked(tmp_path: Path, managed: bool) -> None:
     (tmp_path / "python").mkdir()
     (tmp_path / "python/sitecustomize.py").write_text(OLD)
     book = tmp_path / "other.yml"
     book.write_text("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: hello}}]\n")
     path = str(tmp_path / "python")
-    where = ROOT / "site.yml" if ours else book
+    where = ROOT / "site.yml" if managed else book
     rc, output, record = play(tmp_path, {"lost": {}}, book=where, PYTHONPATH=path)
     words = re.sub(r"\s+", " ", output)
-    assert (rc, record) == (1 if ours else 0, {})
-    assert ("ansible-core 2.14.18" in words and "needs 2.19 or later" in words) is ours
-    assert ("PLAY RECAP" in output) is not ours
+    assert (rc, record) == (1 if managed else 0, {})
+    assert ("ansible-core 2.14.18" in words and "needs 2.19 or later" in words) is managed
+    assert ("PLAY RECAP" in output) is not managed
 
 
 @pytest.mark.parametrize(

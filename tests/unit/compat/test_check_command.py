@@ -356,7 +356,7 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--class", "a10"), 'class "a10" is not in the catalog. Use "a100"'),
+        (("--class", "a10"), 'class "a10" is not in the catalog. Use one of: a100.'),
         (("--stack", "r58"), 'stack "r58" is not in the catalog. Use "r580"'),
         (("--limit", "x"), "--limit needs an inventory"),
         (("--explain", "no-lok"), 'there is no rule "no-lok". Use "no-lock"'),
