@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import tempfile
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -244,7 +245,7 @@ _UNIT, _NODES = "tests/unit/test_documented.py", "tests/e2e/test_documented_node
 
 def tests() -> dict[str, str]:
     """Return the key of each block that a test runs, with the name of that test."""
-    found = {}
+    found: dict[str, str] = {}
     for file, scenarios in ((_UNIT, CHEAP), (_NODES, LONG)):
         for each in scenarios:
             found |= dict.fromkeys(each.keys, f"{file}::test_documented_commands_run[{each.name}]")
@@ -303,24 +304,35 @@ class Shell:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def run(self, command: str, limit: float = 120, answers: str = "") -> tuple[int, str]:
-        """Run one command; return its status and what it printed. Raise TimeoutError after `limit` seconds."""
+    def run(self, command: str, limit: float = 120, answers: str = "", until: str = "") -> tuple[int, str]:
+        """Run one command; return its status and what it printed. Raise TimeoutError after `limit` seconds.
+
+        Send SIGINT to what it has started once it has printed `until`.
+        """
         self._number += 1
         base = Path(self._folder.name, str(self._number))
         base.with_suffix(".sh").write_text(f"{command}\n", encoding="utf-8")
         base.with_suffix(".in").write_text(answers, encoding="utf-8")
+        printed = base.with_suffix(".out")
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f". {base}.sh <{base}.in >{base}.out 2>&1; echo $?\n")
-        ready, _, _ = select.select([self._process.stdout], [], [], limit)
-        printed = base.with_suffix(".out")
-        if not ready:
-            self.end()
-            raise TimeoutError(
-                f"no end after {limit} s: {command}\n{printed.read_text('utf-8', 'replace')[-3000:]}"
-            )
-        status = self._process.stdout.readline()
-        return int(status), printed.read_text("utf-8", "replace")
+        end = time.monotonic() + limit
+        while not select.select([self._process.stdout], [], [], min(1.0, limit))[0]:
+            text = printed.read_text("utf-8", "replace") if printed.exists() else ""
+            if until and until in text:
+                until = ""
+                for process in children(self._process.pid):
+                    os.kill(process, signal.SIGINT)
+            if time.monotonic() > end:
+                self.end()
+                raise TimeoutError(f"no end after {limit} s: {command}\n{text[-3000:]}")
+        return int(self._process.stdout.readline()), printed.read_text("utf-8", "replace")
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started."""
+    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()]
 
 
 # Commands that end with another status than 0, by design or as the machine is.
@@ -344,7 +356,21 @@ BEFORE = {
     f"{_INSTALL}#first-steps-console-1": 'cd "$(mktemp -d)"',
     f"{_NODE}#describe-a-machine-console-1": 'cd "$(mktemp -d)"',
     f"{_INSTALL}#verify-a-release-console-1": 'cd "$CHECKOUT"',
+    f"{_INSTALL}#install-the-commands-console-2": (
+        'python3 -m venv "$HOME/pipx" && "$HOME/pipx/bin/pip" install -q pipx && mkdir -p "$HOME/.local/bin" && '
+        'ln -s "$HOME/pipx/bin/pipx" "$HOME/.local/bin/pipx"'
+    ),
+    # The hosts of the reader: one node in a container.
+    f"{_INSTALL}#the-collection-console-1": (
+        f"{sys.executable} -m goldnode.testing.lab up documented --engine n1=cpu_only && "
+        "{ cat .goldnode/lab/documented/inventory/hosts.yml; printf '  vars: {goldnode_accepted: [0, 3]}\\n'; } >hosts.yml"
+    ),
+    f"{_ROLLOUT}#install-goldnode-and-start-six-nodes-console-1": (
+        'mkdir "$CHECKOUT-rollout" && cp *.whl "$CHECKOUT-rollout" && cd "$CHECKOUT-rollout"'
+    ),
 }
+# A person presses Ctrl-C when the command has printed this.
+INTERRUPTED = {f"{_ROLLOUT}#run-it-console-1": "is out of service, and is changed"}
 _SET_UP = re.compile(r"python3(\.\d+)? -m venv|\S*pip install")
 
 
@@ -369,6 +395,7 @@ class Reader:
     environment: Mapping[str, str]
     limit: float = 120  # seconds for each command
     done: set[str] = field(default_factory=set)  # set-ups that several pages have
+    playbook: str = "site.yml"  # as `goldnode init` prints it
 
     def follow(self, scenario: Scenario) -> None:
         """Run the blocks of a scenario in one shell. Raise AssertionError at the first that does not do as printed."""
@@ -378,7 +405,8 @@ class Reader:
         with Shell(self.checkout, self.environment) as shell:
             for block in some:
                 if block.key in BEFORE:
-                    shell.run(BEFORE[block.key])
+                    status, printed = shell.run(BEFORE[block.key], self.limit)
+                    assert status == 0, f"{block.key}: {BEFORE[block.key]}\nends with {status}:\n{printed}"
                 printed = ""
                 for command in commands(block):
                     if not (_SET_UP.match(command.text) and command.text in self.done):
@@ -394,7 +422,11 @@ class Reader:
             if re.match(pattern, text):
                 words = text.partition(" #")[0]
                 text, answers = f"script --quiet --return --command {shlex.quote(words)} /dev/null", given
-        status, printed = shell.run(text, self.limit, answers)
+        if "PLAYBOOK" in text:
+            text = text.replace("PLAYBOOK", self.playbook)
+        until = INTERRUPTED.get(block.key, "") if command.text == commands(block)[-1].text else ""
+        status, printed = shell.run(text, self.limit, answers, until)
+        self.playbook = next(iter(re.findall(r"ansible-playbook (\S+/site\.yml)", printed)), self.playbook)
         allowed = next((some for pattern, some in STATUSES if re.match(pattern, command.text)), (0,))
         assert status in allowed, f"{block.key}: {command.text}\nends with {status}:\n{printed[-3000:]}"
         return printed

@@ -137,9 +137,9 @@ def measure(runs: int, checks: int, hosts: int) -> dict[str, Any]:
                     check=True,
                 ).stdout
             )
-            for _ in range(max(5, runs // 3))
+            for _ in range(max(min(5, runs), runs // 3))
         ]
-        inventory = measure_fleet(max(3, runs // 3), hosts, environment, Path(folder))
+        inventory = measure_fleet(max(min(3, runs), runs // 3), hosts, environment, Path(folder))
     return {
         "date": str(dt.datetime.now(tz=dt.UTC).date()),
         "commit": subprocess.run(
@@ -240,7 +240,9 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=15, help="measured runs of each command (default 15)")
     parser.add_argument("--checks", type=int, default=1000, help="checks in one process (default 1000)")
-    parser.add_argument("--hosts", type=int, default=10_000, help="hosts of the inventory (default 10000)")
+    parser.add_argument(
+        "--hosts", type=int, default=10_000, help="hosts of the inventory, five at least (default 10000)"
+    )
     parser.add_argument(
         "--out",
         type=Path,

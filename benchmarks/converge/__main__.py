@@ -14,7 +14,6 @@ import re
 import socket
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -28,7 +27,8 @@ from benchmarks import pages
 from benchmarks.converge import report, state
 from benchmarks.converge.contenders import ROOT, Contender, contenders
 from benchmarks.measure import busy
-from goldnode.catalog import class_document, load_catalog
+from goldnode.classdoc.compile import class_document
+from goldnode.classdoc.load import load_catalog
 from goldnode.core import docker_engine as engine
 from goldnode.core.site import load_site
 from goldnode.testing.lab.nodes import LabNode, NodeSpec
@@ -114,7 +114,7 @@ def bench(
         "schema": "goldnode.benchmark/1",
         "benchmark": "converge",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "commit": subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip(),
+        "commit": pages.commit(),
         "state": {"class": CLASS, "files": len(json.loads(file.read_text())["conventional_state"]["files"]), "packages": len(document["packages"]),
                   "kept_by_goldnode_alone": missing},
         "machine": machine(nodes[0], peers),
@@ -160,7 +160,8 @@ def measure(everybody: Sequence[Contender], nodes: Sequence[LabNode], runs: int)
     for contender in everybody:
         counted[contender.name] = contender.executions()
     for turn in range(runs):
-        for contender in everybody[turn % len(everybody) :] + everybody[: turn % len(everybody)]:
+        first = turn % len(everybody)
+        for contender in (*everybody[first:], *everybody[:first]):
             before = busy(nodes)
             ran = contender.run()
             if contender.keeps and not contender.unchanged(ran):
@@ -211,4 +212,4 @@ def machine(node: LabNode, peers: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -94,15 +94,15 @@ def contenders(
         "ANSIBLE_STRATEGY_PLUGINS": str(_mitogen(peers, work)),
         "ANSIBLE_DEPRECATION_WARNINGS": "0",
     }
-    ssh = {"verbose": ["-vvv"], "remote": "SSH: EXEC"}
+    ssh = (["-vvv"], "SSH: EXEC")
     return [
-        Contender("resident", "goldnode, resident engine", [*playbook, "site.yml"], ours, **ssh),
+        Contender("resident", "goldnode, resident engine", [*playbook, "site.yml"], ours, *ssh),
         Contender(
             "reference",
             "goldnode, module shipped",
             [*playbook, "site.yml", "-e", "goldnode_resident=false"],
             ours,
-            **ssh,
+            *ssh,
         ),
         Contender(
             "pyinfra",
@@ -114,9 +114,9 @@ def contenders(
             changed=r"\] Success",
         ),
         Contender("mitogen", "the role, mitogen_linear", role, {**plain, **mitogen}),
-        Contender("conventional", "a role of builtin modules", role, plain, **ssh),
+        Contender("conventional", "a role of builtin modules", role, plain, *ssh),
         Contender(
-            "empty", "floor: an empty play", [*playbook, str(HERE / "empty.yml")], plain, **ssh, keeps=False
+            "empty", "floor: an empty play", [*playbook, str(HERE / "empty.yml")], plain, *ssh, keeps=False
         ),
         Contender("ssh", "floor: `true` over an open ssh connection", _ssh(nodes, work), {}, keeps=False),
     ]

@@ -10,7 +10,6 @@ import datetime as dt
 import json
 import os
 import resource
-import sys
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -181,4 +180,4 @@ def described(made: stacks.StackLab, rows: list[dict[str, Any]], runs: int, note
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -65,7 +65,9 @@ def first_paint(page: Path) -> float | None:
         window = browser.new_page(viewport={"width": 1280, "height": 900}, bypass_csp=True)
         window.goto(page.as_uri())
         window.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
-        painted = window.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        painted: float = window.evaluate(
+            "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        )
         browser.close()
     return round(painted / 1000, 2)
 

@@ -10,12 +10,18 @@ import gc
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from goldnode.node.host import Result
+
 
 def main() -> int:
     file, place, root, played = sys.argv[1:5]
     sys.argv = [file, *sys.argv[6:]]
     sys.path[0] = os.path.dirname(place)  # noqa: PTH120 - pathlib would be imported for this alone
-    import starting  # __main__ of the file
+    import starting  # type: ignore[import-not-found]  # __main__ of the file
 
     starting.PLACE = place
     if starting.known(file) is None:
@@ -40,18 +46,19 @@ def main() -> int:
     plain = Host.run
 
     class Node(Host):
-        def __init__(self, root_: str = "/", live: object = None) -> None:
+        def __init__(self, root_: str = "/", live: "bool | None" = None) -> None:
             super().__init__(root if root_ == "/" else root_, live=True)
             if played != "-":
                 self.program = played
 
-        def run(self, *argv: str, timeout: float = 60, stdin: object = None) -> object:
+        def run(self, *argv: str, timeout: float = 60, stdin: "str | None" = None) -> "Result":
             name = argv[0].rpartition("/")[2]
             if self.root == root and os.path.exists(f"{root}/{name}.txt"):  # noqa: PTH110
                 return plain(Host("/"), "cat", f"{root}/{name}.txt")
             return plain(self, *argv, timeout=timeout)
 
-    program.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
+    module: Any = program
+    module.Host = lambda name="/", live=None: Node(name) if name == "/" else Host(name, live)
     status = program.main()
     start.finish()
     return status

@@ -150,11 +150,11 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("docs/reference/sanity.md", ("tests/unit/node/test_sanity_docs.py",)),
     ("docs/reference/matrix.md", ("tests/unit/compat/test_matrix.py",)),
     ("docs/reference/faults.md", ("tests/faults",)),
-    ("docs/benchmarks/*", ("tests/unit/test_benchmark_pages.py",)),
+    ("docs/benchmarks/*", ("tests/unit/test_benchmark_pages.py", "tests/unit/test_benchmarks.py")),
     # Benchmarks.
-    ("benchmarks/*", ("tests/unit/test_benchmark_pages.py",)),
+    ("benchmarks/*", ("tests/unit/test_benchmark_pages.py", "tests/unit/test_benchmarks.py")),
     ("benchmarks/converge/*", ("tests/e2e/test_resident.py",)),
-    ("benchmarks/run", (LINT,)),
+    ("benchmarks/run", (LINT, "tests/unit/test_benchmarks.py")),
     # Files that tests read.
     ("tests/cases/*", ("tests/unit", "tests/simulators")),
     ("tests/disks/*.sh", ("tests/disks",)),

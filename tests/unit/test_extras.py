@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions, requires
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import click
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests import alone
+from tests.release_files import export
 
+from goldnode.cli import main
 from goldnode.core.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -38,30 +44,9 @@ print(walk(main, click.Context(main, None, "goldnode")))
 """
 
 
-def base() -> set[str]:
-    """Return the canonical names of the distributions that goldnode without extras installs."""
-    found: set[str] = set()
-    todo = ["goldnode"]
-    while todo:
-        name = todo.pop()
-        if name in found:
-            continue
-        found.add(name)
-        for line in requires(name) or ():
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                todo.append(canonicalize_name(requirement.name))
-    return found
-
-
 def without_extras(tmp_path: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python code where only the base requirements can be imported."""
-    mine = base()
-    blocked = {
-        module
-        for module, owners in packages_distributions().items()
-        if not {canonicalize_name(owner) for owner in owners} & mine
-    }
+    blocked = alone.blocked()
     assert {"ansible", "docker", "pytest", "securesystemslib"} <= blocked
     path = tmp_path / "runner.py"
     path.write_text(f"BLOCKED = {sorted(blocked)!r}\n{RUNNER}{script}")
@@ -78,10 +63,17 @@ def test_every_command_explains_itself_without_extras(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        "cache key --help",
         "check -c cpu_only",
+        "check-node {root}/tests/unit/node/fixtures/smi/rtx4090_535.xml",
         "class export cpu_only",
+        "classes",
         "images list",
         "disks list",
+        "lock debian12_cpu --diff {root}/catalog/stacks/debian12_cpu.lock.yml",
+        "mirror status --help",
+        "modules matrix --help",
+        "slurm config -c h100_sxm5_80gb --nodes n[1-4]",
         "xid 79",
         "node-program --out n",
         "matrix",
@@ -89,7 +81,8 @@ def test_every_command_explains_itself_without_extras(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_works_without_extras(tmp_path: Path, line: str) -> None:
-    done = without_extras(tmp_path, "from goldnode.cli import main; main()", *line.split())
+    words = line.format(root=ROOT).split()
+    done = without_extras(tmp_path, "from goldnode.cli import main; main()", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -120,6 +113,108 @@ def test_the_extras_are_those_of_the_project() -> None:
         names = {canonicalize_name(Requirement(line).name) for line in declared[extra]}
         found = {canonicalize_name(owner) for module in modules for owner in owners[module]}
         assert names <= found, f"{extra}: no module of {names - found} is listed"
+
+
+# Extra -> tests of the commands that docs/how-to/install.md names for it. They run with this extra alone.
+PROMISED = {
+    "ansible": {
+        "init": ["tests/unit/test_init.py"],
+        "apply": ["tests/unit/test_init.py"],
+        "plan": ["tests/unit/fleet/test_plan.py"],
+        "adopt": ["tests/unit/fleet/test_adopt.py"],
+    },
+    "images": {
+        "images": [
+            "tests/unit/images/test_publish_command.py",
+            "tests/unit/images/evidence/test_command.py",
+            "tests/unit/images/inspect/test_inspect_command.py",
+        ]
+    },
+    "updates": {"facts": ["tests/unit/facts/test_facts_update.py"]},
+    "fleet": {
+        "rollout": [
+            "tests/unit/fleet/rollout/test_rollout_check.py",
+            "tests/unit/fleet/rollout/test_rollout_simulate.py",
+            "tests/unit/fleet/rollout/test_rollout_view.py",
+        ],
+        "fleet serve": ["tests/unit/fleet/service/test_service.py"],
+        "fleet store": ["tests/unit/fleet/store/test_fleet_nodes_command.py"],
+    },
+    "report": {
+        "fleet ingest": ["tests/unit/fleet/ingest/test_ingest.py"],
+        "fleet report": ["tests/unit/fleet/report/test_report_command.py"],
+        "fleet diff": ["tests/unit/fleet/report/test_report_command.py"],
+        "fleet sql": ["tests/unit/fleet/report/test_report_command.py"],
+        "fleet hardware": ["tests/unit/fleet/report/test_fleet_hardware.py"],
+        "fleet prune": ["tests/unit/fleet/ingest/test_prune.py"],
+    },
+    "floors": {
+        "floors": ["tests/unit/floors/test_floors_command.py"],
+        "dual": ["tests/unit/dual/test_dual_compare.py"],
+    },
+}
+
+
+def promised() -> dict[str, list[str]]:
+    """Return the commands that the table of docs/how-to/install.md names for each extra; "" is goldnode alone."""
+    text = (ROOT / "docs/how-to/install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `goldnode(?:\[(\w+)\])?` \| [^|]* \|([^|]*)\|", text, re.MULTILINE)
+    return {extra: re.findall(r"`([^`]+)`", commands) for extra, commands in rows}
+
+
+def test_every_extra_is_in_the_table_and_each_command_of_it_exists_and_is_run() -> None:
+    found = promised()
+    assert found.keys() - {""} == EXTRAS.keys() | {"all"}
+    base = [mark for mark in test_a_command_works_without_extras.pytestmark if mark.name == "parametrize"]  # type: ignore[attr-defined]
+    lines = [line.split()[0] for line in base[0].args[1]]
+    for extra, commands in found.items():
+        for line in commands:
+            command: click.Command | None = main
+            for word in line.split():
+                assert isinstance(command, click.Group)
+                command = command.get_command(click.Context(command), word)
+            assert command is not None, f"{extra}: there is no goldnode {line}"
+        assert set(commands) <= set(PROMISED.get(extra, lines)), (
+            f"{extra or 'goldnode'}: run each command of its row"
+        )
+
+
+def run_alone(extra: str, *tests: str) -> None:
+    """Run tests with one extra alone. The tests themselves, and fixtures that they share, may import everything."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest"]
+    plugins = [word for name in ("conftest", "unit.conftest", "alone") for word in ("-p", f"tests.{name}")]
+    environment = {**os.environ, alone.VARIABLE: extra}
+    done = subprocess.run(
+        [*argv, *plugins, *tests], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-1000:]
+
+
+def test_images_are_promoted_and_rolled_back_with_their_extra_alone() -> None:
+    run_alone("images", "tests/unit/images/test_publish_command.py::test_from_the_store_to_stable_and_back")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extra", PROMISED)
+def test_commands_of_an_extra_run_with_it_alone(extra: str) -> None:
+    run_alone(extra, *sorted({test for tests in PROMISED[extra].values() for test in tests}))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extra", ["", *(name for name in EXTRAS if name != "test")])
+def test_pip_installs_what_the_other_tests_take_for_installed(extra: str, tmp_path: Path) -> None:
+    """Install the extra by pip from the index, and run the first command of its row."""
+    python = str(tmp_path / "venv/bin/python")
+    source = str(export(tmp_path / "goldnode")) + (f"[{extra}]" if extra else "")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", source], check=True)
+    listed = [python, "-m", "pip", "list", "--format", "freeze"]
+    there = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    names = {canonicalize_name(re.split(r"==| @ ", line)[0]) for line in there.splitlines()}
+    assert names - {"pip", "setuptools"} == alone.distributions(extra)
+    for line in promised()[extra]:
+        command = [str(tmp_path / "venv/bin/goldnode"), *line.split(), "--help"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
 
 
 def test_the_pytest_plugin_does_not_need_testinfra(tmp_path: Path) -> None:

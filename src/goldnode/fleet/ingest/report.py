@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from goldnode.fleet.ingest.class_names import NO_CLASS, is_class
 from goldnode.fleet.ingest.refused import RefusedReportError
-from goldnode.fleet.ingest.tables import NO_CLASS, is_class
 from goldnode.fleet.ingest.text import clean
 from goldnode.node.reporting import BIGGEST
 from goldnode.node.reporting import SCHEMA as REPORT

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from goldnode.canary.results import bound_rank
 from goldnode.documents.canary import CanaryDocument, CanaryMetric
+from goldnode.fleet.ingest.class_names import NO_CLASS, is_class
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import moment, node_name
-from goldnode.fleet.ingest.tables import NO_CLASS, is_class
 from goldnode.fleet.ingest.text import clean
 from goldnode.floors.counting import CONFIDENCE, SHARES, job_problem, metric_name, metric_problem, runs_needed
 

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.ingest.class_names import is_class
 
 LOGGER = logging.getLogger("goldnode.fleet")
 
@@ -126,8 +127,6 @@ SCHEMAS: dict[str, pa.Schema] = {
 ORDER = (FINDINGS, FACTS, NUMBERS, DIGESTS, NODES)
 # Table whose file completes a part -> tables of the part, in the order of their names.
 PART_TABLES = {NODES: ORDER, CANARY: (CANARY,)}
-NO_CLASS = "_none"  # directory of captures of nodes without a class
-_CLASS = re.compile(r"[a-z0-9][a-z0-9_]{0,127}|_none")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _ID = re.compile(r"[0-9a-f]{24}")
 _PART = re.compile(r"part-([0-9a-f]{24})")
@@ -153,11 +152,6 @@ class PartName(NamedTuple):
 def folder(directory: Path, table: str, class_: str, day: str) -> Path:
     """Return the directory of one table for one class and day."""
     return directory / table / f"class={class_}" / f"day={day}"
-
-
-def is_class(text: str) -> bool:
-    """Return whether a text is the name of a class, as the catalog allows it, or NO_CLASS."""
-    return _CLASS.fullmatch(text) is not None
 
 
 def listed_parts(directory: Path, table: str = NODES) -> list[PartName]:

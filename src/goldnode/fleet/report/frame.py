@@ -17,12 +17,12 @@ from pathlib import Path
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.floors import FloorsDocument, FloorsMetric
+from goldnode.fleet.ingest.class_names import NO_CLASS
 from goldnode.fleet.ingest.tables import (
     CANARY,
     DIGESTS,
     FACTS,
     FINDINGS,
-    NO_CLASS,
     NODES,
     NUMBERS,
     PartName,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.documents.fleet_hardware import FleetHardwareDocument, HardwarePart
+from goldnode.fleet.ingest.class_names import NO_CLASS
 from goldnode.fleet.ingest.read import ReadLimits, connect
-from goldnode.fleet.ingest.tables import NO_CLASS
 
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
