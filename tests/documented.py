@@ -237,7 +237,7 @@ LONG = (
     ),
     Scenario(
         "development",
-        _keys(_DEVELOPMENT, "set-up", "one-end-to-end-test", "documentation"),
+        _keys(_DEVELOPMENT, "set-up", "property-tests", "one-end-to-end-test", "documentation"),
     ),
 )
 _UNIT, _NODES = "tests/unit/test_documented.py", "tests/e2e/test_documented_nodes.py"
