@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 from tests.simulators.hardware import Scenario, build, write
+from tests.simulators.hardware import library as libraries
 from tests.simulators.hardware import machine as machines
 from tests.unit.node.test_cases import document, merge
 
 from goldnode.core import program_file as nodefile
+from goldnode.node import probe
 from goldnode.node.device import child
 from goldnode.node.host import Host
+from goldnode.node.probe import gpus
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import policy
 from goldnode.node.state.finding import MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
@@ -81,6 +84,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("library"))
 
 
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library with the functions of driver branch 470 alone."""
+    return libraries.build(tmp_path_factory.mktemp("older"), libraries.absent_in_470())
+
+
 @pytest.fixture
 def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
     def make(model: str = "A100-SXM4-40GB", count: int = 2) -> Machine:
@@ -126,6 +135,56 @@ def outcomes(host: Machine, wanted: dict[str, Any]) -> dict[str, tuple[str, str 
         finding.id.partition(".")[2]: (finding.outcome, finding.got)
         for finding in policy.findings(*look(host, wanted))
     }
+
+
+def values(found: Any, path: str = "") -> dict[str, Any]:
+    """Return all values of a document by their path."""
+    if isinstance(found, dict) and not found.keys() & {"rc", "fault"}:
+        return {
+            key: value
+            for name, part in found.items()
+            for key, value in values(part, f"{path}.{name}").items()
+        }
+    return {path: found}
+
+
+def captured(host: Machine) -> dict[str, Any]:
+    """Return the sections of a capture that come from the library."""
+    context = probe.Context(host, {"class": "x", "gpu": {"vendor": "nvidia"}}, passive=True)
+    gpus.begin(context)
+    return dict(gpus.read(context))
+
+
+def test_library_of_branch_470_is_read_with_the_calls_that_it_has(
+    machine: Callable[..., Machine], older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = machine()
+    whole = child.ask(host, READ)["gpus"]
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(older.parent))
+    answer = child.ask(host, READ)
+    for name, gpu in answer["gpus"].items():
+        different = {key for key, value in values(gpu).items() if values(whole[name])[key] != value}
+        assert different == {".mig.profiles"}  # without names; they are derived from slices and memory
+    found = captured(host)
+    assert found["gpu_error"] is None
+    assert [gpu["processes"] for gpu in found["gpus"]] == [[], []]
+    assert "Mismatch" not in json.dumps([answer, found])
+
+
+def test_call_that_no_version_of_the_library_has_is_not_exposed(
+    machine: Callable[..., Machine],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pynvml = libraries.functions(libraries.pynvml_source())
+    absent = [name for name in pynvml if "ComputeRunningProcesses" in name]
+    made = libraries.build(tmp_path_factory.mktemp("oldest"), absent)
+    host = machine()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(made.parent))
+    answer = child.ask(host, READ)
+    assert [gpu["processes"]["rc"] for gpu in answer["gpus"].values()] == [13, 13]
+    found = [gpu["processes"] for gpu in captured(host)["gpus"]]
+    assert [(item["fault"], item["rc"]) for item in found] == [("not_exposed", 13)] * 2
 
 
 def test_the_whole_policy_is_set_read_back_and_left_alone(machine: Callable[..., Machine]) -> None:

@@ -59,7 +59,7 @@ def calls(nvml: Any) -> Dict[str, Callable[[Any], Any]]:
         "PCIe generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration,
         "PCIe replays": nvml.nvmlDeviceGetPcieReplayCounter,
         "NVLink 0 state": lambda gpu: nvml.nvmlDeviceGetNvLinkState(gpu, 0),
-        "processes": nvml.nvmlDeviceGetComputeRunningProcesses,
+        "processes": nvml.nvmlDeviceGetComputeRunningProcesses_v3,
     }
 
 

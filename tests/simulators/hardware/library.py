@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -209,12 +210,26 @@ def source() -> str:
     return "\n".join([written, *rest, ""])
 
 
-def build(target: Path) -> Path:
+def absent_in_470() -> list[str]:
+    """Return the functions that a library of driver branch 470 does not have.
+
+    exports_470.txt has those that it has: `nm -D` of libnvidia-ml.so.470.256.02, from Debian's package
+    libnvidia-tesla-470-ml1 470.256.02-1~deb12u1.
+    """
+    there = (HERE / "exports_470.txt").read_text(encoding="utf-8").split()
+    return sorted(set(functions(pynvml_source())) - set(there))
+
+
+def build(target: Path, absent: Sequence[str] = ()) -> Path:
     """Compile the library to `target`/libnvidia-ml.so.1 and return the file.
 
     Raise BuildError with the compiler's message.
+
+    :param absent: functions that it does not export, as one of an older driver.
     """
     target.mkdir(parents=True, exist_ok=True)
+    hidden = target / "hidden.map"
+    hidden.write_text("{ local: " + "".join(f"{name};" for name in ("none", *absent)) + " };\n")
     written = target / "nvml.generated.c"
     written.write_text(source(), encoding="utf-8")
     made = target / SONAME
@@ -234,6 +249,7 @@ def build(target: Path) -> Path:
             [
                 *command,
                 f"-Wl,-soname,{SONAME}",
+                f"-Wl,--version-script={hidden}",
                 "-Wl,--build-id=none",
                 "-o",
                 str(made),

@@ -450,12 +450,7 @@ def fabric(gpu: NvmlGpu) -> Json:
 
 
 def processes(gpu: NvmlGpu) -> Json:
-    calls = (
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetComputeRunningProcesses_v2",
-        "nvmlDeviceGetComputeRunningProcesses",
-    )
-    found = gpu.either(calls)
+    found = gpu.either(settings.PROCESSES)
     if is_fault(found):
         return {"processes": found}
     return {

@@ -38,6 +38,17 @@ import pynvml as nvml  # noqa: E402
 for _name in _instead:
     del sys.modules[_name]
 
+
+def _mismatch(text: str) -> nvml.NVMLError:
+    """Return pynvml's NVMLLibraryMismatchError, which is no NVMLError, as the NVMLError that it hides.
+
+    pynvml raises it if a library of an older driver lacks the newest version of a function.
+    """
+    return nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+nvml.NVMLLibraryMismatchError = _mismatch
+
 from .names import address  # noqa: E402
 
 COMPUTE_MODES = {
@@ -48,6 +59,11 @@ COMPUTE_MODES = {
 CLOCKS = (("graphics", nvml.NVML_CLOCK_GRAPHICS), ("memory", nvml.NVML_CLOCK_MEM))
 # A compute instance that takes the whole GPU instance, by the number of slices (nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_*).
 FULL_INSTANCE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
+PROCESSES = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlDeviceGetComputeRunningProcesses",
+)
 NOT_EXPOSED = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
@@ -62,6 +78,18 @@ def get(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except nvml.NVMLError as problem:
         return fault(problem)
+    except UnicodeDecodeError:
+        return {"rc": nvml.NVML_ERROR_UNKNOWN, "text": "this is no text"}
+
+
+def first(names: Sequence[str], *arguments: Any) -> Any:
+    """Return the result of the first of several getters that this driver has, or its fault."""
+    found: Any = None
+    for name in names:
+        found = get(getattr(nvml, name), *arguments)
+        if not is_fault(found) or found["rc"] != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            break
+    return found
 
 
 def is_fault(value: Any) -> bool:
@@ -112,10 +140,14 @@ def of(handle: Any) -> Json:
         "ecc": get(lambda: _pair(nvml.nvmlDeviceGetEccMode(handle))),
         "compute_mode": get(lambda: COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown")),
         "mig": get(mig, handle),
-        "processes": get(
-            lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        ),
+        "processes": processes(handle),
     }
+
+
+def processes(handle: Any) -> Any:
+    """Return the pids of the processes on a GPU. Branch 470 does not have the third version of the call."""
+    found = first(PROCESSES, handle)
+    return found if is_fault(found) else [process.pid for process in found]
 
 
 def _text(value: Any) -> str:
