@@ -25,6 +25,12 @@ from goldnode.node.state.model import Action, NodeError, Observed
 ENGINES = json.loads((CASES / "engines.json").read_text())
 
 
+def dump(**changes: Any) -> dict[str, Any]:
+    """What `containerd config dump` shows of a converged node."""
+    runtimes = {"runc": {"cgroup": True}, "nvidia": {"cgroup": True}}
+    return {"default": "runc", "cdi": True, "runtimes": runtimes, **changes}
+
+
 def outcomes(engine: str, seen: dict[str, Any] | None = None, **more: Any) -> dict[str, str]:
     """Outcome of each of the runtime's items on a converged node of `engine`, with `seen` over what the engine shows."""
     wanted = merge(document(), ENGINES[engine]["document"])
@@ -107,6 +113,19 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
         ),
         pytest.param("containerd_cdi", {"config": "version = 2\n"}, CONFIG, "mismatch", id="import-lost"),
         pytest.param("containerd_cdi", {"written": 2500.0}, CONFIG, "mismatch", id="changed-since-start"),
+        pytest.param("containerd_cdi", {"dump": dump()}, CONFIG, "match", id="dump"),
+        pytest.param("containerd_cdi", {"dump": dump(cdi=False)}, CONFIG, "mismatch", id="dump-without-cdi"),
+        pytest.param(
+            "containerd_cdi", {"dump": dump(runtimes={"runc": {}})}, CONFIG, "mismatch", id="dump-without-nvidia"
+        ),
+        pytest.param(
+            "containerd_cdi",
+            {"dump": dump(runtimes={"runc": {"cgroup": True}, "nvidia": {"cgroup": False}})},
+            CONFIG,
+            "mismatch",
+            id="dump-with-another-cgroup-driver",
+        ),
+        pytest.param("containerd_cdi", {"dump": {"error": "bad"}}, CONFIG, "mismatch", id="dump-fails"),
     ],
 )
 def test_what_differs(engine: str, seen: dict[str, Any], item: str, outcome: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tomllib
 from typing import Any
 
 import pytest
 
+from goldnode.node.state import containerd
 from goldnode.node.state import enginetext as text_of
 
 WANT = {"nvidia": "nvidia-container-runtime"}
@@ -115,6 +117,22 @@ def test_a_shape_that_docker_would_not_take_is_a_conflict(broken: str) -> None:
 # -- containerd
 
 
+def drop_in(
+    users: dict[str, Any], *others: dict[str, Any], release: str = "1.7", **wants: Any
+) -> dict[str, Any]:
+    """The CRI table of the drop-in for a config.toml and its imports."""
+    rows = zip(
+        (containerd.CONFIG, *(f"/etc/containerd/conf.d/{n}.toml" for n in range(9))),
+        (users, *others),
+        strict=False,
+    )
+    files = [containerd.ConfigFile(name, text_of.write_toml(table), table) for name, table in rows]
+    settings = containerd.Wants(**{"program": PROGRAM, "default": False, "cdi": False, **wants})
+    found = tomllib.loads(containerd.drop_in(files, settings, containerd.release(release)))
+    ((_, table),) = found["plugins"].items()
+    return dict(table)
+
+
 def toml_table(dice: random.Random, depth: int = 0) -> dict[str, Any]:
     """Some TOML table: no null, and lists of one kind."""
     found: dict[str, Any] = {}
@@ -136,11 +154,7 @@ def test_written_toml_reads_back_as_it_was(seed: int) -> None:
 def test_the_drop_in_holds_the_users_cri_table(seed: int) -> None:
     dice = dice_of(seed)
     users: dict[str, Any] = {"version": 2, "plugins": {CRI: toml_table(dice), "other": toml_table(dice)}}
-    found = tomllib.loads(
-        text_of.containerd_drop_in(users, [], PROGRAM, default=dice.random() < 0.5, cdi=dice.random() < 0.5)
-    )
-    assert set(found["plugins"]) == {CRI}
-    table = found["plugins"][CRI]
+    table = drop_in(users, default=dice.random() < 0.5, cdi=dice.random() < 0.5)
     assert text_of.deep(table, users["plugins"][CRI]) == table
     assert table["containerd"]["runtimes"]["nvidia"]["options"]["BinaryName"] == PROGRAM
     assert table["containerd"]["runtimes"]["runc"] == {"runtime_type": "io.containerd.runc.v2"}
@@ -152,9 +166,7 @@ def test_the_users_runtimes_and_their_cgroup_driver() -> None:
         "version": 2,
         "plugins": {CRI: {"containerd": {"runtimes": {"runc": runc, "kata": {"runtime_type": "kata.v2"}}}}},
     }
-    found = tomllib.loads(text_of.containerd_drop_in(users, [], PROGRAM, default=True, cdi=True))["plugins"][
-        CRI
-    ]
+    found = drop_in(users, default=True, cdi=True)
     assert found["containerd"]["runtimes"]["runc"] == runc
     assert found["containerd"]["runtimes"]["kata"] == {"runtime_type": "kata.v2"}
     assert found["containerd"]["runtimes"]["nvidia"]["options"] == {
@@ -167,15 +179,47 @@ def test_the_users_runtimes_and_their_cgroup_driver() -> None:
 def test_the_last_import_that_has_the_table_is_what_containerd_uses() -> None:
     users = {"version": 2, "plugins": {CRI: {"sandbox_image": "a"}}}
     other = {"version": 2, "plugins": {CRI: {"sandbox_image": "b"}}}
-    found = tomllib.loads(
-        text_of.containerd_drop_in(users, [other, {"version": 2}], PROGRAM, default=False, cdi=False)
-    )
-    assert found["plugins"][CRI]["sandbox_image"] == "b"
+    assert drop_in(users, other, {"version": 2})["sandbox_image"] == "b"
 
 
-def test_version_3_keeps_runtimes_elsewhere() -> None:
-    found = tomllib.loads(text_of.containerd_drop_in({"version": 3}, [], None, default=False, cdi=True))
-    assert found["plugins"]["io.containerd.cri.v1.runtime"]["enable_cdi"] is True
+@pytest.mark.parametrize(("release", "version"), [("2.0", 3), ("2.2", 3), ("2.3", 4)])
+def test_containerd_2_merges_so_the_drop_in_has_the_settings_alone(release: str, version: int) -> None:
+    plugin = "io.containerd.cri.v1.runtime"
+    runc = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
+    users = {"version": version, "plugins": {plugin: {"containerd": {"runtimes": {"runc": runc}}}}}
+    other = {"version": version, "plugins": {plugin: {"enable_selinux": False}}}
+    found = drop_in(users, other, release=release, default=True, cdi=True)
+    options = {"SystemdCgroup": True, "BinaryName": PROGRAM}
+    assert found == {
+        "containerd": {
+            "default_runtime_name": "nvidia",
+            "runtimes": {"nvidia": {"runtime_type": "io.containerd.runc.v2", "options": options}},
+        },
+        "enable_cdi": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("users", "other", "release", "why"),
+    [
+        ({"version": 4}, {}, "2.2", "config.toml:1: its version is 4, and containerd 2.2 reads none later than 3"),
+        ({"version": 3}, {}, "1.7", "reads none later than 2"),
+        ({}, {}, "1.7", "config.toml:1: its version is 1, and goldnode writes drop-ins of versions 2 to 4"),
+        ({"version": 2}, {"version": 3}, "2.1", "0.toml:1: its version is 3 and that of /etc/containerd/config.toml 2"),
+        ({"disabled_plugins": ["cri"]}, {}, "1.7", 'config.toml:1: disabled_plugins has "cri"'),
+        ({"version": 2}, {"disabled_plugins": ["io.containerd.grpc.v1.cri"]}, "2.1", "0.toml:1: disabled_plugins"),
+    ],
+)  # fmt: skip
+def test_files_that_containerd_does_not_read_together(
+    users: dict[str, Any], other: dict[str, Any], release: str, why: str
+) -> None:
+    with pytest.raises(text_of.ConflictError, match=re.escape(why)):
+        drop_in(users, other, release=release)
+
+
+def test_containerd_1_6_has_no_cdi() -> None:
+    with pytest.raises(text_of.ConflictError, match=re.escape("containerd 1.6 has no CDI")):
+        drop_in({"version": 2}, release="1.6", program=None, cdi=True)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +230,11 @@ def test_version_3_keeps_runtimes_elsewhere() -> None:
         pytest.param("version = 2\nimports = []\n", id="empty-list"),
         pytest.param('version = 2\nimports = ["/a/*.toml"]\n[plugins]\n', id="one"),
         pytest.param("version = 2\nimports = [\n  \"/a.toml\",\n  '/b].toml',\n]\n", id="many-lines"),
+        pytest.param('version = 2\nimports = [\n  "/a.toml"  # mine\n]\n', id="comment-at-the-end"),
+        pytest.param(
+            'version = 2\nimports = [ # "/b.toml"]\n  "/a.toml", # mine ]\n]\n', id="comments-inside"
+        ),
+        pytest.param("version = 2\nimports = [ # none\n]\n", id="comment-alone"),
         pytest.param("version = 2", id="no-newline"),
         pytest.param('root = "/x"\nversion = 2\n[plugins."a".imports]\nb = ["x"]\n', id="imports-elsewhere"),
     ],
@@ -202,8 +251,8 @@ def test_only_the_import_is_inserted(text: str) -> None:
         assert len(after) - len(text) <= len(DROP_IN) + 4
 
 
-def test_a_list_that_ends_in_a_comment_is_left_to_its_owner() -> None:
-    text = 'version = 2\nimports = [\n  "/a.toml"  # mine\n]\n'
+def test_an_imports_list_of_another_spelling_is_left_to_its_owner() -> None:
+    text = 'version = 2\n"imports" = ["/a.toml"]\n'
     with pytest.raises(text_of.ConflictError, match="cannot be added"):
         text_of.with_import(text, tomllib.loads(text), DROP_IN)
 

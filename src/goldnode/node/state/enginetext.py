@@ -188,76 +188,6 @@ def deep(base: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
     return result
 
 
-# Plugin that holds the CRI runtimes and the CDI switch, by configuration version
-# (containerd docs/cri/config.md).
-CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
-CRI_NAMES = {
-    2: ("cri", "io.containerd.grpc.v1.cri"),
-    3: ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"),
-}
-
-
-def containerd_drop_in(
-    config: Mapping[str, Any],
-    others: Sequence[Mapping[str, Any]],
-    program: Optional[str],
-    default: bool,
-    cdi: bool,
-) -> str:
-    """Return the drop-in: the administrator's CRI plugin table with goldnode's settings merged in.
-
-    An import replaces the whole table of a plugin, so the drop-in must repeat it. `config` is config.toml,
-    `others` are its other imports in order. The last of them that has the table wins, as in containerd.
-    `program` is the GPU runtime, or None if only CDI is wanted. Raises ConflictError.
-    """
-    version = config.get("version", 1)
-    if version not in CRI:
-        raise ConflictError(
-            f"its version is {version!r}, and drop-ins are for versions {' and '.join(map(str, CRI))}"
-        )
-    off = [name for name in config.get("disabled_plugins", ()) if name in CRI_NAMES[version]]
-    if off:
-        raise ConflictError(f'disabled_plugins has "{off[0]}", without which no pod gets a GPU')
-    base: Mapping[str, Any] = {}
-    for document in (config, *others):
-        base = document.get("plugins", {}).get(CRI[version], base)
-    known = base.get("containerd", {})
-    runtimes = known.get("runtimes", {})
-    drop_in: Dict[str, Any] = {"containerd": {"runtimes": {}}}
-    runc = runtimes.get("runc", {})
-    if not runc and known.get("default_runtime_name", "runc") == "runc":
-        # containerd drops its built-in runc entry as soon as a table names any other runtime.
-        drop_in["containerd"]["runtimes"]["runc"] = {"runtime_type": "io.containerd.runc.v2"}
-    if program is not None:
-        have = runtimes.get("nvidia", {}).get("options", {}).get("BinaryName", program)
-        if have.rpartition("/")[2] != program.rpartition("/")[2]:
-            raise ConflictError(f'runtime "nvidia" runs "{have}", want "{program}"')
-        # runc's options include the cgroup driver. With a different one, the kubelet could not start pods.
-        options = {
-            **runc.get("options", {}),
-            **runtimes.get("nvidia", {}).get("options", {}),
-            "BinaryName": have,
-        }
-        kind = runtimes.get("nvidia", {}).get("runtime_type", "io.containerd.runc.v2")
-        drop_in["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
-        if default:
-            if known.get("default_runtime_name", "runc") not in ("runc", "nvidia"):
-                raise ConflictError(
-                    f'default_runtime_name is "{known["default_runtime_name"]}", want "nvidia"'
-                )
-            drop_in["containerd"]["default_runtime_name"] = "nvidia"
-    if cdi:
-        if base.get("enable_cdi") is False:
-            raise ConflictError("enable_cdi is false, want true")
-        drop_in["enable_cdi"] = True
-    merged = deep(base, drop_in)
-    return f"{HEAD}version = {version}\n" + write_toml({"plugins": {CRI[version]: merged}})
-
-
-HEAD = (
-    "# Written by goldnode: the CRI table of config.toml with the GPU runtime. "
-    "It is regenerated when config.toml changes.\n"
-)
 MARK = "# inserted by goldnode"
 _IMPORTS = r"(?m)^imports[ \t]*=[ \t]*\["
 
@@ -273,13 +203,10 @@ def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
     top = re.split(r"^[ \t]*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
     found = re.search(_IMPORTS, top)
     if found:
-        # containerd applies imports in order and the last one defines the plugin's table, so ours comes last.
-        end = found.end() + _end_of_list(text[found.end() :])
-        inside = text[found.end() : end].rstrip()
-        comma = "" if not inside.strip() else " " if inside.endswith(",") else ", "
-        result = (
-            text[: found.end()] + inside + comma + json.dumps(drop_in) + text[found.end() + len(inside) :]
-        )
+        # containerd applies imports in order, so ours comes after the last one. Comments stay where they are.
+        last = _last_string(text[found.end() :])
+        at = found.end() + last
+        result = text[:at] + (", " if last else "") + json.dumps(drop_in) + text[at:]
     else:
         line = f"imports = [{json.dumps(drop_in)}]  {MARK}\n"
         version = re.search(r"^version[ \t]*=.*$", top, re.MULTILINE)
@@ -287,11 +214,14 @@ def with_import(text: str, config: Mapping[str, Any], drop_in: str) -> str:
         head = text[:at]
         result = (head if not head or head.endswith("\n") else head + "\n") + line + text[at:]
     expected = {**config, "imports": [*config.get("imports", ()), drop_in]}
-    if read_toml(result) != expected:
-        # The edit is textual, so parse the result and compare it with the intended document.
+    # The edit is textual, so parse the result and compare it with the intended document.
+    try:
+        right = read_toml(result) == expected
+    except BrokenError:
+        right = False
+    if not right:
         raise ConflictError(
-            f"{json.dumps(drop_in)} cannot be added to `imports` safely: the list has comments or "
-            "another shape"
+            f"{json.dumps(drop_in)} cannot be added to `imports`, which is written in an unusual way: add it yourself, last"
         )
     return result
 
@@ -302,14 +232,16 @@ def without_import(text: str, drop_in: str) -> str:
     return re.sub(rf"[ \t]*{name}[ \t]*,|,?[ \t]*{name}", "", text)
 
 
-def _end_of_list(text: str) -> int:
-    """Return the offset of the bracket that ends a list of strings.
+def _last_string(text: str) -> int:
+    """Return the offset behind the last string of a list, 0 if it is empty.
 
-    Brackets in comments and in strings are ignored.
+    Brackets and strings in comments are ignored.
     """
+    last = 0
     for token in re.finditer(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|#[^\n]*|\]", text):
         if token.group() == "]":
-            return token.start()
+            return last
+        last = last if token.group()[0] == "#" else token.end()
     raise AssertionError("a list that a reader of TOML has read ends")
 
 

@@ -7,7 +7,8 @@ Merges the configuration, and verifies it by asking the engine.
 * daemon, config, toolkit_config: text of docker's daemon.json, containerd's config.toml, and the toolkit's
   config.toml; None if absent
 * ours: {before, after}, texts of daemon.json around goldnode's last merge; None if there was no merge
-* imported: the other files that config.toml imports, in order, as [{file, text}]
+* imported: the other files that config.toml imports, in order, as [{file, text, after}] (`containerd.imported`)
+* dump: the CRI settings by `containerd config dump`, see `containerd.effective`; {error}; None if it was not asked
 * tomllib: True if this Python can parse TOML
 * unit: {load, active, enabled, result, pid, job (systemd is about to start it), kept (the gate has refused
   it), started (seconds since the epoch, or None)} of the engine's unit; None without systemd
@@ -35,7 +36,7 @@ from contextlib import suppress
 
 from ... import gate
 from ...host import Host
-from .. import dockerd
+from .. import containerd, dockerd
 from .. import enginetext as text_of
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
 from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
@@ -52,7 +53,8 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 PART = "container_runtime"
 DAEMON = "/etc/docker/daemon.json"
-CONTAINERD, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/goldnode.toml"
+CONTAINERD, DROP_IN = containerd.CONFIG, containerd.DROP_IN
+CONTAINERD_PROGRAM = "/usr/bin/containerd"
 PODMAN = "/etc/containers/containers.conf.d/50-goldnode.conf"
 TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 AMD_SPEC = "/etc/cdi/goldnode-amd.json"
@@ -97,7 +99,13 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     if runtime["engine"] == "containerd":
         found["config"] = host.text(CONTAINERD)
         found["tomllib"] = text_of.toml_reader() is not None
-        found["imported"] = _imported(host, found["config"])
+        found["imported"] = (
+            containerd.imported(host, found["config"], containerd.release(runtime["version"]))
+            if found["tomllib"]
+            else []
+        )
+        if host.live and toolkit and found["config"] is not None and found["tomllib"]:
+            found["dump"] = _dump(host)
         found["written"] = max(
             (os.stat(host.located(name)).st_mtime for name in (CONTAINERD, DROP_IN) if host.exists(name)),
             default=None,
@@ -156,23 +164,17 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
     }
 
 
-def _imported(host: Host, config: Optional[str]) -> List[Dict[str, str]]:
-    """Return the files that config.toml imports besides the drop-in, in containerd's reading order."""
-    if config is None or text_of.toml_reader() is None:
-        return []
+def _dump(host: Host) -> Optional[Dict[str, Any]]:
+    """Return the CRI settings as containerd itself puts its files together; None without the program."""
+    if not host.exists(CONTAINERD_PROGRAM):
+        return None
+    done = host.run(CONTAINERD_PROGRAM, "--config", CONTAINERD, "config", "dump", timeout=10)
+    if done.rc != 0:
+        return {"error": done.tail(1)}
     try:
-        entries = text_of.read_toml(config).get("imports", [])
-    except text_of.BrokenError:
-        return []
-    found = []
-    for entry in entries if isinstance(entries, list) else []:
-        directory, _, pattern = os.path.normpath(
-            os.path.join(os.path.dirname(CONTAINERD), str(entry))
-        ).rpartition("/")
-        for name in host.glob(directory, pattern):
-            if name != DROP_IN:
-                found.append({"file": name, "text": host.text(name) or ""})
-    return found
+        return containerd.of_dump(done.out) or {"error": "its dump has no CRI plugin"}
+    except text_of.BrokenError as broken:
+        return {"error": f"its dump is no TOML ({broken.message})"}
 
 
 def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
@@ -317,25 +319,36 @@ def daemon_json(document: Document, seen: Observed) -> Optional[str]:
 
 def containerd_config(document: Document, seen: Observed) -> Tuple[str, str]:
     """Return the wanted config.toml and drop-in. Raises BrokenError and ConflictError."""
-    have = seen.runtime.get("config")
-    # containerd 2 uses version 3 of the configuration format.
-    major = 3 if re.match(r"(\d+:)?([2-9]|\d\d)\.", document["runtime"]["version"]) else 2
-    text = have if have is not None else f"version = {major}\n"
-    config = text_of.read_toml(text)
-    others = []
-    for entry in seen.runtime.get("imported", ()):
-        try:
-            others.append(text_of.read_toml(entry["text"]))
-        except text_of.BrokenError as broken:
-            raise text_of.ConflictError(
-                f"{entry['file']}:{broken.line}:{broken.column}, which it imports, is no TOML "
-                f"({broken.message})"
-            ) from None
-    wanted_text = text_of.with_import(text, config, DROP_IN)
-    drop_in = text_of.containerd_drop_in(
-        config, others, PROGRAM if runtimes(document) else None, default(document) is not None, cdi(document)
+    have, of = seen.runtime.get("config"), containerd.release(document["runtime"]["version"])
+    text = have if have is not None else f"version = {min(containerd.newest(of), 3)}\n"
+    files = [containerd.ConfigFile(CONTAINERD, text, text_of.read_toml(text))]
+    for row in seen.runtime.get("imported", ()):
+        files.append(_import(row, of))
+    wanted_text = text_of.with_import(text, files[0].document, DROP_IN)
+    return wanted_text, containerd.drop_in(files, _containerd_wants(document), of)
+
+
+def _containerd_wants(document: Document) -> containerd.Wants:
+    """Return the settings that the class wants of containerd."""
+    return containerd.Wants(
+        PROGRAM if runtimes(document) else None, default(document) is not None, cdi(document)
     )
-    return wanted_text, drop_in
+
+
+def _import(row: Mapping[str, Any], of: Tuple[int, int]) -> containerd.ConfigFile:
+    """Return one imported file. Raises ConflictError if containerd would not start with it."""
+    text = row["text"]
+    if text is None and of < (2, 0):
+        raise text_of.ConflictError(
+            f"{row['file']}, which it imports, does not exist: containerd does not start"
+        )
+    try:
+        parsed = text_of.read_toml(text or "")
+    except text_of.BrokenError as broken:
+        raise text_of.ConflictError(
+            f"{row['file']}:{broken.line}:{broken.column}, which it imports, is no TOML ({broken.message})"
+        ) from None
+    return containerd.ConfigFile(row["file"], text or "", parsed, bool(row.get("after")))
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
@@ -707,11 +720,12 @@ def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
             )
         ]
     except text_of.ConflictError as conflict:
+        subject = name if engine == "docker" else "containerd's configuration"
         return [
             Refusal(
                 "engine-config-conflict",
-                f"{name} says otherwise than class {document['class']}: {conflict}.",
-                "Remove that setting from the file, or declare it in the stack; it was left as it is.",
+                f"{subject} says otherwise than class {document['class']}: {conflict}.",
+                "Change that file, or declare it in the stack, and run again; it was left as it is.",
             )
         ]
     # dockerd refuses to start if a setting is both on its command line and in daemon.json.
@@ -833,6 +847,8 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
             problems.append(f"{file.path} is {'not there' if not have else 'not as declared'}")
     restart, reload = reasons(document, seen)
     problems += restart + reload
+    if not problems and seen.runtime.get("dump"):
+        problems = _undumped(document, seen.runtime["dump"])
     elsewhere = None
     if not problems and engine != "podman":
         if not seen.live:
@@ -848,6 +864,23 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
                 Remedy(f"See `journalctl -u {engine}`.", PERSON),
             )
     return judge_item("runtime.config", want, "; ".join(problems) or want, remedy, elsewhere)
+
+
+def _undumped(document: Document, dump: Mapping[str, Any]) -> List[str]:
+    """Return the settings of the class that containerd's own view of its files lacks."""
+    if "error" in dump:
+        return [f"`containerd config dump` fails: {dump['error']}"]
+    nvidia, runc = dump["runtimes"].get("nvidia", {}), dump["runtimes"].get("runc", {})
+    found = []
+    if default(document) and dump["default"] != default(document):
+        found.append(f"the default runtime {dump['default']}")
+    if runtimes(document) and not nvidia:
+        found.append("no runtime nvidia")
+    elif runtimes(document) and nvidia["cgroup"] != runc.get("cgroup", False):
+        found.append("another cgroup driver for the runtime nvidia than for runc")
+    if cdi(document) and not dump["cdi"]:
+        found.append("CDI switched off")
+    return [f"`containerd config dump` shows {text}" for text in found]
 
 
 def _toolkit_finding(document: Document, seen: Observed) -> Finding:
