@@ -15,7 +15,7 @@ from typing import NamedTuple
 Data = bytes | mmap.mmap
 
 MAGIC = b"\x7fELF"
-PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_PROPERTY = 1, 2, 4, 0x6474E553
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_GNU_PROPERTY = 1, 2, 3, 4, 0x6474E553
 ET_DYN = 3
 SHT_DYNSYM = 11
 

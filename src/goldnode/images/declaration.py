@@ -154,6 +154,12 @@ def _check(declared: Declaration) -> None:
             raise declared.error(
                 f"{name} describes the base", "env", name, remedy="leave it out, or choose another base"
             )
+    if declared.data.workdir is not None and not declared.data.workdir.startswith("/"):
+        raise declared.error(
+            f'"{declared.data.workdir}" is no absolute path in the image, so no container starts',
+            "workdir",
+            remedy=f'write "/{declared.data.workdir}"',
+        )
     for target in declared.data.files:
         inside = clean(target)
         if not target.startswith("/") or not inside or ".." in inside.split("/"):

@@ -80,12 +80,14 @@ ERRORS = (
 class ScannedPath(NamedTuple):
     """Type of a path, size in bytes, and link target.
 
-    `kind` is `f` (regular file), `d` (directory), `l` (symbolic link), `h` (hard link) or `o` (other).
+    `kind` is `f` (regular file), `d` (directory), `l` (symbolic link), `h` (hard link) or `o` (other). A file is not
+    `executable` if nobody may execute it; True where the source has no modes.
     """
 
     kind: str
     size: int = 0
     link: str = ""
+    executable: bool = True
 
 
 class SourceFile(NamedTuple):
@@ -199,7 +201,8 @@ def tar_members(tar: tarfile.TarFile) -> Iterator[SourceFile]:
         path = clean(info.name)
         if info.isreg():
             # The content must be read before the tar advances to the next member.
-            yield SourceFile(path, ScannedPath("f", info.size), partial(_extract, tar, info))
+            entry = ScannedPath("f", info.size, executable=bool(info.mode & 0o111))
+            yield SourceFile(path, entry, partial(_extract, tar, info))
         elif info.isdir():
             yield SourceFile(path, ScannedPath("d"), None)
         elif info.issym():

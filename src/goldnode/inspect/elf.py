@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from goldnode.core.elf import (
     MAGIC,
     PT_DYNAMIC,
+    PT_INTERP,
     PT_LOAD,
     SHT_DYNSYM,
     Data,
@@ -80,6 +81,7 @@ class Elf:
     """Contents of one ELF file, or of another file that holds device code or names libraries.
 
     `machine` is a Debian architecture, `cubin`, `amdgpu`, or `machine N`; of other files one of OTHERS.
+    `interpreter` is the loader that a program names; empty for a library and a static program.
     `needed` is DT_NEEDED in order. `device` lists the sections, symbols and records that hold or register GPU
     code, and kinds of embedded device code (`devicecode`). `device_bytes` is the total size of such sections.
     `strings` are names of shared libraries that strings in its data end with, and that are not in DT_NEEDED.
@@ -88,6 +90,7 @@ class Elf:
     """
 
     machine: str = ""
+    interpreter: str = ""
     soname: str = ""
     needed: tuple[str, ...] = ()
     device: tuple[str, ...] = ()
@@ -134,7 +137,10 @@ def _read(data: Data) -> Elf:
         return Elf(fault="its ELF header has no known class or byte order")
     machine = MACHINES.get(head.machine, f"machine {head.machine}")
     faults: list[str] = []
-    segments = [row for row in programs(data, head, faults) if row.kind in (PT_LOAD, PT_DYNAMIC)]
+    rows_of_programs = programs(data, head, faults)
+    segments = [row for row in rows_of_programs if row.kind in (PT_LOAD, PT_DYNAMIC)]
+    named = next((row for row in rows_of_programs if row.kind == PT_INTERP), None)
+    loader = bytes(data[named.start : named.start + min(named.length, 4096)]) if named is not None else b""
     table = dynamic_table(data, head, segments, faults)
     soname, needed = table.soname or "", table.needed
     device: dict[str, None] = {}
@@ -168,6 +174,7 @@ def _read(data: Data) -> Elf:
             )
     return Elf(
         machine=machine,
+        interpreter=loader.rstrip(b"\0").decode("utf-8", "surrogateescape"),
         soname=soname,
         needed=needed,
         device=tuple(device),

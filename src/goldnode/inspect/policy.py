@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from goldnode.core import yamlsource
 from goldnode.core.data import data
 from goldnode.core.errors import ImageError, nearest
+from goldnode.inspect import start
 from goldnode.inspect.elf import Elf
 from goldnode.inspect.packages import InstalledPackage, InstalledPackages
 from goldnode.inspect.scan import Scan, View, shown
@@ -231,6 +232,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
         found.findings += _majors(view, packages, policy.one_major.get(backend, {}))
         if view.configured:
             found.findings += _environment(view, rules.environment)
+            found.findings += [PurityFinding(**row._asdict()) for row in start.of_start(view)]
     else:
         for family in policy.families:
             rows = _foreign(view, packages, policy, "", family, found.signals)
@@ -238,6 +240,11 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
                 replace(row, severity="note", rule=f"holds-{family}", remedy="") for row in rows
             ]
     found.findings += _host_only(view, packages, policy.host_only)
+    provided = _any(policy.host_only.libraries).match
+    found.findings += [
+        PurityFinding(**row._asdict())
+        for row in start.missing_libraries(view, packages, lambda name: provided(plain(name)) is not None)
+    ]
     found.findings += _compat(view)
     found.findings += [
         PurityFinding(

@@ -39,6 +39,8 @@ from goldnode.oci.identity import ImageIdentity
 # Version of the scan format; cached scans of another version are ignored.
 VERSION = 3
 
+_LINKS = 40  # links that Linux follows in one path
+
 _TEXTS = re.compile(
     r"""(?:
       (?:.*/)?[^/]+\.dist-info/(?:METADATA|RECORD)
@@ -50,6 +52,7 @@ _TEXTS = re.compile(
     | opt/rocm[^/]*/\.info/version[^/]*
     | usr/local/cuda[^/]*/version\.json
     | etc/ld\.so\.conf(?:\.d/[^/]+\.conf)?
+    | etc/(?:passwd|group)
     )\Z""",
     re.VERBOSE,
 )
@@ -65,6 +68,8 @@ _ENDINGS = (
     "version.json",
     ".conf",
     "status",
+    "passwd",
+    "group",
 )
 _PLACES = ("var/lib/dpkg/status.d/", "opt/rocm")
 _CUDART, _CUDNN, _NCCL = (
@@ -96,7 +101,7 @@ class Scan:
     """Files of one source, relative to its root.
 
     `elf` has ELF files, and other files that hold device code or name libraries. `versions` were read from
-    libraries: path to component and version. `archives` has the content of archives among the files.
+    libraries: path to component and version. `scripts` has the first line of each script. `archives` has the content of archives among the files.
     `unopened` are archives whose format is not read, with that format. `left_out` are the paths that could
     not be read, with the reason.
     """
@@ -105,6 +110,7 @@ class Scan:
     elf: dict[str, elf.Elf] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    scripts: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     archives: dict[str, Scan] = field(default_factory=dict)
     unopened: dict[str, str] = field(default_factory=dict)
@@ -121,6 +127,7 @@ class Scan:
             },
             "texts": self.texts,
             "versions": self.versions,
+            "scripts": self.scripts,
             "left_out": self.left_out,
             "archives": {path: row.document() for path, row in self.archives.items()},
             "unopened": self.unopened,
@@ -142,6 +149,7 @@ class Scan:
                 },
                 dict(data["texts"]),
                 {path: (row[0], row[1]) for path, row in data["versions"].items()},
+                dict(data["scripts"]),
                 dict(data["left_out"]),
                 {path: row for path, row in archives.items() if row is not None},
                 dict(data["unopened"]),
@@ -227,6 +235,8 @@ class _Collector:
         if not is_text and not head.startswith((MAGIC, archives.AR, b"#!")):
             self._other(scan, path, stream, head)
             return
+        if head.startswith(b"#!") and not depth:
+            scan.scripts[path] = head.partition(b"\n")[0][:_SHEBANG].decode("utf-8", "replace")
         self.read += max(size, 0)
         if why := _too_much(item, self.read, is_text, self.bounds):
             scan.left_out[path] = why
@@ -366,6 +376,7 @@ def _is_of_interest(head: bytes, path: str) -> bool:
     )
 
 
+_SHEBANG = 255  # bytes that Linux reads of the first line of a script
 _SOURCE_CODE = 4 << 20
 _QUOTED = re.compile(rb"""["'/](lib[\w+-]{2,60}\.so(?:\.\d+){0,4})["']""")
 _FOUND = re.compile(rb"""find_library\(\s*["']([\w+-]{2,60})["']""")
@@ -464,8 +475,9 @@ def _walk(root: str) -> Iterator[SourceFile]:
                 if not row.is_file(follow_symlinks=False):
                     yield SourceFile(path, ScannedPath("o"), None)
                     continue
-                size = row.stat(follow_symlinks=False).st_size
-                yield SourceFile(path, ScannedPath("f", size), _Opener(row.path))
+                state = row.stat(follow_symlinks=False)
+                entry = ScannedPath("f", state.st_size, "", bool(state.st_mode & 0o111))
+                yield SourceFile(path, entry, _Opener(row.path))
 
 
 class _Opener:
@@ -515,9 +527,10 @@ def scan_wheel(path: Path, limits: Limits | None = None) -> Scan:
 class View(Scan):
     """Combined result of several scans.
 
-    `configured`: the source has an image configuration, which sets `environment`, `labels`, `architecture` and
-    `identity`. `name` is the reference that the image was found by, which proves nothing. `below` has the files that
-    a layer contains and a later one removes or replaces: they are still part of the image that is sent.
+    `configured`: the source has an image configuration, which sets `environment`, `labels`, `architecture`, `identity`
+    and how a container starts: `command` (entrypoint and arguments), `workdir` and `user`. `name` is the reference
+    that the image was found by, which proves nothing. `below` has the files that a layer contains and a later one
+    removes or replaces: they are still part of the image that is sent.
     """
 
     name: str = ""
@@ -525,8 +538,13 @@ class View(Scan):
     environment: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     architecture: str = ""
+    command: tuple[str, ...] = ()
+    workdir: str = ""
+    user: str = ""
     below: list[Scan] = field(default_factory=list)
     identity: ImageIdentity = field(default_factory=lambda: ImageIdentity("foreign"))
+    _counted: int = field(default=-1, repr=False)
+    _directories: set[str] = field(default_factory=set, repr=False)
 
     def add(self, scan: Scan) -> None:
         """Apply a layer on top, with its whiteouts (OCI image specification)."""
@@ -559,6 +577,7 @@ class View(Scan):
         self.elf.update({path: row for path, row in scan.elf.items() if path in here})
         self.texts.update({path: row for path, row in scan.texts.items() if path in here})
         self.versions.update({path: row for path, row in scan.versions.items() if path in here})
+        self.scripts.update({path: row for path, row in scan.scripts.items() if path in here})
         self.archives.update({path: row for path, row in scan.archives.items() if path in here})
         self.left_out.update(scan.left_out)
         self.unopened.update(scan.unopened)
@@ -574,8 +593,39 @@ class View(Scan):
                 gone.archives[path] = inner
             self.texts.pop(path, None)
             self.versions.pop(path, None)
+            self.scripts.pop(path, None)
         if gone.paths:
             self.below.append(gone)
+
+    def resolve(self, path: str) -> str | None:
+        """Return the path of the file or directory that a path leads to inside; None if there is none."""
+        todo, found, links = [part for part in path.split("/") if part not in ("", ".")][::-1], "", 0
+        while todo:
+            part = todo.pop()
+            if part == "..":
+                found = found.rpartition("/")[0]
+                continue
+            here = f"{found}/{part}".lstrip("/")
+            entry = self.paths.get(here)
+            if entry is not None and entry.kind == "l":
+                links += 1
+                if links > _LINKS:
+                    return None
+                found = "" if entry.link.startswith("/") else found
+                todo += [one for one in entry.link.split("/") if one not in ("", ".")][::-1]
+                continue
+            if entry is not None and entry.kind == "h":
+                here = entry.link
+            found = here
+        # A layer need not list its directories.
+        return found if not found or found in self.paths or found in self.folders else None
+
+    @property
+    def folders(self) -> set[str]:
+        """Return every directory that a path is in."""
+        if len(self.paths) != self._counted:
+            self._counted, self._directories = len(self.paths), _folders(self.paths)
+        return self._directories
 
     def text(self, *paths: str) -> str | None:
         """Return the first of these texts that exists, following one link."""

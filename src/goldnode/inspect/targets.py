@@ -200,6 +200,9 @@ def _configure(view: View, config: dict[str, Any]) -> None:
     view.environment = dict(str(row).partition("=")[::2] for row in settings.get("Env") or [])
     view.labels = {str(key): str(value) for key, value in (settings.get("Labels") or {}).items()}
     view.architecture = str(config.get("architecture", ""))
+    view.command = tuple(map(str, [*(settings.get("Entrypoint") or []), *(settings.get("Cmd") or [])]))
+    view.workdir = str(settings.get("WorkingDir") or "")
+    view.user = str(settings.get("User") or "")
     view.identity = identity(config)
 
 

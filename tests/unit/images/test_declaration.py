@@ -49,6 +49,7 @@ def test_directory_is_read_as_its_declaration(tmp_path: Path) -> None:
         ("MODE: fast", "CUDA_VERSION: '13'", 6, "describes the base"),
         ("team: recsys", "io.goldnode.backend: rocm", 7, "goldnode's"),
         ("team: recsys", "org.opencontainers.image.base.name: x", 7, "goldnode's"),
+        ("labels: {team: recsys}", "workdir: app", 7, 'no container starts. Write "/app"'),
     ],
 )
 def test_faults_name_their_line(tmp_path: Path, right: str, wrong: str, line: int, message: str) -> None:
