@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 
-from . import gate
+from . import bootdisk, gate
 from .host import Host
 from .slots import (
     FAILED,
@@ -85,12 +85,12 @@ def judge(host: Host) -> List[str]:
 
 def good(host: Host) -> Tuple[bool, str]:
     """Return whether this boot is good, and a message. A boot that tries no image is always good."""
-    if (
-        running(host) is not None
-        and loader.variable(host, "LoaderBootCountPath") is not None
-        and place(host) is None
-    ):
-        return False, "the ESP is not mounted, so that the image that this boot tries cannot be judged"
+    if running(host) is not None and loader.variable(host, "LoaderBootCountPath") is not None:
+        if place(host) is None:
+            return False, "the ESP is not mounted, so that the image that this boot tries cannot be judged"
+        stray = bootdisk.astray(host)
+        if stray:  # nothing is recorded: the ESP may be that of another disk
+            return False, f"the image that this boot tries is not blessed: {stray}. {bootdisk.REMEDY}"
     found = survey(host)
     if found is None or found["tried"] is None:
         return True, "this boot tries no image"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import sys
 
-from . import slot_trial, slots
+from . import bootdisk, slot_trial, slots
 from .state.model import NodeError
 
 TYPE_CHECKING = False
@@ -79,7 +79,7 @@ def run(host: Host, options: Any) -> int:
             )
         from .state.observe import gpu_holders
 
-        found = {**known, "holders": gpu_holders(host)}
+        found = {**known, "holders": gpu_holders(host), "astray": bootdisk.astray(host)}
     if options.format == "json":
         print(json.dumps({"schema": "goldnode.slots/1", **found}, indent=1, sort_keys=True))
     else:
@@ -132,4 +132,5 @@ def table(found: Json) -> str:
     if found["next"] is None:
         lines.append(f"the next boot is unknown: {found['why']}")
     lines += [found["fallback"]] if found["fallback"] else []
+    lines += [f"{found['astray']}. {bootdisk.REMEDY}"] if found.get("astray") else []
     return "\n".join(lines)

@@ -27,6 +27,7 @@ import re
 import time
 from hashlib import sha256
 
+from . import bootdisk
 from .boot import NOTICE
 from .host import Host, Json, boot_identity, is_container
 from .state import loader
@@ -151,34 +152,22 @@ def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
     Return None if all are on one disk. A partition whose disk sysfs does not show (device-mapper, a
     container) is not judged.
     """
-    numbers = {}
-    for line in (host.text("/proc/self/mountinfo") or "").splitlines():
-        words = line.split()
-        if len(words) > 4 and words[4] in ("/", where):  # the last mount at a path hides the earlier ones
-            numbers[words[4]] = words[2]
+    numbers = bootdisk.mounted(host)
     name = os.path.relpath(
         os.path.realpath(host.located(device)), os.path.realpath(host.located("/dev"))
     ).replace("/", "!")
     disks = {
-        f"{device} (/dev/{name.replace('!', '/')})": disk(host, f"/sys/class/block/{name}"),
-        "/": disk(host, f"/sys/dev/block/{numbers.get('/')}"),
-        f"the ESP at {where}": disk(host, f"/sys/dev/block/{numbers.get(where)}"),
+        f"{device} (/dev/{name.replace('!', '/')})": bootdisk.disk(host, f"/sys/class/block/{name}"),
+        "/": bootdisk.disk(host, f"/sys/dev/block/{numbers.get('/')}"),
+        f"the ESP at {where}": bootdisk.disk(host, f"/sys/dev/block/{numbers.get(where)}"),
     }
     result = {what: found for what, found in disks.items() if found}
     if len(set(result.values())) < 2:
         return None
     return (
         f"{'; '.join(f'{what} is on disk {found}' for what, found in result.items())}. "
-        "All have to be on one disk, and labels of two are the same: "
-        "take the other disk out, or rename its partitions (`sfdisk --part-label`), and reboot. "
-        "Nothing was written."
+        f"All have to be on one disk, and labels of two are the same. {bootdisk.REMEDY} Nothing was written."
     )
-
-
-def disk(host: Host, link: str) -> Optional[str]:
-    """Return the disk of a partition by its link in sysfs; None if the link is not that of a partition."""
-    here = os.path.realpath(host.located(link))
-    return os.path.basename(os.path.dirname(here)) if os.path.exists(f"{here}/partition") else None
 
 
 def state(entry: Optional[loader.LoaderEntry], about: Mapping[str, Any], now: bool) -> str:
@@ -575,6 +564,7 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
     where, slot = place(host), running(host)
     if where is None or slot is None:
         return None
+    bootdisk.refuse(host)
     with alone(host):
         release = release or wanted_release(host, where, slot)
         own = of_slot(loader.entries(host, where), slot)
@@ -618,6 +608,7 @@ def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
     own = of_slot(loader.entries(host, where), slot) if where and slot else []
     if where is None or slot is None or not own:
         raise NodeError("the slot that runs has no entry on the ESP. See `goldnode-node slot status`.")
+    bootdisk.refuse(host)
     name = f"{where}/loader/entries/{own[0].file}"
     with alone(host):
         line = own[0].fields.get("options", "")
@@ -662,6 +653,9 @@ def failed(host: Host) -> str:
     parts += [f"failed: {', '.join(names[:5])}"] if names else []
     parts += [f"still starting: {', '.join(jobs[:5])}"] if jobs and not names else []
     text = f"the boot did not complete ({'; '.join(parts) or 'nothing says why'})"
+    stray = bootdisk.astray(host)
+    if stray:  # the ESP may be that of another disk
+        return f"{text}; not recorded: {stray}"
     record(host, where, FAILED, slot, known(host, where, slot), text)
     return text
 
@@ -699,6 +693,7 @@ def back(host: Host, tries: int = TRIES) -> Json:
         raise NodeError(
             "this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has."
         )
+    bootdisk.refuse(host)
     where, runs = found["place"], found["running"]
     other = SLOTS[1 - SLOTS.index(runs)]
     with alone(host):

@@ -24,7 +24,7 @@ import sys
 import zlib
 from typing import NamedTuple
 
-from . import boot, slots
+from . import boot, bootdisk, slots
 from .host import PROGRAM, Host, Json
 from .state import loader
 from .state.domains.program import CLASS
@@ -208,6 +208,7 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         stray = slots.elsewhere(host, where, device)
         if stray:
             raise NodeError(stray)
+        bootdisk.refuse(host)
         sequence = 1 + max(int(row["sequence"] or 0) for row in found["slots"].values())
         about = {name: image[name] for name in ("name", "class", "build_id", "kernel")}
         about.update(sequence=sequence, unverified=image.get("unverified"))

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import uuid
 from collections.abc import Callable
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_loader import header
 
-from goldnode.node import boot, slot_trial, slots, slotwrite
+from goldnode.node import boot, bootdisk, slot_trial, slots, slotwrite
 from goldnode.node.host import Host, Result
 from goldnode.node.state import loader, observe
 from goldnode.node.state.domains import slots as slot_files
@@ -902,3 +903,190 @@ def test_a_unit_is_judged_when_it_has_settled(
     monkeypatch.setattr("time.sleep", sleep)
     assert slot_trial.failed_units(Host("/nowhere"), {"health": {"baseline": {"services": ["ssh"]}}}) == found
     assert clock[0] <= seconds
+
+
+# Two disks of one image in one machine: what the firmware booted, what is mounted, and what has the same name
+
+GUIDS = {"esp": "11111111-2222-3333-4455-66778899aabb", "root-a": "21111111-2222-3333-4455-66778899aabb"}
+OTHER = {name: f"f{guid[1:]}" for name, guid in GUIDS.items()}  # as a person gave the copy
+
+
+def machine(node: Node, *, root: str, esp: str, boot_guid: str | None = GUIDS["esp"], **disks_: Any) -> None:
+    """A disk image that runs, with the disks of the machine: name -> GUIDs of its partitions by label."""
+    base = Path(node.root)
+    (base / boot.LAYOUT.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+    (base / boot.LAYOUT.lstrip("/")).write_text("ab\n")
+    (base / "run/udev/data").mkdir(parents=True, exist_ok=True)
+    numbers = {}
+    for major, (name, parts) in enumerate((disks_ or {"vda": GUIDS}).items(), 253):
+        for minor, (label, guid) in enumerate(parts.items(), 1):
+            part, number = f"{name}{minor}", f"{major}:{minor}"
+            own = base / f"sys/devices/pci0/block/{name}/{part}"
+            own.mkdir(parents=True)
+            (own / "partition").write_text(str(minor))
+            (own / "dev").write_text(f"{number}\n")
+            for link in (f"sys/dev/block/{number}", f"sys/class/block/{part}"):
+                (base / link).parent.mkdir(parents=True, exist_ok=True)
+                (base / link).symlink_to(os.path.relpath(own, (base / link).parent))
+            rows = f"S:disk/by-partlabel/{label}\nE:ID_PART_ENTRY_NAME={label}\nE:ID_PART_ENTRY_UUID={guid}\n"
+            (base / f"run/udev/data/b{number}").write_text(rows)
+            numbers[part] = number
+        holders = base / f"sys/class/block/{name}"
+        holders.symlink_to(f"../../devices/pci0/block/{name}")
+    lines = [
+        f"22 1 {numbers[root]} / / rw - ext4 /dev/root rw",
+        "23 22 0:21 / /efi rw - autofs systemd-1 rw",
+        f"30 22 {numbers[esp]} / /efi rw - vfat /dev/{esp} rw",
+    ]
+    (base / "proc/self").mkdir(exist_ok=True)
+    (base / "proc/self/mountinfo").write_text("\n".join(lines) + "\n")
+    if boot_guid is not None:
+        place = base / boot.VARIABLES.lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        data = f"{boot_guid.upper()}\0".encode("utf-16-le")
+        (place / f"LoaderDevicePartUUID-{boot.VENDOR}").write_bytes(b"\6\0\0\0" + data)
+
+
+TWO: dict[str, tuple[dict[str, Any], str | None]] = {
+    "one disk": ({"root": "vda2", "esp": "vda1"}, None),
+    "a data disk beside it": ({"root": "vda2", "esp": "vda1", "vda": GUIDS, "vdb": {"data": "9"}}, None),
+    "the ESP of the other of two equal disks": (
+        {"root": "vdb2", "esp": "vda1", "vda": GUIDS, "vdb": GUIDS},
+        "/ is on disk vdb, and the ESP at /efi on disk vda",
+    ),
+    "two equal disks, one of them is used": (
+        {"root": "vdb2", "esp": "vdb1", "vda": GUIDS, "vdb": GUIDS},
+        f"vda1 and vdb1 have the GUID of the partition that the firmware booted ({GUIDS['esp']}): nothing "
+        "distinguishes them",
+    ),
+    "the other disk has GUIDs of its own, and was mounted": (
+        {"root": "vda2", "esp": "vda1", "vda": OTHER, "vdb": GUIDS},
+        "the firmware booted from vdb1, and the ESP at /efi is another partition, on disk vda",
+    ),
+    "the other disk has GUIDs of its own, and the same names": (
+        {"root": "vdb2", "esp": "vdb1", "vda": OTHER, "vdb": GUIDS},
+        "vda1 and vdb1 are all named esp: which of them the next boot uses is left to chance",
+    ),
+    "no variable, the same names": (
+        {"root": "vda2", "esp": "vda1", "boot_guid": None, "vda": GUIDS, "vdb": OTHER},
+        "vda1 and vdb1 are all named esp: which of them the next boot uses is left to chance",
+    ),
+    "names and GUIDs of its own": (
+        {"root": "vda2", "esp": "vda1", "vda": GUIDS, "vdb": {"old-esp": "1", "old-root-a": "2"}},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TWO)
+def test_root_esp_and_booted_partition_are_of_one_disk(node: Node, case: str) -> None:
+    given, reason = TWO[case]
+    machine(node, **given)
+    assert bootdisk.astray(node) == reason
+    seen = observe.Observed()
+    slot_files.observe(node, {}, seen)
+    (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
+    assert (finding.outcome, finding.got) == ("mismatch", reason) if reason else (finding.outcome == "match")
+
+
+@pytest.mark.parametrize("what", ["write", "back", "sync", "cmdline", "good", "failed"])
+def test_while_the_disks_do_not_agree_the_esp_is_not_touched(writing: Node, what: str) -> None:
+    given, reason = TWO["the ESP of the other of two equal disks"]
+    machine(writing, **given)
+    counted(writing, "goldnode-aaa-a.conf")
+    before = {path: path.read_bytes() for path in (Path(writing.root) / "efi").rglob("*") if path.is_file()}
+    work: dict[str, Callable[[], object]] = {
+        "write": lambda: slotwrite.write(writing, stream(), lambda text: None),
+        "back": lambda: slots.back(writing),
+        "sync": lambda: slots.sync(writing),
+        "cmdline": lambda: slots.edit_cmdline(writing, ["quiet"], []),
+    }
+    if what == "good":
+        fine, text = slot_trial.good(writing)
+        assert not fine
+        assert str(reason) in text
+    elif what == "failed":
+        assert str(reason) in slots.failed(writing) or slots.failed(writing) == "this boot tries no image"
+    else:
+        with pytest.raises(NodeError) as refused:
+            work[what]()
+        assert "sfdisk --part-label" in str(refused.value)
+        assert "Nothing was written" in str(refused.value)
+    after = {path: path.read_bytes() for path in (Path(writing.root) / "efi").rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_the_remedy_ends_the_finding(node: Node) -> None:
+    """New names and GUIDs for the other disk, as `sfdisk` writes them and udev reads them."""
+    machine(node, root="vdb2", esp="vdb1", vda=GUIDS, vdb=GUIDS)
+    assert bootdisk.astray(node) is not None
+    for minor in (1, 2):
+        path = Path(node.root) / f"run/udev/data/b253:{minor}"
+        path.write_text(f"E:ID_PART_ENTRY_NAME=old{minor}\nE:ID_PART_ENTRY_UUID=abcd{minor}\n")
+    assert bootdisk.astray(node) is None
+
+
+def test_paths_of_a_multipath_device_and_loops_are_no_second_disk(node: Node) -> None:
+    machine(node, root="vda2", esp="vda1", vda=GUIDS, vdb=GUIDS, loop0=GUIDS)
+    holder = Path(node.root) / "sys/devices/pci0/block/vdb/holders/dm-0"
+    holder.mkdir(parents=True)
+    assert bootdisk.astray(node) is None
+
+
+def test_machines_of_another_origin_and_without_udev_are_not_judged(node: Node) -> None:
+    machine(node, root="vdb2", esp="vda1", vda=GUIDS, vdb=GUIDS)
+    (Path(node.root) / boot.LAYOUT.lstrip("/")).unlink()
+    assert bootdisk.astray(node) is None
+    assert bootdisk.observed(node) is None
+    (Path(node.root) / boot.LAYOUT.lstrip("/")).write_text("single\n")
+    for path in (Path(node.root) / "run/udev/data").iterdir():
+        path.unlink()
+    seen = observe.Observed()
+    slot_files.observe(node, {}, seen)
+    (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
+    assert (finding.id, finding.outcome) == ("boot.disk", "mismatch")  # sysfs alone shows it
+    machine_root = Path(node.root) / "proc/self/mountinfo"
+    machine_root.write_text(
+        "22 1 254:2 / / rw - ext4 /dev/root rw\n30 22 254:1 / /efi rw - vfat /dev/vdb1 rw\n"
+    )
+    slot_files.observe(node, {}, seen)
+    (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
+    assert (finding.outcome, finding.got) == (
+        "not_verified_here",
+        "udev's database (/run/udev/data) has no partition",
+    )
+
+
+def load_option(*nodes: bytes, description: str = "debian") -> bytes:
+    """An EFI_LOAD_OPTION (UEFI 2.10, 3.1.3): attributes, length of the path, description, path."""
+    path = b"".join(nodes) + b"\x7f\xff\x04\x00"
+    return b"\x01\0\0\0" + len(path).to_bytes(2, "little") + f"{description}\0".encode("utf-16-le") + path
+
+
+HD = (  # a hard drive node: partition 1, start, size, GUID in its mixed order, GPT
+    b"\x04\x01\x2a\x00" + b"\x01\0\0\0" + bytes(16) + uuid.UUID(GUIDS["esp"]).bytes_le + b"\x02\x02"
+)
+FILE = b"\x04\x04\x0a\x00" + "\\a\0".encode("utf-16-le")
+
+
+@pytest.mark.parametrize(
+    ("option", "guid"),
+    [
+        (load_option(HD, FILE), GUIDS["esp"]),
+        (load_option(b"\x02\x01\x0c\x00" + bytes(8), b"\x01\x01\x06\x00\x00\x03", HD), GUIDS["esp"]),
+        (load_option(HD, description="a\u0100b"), GUIDS["esp"]),  # a zero byte at an odd place
+        (load_option(b"\x02\x01\x0c\x00" + bytes(8)), None),  # the whole disk: an entry of the firmware's own
+        (load_option(HD[:41] + b"\x01"), None),  # MBR
+        (load_option(HD[:20]), None),
+        (b"", None),
+        (b"\x01\0\0\0\xff\xff" + b"a\0" * 9, None),
+        (load_option(b"\x04\x01\x00\x00"), None),  # a length that does not move
+    ],
+)
+def test_the_booted_partition_of_a_boot_entry(node: Node, option: bytes, guid: str | None) -> None:
+    machine(node, root="vda2", esp="vda1", boot_guid=None)
+    place = Path(node.root) / boot.VARIABLES.lstrip("/")
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"BootCurrent-{bootdisk.GLOBAL}").write_bytes(b"\6\0\0\0\x0a\0")
+    (place / f"Boot000A-{bootdisk.GLOBAL}").write_bytes(b"\7\0\0\0" + option)
+    assert bootdisk.booted(node) == guid

@@ -3,7 +3,7 @@
 Units decide whether a boot on trial is good, or reboot out of it. Hooks copy a changed kernel to the ESP.
 
 `seen.slots` = {marker: True if the root was built for such a disk, survey: :func:`slots.survey` or None,
-stale: differences between the kernel on the ESP and the one in this root, or None}.
+stale: differences between the kernel on the ESP and the one in this root, or None, disk: :func:`bootdisk.observed`}.
 """
 
 from __future__ import annotations
@@ -119,7 +119,12 @@ exit 77
 
 def observe(host: Host, document: Document, seen: Observed) -> None:
     """Collect the slots of a live node, and whether its root was built for them."""
-    seen.slots = {"marker": (host.text(LAYOUT) or "").strip() == "ab", "survey": None, "stale": None}
+    layout = (host.text(LAYOUT) or "").strip()
+    seen.slots = {"marker": layout == "ab", "survey": None, "stale": None, "disk": None}
+    if layout:
+        from ... import bootdisk  # start-up time: nodes that no disk image installed do not need it
+
+        seen.slots["disk"] = bootdisk.observed(host)
     if host.live and not seen.container and "root=PARTLABEL=root-" in (host.text("/proc/cmdline") or ""):
         from ... import slots  # start-up time: other disks do not need it
 
@@ -214,13 +219,14 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     newest, copies = "the newest image runs", "kernel and initramfs of this root"
     if not survey:
         if not seen.slots.get("marker"):
-            return []
+            return _disk(seen)
         why = (
             "an image does not run"
             if not seen.live
             else "the ESP is not mounted, or the loader was given another root"
         )
         return [
+            *_disk(seen),
             Finding("slot.fallback", ELSEWHERE, newest, why),
             Finding("boot.copies", ELSEWHERE, copies, why),
         ]
@@ -230,6 +236,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         PERSON,
     )
     return [
+        *_disk(seen),
         judge_item("slot.fallback", newest, survey["fallback"] or newest, remedy),
         judge_item(
             "boot.copies",
@@ -238,3 +245,14 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
             Remedy("Run site.yml, or `goldnode-node slot sync`.", SITE),
         ),
     ]
+
+
+def _disk(seen: Observed) -> List[Finding]:
+    """Report whether root, ESP and the booted partition are of one disk. Pure."""
+    found, expected = seen.slots.get("disk"), "root, ESP and the booted partition are on one disk"
+    if not found:
+        return []
+    from ...bootdisk import REMEDY  # start-up time: as in observe
+
+    why = None if found["astray"] else found["unknown"]
+    return [judge_item("boot.disk", expected, found["astray"] or expected, Remedy(REMEDY, PERSON), why)]
