@@ -5,9 +5,14 @@ Each row was once answered with another cause, or with the name of another thing
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -232,3 +237,27 @@ Host key verification failed."""
 def test_the_reason_of_a_lost_host_has_the_lines_of_ssh(text: str, reason: str) -> None:
     assert reason in runs.lost_reason(text)
     assert "\n" not in runs.lost_reason(text)
+
+
+def test_a_narrow_terminal_gets_lines_of_its_width(tmp_path: Path) -> None:
+    """60 columns, of a pseudo-terminal: lines of 110 were wrapped by it in the middle of words."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    run = subprocess.Popen(
+        [BIN / "goldnode", "check", "-c", "cpu_only"],
+        cwd=tmp_path,
+        env={key: value for key, value in os.environ.items() if key != "COLUMNS"},
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(slave)
+    output = b""
+    with contextlib.suppress(OSError):  # the end of a pseudo-terminal
+        while data := os.read(master, 4096):
+            output += data
+    os.close(master)
+    assert run.wait(timeout=60) == 0
+    lines = output.decode().splitlines()
+    assert len(lines) > 3
+    assert [line for line in lines if len(line) > 60 and "/" not in line] == []  # a path is not broken

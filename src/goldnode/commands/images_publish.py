@@ -20,6 +20,7 @@ from goldnode.commands.output import (
     image_store,
     options,
     reports,
+    say,
 )
 from goldnode.core import progress
 from goldnode.core.errors import ImageError
@@ -249,7 +250,7 @@ def status(
     "repositories",
     multiple=True,
     metavar="NAME",
-    show_default="cpu, cuda, oneapi, rocm",
+    show_default="cpu, cuda, oneapi, rocm, and the derived images of the store",
     help="Repository of the registry to clean, with --to. Repeatable.",
 )
 @DRY_RUN
@@ -269,7 +270,10 @@ def gc(
     from goldnode.channels.gc import Collection
     from goldnode.images.product import ImageProduct
 
-    shared.collect(ImageProduct(location, repositories), trust, Collection(days, dry_run), form)
+    product = ImageProduct(location, repositories)
+    if location.to:
+        say(f"repositories of {location.to}: {', '.join(product.repositories)}")
+    shared.collect(product, trust, Collection(days, dry_run), form)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from goldnode.compat.model import DeclaredAt
 from goldnode.compat.report import WIDTH, where
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import replace_file
+from goldnode.core.progress import text_width
 from goldnode.documents.rollout import RolloutDocument
 from goldnode.documents.what_if import (
     WhatIfChange,
@@ -217,5 +218,9 @@ def _single_blank(lines: Sequence[str]) -> Iterable[str]:
 def _wrapped(reported: str, first: str, after: str | None = None) -> list[str]:
     options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     return textwrap.wrap(
-        reported, WIDTH, initial_indent=first, subsequent_indent=first if after is None else after, **options
+        reported,
+        text_width(WIDTH),
+        initial_indent=first,
+        subsequent_indent=first if after is None else after,
+        **options,
     )

@@ -14,6 +14,7 @@ from goldnode.compat import rules_host
 from goldnode.compat.check import registry
 from goldnode.compat.model import CompatFinding, CompatRule, DeclaredAt
 from goldnode.core.errors import CatalogError, GoldnodeError
+from goldnode.core.progress import text_width
 from goldnode.core.site import acceptance, exception_entry, file_to_edit
 from goldnode.facts import host as facts
 
@@ -263,7 +264,7 @@ def explain(rule: CompatRule) -> str:
 def _wrapped(first: str, reported: str, after: str) -> list[str]:
     return textwrap.wrap(
         reported,
-        WIDTH,
+        text_width(WIDTH),
         initial_indent=first,
         subsequent_indent=after,
         break_long_words=False,

@@ -7,6 +7,7 @@ draws, and respects NO_COLOR; TERM=dumb gets plain lines.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -29,6 +30,16 @@ Label = str | Callable[[], str]
 def is_terminal() -> bool:
     """Return whether standard error is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+_NARROW = 40  # columns: no text is wrapped to fewer
+
+
+def text_width(widest: int) -> int:
+    """Return the columns for text on standard output: `widest`, or those of a narrower terminal."""
+    if not sys.stdout.isatty():
+        return widest
+    return max(_NARROW, min(widest, shutil.get_terminal_size().columns))
 
 
 def _is_file() -> bool:

@@ -560,7 +560,7 @@ def _plural(number: int, one: str, many: str | None = None) -> str:
 def _wrapped(line: str, indent: str) -> list[str]:
     return textwrap.wrap(
         line,
-        WIDTH,
+        progress.text_width(WIDTH),
         initial_indent=indent,
         subsequent_indent=indent + "    ",
         break_long_words=False,

@@ -22,6 +22,7 @@ from goldnode.images.matrix import load_matrix
 from goldnode.images.publish import find
 from goldnode.images.requirements import REQUIREMENTS
 from goldnode.images.store import open_store
+from goldnode.oci.identity import REPOSITORY
 from goldnode.oci.layout import Layout
 from goldnode.oci.model import BUILD_ID_LENGTH
 from goldnode.oci.registry import Registry, RegistryOptions, Where, reached, where
@@ -37,18 +38,29 @@ BACKENDS = ("cpu", "cuda", "oneapi", "rocm")
 class ImageProduct:
     """Container images of a store, or of a registry of which the store has a copy.
 
-    `repositories` are those whose images are collected; the default is every backend.
+    `repositories` are those whose images are collected; the default is every backend, and the derived images of the store.
     """
 
     requirements = REQUIREMENTS
 
     def __init__(self, location: Location, repositories: Sequence[str] = ()) -> None:
-        self.location, self.repositories = location, repositories or BACKENDS
+        self.location, self._named = location, tuple(repositories)
 
     @cached_property
     def store(self) -> Layout:
         """Return the layout of the store."""
         return open_store(self.location.store).layout
+
+    @cached_property
+    def repositories(self) -> tuple[str, ...]:
+        """Return the repositories of the registry that are collected."""
+        if self._named:
+            return self._named
+        images = (self.store.image(name) for name in self.store.refs())
+        return (
+            *BACKENDS,
+            *sorted({image.labels[REPOSITORY] for image in images if REPOSITORY in image.labels}),
+        )
 
     @contextmanager
     def registry(self) -> Iterator[tuple[Where, Registry]]:

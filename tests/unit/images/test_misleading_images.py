@@ -13,9 +13,11 @@ from tests.unit.images.test_derived import Team
 from tests.unit.images.test_derived import team as team  # the fixture
 from tests.unit.images.test_imagelock import rows as rows  # the fixture
 
+from goldnode.channels.product import Location
 from goldnode.core.errors import ImageError
 from goldnode.images.declaration import load_declaration
 from goldnode.images.matrix import MatrixRow
+from goldnode.images.product import ImageProduct
 from goldnode.images.publish import publish
 from goldnode.images.resolve import NoWheelError, _no_wheel
 from goldnode.images.wheelindex import Index
@@ -196,3 +198,11 @@ def test_publication_of_a_private_image(
     assert has in str(error.value)
     assert lacks not in str(error.value)
     assert "--private" in str(error.value)
+
+
+def test_gc_of_a_registry_covers_the_derived_images_of_the_store(team: Team) -> None:
+    """With `--to` and without `--repository`, it looked at the backends alone and reported that nothing is there."""
+    _, image = team.derive()
+    location = Location(store=image.layout.root, to="registry.example")
+    assert ImageProduct(location).repositories == ("cpu", "cuda", "oneapi", "rocm", "recsys/trainer")
+    assert ImageProduct(location, ["cpu"]).repositories == ("cpu",)
