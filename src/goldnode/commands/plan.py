@@ -6,10 +6,19 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import click
 
-from goldnode.commands.output import BECOME, LIMIT, emit, reports, say
+from goldnode.commands.output import BECOME, LIMIT, emit, grouped, reports, say
+
+
+@dataclass(frozen=True)
+class BecomeOptions:
+    """How Ansible becomes root on the hosts."""
+
+    become: bool = False
+    ask: bool = False
 
 
 @contextmanager
@@ -46,8 +55,12 @@ def become_password(ask: bool) -> Iterator[list[str]]:
     show_default="`forks` of ansible.cfg",
     help="Number of hosts to query in parallel.",
 )
-@BECOME
-@click.option("-K", "--ask-become-pass", "ask", is_flag=True, help="Ask for the password of become.")
+@grouped(
+    "root",
+    BecomeOptions,
+    BECOME,
+    click.option("-K", "--ask-become-pass", "ask", is_flag=True, help="Ask for the password of become."),
+)
 def plan(
     inventory: str | None,
     limit: str | None,
@@ -55,8 +68,7 @@ def plan(
     full: bool,
     detailed: bool,
     forks: int | None,
-    become: bool,
-    ask: bool,
+    root: BecomeOptions,
 ) -> None:
     """Show what site.yml would change on the hosts of an inventory.
 
@@ -71,8 +83,8 @@ def plan(
     classes = ClassDocuments()
     for fault in classes.faults():
         say(f"warning: not used: {fault}")
-    options = ["--become"] if become else []
-    with become_password(ask) as password:
+    options = ["--become"] if root.become else []
+    with become_password(root.ask) as password:
         hosts = planning.fleet_plans(inventory, limit, classes.names(), forks, [*options, *password])
     documents = {
         host.node_class: classes.document(host.node_class)
