@@ -37,7 +37,8 @@ from goldnode.fleet import drain_record, identity
 from goldnode.fleet.drain_record import DRAIN, RESUME, DrainRecord, DrainRecords
 from goldnode.fleet.identity import Actor
 from goldnode.inventory.variables import DRAINS, JUDGED, check
-from goldnode.node.drained import FILE, LEASE, Mark, mark, reason
+from goldnode.node import scheduler
+from goldnode.node.drained import FILE, LEASE, PREFIX, Mark, mark, reason
 
 Run = Callable[[Sequence[str]], str]
 
@@ -456,12 +457,22 @@ class SlurmDrainer(SchedulerDrainer):
         return rows[0][1]
 
     def take(self, node: str, why: str, seen: DrainState) -> bool:
-        self.run(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={why}"])
+        self._update(node, lambda now: mark(why) == now.held, "State=DRAIN", f"Reason={why}")
         return True
+
+    def _update(self, node: str, done: Callable[[DrainState], bool], *words: str) -> None:
+        """Change a node. scontrol can end with 1 after a change that Slurm has made (goldnode.node.scheduler)."""
+        try:
+            self.run(["scontrol", "update", f"NodeName={node}", *words])
+        except GoldnodeError:
+            if not done(self.state_of(node)):
+                raise
 
     def give(self, node: str, seen: DrainState, note: str) -> bool:
         if seen.held:
-            self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+            self._update(
+                node, lambda now: not scheduler.DRAIN_FLAGS & set(now.state.split("+")), "State=RESUME"
+            )
         if note:
             self.run(["scontrol", "update", f"NodeName={node}", f"Reason={note}"])
         return True
@@ -485,33 +496,20 @@ class SlurmDrainer(SchedulerDrainer):
         return {name: seen.reason for name, seen in rows if seen.held}
 
 
-_AFTER_REASON = r"(?:\s+(?:Comment|Extra|InstanceId|InstanceType|ResumeAfterTime)=.*)?\s*$"
-
-
 def slurm_rows(text: str) -> list[tuple[str, DrainState]]:
-    """Return name and state of each node in the output of scontrol, which has one node per line.
+    """Return name and state of each node in the output of scontrol, which has one node per line."""
+    return [(row.name, _state(row)) for row in scheduler.nodes(text)]
 
-    scontrol appends the user and the time to a reason; both are removed.
-    """
-    rows = []
-    for line in text.splitlines():
-        name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
-        # Greedy: a person's text may contain what looks like the end. A reason without user and time is cut there.
-        why = re.search(rf"\sReason=(.*) \[\S+@\S+\]{_AFTER_REASON}", line) or re.search(
-            rf"\sReason=(.*?){_AFTER_REASON}", line
-        )
-        if state is None:
-            continue
-        flags = {flag.rstrip("*~#!%$@^-") for flag in state[1].split("+")}
-        text = why[1].strip() if why else ""
-        out = bool(flags & {"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "ERROR"})
-        # Of a node that is down and not drained, the reason is not the one of a drain.
-        if out and mark(text) and not flags & {"DRAIN", "DRAINED", "DRAINING"}:
-            text = f"down: {text}"
-        rows.append(
-            (name[1] if name else "", DrainState(not out, "+".join(sorted(flags, key=state[1].find)), text))
-        )
-    return rows
+
+def _state(row: scheduler.SchedulerNode) -> DrainState:
+    reason = row.reason
+    # Of a node that is down and not drained, the reason is not the one of a drain.
+    if not row.in_service and not row.drained and mark(reason):
+        reason = f"down: {reason}"
+    # Slurm 24.11 keeps the reason of a drain that has ended: it is no note of a person.
+    if row.in_service and reason.startswith((PREFIX, GATE)):
+        reason = ""
+    return DrainState(row.in_service, "+".join(row.flags), reason)
 
 
 @dataclass

@@ -22,29 +22,34 @@ daemons of Slurm and Kubernetes always start.
 Files: `PASS` exists exactly while the gate lets work start; it holds the uptime of its verdict and for how
 many seconds the verdict counts. `STATE` is the gate's state as JSON (schema goldnode.gate/1: mode, open,
 reasons, since, verdict_time, told, error). `REASON` is one line of text. `MEMORY` survives a reboot: it
-records what this gate has drained, so that the gate resumes nothing else. `MODE` is its mode, for shell
-programs.
+records what this gate has drained, so that the gate resumes nothing else (:mod:`.effects`). `MODE` is its mode, for
+shell programs.
+
+Verdict and gate agree. If one of their files in /run cannot be written, all are taken away: then no verdict counts, and
+nothing reads an earlier one beside a newer gate.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
-import re
 import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from . import boot, drained
+from . import boot, drained, effects, scheduler
+from .effects import OWN, UnrecordedError
 from .host import Host, Json, boot_identity
 from .json_lines import by_lines
+from .scheduler import HookError
 from .state.finding import FINE
 from .verdict import current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Dict, List, Mapping, Optional, Protocol, Sequence, TypeAlias
+    from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, TypeAlias
 
     from .return_tests import Held
 
@@ -67,16 +72,12 @@ REFUSED = (
 )
 GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
-MEMORY = "/var/lib/goldnode/gate.json"
+MEMORY = effects.RECORD
 MODE = "/var/lib/goldnode/gate.mode"
 # States for which `systemctl is-enabled` succeeds.
 ENABLED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
 RUNTIMES = ("docker.service", "containerd.service")
-SLURM = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol")
-OWN = "goldnode:"  # prefix of our reasons
-NO_TARGET = "drain has no target: the node is not of a Slurm cluster, and the site file names no commands"
-HOOK_TIME = 45.0  # seconds for one call; two calls and the check fit into the time limit of the unit
 LONGEST = 240  # characters of a reason: one line in `systemctl status`, in sinfo and at login
 
 Document: TypeAlias = "Mapping[str, Any]"
@@ -89,8 +90,15 @@ class Reason(NamedTuple):
     text: str
 
 
-class HookError(Exception):
-    """Failure of a hook. The next check tries it again."""
+class IncompleteError(Exception):
+    """The gate has acted as far as it could: its record or its files in /run could not be written.
+
+    `unwritten`: the first failure in /run. `unrecorded`: why no effect is recorded, and so none was carried out.
+    """
+
+    def __init__(self, messages: List[str], unwritten: Optional[OSError], unrecorded: Optional[str]) -> None:
+        super().__init__(unrecorded or unwritten)
+        self.messages, self.unwritten, self.unrecorded = messages, unwritten, unrecorded
 
 
 def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
@@ -177,7 +185,8 @@ see systemctl status goldnode-sanity.service"; fi; \\
 def save(host: Host, verdict: Json, text: str) -> None:
     """Write the verdict, and its summary for shell programs, which also run where there is no Python.
 
-    :param text: the verdict as JSON. Raises OSError; then neither file is left, so that no earlier verdict counts.
+    :param text: the verdict as JSON. Raises OSError; then neither these files nor those of the gate are left, so that
+        no earlier verdict counts.
     """
     uptime = verdict["uptime"]
     at = "-" if uptime is None else str(int(uptime))
@@ -187,9 +196,7 @@ def save(host: Host, verdict: Json, text: str) -> None:
         host.write(current.VERDICT, text.encode())
         host.write(current.STATUS, line.encode())
     except OSError:
-        for name in (current.VERDICT, current.STATUS):
-            with suppress(OSError):
-                host.remove(name)
+        withdraw(host)
         raise
     if host.live and before != verdict["status"]:
         _journal_verdict(host, verdict, before)
@@ -223,7 +230,11 @@ def _common(class_name: Any, simulated: Any) -> Dict[str, object]:
 
 
 def act(
-    host: Host, document: Optional[Document], verdict: Any, checked: Optional[Evidence] = None
+    host: Host,
+    document: Optional[Document],
+    verdict: Any,
+    checked: Optional[Evidence] = None,
+    published: bool = True,
 ) -> List[str]:
     """Apply a verdict. Return messages for the user, line by line.
 
@@ -233,103 +244,212 @@ def act(
         mode.
     :param verdict: the verdict that was just written.
     :param checked: the check behind it, for tests before a return. None: they get no new cause by capture or absence.
+    :param published: whether the verdict could be written. If not, the gate opens nothing and resumes nothing.
+    :raises IncompleteError: after all this, if it could not record or write something.
     """
     with alone(host):
-        memory = _load(host, MEMORY)
-        before = _load(host, STATE)
-        mode = str((document or {}).get("gate") or memory.get("mode") or REPORT)
-        now = boot.uptime(host.text("/proc/uptime") or "")
-        found = reasons(verdict, current.fault(verdict, boot_identity(host), now))
-        opened = mode == REPORT or not found
-        if before.get("open") and _busy(host):
+        turn = _Turn(host, document, verdict, published)
+        if turn.before.get("open") and _busy(host):
             # The run checks the node itself when it has finished. Until then an open gate stays open.
-            host.write(PASS, _pass(now))
-            return ["gate: a goldnode run changes this node; the gate stays open until it is through"]
-        messages: List[str] = []
-        held = None
-        if mode == DRAIN and document and document.get("return_tests"):
+            messages = ["gate: a goldnode run changes this node; the gate stays open until it is through"]
+            try:
+                host.write(PASS, _pass(turn.now))
+            except OSError as problem:
+                raise IncompleteError(messages, problem, None) from None
+            return messages
+        if turn.mode == DRAIN and document and document.get("return_tests"):
             # Before any other effect: a check that is killed must not leave a drain without its tests.
-            held = _tests(host, document, verdict, found, memory, checked)
-            found = found or [Reason(*row) for row in held.reasons]
-            opened = not found
-        state = {
-            "schema": SCHEMA,
-            "mode": mode,
-            "open": opened,
-            "reasons": [reason.text for reason in found],
-            "since": before.get("since"),
-            "verdict_time": verdict.get("time") if isinstance(verdict, dict) else None,
-        }
-        if held is not None:
-            state["tests"] = held.state
-        if any(state[key] != before.get(key) for key in ("mode", "open", "reasons")) or not state["since"]:
-            state["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            messages.append(
-                f"gate ({mode}): {'open' if opened else 'closed'}" + (f": {sentence(found)}" if found else "")
-            )
-        # Remove the pass before any slow call; create it only after the reason has been cleared.
-        if not opened:
-            host.remove(PASS)
-        host.write(REASON, (f"goldnode gate: {sentence(found)}\n" if found else "").encode())
-        if opened:
-            host.write(PASS, _pass(now))
-        drain, error = memory.get("drained"), None
+            turn.hold(checked)
+        turn.show()
+        turn.carry_out()
+        turn.finish()
+        if turn.unwritten is not None or turn.unrecorded is not None:
+            raise IncompleteError(turn.messages, turn.unwritten, turn.unrecorded)
+        return turn.messages
+
+
+class _Turn:
+    """One check at the gate, step by step."""
+
+    def __init__(self, host: Host, document: Optional[Document], verdict: Any, published: bool) -> None:
+        self.host, self.document, self.verdict = host, document or {}, verdict
+        self.messages: List[str] = []
+        self.error: Optional[str] = None
+        self.unwritten: Optional[OSError] = None
+        self.unrecorded: Optional[str] = None
+        self.held: Optional[Held] = None
+        self.before = load_state(host)
+        self.memory: Json = {}
+        self.readable = True
         try:
-            messages += _drain_or_resume(host, document or {}, mode, found, memory, drained.lasts(host))
-            if held is not None and (state["reasons"] != before.get("reasons") or before.get("error")):
-                _renew(host, found, memory.get("drained"))
+            self.memory = effects.load(host)
+        except UnrecordedError as problem:
+            self.readable = False
+            self.fail(problem)
+        self.mode = str(
+            self.document.get("gate") or self.memory.get("mode") or self.before.get("mode") or REPORT
+        )
+        self.now = boot.uptime(host.text("/proc/uptime") or "")
+        self.found = reasons(verdict, current.fault(verdict, boot_identity(host), self.now))
+        self.published = published
+        self.drain: Any = self.memory.get("drained")  # before this check
+        self.state: Json = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether work may start."""
+        return self.mode == REPORT or not self.found
+
+    def fail(self, problem: HookError) -> None:
+        """Note why something could not be done."""
+        self.error = one_line(str(problem))
+        if isinstance(problem, UnrecordedError):
+            self.unrecorded = self.error
+        else:
+            self.messages.append(f"gate: {self.error}; it is tried again at the next check")
+
+    def hold(self, checked: Optional[Evidence]) -> None:
+        """Add what the tests before a return hold."""
+        self.held = _tests(self, checked)
+        self.found = self.found or [Reason(*row) for row in self.held.reasons]
+
+    def show(self) -> None:
+        """Publish the gate before its effects, which may be slow."""
+        self.state = {
+            "schema": SCHEMA,
+            "mode": self.mode,
+            "open": self.open,
+            "reasons": [reason.text for reason in self.found],
+            "since": self.before.get("since"),
+            "verdict_time": self.verdict.get("time") if isinstance(self.verdict, dict) else None,
+            "told": self.drain if self.readable else self.before.get("told"),
+            "error": self.error,
+        }
+        if self.held is not None:
+            self.state["tests"] = self.held.state
+        changed = any(self.state[key] != self.before.get(key) for key in ("mode", "open", "reasons"))
+        if changed or not self.state["since"]:
+            self.state["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self.messages.append(
+                f"gate ({self.mode}): {'open' if self.open else 'closed'}"
+                + (f": {sentence(self.found)}" if self.found else "")
+            )
+        if self.published:
+            self._publish()
+        else:
+            withdraw(self.host)
+
+    def _publish(self) -> None:
+        """Write the files in /run. The pass goes first, and comes last."""
+        why = f"goldnode gate: {sentence(self.found)}\n" if self.found else ""
+        try:
+            if not self.open:
+                self.host.remove(PASS)
+            self.host.write(REASON, why.encode())
+            _keep(self.host, STATE, self.state)
+            if self.open:
+                self.host.write(PASS, _pass(self.now))
+        except OSError as problem:
+            self.published = False
+            self.unwritten = OSError(problem.errno, problem.strerror, self.host.located(STATE))
+            withdraw(self.host)
+
+    def carry_out(self) -> None:
+        """Drain or resume the node, and record it. Without a record that can be read and written, do nothing."""
+        if not self.readable:
+            return
+        drain = self.mode == DRAIN and bool(self.found)
+        try:
+            effects.settle(self.host, self.memory, self.before)
+            if drain or self.published:
+                self.messages += effects.apply(self.host, self.memory, self._wanted(drain))
+            changed = self.state["reasons"] != self.before.get("reasons") or self.before.get("error")
+            if drain and changed and all(reason.id.startswith("tests.") for reason in self.found):
+                effects.renew(self.host, self.memory, self._text())
         except HookError as problem:
-            error = str(problem)
-            messages.append(f"gate: {error}; it is tried again at the next check")
-        if held is not None:
-            held = _finish(host, held, memory.get("drained") is None)
-            messages += held.messages
-        memory["mode"] = mode
-        state["told"], state["error"] = memory.get("drained"), error
-        _keep(host, MEMORY, memory)
-        _keep(host, STATE, state)
-        if host.text(MODE) != f"{mode}\n":
-            host.write(MODE, f"{mode}\n".encode())
-        if opened:
-            messages += _start(host)
-        _journal(host, document or {}, before, state, drain)
-        if held is not None:
-            _journal_tests(host, document or {}, held)
-        return messages
+            self.fail(problem)
+        self.memory["mode"] = self.mode
+        try:
+            effects.record(self.host, self.memory)
+            if self.host.text(MODE) != f"{self.mode}\n":
+                self.host.write(MODE, f"{self.mode}\n".encode())
+        except UnrecordedError as problem:
+            self.fail(problem)
+        except OSError as problem:
+            self.fail(UnrecordedError(f"{MODE} cannot be written: {problem.strerror}; {effects.REMEDY}"))
+
+    def _wanted(self, drain: bool) -> effects.DrainOrder:
+        commands = (self.document.get("site") or {}).get("gate") or {}
+        ids = sorted({reason.id for reason in self.found})
+        by = hook(self.host, self.document) if drain else None
+        return effects.DrainOrder(drain, ids, self._text(), by, commands, drained.lasts(self.host))
+
+    def _text(self) -> str:
+        if self.mode != DRAIN:
+            return f"{OWN} the class does not drain any more"
+        if self.found:
+            return one_line(f"{OWN} {sentence(self.found)}")
+        return f"{OWN} the node is what its class says again"
+
+    def finish(self) -> None:
+        """Record and publish the outcome, and start what was kept out."""
+        if self.held is not None:
+            self._finish_tests(self.held)
+        shown = dict(self.state)
+        if self.readable:
+            self.state["told"] = self.memory.get("drained")
+        self.state["error"] = self.error
+        if self.published and self.state != shown:
+            self._publish()
+        if self.open and self.published:
+            self.messages += _start(self.host)
+        _journal(self.host, self.document, self.before, self.state, self.drain)
+        if self.held is not None:
+            _journal_tests(self.host, self.document, self.held)
+
+    def _finish_tests(self, held: Held) -> None:
+        from . import return_tests
+
+        returned = self.readable and self.published and self.memory.get("drained") is None
+        try:
+            self.held = return_tests.finish(self.host, held, returned)
+        except OSError as problem:
+            why = f"{return_tests.FILE} cannot be written: {problem.strerror}; {effects.REMEDY}"
+            self.fail(UnrecordedError(why))
+            self.held = return_tests.finish(self.host, held, False)
+        self.messages += self.held.messages
 
 
-def _tests(
-    host: Host,
-    document: Document,
-    verdict: Any,
-    found: Sequence[Reason],
-    memory: Json,
-    checked: Optional[Evidence],
-) -> Held:
-    """Return what the tests before a return hold; `memory` records that this gate has them."""
+def withdraw(host: Host) -> None:
+    """Take away verdict and gate, of which one could not be written. No verdict counts then, and no pass."""
+    for name in (PASS, STATE, REASON, current.VERDICT, current.STATUS):
+        with suppress(OSError):
+            host.remove(name)
+
+
+def _tests(turn: _Turn, checked: Optional[Evidence]) -> Held:
+    """Return what the tests before a return hold; the record of the gate has that there are some."""
     from . import return_tests  # most classes declare none
 
+    host, memory, found = turn.host, turn.memory, turn.found
     seen = return_tests.Seen(
-        bad=bad_findings(verdict) if found and found[0].id != "verdict" else [],
+        bad=bad_findings(turn.verdict) if found and found[0].id != "verdict" else [],
         good=not found,
         capture=(checked.capture if checked is not None else None) or {},
         absence=((checked.memory if checked is not None else None) or {}).get("absence"),
         days=0.0,
         record={},
     )
-    # A memory that is torn may have been that of a node with a record.
-    begun = bool(memory.get("tests")) or ("mode" not in memory and host.exists(MEMORY))
-    held = return_tests.settle(host, document, seen, begun)
-    if not memory.get("tests"):
+    # A record that is torn or cannot be read may have been that of a node with tests.
+    begun = bool(memory.get("tests")) or ("mode" not in memory and (not turn.readable or host.exists(MEMORY)))
+    held = return_tests.settle(host, turn.document, seen, begun)
+    if turn.readable and not memory.get("tests"):
         memory["tests"] = True
-        _keep(host, MEMORY, memory)
+        try:
+            effects.record(host, memory)
+        except UnrecordedError as problem:
+            turn.fail(problem)
     return held
-
-
-def _finish(host: Host, held: Held, returned: bool) -> Held:
-    from . import return_tests
-
-    return return_tests.finish(host, held, returned)
 
 
 def _journal_tests(host: Host, document: Document, held: Held) -> None:
@@ -390,13 +510,15 @@ def release(host: Host) -> List[str]:
     :raises HookError: if the node cannot be resumed; then nothing has been removed.
     """
     with alone(host):
-        memory = _load(host, MEMORY)
-        message = _drain_or_resume(host, {}, REPORT, [], memory, False)
+        memory = effects.load(host)
+        effects.settle(host, memory, load_state(host))
+        text = f"{OWN} the class does not drain any more"
+        message = effects.apply(host, memory, effects.DrainOrder(False, [], text, None, {}, False))
         host.write(PASS, _pass(boot.uptime(host.text("/proc/uptime") or "")))
         message += _start(host)
         from . import return_tests  # a check needs it only where the class declares tests
 
-        for name in (PASS, STATE, REASON, MEMORY, MODE, return_tests.FILE):
+        for name in (PASS, STATE, REASON, MEMORY, MODE, effects.NOTE, return_tests.FILE):
             host.remove(name)
         return message
 
@@ -412,175 +534,7 @@ def hook(host: Host, document: Document) -> Optional[str]:
     """Return the target of a drain: `command` (the site's own commands), `slurm`, or None."""
     if (document.get("site") or {}).get("gate"):
         return "command"  # the site's own declaration has precedence over detection
-    return "slurm" if _scontrol(host) else None
-
-
-def _drain_or_resume(
-    host: Host, document: Document, mode: str, found: Sequence[Reason], memory: Json, run: bool
-) -> List[str]:
-    """Drain or resume the node, unless that has been done already.
-
-    `memory["drained"]` records the drain: {by, ours, ids, commands, since}. A node that was drained before
-    the gate acted is not ours to resume. If a person resumes a bad node, the gate leaves it in service until
-    there is a new reason.
-
-    :param run: whether a run has the node out of service, or has left it so. Until that run has ended the
-        gate resumes nothing, because the run may be about to reboot the node. In Slurm the gate replaces the
-        reason of the run's drain, so that the run does not return a bad node. A command of the site is called
-        only after the run.
-    """
-    before = memory.get("drained")
-    ids = {reason.id for reason in found}
-    if mode == DRAIN and found:
-        if before and ids <= set(before["ids"]):
-            return []
-        by = hook(host, document)
-        if run and by == "command":
-            return [
-                "gate: a goldnode run has the node out of service; the gate drains it when that run has ended"
-            ]
-        own = bool(before and before["ours"])
-        text = one_line(f"{OWN} {sentence(found)}")
-        commands = (document.get("site") or {}).get("gate") or {}
-        if by == "command":
-            own = _command(host, commands["drain"], text) or own
-        else:
-            row = _slurm_row(host) if by else None
-            if row is None:
-                raise HookError(NO_TARGET)
-            by, own = "slurm", _slurm_drain(host, row, text, own)
-        memory["drained"] = {
-            "by": by,
-            "ours": own,
-            "ids": sorted(ids | set(before["ids"] if before else ())),
-            "commands": commands,
-            "since": before["since"] if before else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
-        return [f"gate: {'drained' if own else 'was drained already'} ({by}): {text}"]
-    if not before:
-        return []
-    message = "gate: the node was drained by another party, and stays drained"
-    if before["ours"] and run:
-        return [
-            "gate: a goldnode run has the node out of service; the gate resumes it when that run has ended"
-        ]
-    if before["ours"]:
-        text = (
-            f"{OWN} the node is what its class says again"
-            if mode == DRAIN
-            else f"{OWN} the class does not drain any more"
-        )
-        commands = (document.get("site") or {}).get("gate") or before["commands"]
-        resumed = _slurm_resume(host) if before["by"] == "slurm" else _command(host, commands["resume"], text)
-        message = (
-            f"gate: resumed ({before['by']})"
-            if resumed
-            else "gate: the reason for which the node is drained is not ours now; it stays so"
-        )
-    memory["drained"] = None
-    return [message]
-
-
-def _command(host: Host, words: Sequence[str], text: str) -> bool:
-    """Run a command of the site with the reason as its last argument. Return whether it did something.
-
-    Exit status 0 means done, 3 that there was nothing to do (the node was drained already).
-    """
-    done = host.run(*words, text, timeout=HOOK_TIME)
-    if done.rc not in (0, 3):
-        raise HookError(one_line(f"{words[0]} ended with {done.rc}: {done.tail(2)}"))
-    return done.rc == 0
-
-
-def _scontrol(host: Host) -> Optional[str]:
-    return next((name for name in SLURM if host.exists(name)), None)
-
-
-def _scontrol_run(host: Host, *arguments: str) -> str:
-    program = _scontrol(host)
-    if program is None:
-        raise HookError(
-            f"scontrol is not on this node any more; resume the node by hand, then delete {MEMORY}"
-        )
-    done = host.run(program, *arguments, timeout=HOOK_TIME)
-    if done.rc != 0 and not re.search(r"not found|invalid node name", done.out + done.err, re.IGNORECASE):
-        raise HookError(one_line(f"scontrol {arguments[0]} ended with {done.rc}: {done.tail(2)}"))
-    return done.out if done.rc == 0 else ""
-
-
-def _slurm_row(host: Host) -> Optional[Dict[str, str]]:
-    """Return Slurm's record of this node: {name, state, reason}; None without one. The node's name in Slurm
-    may differ from its hostname.
-    """
-    own = (host.text("/proc/sys/kernel/hostname") or "").strip().partition(".")[0]
-    for asked in ((own,), ()):  # by hostname first, then among all nodes
-        for line in _scontrol_run(host, "show", "node", *asked, "--oneliner").splitlines():
-            fields = dict(re.findall(r"\b(NodeName|NodeHostName|State)=(\S+)", line))
-            if fields.get("NodeName") and own in (
-                fields["NodeName"],
-                fields.get("NodeHostName", "").partition(".")[0],
-            ):
-                reason = re.search(r"\bReason=(.*)", line)
-                return {
-                    "name": fields["NodeName"],
-                    "state": fields.get("State", ""),
-                    "reason": reason.group(1) if reason else "",
-                }
-    return None
-
-
-def _is_drained(row: Mapping[str, str]) -> bool:
-    """Return whether Slurm shows the node as drained. It uses flags, as in IDLE+DRAIN or DOWN*+DRAIN."""
-    return any(
-        flag.rstrip("*~#!%$@^-") in ("DRAIN", "DRAINED", "DRAINING") for flag in row["state"].split("+")
-    )
-
-
-def _slurm_drain(host: Host, row: Mapping[str, str], text: str, own: bool) -> bool:
-    """Drain the node unless it is drained already. Return whether the drain is ours.
-
-    A drain of ours, or of a goldnode run, gets the new reason.
-    """
-    if (
-        _is_drained(row)
-        and not (own and row["reason"].startswith(OWN))
-        and drained.mark(_without_author(row["reason"])) is None
-    ):
-        return False
-    _scontrol_run(host, "update", f"NodeName={row['name']}", "State=DRAIN", f"Reason={text}")
-    return True
-
-
-def _without_author(reason: str) -> str:
-    """Return the reason without the author and time that Slurm appends."""
-    text, bracket, rest = reason.strip().rpartition(" [")
-    return text if bracket and rest.endswith("]") and "@" in rest else reason.strip()
-
-
-def _slurm_resume(host: Host) -> bool:
-    """Resume the node if it is drained for a reason of ours. Return whether it was."""
-    row = _slurm_row(host)
-    if row is None or not _is_drained(row) or not row["reason"].startswith(OWN):
-        return False
-    _scontrol_run(host, "update", f"NodeName={row['name']}", "State=RESUME")
-    return True
-
-
-def _renew(host: Host, found: Sequence[Reason], drain: Optional[Json]) -> None:
-    """Write the present reasons into Slurm where tests alone hold a drain of ours. A node that is not drained for a
-    reason of ours stays as it is.
-    """
-    if not drain or not drain["ours"] or drain["by"] != "slurm" or not found:
-        return
-    from .return_tests import ID  # only where the class declares tests
-
-    if not all(reason.id.startswith(ID) for reason in found):
-        return
-    row, text = _slurm_row(host), one_line(f"{OWN} {sentence(found)}")
-    if row is None or not _is_drained(row) or not row["reason"].startswith(OWN):
-        return
-    if _without_author(row["reason"]) != text:
-        _scontrol_run(host, "update", f"NodeName={row['name']}", f"Reason={text}")
+    return "slurm" if scheduler.program(host) else None
 
 
 def resume(host: Host, text: str) -> bool:
@@ -588,11 +542,7 @@ def resume(host: Host, text: str) -> bool:
 
     :raises HookError: if Slurm does not answer.
     """
-    row = _slurm_row(host) if _scontrol(host) else None
-    if row is None or not _is_drained(row) or not row["reason"].startswith(text):
-        return False
-    _scontrol_run(host, "update", f"NodeName={row['name']}", "State=RESUME")
-    return True
+    return scheduler.program(host) is not None and effects.resume_reason(host, text)
 
 
 # -- container runtimes
@@ -663,18 +613,13 @@ def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
 # -- files
 
 
-def _load(host: Host, name: str) -> Json:
-    """Return a record of the gate; empty if it is missing or torn."""
+def load_state(host: Host) -> Json:
+    """Return the state of the gate; empty if it is missing, torn or cannot be read."""
     try:
-        found = json.loads(host.text(name) or "{}")
-    except ValueError:
+        found = json.loads(host.text(STATE) or "{}")
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def load_state(host: Host) -> Json:
-    """Return the state of the gate; empty without one."""
-    return _load(host, STATE)
 
 
 def _keep(host: Host, name: str, value: Json) -> None:
@@ -687,24 +632,43 @@ def _keep(host: Host, name: str, value: Json) -> None:
         host.write(name, text.encode())
 
 
-def alone(host: Host) -> IO[str]:
-    """Lock the gate for one check, and return the open lock file: checks of the boot, the timer and a person
-    may run at the same time.
+class _Lock:
+    """An open lock, which ``with`` releases."""
 
-    Use it with ``with``, which releases the lock.
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __enter__(self) -> _Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.handle)
+
+
+def alone(host: Host) -> _Lock:
+    """Lock the gate for one check, with ``with``: checks of the boot, the timer and a person may run at the same time.
+
+    Where /run cannot be written, its nearest directory is the lock.
     """
     here = host.located(GUARD)
-    os.makedirs(os.path.dirname(here), exist_ok=True)
-    opened = open(here, "a")  # noqa: SIM115 - the caller closes it
-    fcntl.flock(opened, fcntl.LOCK_EX)
-    return opened
+    try:
+        os.makedirs(os.path.dirname(here), exist_ok=True)
+        handle = os.open(here, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as problem:
+        if problem.errno not in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+            raise
+        while not os.path.exists(here):
+            here = os.path.dirname(here)
+        handle = os.open(here, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return _Lock(handle)
 
 
 def _busy(host: Host) -> bool:
     """Return whether a goldnode run is changing the node now: it holds the engine's lock."""
     if not host.exists(ENGINE):
         return False
-    with open(host.located(ENGINE), "a") as opened:
+    with open(host.located(ENGINE), "rb") as opened:  # /run may be read-only
         try:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

@@ -30,6 +30,7 @@ ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_SUSPEND": "1",
+    "SLURM_TIME_FORMAT": "standard",  # scontrol writes it after each reason
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 }
 

@@ -191,37 +191,32 @@ def run_check(host: Host, options: Any) -> int:
     own = host.live and options.document == CLASS and not options.no_write and not asked
     if own and document is not None:
         verdict = settled(host, document, verdict, options.passive)
-    if own and checked is not None:
-        try:
-            checking.keep(host, checked)
-        except OSError as problem:
-            verdict = checking.unkept(verdict, problem)
-    text = by_lines(verdict)
-    # A full /run or a closed stdout must not keep the gate from draining a bad node: raise the error at the
-    # end.
+    messages: List[str] = []
     unwritten: List[OSError] = []
-    if not options.no_write and not asked:
+    if own:
+        from .judging import deliver
+
+        done = deliver(host, document, verdict, checked, not options.no_gate)
+        verdict, messages = done.verdict, done.messages
+        unwritten += [done.unwritten] if done.unwritten is not None else []
+    elif not options.no_write and not asked:
         try:
-            gate.save(host, verdict, text)
+            gate.save(host, verdict, by_lines(verdict))
         except OSError as problem:
             unwritten.append(OSError(problem.errno, problem.strerror, host.located(checking.VERDICT)))
     try:
         if options.format == "json":
-            print(text)
+            print(by_lines(verdict))
         else:
             table = verdict_table(verdict)
             print(table.splitlines()[-1] if options.quiet else table)
     except OSError as problem:
         unwritten.append(problem)
-    messages = gate.act(host, document, verdict, checked) if own and not options.no_gate else []
-    if own:
-        if any(row["id"] == "slot.fallback" for row in verdict["findings"]):  # only on a disk with two slots
-            from . import slots
+    # Only on a disk with two slots.
+    if own and any(row["id"] == "slot.fallback" for row in verdict["findings"]):
+        from . import slots
 
-            slots.show_failure(host, verdict)
-        from .serve import publish
-
-        messages += publish.publish(host, document, verdict, checked.capture if checked is not None else None)
+        slots.show_failure(host, verdict)
     for line in messages:
         print(line, file=sys.stderr)
     if unwritten:

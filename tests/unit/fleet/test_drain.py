@@ -617,13 +617,18 @@ def test_slurm_node_of_another_name() -> None:
             "note",
         ),
         (
-            "NodeName=n1 State=IDLE*+DRAIN Reason=bad [x] fan [ann@now] Comment=y",
+            "NodeName=n1 State=IDLE*+DRAIN Reason=bad [x] fan [ann@2026-01-01T00:00:00] Comment=y",
             False,
             "IDLE+DRAIN",
             "bad [x] fan",
         ),
         ("NodeName=n1 State=DOWN*+DRAIN Reason=x Extra=z", False, "DOWN+DRAIN", "x"),
-        ("NodeName=n1 State=DOWN Reason=Not responding [slurm@now]", False, "DOWN", "Not responding"),
+        (
+            "NodeName=n1 State=DOWN Reason=Not responding [slurm@2026-01-01T00:00:00]",
+            False,
+            "DOWN",
+            "Not responding",
+        ),
         ("NodeName=n1 State=IDLE+DRAIN", False, "IDLE+DRAIN", ""),
     ],
 )
@@ -736,7 +741,14 @@ def test_only_what_a_run_wrote_word_for_word_is_its_mark(text: str) -> None:
 
 @pytest.mark.parametrize(
     "why",
-    ["", "a", "x" * 999, "two\nlines\t\x1b[31m", "quotes \" and ' and [root@now]", "größer — Comment=x"],
+    [
+        "",
+        "a",
+        "x" * 999,
+        "two\nlines\t\x1b[31m",
+        "quotes \" and ' and [root@2026-01-01T00:00:00]",
+        "größer — Comment=x",
+    ],
 )
 def test_a_mark_is_one_line_and_is_found_again(why: str) -> None:
     text = reason(DEAD, "ctl.example.net", SINCE, why)

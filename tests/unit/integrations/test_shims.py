@@ -30,8 +30,12 @@ cd "$SCONTROL" || exit 1
 echo "$*" >> calls
 [ ! -e fail ] || exit 1
 case $1 in
-show) echo "NodeName=n1 Arch=x86_64 State=$(cat state) Boards=1 Reason=$(cat reason)" ;;
+show)
+    why=$(cat reason)
+    # Texts of persons, as Slurm shows them at the end.
+    echo "NodeName=n1 Arch=x86_64 State=$(cat state) Boards=1${why:+ Reason=$why} Comment=was State=DRAIN Reason=none" ;;
 update)
+    [ ! -e refuses ] || exit 1
     for word; do
         case $word in
         State=DRAIN) echo IDLE+DRAIN > state ;;
@@ -39,6 +43,7 @@ update)
         Reason=*) echo "${word#Reason=} [root@2026-11-22T10:00:00]" > reason ;;
         esac
     done
+    [ ! -e late ] || exit 1
     ;;
 esac
 """
@@ -206,6 +211,19 @@ def test_nothing_is_resumed_while_a_run_has_the_node(node: Node) -> None:
     old = time.time() - drained.LEASE - 120
     os.utime(record, (old, old))
     assert node.health() == ("IDLE", "")
+
+
+@pytest.mark.parametrize("fails", ["late", "refuses"])
+def test_an_update_that_reports_a_failure_is_settled_by_the_state_of_the_node(node: Node, fails: str) -> None:
+    """scontrol can be cut off, or end with 1, after Slurm has drained the node: it must be resumed all the same."""
+    node.checked(age=current.LIMIT + 60)
+    (node.root / "slurm" / fails).touch()
+    assert node.health()[0] == ("IDLE+DRAIN" if fails == "late" else "IDLE")
+    (node.root / "slurm" / fails).unlink()
+    assert node.health() == ("IDLE+DRAIN", LATE), "once, or now"
+    node.checked()
+    assert node.health() == ("IDLE", "")
+    assert list((node.root / "state").glob("slurm-health*")) == []
 
 
 def test_what_a_person_resumed_is_not_drained_again(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 from tests import documents
 from tests.unit.node.test_cases import converged, document, merge
 
-from goldnode.node import drained, gate, program
+from goldnode.node import drained, effects, gate, program
 from goldnode.node.host import Host, Result
 from goldnode.node.serve import shims
 from goldnode.node.state.domains import units
@@ -127,11 +128,13 @@ class Node(Host):
 
     def run(self, *argv: str, timeout: float = 60, stdin: str | None = None) -> Result:
         self.commands.append(argv)
-        program = self.path("/usr/bin") / argv[0].rpartition("/")[2]
+        # A command of the site is the sixth word: the shell before it notes its exit status.
+        before, words = (argv[:6], argv[6:]) if argv[0] == "/bin/sh" else ((), argv)
+        program = self.path("/usr/bin") / words[0].rpartition("/")[2]
         if not program.exists():
             return Result(argv, 127, "", "not found")
         done = subprocess.run(
-            [str(program), *argv[1:]],
+            [*before, str(program), *words[1:]],
             capture_output=True,
             text=True,
             check=False,
@@ -303,8 +306,8 @@ def test_a_class_that_does_not_drain_any_more_resumes(node: Node) -> None:
 
 
 def test_no_one_to_notify(node: Node) -> None:
-    assert gate.NO_TARGET in " ".join(node.act("drain", BAD))
-    assert node.state()["error"] == gate.NO_TARGET
+    assert effects.NO_TARGET in " ".join(node.act("drain", BAD))
+    assert node.state()["error"] == effects.NO_TARGET
 
 
 def test_a_program_that_cannot_be_run_is_no_crash(tmp_path: Path) -> None:
@@ -321,7 +324,7 @@ case "$1" in
 show)
     name=$(cat $DIR/name); [ "$3" = --oneliner ] || [ "$3" = "$name" ] || { echo "Node $3 not found"; exit 1; }
     echo "NodeName=other NodeHostName=other State=IDLE ThreadsPerCore=1"
-    echo "NodeName=$name Arch=x86_64 NodeAddr=$name NodeHostName=gpu01 State=$(cat $DIR/state) Owner=N/A Reason=$(cat $DIR/why 2>/dev/null) [root@now]"
+    echo "NodeName=$name Arch=x86_64 NodeAddr=$name NodeHostName=gpu01 State=$(cat $DIR/state) Owner=N/A Reason=$(cat $DIR/why 2>/dev/null) [root@1795642787]"
     ;;
 update)
     case "$3" in State=DRAIN) echo 'IDLE*+DRAIN' > $DIR/state; echo "$4" | sed 's/^Reason=//' > $DIR/why;; State=RESUME) echo IDLE > $DIR/state;; esac
@@ -396,7 +399,7 @@ def test_slurmctld_that_does_not_answer_is_asked_again(node: Node) -> None:
 def test_a_node_that_slurm_does_not_know(node: Node) -> None:
     slurm(node, name="elsewhere")
     node.script("scontrol", 'echo "Node $3 not found"; exit 1')
-    assert gate.NO_TARGET in " ".join(node.act("drain", BAD))
+    assert effects.NO_TARGET in " ".join(node.act("drain", BAD))
 
 
 def test_what_the_site_says_goes_before_slurm(node: Node) -> None:
@@ -404,6 +407,147 @@ def test_what_the_site_says_goes_before_slurm(node: Node) -> None:
     commands(node)
     node.act("drain", BAD, **SITE)
     assert [line.split()[0] for line in node.log()] == ["drain-node"]
+
+
+# -- the record
+
+BROKEN = {
+    "read-only": OSError(errno.EROFS, "Read-only file system"),
+    "full": OSError(errno.ENOSPC, "No space left on device"),
+    "immutable": PermissionError(errno.EPERM, "Operation not permitted"),
+}
+
+
+def broken(node: Node, monkeypatch: pytest.MonkeyPatch, problem: OSError | None, verb: str = "write") -> None:
+    """Let the record of the gate fail like this; None: it works again."""
+
+    def fails(name: str, *rest: Any, **more: Any) -> Any:
+        if name == gate.MEMORY:
+            raise problem or OSError
+        return getattr(Host, verb)(node, name, *rest, **more)
+
+    monkeypatch.undo()
+    if problem is not None:
+        monkeypatch.setattr(node, verb, fails)
+
+
+@pytest.mark.parametrize("why", BROKEN)
+@pytest.mark.parametrize("by", ["slurm", "command"])
+def test_without_a_record_nothing_is_drained(
+    node: Node, monkeypatch: pytest.MonkeyPatch, why: str, by: str
+) -> None:
+    site: dict[str, Any] = SITE if by == "command" else {}
+    (commands if by == "command" else slurm)(node)
+
+    def changes() -> list[str]:
+        return updates(node) if by == "slurm" else node.log()
+
+    node.act("drain", GOOD, **site)
+    broken(node, monkeypatch, BROKEN[why])
+    for _ in range(2):
+        with pytest.raises(gate.IncompleteError, match=str(BROKEN[why].strerror)) as caught:
+            node.act("drain", BAD, **site)
+        assert "make room there, or see dmesg" in (caught.value.unrecorded or "")
+        assert (changes(), node.open, node.state()["open"]) == ([], False, False)
+        assert "cannot be written" in node.state()["error"]
+    broken(node, monkeypatch, None)
+    node.act("drain", BAD, **site)
+    assert len(changes()) == 1
+    broken(node, monkeypatch, BROKEN[why])
+    with pytest.raises(gate.IncompleteError):
+        node.act("drain", GOOD, **site)
+    assert (len(changes()), node.open, bool(node.state()["told"])) == (1, True, True)
+    broken(node, monkeypatch, None)
+    node.act("drain", GOOD, **site)
+    assert len(changes()) == 2
+    assert node.state()["told"] is None
+
+
+def test_a_record_that_cannot_be_read_is_not_replaced(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands(node)
+    node.act("drain", BAD, **SITE)
+    broken(node, monkeypatch, OSError(errno.EIO, "Input/output error"), "text")
+    for found in (OTHER, GOOD):
+        with pytest.raises(gate.IncompleteError, match="cannot be read: Input/output error"):
+            node.act("drain", found, **SITE)
+    assert (len(node.log()), bool(node.state()["told"])) == (1, True)
+    broken(node, monkeypatch, None)
+    node.act("drain", GOOD, **SITE)
+    assert node.log()[1].startswith("resume-node")
+
+
+def test_a_command_does_not_run_when_its_note_cannot_be_written(node: Node) -> None:
+    commands(node)
+    node.path(effects.NOTE).mkdir(parents=True)  # the shell cannot write there
+    with pytest.raises(gate.IncompleteError, match="drain-node was not run"):
+        node.act("drain", BAD, **SITE)
+    assert node.log() == []
+    node.path(effects.NOTE).rmdir()
+    node.act("drain", BAD, **SITE)
+    assert len(node.log()) == 1
+
+
+@pytest.mark.parametrize(("status", "resumes"), [(0, True), (3, False)])
+def test_the_outcome_of_a_command_outlives_its_check(
+    node: Node, monkeypatch: pytest.MonkeyPatch, status: int, resumes: bool
+) -> None:
+    """The check is killed when its command has ended; the next one takes the status from the note."""
+    commands(node, status)
+    run = node.run
+
+    def killed(*words: str, **more: Any) -> Result:
+        run(*words, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(node, "run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        node.act("drain", BAD, **SITE)
+    monkeypatch.undo()
+    node.act("drain", BAD, **SITE)
+    assert (len(node.log()), node.state()["told"]["ours"]) == (1, resumes)
+    node.act("drain", GOOD, **SITE)
+    assert len(node.log()) == (2 if resumes else 1)
+
+
+def test_a_command_that_was_cut_off_is_called_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began and did not end, as after a power loss. Already drained then is a drain that a person takes back."""
+    commands(node, 3)
+    monkeypatch.setattr(effects, "NOTING", effects.NOTING.replace('echo "$id $s" >"$n"; sync "$n"; ', ""))
+    run = node.run
+
+    def killed(*words: str, **more: Any) -> Result:
+        run(*words, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(node, "run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        node.act("drain", BAD, **SITE)
+    monkeypatch.undo()
+    node.act("drain", BAD, **SITE)
+    assert (len(node.log()), node.state()["told"]["ours"]) == (2, False)
+
+
+def test_a_full_run_directory_leaves_neither_verdict_nor_gate(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands(node)
+    written = {**BAD, "status": "drain"}
+    gate.save(node, written, json.dumps(written))
+    node.act("drain", BAD, **SITE)
+    write = node.write
+
+    def full(name: str, *rest: Any, **more: Any) -> None:
+        if name == gate.STATE:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(name, *rest, **more)
+
+    monkeypatch.setattr(node, "write", full)
+    with pytest.raises(gate.IncompleteError) as caught:
+        gate.act(node, {"gate": "drain", "site": SITE}, OTHER)
+    assert (caught.value.unwritten or OSError()).filename == node.located(gate.STATE)
+    assert len(node.log()) == 2, "the record is sound, and the node is drained for the new reason too"
+    names = (gate.STATE, gate.PASS, gate.REASON, current.VERDICT, current.STATUS)
+    assert not any(node.exists(name) for name in names)
 
 
 # -- while a run has the node out of service
@@ -716,7 +860,7 @@ def test_findings() -> None:
         "the gate tells; it is the finding that closed it which counts"
     )
     assert outcomes("block", {"gate": None})["gate"][1] == "block: not decided yet in this boot"
-    assert outcomes("drain", {})["gate.hook"] == (MISMATCH, gate.NO_TARGET)
+    assert outcomes("drain", {})["gate.hook"] == (MISMATCH, effects.NO_TARGET)
     assert outcomes("drain", {"hook": "slurm"})["gate.hook"][0] == MATCH
     assert outcomes("drain", {"hook": "slurm", "gate": {"error": "no link"}})["gate.hook"] == (
         MISMATCH,

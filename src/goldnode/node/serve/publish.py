@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 
 from .. import boot
 from ..host import boot_identity
@@ -39,24 +40,27 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
     """
     from . import metrics
 
+    messages = []
     try:
         fault = current.fault(verdict, boot_identity(host), boot.uptime(host.text("/proc/uptime") or ""))
         expires = root_expires(host)
-        content = metrics.text(verdict, captured, load(host, GATE), fault, root_expires=expires).encode(
-            "utf-8", "replace"
-        )
+        text = metrics.text(verdict, captured, load(host, GATE), fault, root_expires=expires)
+        content = text.encode("utf-8", "replace")
+    # The verdict counts even without metrics; monitoring notices a stale file by its time.
+    except Exception as problem:
+        return [f"metrics: they cannot be made: {type(problem).__name__}: {problem}"]
+    try:
         host.write(PUBLIC, json.dumps(public(captured), separators=(",", ":")).encode())
         host.write(METRICS, content)
-    except (
-        Exception
-        # The verdict counts even if its metrics cannot be written. Monitoring notices a stale file by its
-        # timestamp.
-    ) as problem:
-        return [f"metrics: {METRICS} cannot be written: {type(problem).__name__}: {problem}"]
-    try:
-        return _collected(host, document, content)
     except OSError as problem:
-        return [f"metrics: the textfile cannot be written: {problem}"]
+        messages = [f"metrics: {METRICS} cannot be written: {problem.strerror}"]
+        for name in (PUBLIC, METRICS):  # those of an earlier check must not outlive its verdict
+            with suppress(OSError):
+                host.remove(name)
+    try:
+        return messages + _collected(host, document, content)
+    except OSError as problem:
+        return [*messages, f"metrics: the textfile cannot be written: {problem}"]
 
 
 def root_expires(host: Host) -> Optional[float]:

@@ -11,6 +11,7 @@ from ..host import PROGRAM
 from ..verdict import current
 
 MEMORY = "/var/lib/goldnode/slurm-health"  # the reason for which SLURM (below) has drained the node
+INTENT = MEMORY + ".new"  # the same before the drain; SLURM settles it
 
 SLURM = f"""#!/bin/sh
 # goldnode: Slurm's HealthCheckProgram, for classes with `gate: drain`. It always exits with 0, and logs its actions to slurmd's log.
@@ -32,14 +33,14 @@ case $at in
     if [ "$age" -lt -1 ]; then late="no verdict since this boot"; elif [ "$age" -gt "$limit" ]; then late="the last verdict is too old"; fi
     ;;
 esac
-[ -z "$late" ] && [ ! -e "$memory" ] && exit 0
+[ -z "$late" ] && [ ! -e "$memory" ] && [ ! -e "$memory.new" ] && exit 0
 
 [ ! -r "$state/gate.mode" ] || read -r mode <"$state/gate.mode"
 [ "$mode" = drain ] || late=
 if [ -n "$late" ]; then
     [ -e "$memory" ] && exit 0
 else
-    [ -e "$memory" ] || exit 0
+    [ -e "$memory" ] || [ -e "$memory.new" ] || exit 0
     [ "$mode" != drain ] || [ -e "$run/pass" ] || exit 0
     # A run of goldnode that has the node out of service may be about to reboot it.
     [ -z "$(find "$state/drain.json" -mmin -1680 2>/dev/null)" ] || exit 0
@@ -49,24 +50,27 @@ node=$SLURMD_NODENAME
 if [ -z "$node" ]; then read -r node </proc/sys/kernel/hostname; node=${{node%%.*}}; fi
 PATH=${{GOLDNODE_PATH:+$GOLDNODE_PATH:}}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin
 row=$(timeout 20 scontrol show node "$node" --oneliner) || exit 0
-reason=$(printf '%s\\n' "$row" | sed -n 's/.* Reason=//p')
-case $(printf '%s\\n' "$row" | sed -n 's/.* State=\\([^ ]*\\).*/\\1/p') in
-'') exit 0 ;;
-*DRAIN*) drained=yes ;;
-*) drained= ;;
-esac
+# State comes before the texts of persons, which may contain anything. Reason is the first of these.
+rest=${{row#* State=}} drained= reason=
+[ "$rest" != "$row" ] || exit 0
+case ${{rest%% *}} in *DRAIN*) drained=yes ;; esac
+case $rest in *" Reason="*) reason=${{rest#* Reason=}} ;; esac
 
+if [ -e "$memory.new" ]; then # an update that was cut off, or reported a failure
+    read -r text <"$memory.new"
+    case $drained:$reason in yes:"$text"*) mv -f "$memory.new" "$memory" ;; *) rm -f "$memory.new" ;; esac
+fi
 if [ -n "$late" ]; then
     [ -z "$drained" ] || exit 0
     text="goldnode: health check: $late; see systemctl status goldnode-watch.timer"
-    mkdir -p "$state" && printf '%s\\n' "$text" >"$memory" || exit 0
+    mkdir -p "$state" && printf '%s\\n' "$text" >"$memory.new" || exit 0
     if timeout 20 scontrol update NodeName="$node" State=DRAIN Reason="$text"; then
+        mv -f "$memory.new" "$memory"
         echo "goldnode: drained $node: $late" >&2
-    else
-        rm -f "$memory"
     fi
     exit 0
 fi
+[ -e "$memory" ] || exit 0
 read -r text <"$memory"
 case $drained:$reason in
 yes:"$text"*)
@@ -99,11 +103,14 @@ block) exit 1 ;;
 esac
 
 PATH=${{GOLDNODE_PATH:+$GOLDNODE_PATH:}}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin
-case $(timeout 20 scontrol show node "$node" --oneliner | sed -n 's/.* State=\\([^ ]*\\).*/\\1/p') in
+row=$(timeout 20 scontrol show node "$node" --oneliner)
+row=${{row#* State=}}
+case ${{row%% *}} in
 '' | *DRAIN*) ;; # drained already, for a reason that stays
 *)
-    if [ ! -e "$memory" ] && mkdir -p "$state" && printf '%s\\n' "$why" >"$memory"; then
-        timeout 20 scontrol update NodeName="$node" State=DRAIN Reason="$why" || rm -f "$memory"
+    # slurm-health settles what is left of an update that is cut off or reports a failure.
+    if [ ! -e "$memory" ] && mkdir -p "$state" && printf '%s\\n' "$why" >"$memory.new"; then
+        timeout 20 scontrol update NodeName="$node" State=DRAIN Reason="$why" && mv -f "$memory.new" "$memory"
     fi
     ;;
 esac

@@ -207,17 +207,19 @@ def keep(host: Host, checked: Checked) -> None:
         host.write(probe.CAPTURE, json.dumps(checked.capture, separators=(",", ":")).encode(), 0o600)
 
 
-def unkept(verdict: Json, problem: OSError) -> Json:
-    """Return the verdict of a check that could not store its state.
+def unkept(verdict: Json, why: str) -> Json:
+    """Return the verdict of a check that could not store its state, or that of its gate.
 
-    It is never healthy, because the next check could not judge counters.
+    That is a failure of the check: it could not check, unless the node is bad as far as it did. The next check cannot
+    judge counters, and the gate carries nothing out without a record.
     """
-    text = rules.sanitized(f"it cannot be written: {problem.strerror or problem}")
     remedy = Remedy("Make room on the root filesystem, or see dmesg for why it is read-only.", PERSON)
-    finding = Finding("memory.state", MISMATCH, "the state for the next check is stored", text, remedy)
-    code = verdict["exit_code"] or DEGRADED
-    counts = {**verdict["counts"], MISMATCH: verdict["counts"][MISMATCH] + 1}
+    finding = Finding(
+        "memory.state", UNREAD, "the state for the next check is stored", rules.sanitized(why), remedy
+    )
     findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [as_json(finding)]
+    code = verdict["exit_code"] if verdict["exit_code"] in (DRAIN, NOT_THIS_CLASS) else UNKNOWN
+    counts = {outcome: sum(item["outcome"] == outcome for item in findings) for outcome in OUTCOMES}
     return {**verdict, "exit_code": code, "status": STATUS[code], "counts": counts, "findings": findings}
 
 

@@ -95,7 +95,8 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     textfile = (host.text(publish.MEMORY) or "").strip() or None
     if textfile and not (os.path.isfile(host.located(textfile)) and textfile.endswith(f"/{publish.NAME}")):
         textfile = None
-    drained = (host.text(shims.MEMORY) or "").strip() or None if host.live else None
+    texts = [(host.text(name) or "").strip() for name in (shims.MEMORY, shims.INTENT)] if host.live else []
+    drained = next(filter(None, texts), None)
     seen.units["serve"] = {"textfile": textfile, "drained": drained}
 
 

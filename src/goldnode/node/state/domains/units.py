@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from ... import gate
+from ... import effects, gate
 from ...boot import NOTICE
 from ...host import Host
 from ...verdict import current
@@ -274,7 +274,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     actions += _events(document, seen)
     notes = []
     if seen.live and document.get("gate") == gate.DRAIN and not seen.units.get("hook"):
-        notes.append(Note("gate", gate.NO_TARGET))
+        notes.append(Note("gate", effects.NO_TARGET))
     return actions, notes, []
 
 
@@ -337,7 +337,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         now = "not decided yet in this boot" if "open" not in state else "open" if state["open"] else "closed"
         found = [Finding("gate", MATCH, mode, f"{state.get('mode', mode)}: {now}")]
         if mode == gate.DRAIN:
-            error = state.get("error") if seen.units.get("hook") else gate.NO_TARGET
+            error = state.get("error") if seen.units.get("hook") else effects.NO_TARGET
             remedy = Remedy(
                 "Put right what it says, or name commands in the site file: `gate: {drain: […], "
                 "resume: […]}`, and run site.yml.",

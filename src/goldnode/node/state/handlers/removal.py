@@ -10,6 +10,7 @@ import os
 import shutil
 
 from ... import drained, gate
+from ...scheduler import HookError
 from .. import record as records
 from ..aptcall import APT, APT_TIME
 from ..domains.runtime import DAEMON
@@ -47,7 +48,7 @@ def release_gate(applier: Writer, action: Action) -> str:
     """Resume the node if the gate drained it, and start the units that the gate blocks."""
     try:
         return "\n".join(gate.release(applier.host))
-    except gate.HookError as problem:
+    except HookError as problem:
         raise NodeError(
             f"the gate has drained this node and cannot resume it: {problem}. Fix that, then run again."
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ... import gate
+from ...scheduler import HookError
 from ...serve import shims
 from ..model import NodeError
 
@@ -33,12 +34,13 @@ def release(applier: Writer, action: Action) -> str:
     """Resume the node, unless it is drained for another reason by now."""
     try:
         resumed = gate.resume(applier.host, str(action.data["reason"]))
-    except gate.HookError as problem:
+    except HookError as problem:
         raise NodeError(
             f"slurm-health has drained this node, and it cannot be resumed: {problem}. Put that "
             "right, then run again."
         ) from None
-    applier.host.remove(shims.MEMORY)
+    for name in (shims.MEMORY, shims.INTENT):
+        applier.host.remove(name)
     return "resumed" if resumed else "it is not drained for that reason any more, and stays as it is"
 
 
