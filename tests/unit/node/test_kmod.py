@@ -38,6 +38,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (made / library[1:]).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(library, made / library[1:])
     (made / "proc").mkdir()
+    (made / "dev").mkdir()
+    (made / "dev/null").touch()  # an empty file is as good
     folder = made / "lib/modules" / RELEASE
     folder.mkdir(parents=True)
     for file, (name, alias) in MODULES.items():
@@ -139,6 +141,8 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_lines_and_their_effect_are_those_of_modprobe(root: Path, name: str) -> None:
     files, command_line = CASES[name]
+    if any(file.endswith(".alias") for file in files) and "version 30" not in modprobe(root, "--version"):
+        pytest.skip("kmod after 30 reads *.conf alone")
     host = configured(root, files, command_line)
     builtin = dumped_builtin(root)
     assert read(host, command_line) == [line for line in dumped(root) if line not in builtin]
