@@ -6,6 +6,7 @@ import json
 import random
 import re
 import tomllib
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -215,6 +216,16 @@ def test_files_that_containerd_does_not_read_together(
 ) -> None:
     with pytest.raises(text_of.ConflictError, match=re.escape(why)):
         drop_in(users, other, release=release)
+
+
+@pytest.mark.parametrize("value", [3, "x", [1], ["cri"], {"containerd": 1}, {CRI: 1}, {CRI: {"containerd": {"runtimes": [1]}}},
+                                   {CRI: {"containerd": {"runtimes": {"runc": 1, "nvidia": {"options": "x"}}}}}])  # fmt: skip
+@pytest.mark.parametrize("key", ["plugins", "version", "disabled_plugins", "imports"])
+@pytest.mark.parametrize("release", ["1.7", "2.1"])
+def test_values_of_other_types_are_no_traceback(key: str, value: Any, release: str) -> None:
+    users = {"version": 2, key: value}
+    with suppress(text_of.ConflictError):
+        drop_in(users, release=release, default=True, cdi=True)
 
 
 def test_containerd_1_6_has_no_cdi() -> None:

@@ -58,8 +58,8 @@ class ConfigFile(NamedTuple):
 
     def cri(self) -> Optional[Table]:
         """Return the CRI table; None if the file has none."""
-        plugins = self.document.get("plugins", {})
-        found = plugins.get(CRI.get(self.document.get("version", 2), CRI[3]))
+        plugins, version = inner(self.document, "plugins"), self.document.get("version", 2)
+        found = plugins.get(CRI.get(version, CRI[3]) if isinstance(version, int) else CRI[3])
         found = found if found is not None else plugins.get(CRI[2], plugins.get(CRI[3]))
         return found if isinstance(found, dict) else None
 
@@ -70,6 +70,12 @@ class Wants(NamedTuple):
     program: Optional[str]
     default: bool
     cdi: bool
+
+
+def inner(table: Table, key: str) -> Table:
+    """Return a table inside a table; an empty one for any other value, with which containerd does not start."""
+    found = table.get(key, {})
+    return found if isinstance(found, dict) else {}
 
 
 def release(version: str) -> Release:
@@ -152,8 +158,8 @@ def effective(table: Table, of: Release) -> Dict[str, Any]:
 
     1.x forgets its built-in runc as soon as a table has any runtime.
     """
-    own = table.get("containerd", {})
-    named = own.get("runtimes", {})
+    own = inner(table, "containerd")
+    named = inner(own, "runtimes")
     builtin: Dict[str, Any] = {
         "runc": {"runtime_type": RUNC, "options": {"SystemdCgroup": False, "BinaryName": ""}}
     }
@@ -164,8 +170,8 @@ def effective(table: Table, of: Release) -> Dict[str, Any]:
         "runtimes": {
             name: {
                 "type": row.get("runtime_type"),
-                "cgroup": bool(row.get("options", {}).get("SystemdCgroup")),
-                "program": row.get("options", {}).get("BinaryName") or "",
+                "cgroup": bool(inner(row, "options").get("SystemdCgroup")),
+                "program": str(inner(row, "options").get("BinaryName") or ""),
             }
             for name, row in runtimes.items()
             if isinstance(row, dict)
@@ -177,7 +183,7 @@ def of_dump(text: str) -> Optional[Dict[str, Any]]:
     """Return :func:`effective` of the output of `containerd config dump`; None if CRI is not in it."""
     found = text_of.read_toml(text)
     version = found.get("version", 2)
-    table = found.get("plugins", {}).get(CRI.get(version, CRI[3]))
+    table = inner(found, "plugins").get(CRI.get(version, CRI[3]))
     return effective(table, (1, 7) if version == 2 else (2, 0)) if isinstance(table, dict) else None
 
 
@@ -206,20 +212,30 @@ def drop_in(files: Sequence[ConfigFile], want: Wants, of: Release) -> str:
 def _version(files: Sequence[ConfigFile], of: Release) -> int:
     """Return the version that all files have. Raises ConflictError."""
     named = f"containerd {of[0]}.{of[1]}"
+    version = files[0].document.get("version", 1)
+    # containerd 2 has a command that migrates files, and it loses the CRI table of version 1.
+    how = (
+        "`containerd config dump` prints it in version 2"
+        if of < (2, 0)
+        else f'write it in version 3, where that table is plugins."{CRI[3]}"'
+    )
+    old = (
+        ""
+        if isinstance(version, int) and version in CRI
+        else f". Its version is {version!r} too, and goldnode writes drop-ins of 2 to 4: {how}"
+    )
     for file in files:
         disabled = file.document.get("disabled_plugins", ())
         off = [name for name in disabled if name in CRI_NAMES] if isinstance(disabled, list) else []
         if off:  # the lists of all files are added up
             raise ConflictError(
-                f'{file.at("disabled_plugins")}: disabled_plugins has "{off[0]}", without which no pod gets a GPU'
+                f'{file.at("disabled_plugins")}: disabled_plugins has "{off[0]}", without which no pod gets a GPU{old}'
             )
-    version = files[0].document.get("version", 1)
     for file in files:
         have = file.document.get("version", version)
-        if have not in CRI:
+        if not isinstance(have, int) or have not in CRI:
             raise ConflictError(
-                f"{file.at('version')}: its version is {have!r}, and goldnode writes drop-ins of versions 2 to 4; "
-                "`containerd config migrate` prints it in the newest version"
+                f"{file.at('version')}: its version is {have!r}, and goldnode writes drop-ins of versions 2 to 4: {how}"
             )
         if have > newest(of):
             raise ConflictError(
@@ -240,19 +256,19 @@ def _settings(files: Sequence[ConfigFile], base: Table, want: Wants, of: Release
         file = next((file for file in reversed(files) if words[0] in file.text), files[0])
         return ConflictError(f"{file.at(*words)}: {text}")
 
-    known = base.get("containerd", {})
-    runtimes = known.get("runtimes", {})
+    known = inner(base, "containerd")
+    runtimes = inner(known, "runtimes")
     found: Dict[str, Any] = {"containerd": {"runtimes": {}}}
-    runc = runtimes.get("runc", {})
+    runc = inner(runtimes, "runc")
     if of < (2, 0) and not runc and known.get("default_runtime_name", "runc") == "runc":
         found["containerd"]["runtimes"]["runc"] = {"runtime_type": RUNC}
     if want.program is not None:
-        nvidia = runtimes.get("nvidia", {})
-        have = nvidia.get("options", {}).get("BinaryName", want.program)
+        nvidia = inner(runtimes, "nvidia")
+        have = str(inner(nvidia, "options").get("BinaryName", want.program))
         if have.rpartition("/")[2] != want.program.rpartition("/")[2]:
             raise conflict(f'runtime "nvidia" runs "{have}", want "{want.program}"', have)
         # runc's options include the cgroup driver. With a different one, the kubelet could not start pods.
-        options = {**runc.get("options", {}), **nvidia.get("options", {}), "BinaryName": have}
+        options = {**inner(runc, "options"), **inner(nvidia, "options"), "BinaryName": have}
         kind = nvidia.get("runtime_type", RUNC)
         found["containerd"]["runtimes"]["nvidia"] = {"runtime_type": kind, "options": options}
         if want.default:
