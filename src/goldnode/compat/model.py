@@ -172,6 +172,12 @@ class Workload:
     pins: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pin_places: Mapping[str, DeclaredAt] = field(default_factory=dict)
+    # CUDA families that names and local versions of required packages state: cudf-cu13 states "13".
+    families: Mapping[str, str] = field(default_factory=dict)
+    unjudged: Mapping[str, DeclaredAt] = field(
+        default_factory=dict
+    )  # of these only the metadata was compared
+    machine: str = "x86_64"  # which wheels pip takes
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,8 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
     demanded = {demand.name for demand in closure.demands}
     for name, version in workload.pins.items():
         # cuDNN and NCCL have tables of their own.
-        if name not in wheels.packages() and name not in demanded and not _JUDGED.fullmatch(name):
+        recorded = name in wheels.packages() or name in demanded or _JUDGED.fullmatch(name)
+        if wheels.covers(name) and not recorded:  # the reader of requirements lists the others
             message = (
                 f"no release that is pinned with {name} {version} requires it, and nothing recorded says whether it "
                 f"has a wheel for {closure.machine}"
@@ -282,6 +283,17 @@ def _judged_elsewhere(demand: _Demand, closure: _Closure) -> bool:
     if demand.owner == "vllm" and demand.name == "torch":
         return True
     return demand.owner in _FRAMEWORKS and _JUDGED.fullmatch(demand.name) is not None
+
+
+def gpu_package(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+    """List the packages whose wheels were not judged for the GPU: only what they require of others is known."""
+    if host is None or workload is None or host.vendor is None or not workload.unjudged:
+        return
+    names = ", ".join(f"{name} (line {place.line})" for name, place in workload.unjudged.items())
+    message = f"not judged is on which drivers and GPUs the wheels of {names} run: only their requirements are recorded"
+    remedy = "run it on one node of the class before it goes to all"
+    name = next(iter(workload.unjudged))
+    yield _finding("gpu-package", "unknown", workload, name, message, remedy)
 
 
 def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -390,6 +402,14 @@ RULES: tuple[CompatRule, ...] = (
         "requirements imply: vllm pins torch, torch pins nvidia-cudnn. Two that disagree cannot be installed "
         "together. Markers are evaluated for Linux and the machine of the class. Facts: wheels.yml.",
         wheel_requires,
+    ),
+    CompatRule(
+        "gpu-package",
+        "A package that uses the GPU is judged, or listed as not judged",
+        "A package may carry code for GPUs of its own (torchao, torchvision without torch). Of those whose metadata is "
+        "recorded, the versions are compared; on which GPUs their code runs is not known, and each is listed. The CUDA "
+        "family in a name (-cu13, -cuda13x) or local version (+cu126) is judged by cuda-driver and cuda-gpu.",
+        gpu_package,
     ),
     CompatRule(
         "wheel-tags",

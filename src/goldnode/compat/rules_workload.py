@@ -7,6 +7,7 @@ deciding rows.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class CudaRuntime:
     bringer: str | None  # "torch 2.8.0 (cu128)"; None: the workload states it itself
     sources: tuple[Origin, ...] = ()
     doubt: str | None = None
+    family: bool = False  # only the CUDA family is known, and `version` is its first minor
 
     def __str__(self) -> str:
         return f"CUDA {self.version}" + (f" of {self.bringer}" if self.bringer else "")
@@ -71,8 +73,43 @@ def runtimes(workload: Workload) -> list[CudaRuntime]:
     return list(found.values())
 
 
+def _with_families(workload: Workload) -> list[CudaRuntime]:
+    """Return the CUDA runtimes of a workload, with the families that only names of packages state."""
+    found = runtimes(workload)
+    known = {item.version.partition(".")[0] for item in found}
+    for major in sorted(set(workload.families.values()) - known):
+        names = [name for name, family in workload.families.items() if family == major]
+        first = next((item for item in facts.cudas() if item.startswith(f"{major}.")), f"{major}.0")
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        doubt = f"only the CUDA family is stated, by name or local version; {first} is its first release"
+        found.append(CudaRuntime(first, shown, doubt=doubt, family=True))
+    return found
+
+
 def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
     """Return the PyTorch build of a workload and its label: its own, or the one that its vLLM pins."""
+    found = _torch_of_any(workload)
+    if found is None or not on_cpu(workload, found[0]):
+        return found
+    build = dataclasses.replace(found[0], build="cpu", cudnn=None, nccl=None)
+    return build, f"torch {build.version} (the CPU build that the package index has for {workload.machine})"
+
+
+def on_cpu(workload: Workload, build: facts.TorchBuild) -> bool:
+    """Return whether the package index has no wheel of this PyTorch with CUDA for the machine: pip takes a CPU build.
+
+    The wheel's own requirements show it: those on CUDA's libraries are for another machine only.
+    """
+    if workload.kind != "requirements" or not build.default or build.cuda is None:
+        return False
+    release = wheels.packages()["torch"].get(facts.public(build.version))
+    if release is None or release.requires is None or not release.tags(workload.machine):
+        return False
+    return not release.needs_any(("nvidia-", "cuda-"), workload.machine)
+
+
+def _torch_of_any(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
+    """Return the PyTorch build of a workload as for x86_64."""
     stated = workload.frameworks.get("torch")
     if stated is not None:
         build = facts.torch(stated)
@@ -150,7 +187,7 @@ def cuda_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
     """
     if host is None or workload is None or host.vendor != "nvidia":
         return
-    for runtime in runtimes(workload):
+    for runtime in _with_families(workload):
         yield from _cuda_driver(host, workload, runtime)
 
 
@@ -571,7 +608,7 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
         return
     rule = "cuda-gpu"
     torch = _torch(workload)
-    for runtime in runtimes(workload):
+    for runtime in _with_families(workload):
         built = (
             _built_for(host, torch[0]).names
             if torch is not None and torch[0].cuda == minor(runtime.version)
@@ -603,6 +640,10 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
                     known.doubt,
                     runtime.doubt,
                 )
+            elif (
+                runtime.family and known.first is not None and key(runtime.version)[0] == key(known.first)[0]
+            ):
+                continue  # which minor of the family it is built for is not known
             elif known.first is not None and key(minor(runtime.version)) < key(known.first):
                 yield _too_old(workload, runtime, gpu, known, where)
 
@@ -881,7 +922,7 @@ def _around(
 
 def _cudnn_with(workload: Workload, capability: str, major: int | None) -> CompatRemedy:
     rows = [row for row in facts.cudnn_matrix() if row.has_capability(capability)]
-    fitting = [row for row in rows if row.major == major] or rows
+    fitting = [row for row in rows if row.major == major] or (rows if workload.kind == "image" else [])
     known = facts.architectures().get(capability)
     options = []
     for row in reversed(fitting):
@@ -1216,6 +1257,37 @@ def _torch_gfx(
                 "use a later release of PyTorch",
                 built.doubt,
             )
+
+
+def torch_cpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+    """Check that the PyTorch that pip takes on the machine is built for its GPU: some releases have a CPU build only."""
+    if host is None or workload is None or host.vendor != "nvidia":
+        return
+    found = _torch_of_any(workload)
+    if found is None or not on_cpu(workload, found[0]):
+        return
+    build, _ = found
+    message = (
+        f"torch {build.version} has no wheel with CUDA for {workload.machine} on the package index: pip installs the "
+        f"CPU build, which does not use the GPUs of {host.subject}"
+    )
+    releases = wheels.packages()["torch"]
+    with_cuda = [
+        name for name, row in releases.items() if row.needs_any(("nvidia-", "cuda-"), workload.machine)
+    ]
+    options = [
+        remedies.framework(
+            "torch", item, f"torch {item}, whose wheel for {workload.machine} has CUDA", workload
+        )
+        for item in nearest(build.version, with_cuda)
+    ]
+    if "torch" not in workload.frameworks:
+        options = []
+    from_index = _torch_options(workload, lambda _: True) if "torch" in workload.frameworks else []
+    other = "use an image with PyTorch for CUDA: no wheel that is known fits the rest"
+    sources = releases[facts.public(build.version)].origins
+    remedy = CompatRemedy.of(from_index, options, otherwise=other)
+    yield _finding("torch-cpu", "block", workload, message, sources, remedy, build.doubt)
 
 
 def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -1728,7 +1800,8 @@ def image_backend(host: CompatHost | None, workload: Workload | None) -> Iterato
     """Check the GPU backend of a workload against the vendor of the node's GPUs."""
     if host is None or workload is None:
         return
-    cuda, rocm = bool(runtimes(workload)) or bool(workload.library_cuda), _rocm(workload) is not None
+    cuda = bool(_with_families(workload)) or bool(workload.library_cuda)
+    rocm = _rocm(workload) is not None
     if not cuda and not rocm:
         return
     what = " and ".join(name for name, is_there in (("CUDA", cuda), ("ROCm", rocm)) if is_there)
@@ -2038,6 +2111,14 @@ RULES: tuple[CompatRule, ...] = (
         "driver compiles it for later GPUs at the first start. Facts: frameworks.yml "
         "(torch_compute_capabilities, torch_rocm_architectures), cuda.yml (binary_compat).",
         torch_gpu,
+    ),
+    CompatRule(
+        "torch-cpu",
+        "PyTorch's wheel for the machine has CUDA",
+        "On the package index, PyTorch's wheels for x86_64 are built for CUDA; those for aarch64 are CPU builds up to "
+        "2.10. pip takes them without a word, and the job runs on the CPU. The requirements of a release on the machine "
+        "decide: a build for CUDA requires CUDA's libraries. PyTorch's own index has builds with CUDA. Facts: wheels.yml.",
+        torch_cpu,
     ),
     CompatRule(
         "framework-gpu",

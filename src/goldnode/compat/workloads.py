@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from goldnode.compat import gpu_packages, require
 from goldnode.compat.model import CompatFinding, DeclaredAt, Workload
 from goldnode.core.errors import WorkloadError
 from goldnode.facts import wheels
@@ -487,7 +488,7 @@ def _described(
         place=place,
         frameworks=frameworks,
         forward_compat_version=env.get("CUDA_DRIVER_VERSION") if compat else None,
-        require_driver=env.get("NVIDIA_REQUIRE_CUDA") or None,
+        require_driver=None if require.disabled(env) else env.get("NVIDIA_REQUIRE_CUDA") or None,
         **written,
     )
     reports = []
@@ -581,10 +582,6 @@ _FLAGS = ("--pre", "--no-index", "--require-hashes", "--prefer-binary", "--no-de
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "jaxlib", "vllm")
 _LIBRARY = re.compile(r"nvidia-(cudnn|nccl|cuda-runtime)-cu(\d\d)")
 _PLUGIN = re.compile(r"jax-cuda(\d\d)-(?:plugin|pjrt)")
-_USES_GPU = re.compile(
-    r"(cupy-cuda\d+x?|flash-attn|xformers|bitsandbytes|deepspeed|onnxruntime-gpu|tensorrt(-cu\d+)?|apex|transformer-engine(-cu\d+)?"
-    r"|paddlepaddle-gpu|faiss-gpu(-cu\d+)?|mxnet-cu\d+|tensorflow-gpu|tensorflow-rocm|jax-rocm\d*-(plugin|pjrt)|sglang|flashinfer-python)"
-)
 
 
 @dataclass
@@ -617,6 +614,9 @@ class _Reading:
     extra_index: list[tuple[str, _Line]] = field(default_factory=list)
     open: list[tuple[_Line, str, str]] = field(default_factory=list)
     no_facts: list[tuple[str, _Line]] = field(default_factory=list)
+    recorded: list[tuple[str, _Line]] = field(
+        default_factory=list
+    )  # their metadata is known, and not their code
     read: list[Path] = field(default_factory=list)
 
 
@@ -695,7 +695,29 @@ def requirements(
         pins={name: frameworks.get(name, pin.version) for name, pin in pins.items()},
         extras={name: tuple(sorted(extras)) for name, extras in reading.extras.items() if extras},
         pin_places={name: DeclaredAt(pin.line.file, pin.line.number) for name, pin in pins.items()},
+        families=_families(reading),
+        unjudged={
+            name: DeclaredAt(line.file, line.number)
+            for name, line in reading.recorded
+            # What belongs to torch is judged by torch's build.
+            if name not in _OF_TORCH or not {"torch", "vllm"} & set(reading.asked)
+        },
+        machine=machine,
     )
+
+
+_OF_TORCH = ("torchvision", "torchaudio", "triton")
+
+
+def _families(reading: _Reading) -> dict[str, str]:
+    """Return the CUDA families that the packages asked for state; those of plug-ins of JAX are judged with JAX."""
+    found = {}
+    for name in reading.asked:
+        pin = reading.pins.get(name)
+        family = gpu_packages.family(name, None if pin is None else pin.version)
+        if family is not None and not _PLUGIN.fullmatch(name):
+            found[name] = family
+    return found
 
 
 # `pip-compile` and `uv pip compile` write the Python they resolved for into the first lines.
@@ -728,9 +750,21 @@ def _build(version: str, line: _Line, reading: _Reading) -> str:
                 message, f"pin {version.partition('+')[0]}+{named}, or name the index for {local}"
             )
         return version
-    if reading.index is not None:
-        return f"{version}+{reading.index[0]}"
-    return version
+    builds = [build for build, _ in (*([reading.index] if reading.index else ()), *reading.extra_index)]
+    return _highest(version, builds)
+
+
+def _highest(version: str, builds: Sequence[str]) -> str:
+    """Return the version that pip takes from indexes of these builds: it reads all, and the highest version wins.
+
+    A local version is higher than the release without one (PEP 440). A build that the release does not have is on no
+    index.
+    """
+    from packaging.version import Version
+
+    there = [f"{version}+{build}" for build in builds]
+    there = [item for item in there if (found := facts.torch(item)) is None or found.known is not False]
+    return max(there, key=Version, default=version)
 
 
 def _read(path: Path, reading: _Reading, constraint: bool, place: DeclaredAt | None) -> None:
@@ -790,7 +824,9 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
         _read(
             target, reading, constraint or name in ("-c", "--constraint"), DeclaredAt(line.file, line.number)
         )
-    elif name in ("-e", "--editable") or name in _FLAGS:
+    elif name in ("-e", "--editable"):
+        _of_source(value, line, reading, constraint)
+    elif name in _FLAGS:
         return
     elif name in _VALUED:
         if not value:
@@ -826,10 +862,12 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
             found, version, *_ = parse_wheel_filename(wheel.group(1).replace("%2B", "+").replace("%2b", "+"))
         except InvalidWheelFilename as problem:
             raise line.error(f"{problem}", "name the wheel by its whole file name") from None
+        _asked(str(found), line, reading, constraint)
         _pinned(str(found), str(version), line, reading, constraint)
         return
     if re.match(r"(?:\.{0,2}/|[a-z+]+://|file:)", text) or re.search(r"\.(?:zip|tar\.gz)$", text):
-        return  # a source tree or archive: the facts cover wheels only
+        _of_source(text, line, reading, constraint)
+        return
     try:
         requirement = Requirement(text)
     except InvalidRequirement as problem:
@@ -851,11 +889,13 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
             )
             reading.open.append((line, message, "write one file per Python"))
         return
+    if requirement.url is not None:
+        _of_source(f"{requirement.url}#egg={name}", line, reading, constraint)
+        return
     if not constraint:
         reading.asked.setdefault(name, line)
         reading.extras.setdefault(name, set()).update(requirement.extras)
-        if _USES_GPU.fullmatch(name):
-            reading.no_facts.append((name, line))
+        _asked(name, line, reading, constraint)
     exact = [
         item
         for item in requirement.specifier
@@ -866,12 +906,30 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
     elif (
         not constraint
         and name not in reading.pins
-        and not _USES_GPU.fullmatch(name)
+        and name not in dict(reading.no_facts)
         and (name in _FRAMEWORKS or _is_library(name) or name in wheels.packages())
     ):
         asked = f" ({requirement.specifier})" if str(requirement.specifier) else ""
         message = f"{name} is not pinned{asked}, so that another day gives another version"
         reading.open.append((line, message, f"pin it: {name}==VERSION"))
+
+
+def _of_source(text: str, line: _Line, reading: _Reading, constraint: bool) -> None:
+    """Report a package that is built from a repository, a folder or an archive: the facts cover wheels only."""
+    from packaging.utils import canonicalize_name
+
+    place, _, fragment = text.partition("#")
+    egg = re.search(r"(?:^|&)egg=([A-Za-z0-9._-]+)", fragment)
+    archive = re.search(r"([A-Za-z0-9._-]+?)-\d[^/]*\.(?:zip|tar\.gz)$", place)
+    named = egg or archive
+    name = canonicalize_name(named.group(1)) if named else ""
+    if constraint or not _matters(name):
+        return
+    shown = re.sub(r"//[^/@]*@", "//", place)  # without a password
+    message = f"{name} is not pinned: it is built from {shown}, and which version that gives is not known"
+    reading.open.append(
+        (line, message, f"pin a release: {name}==VERSION, or build a wheel of it and pin that file")
+    )
 
 
 def _is_library(name: str) -> bool:
@@ -883,28 +941,49 @@ def _is_library(name: str) -> bool:
 
 
 def _matters(name: str) -> bool:
-    return (
-        name in _FRAMEWORKS
-        or _is_library(name)
-        or _USES_GPU.fullmatch(name) is not None
-        or wheels.covers(name)
-    )
+    return name in _FRAMEWORKS or _is_library(name) or gpu_packages.uses_gpu(name) or wheels.covers(name)
+
+
+def _asked(name: str, line: _Line, reading: _Reading, constraint: bool) -> None:
+    """Remember a package that uses the GPU, and of which only its wheels' metadata is known, or nothing."""
+    library = name.startswith(("nvidia-", "cuda-")) and wheels.covers(name)
+    if constraint or library or name in _FRAMEWORKS or _is_library(name) or not gpu_packages.uses_gpu(name):
+        return
+    if wheels.covers(name) and not gpu_packages.OWN_CODE.fullmatch(name):
+        reading.recorded.append((name, line))
+    else:
+        reading.no_facts.append((name, line))
 
 
 def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint: bool) -> None:
     if not _matters(name):
         return
     other = reading.pins.get(name)
-    if other is not None and other.version != version:
+    if other is not None and not _same_pin(version, other.version):
         message = (
             f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}"
         )
         raise line.error(message, "keep one of the two")
-    reading.pins[name] = _Pin(version, line, constraint)
+    # Of two pins that agree, the one with a local version says which build it is.
+    if other is None or "+" not in other.version:
+        reading.pins[name] = _Pin(version, line, constraint)
     if not constraint:
         reading.asked.setdefault(name, line)
     # An earlier, unpinned mention of the package is settled by this pin.
     reading.open = [item for item in reading.open if f"{name} is not pinned" not in item[1]]
+
+
+def _same_pin(version: str, other: str) -> bool:
+    """Return whether one version satisfies both pins (PEP 440): ``==2.6.0`` takes 2.6.0+cu124, and 2.6 is 2.6.0."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        mine, its = Version(version), Version(other)
+    except InvalidVersion:
+        return version == other
+    return Version(mine.public) == Version(its.public) and (
+        mine.local == its.local or None in (mine.local, its.local)
+    )
 
 
 # Versions to try for a marker if the Python of the workload is unknown.

@@ -54,6 +54,17 @@ class WheelRelease:
             for item in wanted
         )
 
+    def needs_any(self, prefixes: tuple[str, ...], machine: str) -> bool:
+        """Return whether the release is known to require a package that begins so on `machine`."""
+        environment = {
+            "sys_platform": "linux",
+            "platform_system": "Linux",
+            "platform_machine": machine,
+            "extra": "",
+        }
+        wanted = (Requirement(text) for text in self.requires or () if text.startswith(prefixes))
+        return any(item.marker is None or item.marker.evaluate(environment) for item in wanted)
+
     @property
     def origins(self) -> tuple[Origin, ...]:
         """The sources."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from goldnode.compat import require
 from goldnode.core.errors import ImageError
 from goldnode.facts import workload as facts
 from goldnode.facts.workload import closest, key, minor, satisfies
@@ -25,7 +26,6 @@ _CONDITION = re.compile(r"(?P<name>[^<>=!]+)(?P<sign>>=|<=|!=|=|<|>)(?P<value>[^
 _VERSIONS = ("cuda", "driver", "arch")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _VARIABLE = "NVIDIA_REQUIRE_"
-_DISABLE = "NVIDIA_DISABLE_REQUIRE"
 
 
 def minimum_driver(version: str) -> str:
@@ -118,7 +118,7 @@ def admitted(environment: Mapping[str, str], machine: MachineProperties, reader:
 
     Every NVIDIA_REQUIRE_* must admit the machine, unless NVIDIA_DISABLE_REQUIRE is set.
     """
-    if environment.get(_DISABLE, "").lower() in ("true", "1", "t"):
+    if require.disabled(environment):
         return True
     return all(admits(value, machine, reader) for value in _requirements(environment))
 

@@ -36,6 +36,75 @@ def whole(finding: CompatFinding) -> str:
 
 # rule, node, workload, severity (None: the rule says nothing), what its words must have
 CASES: list[Any] = [
+    # -- PyTorch's wheels for aarch64 are CPU builds up to 2.10
+    (
+        "torch-cpu",
+        node("GH200-144G-HBM3e", "580.178.04", architecture="arm64"),
+        {"kind": "requirements", "frameworks": {"torch": "2.6.0"}, "machine": "aarch64"},
+        "block",
+        (
+            "torch 2.6.0 has no wheel with CUDA for aarch64",
+            "installs the CPU build",
+            "torch 2.11.0, whose wheel for aarch64 has CUDA",
+        ),
+    ),
+    (
+        "torch-cpu",
+        node("GH200-144G-HBM3e", "580.178.04", architecture="arm64"),
+        {"kind": "requirements", "frameworks": {"torch": "2.11.0"}, "machine": "aarch64"},
+        None,
+        (),
+    ),
+    (
+        "torch-cpu",
+        node("GH200-144G-HBM3e", "580.178.04", architecture="arm64"),
+        {"kind": "requirements", "frameworks": {"torch": "2.5.1+cu124"}, "machine": "aarch64"},
+        None,
+        (),
+    ),
+    (
+        "torch-cpu",
+        node(A100, "580.178.04"),
+        {"kind": "requirements", "frameworks": {"torch": "2.6.0"}},
+        None,
+        (),
+    ),
+    # -- the CUDA family that names of packages state
+    (
+        "cuda-driver",
+        node(A100, "535.309.01"),
+        {
+            "kind": "requirements",
+            "families": {"cudf-cu13": "13", "nvidia-nccl-cu13": "13"},
+            "forward_compat": False,
+        },
+        "block",
+        (
+            "CUDA 13.0 of cudf-cu13, nvidia-nccl-cu13 needs driver 580.65.06 or later",
+            "only the CUDA family is stated",
+        ),
+    ),
+    (
+        "cuda-driver",
+        node(A100, "535.309.01"),
+        {"kind": "requirements", "families": {"cudf-cu12": "12"}},
+        None,
+        (),
+    ),
+    (
+        "cuda-gpu",
+        node(V100, "580.178.04"),
+        {"kind": "requirements", "families": {"cupy-cuda13x": "13"}},
+        "block",
+        ("CUDA 13.0 of cupy-cuda13x has no code for", "12.9 is the last with Volta"),
+    ),
+    (
+        "cuda-gpu",
+        node(B200, "580.178.04"),
+        {"kind": "requirements", "families": {"cudf-cu12": "12"}},
+        None,
+        (),
+    ),
     # -- CUDA and the driver: native
     ("cuda-driver", node(A100, "535.309.01"), {"cuda": "12.2"}, None, ()),
     ("cuda-driver", node(A100, "535.309.01"), {"cuda": "12.2.2"}, None, ()),

@@ -258,6 +258,17 @@ def test_forward_compatibility_in_metadata(
     assert workloads.metadata(written(tmp_path / "c.json", document)).forward_compat is compat
 
 
+@pytest.mark.parametrize(
+    ("value", "condition"), [("1", None), ("true", None), ("0", "cuda>=12.8"), ("", "cuda>=12.8")]
+)
+def test_conditions_of_an_image_that_disables_them_are_not_judged(
+    tmp_path: Path, value: str, condition: str | None
+) -> None:
+    env = ["CUDA_VERSION=12.8.0", "NVIDIA_REQUIRE_CUDA=cuda>=12.8", f"NVIDIA_DISABLE_REQUIRE={value}"]
+    found = workloads.metadata(written(tmp_path / "c.json", {"config": {"Env": env}}))
+    assert found.require_driver == condition
+
+
 def test_metadata_that_says_nothing_is_reported(tmp_path: Path) -> None:
     (report,) = workloads.metadata(written(tmp_path / "c.json", {"config": {"Env": ["PATH=/bin"]}})).reports
     assert (report.severity, report.message) == (

@@ -1,0 +1,82 @@
+"""No package that uses a GPU passes in silence: its CUDA family is judged, or it is listed as not judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.compat.test_rules_workload import node
+
+from goldnode.compat import gpu_packages, workloads
+from goldnode.compat.check import check
+from goldnode.compat.model import CompatFinding
+
+# Packages of the index that use a GPU: RAPIDS, NVIDIA's libraries, extensions of PyTorch, engines, and others.
+_NAMES = """
+cudf-cu12 cudf-cu13 cuml-cu12 cugraph-cu13 rmm-cu12 cuvs-cu12 pylibraft-cu12 dask-cudf-cu12 cuxfilter-cu13 cucim-cu12 libcudf-cu12
+pynvjitlink-cu12 nvidia-dali-cuda120 nvidia-dali-cuda130 nvidia-nccl-cu13 nvidia-cudnn-cu12 nvidia-cublas nvidia-cuda-runtime
+nvidia-nvshmem-cu13 nvidia-nvimgcodec-cu12 nvidia-modelopt nvmath-python cuquantum-python cuda-python numba-cuda cupy-cuda12x cupy-cuda13x
+torchao torch-scatter torch-sparse torchvision torchaudio triton dgl kaolin pytorch3d gsplat spconv-cu120 mamba-ssm causal-conv1d
+xformers flash-attn bitsandbytes deepspeed transformer-engine autoawq auto-gptq exllamav2 ctranslate2 llama-cpp-python sglang vllm
+flashinfer-python onnxruntime-gpu tensorrt tensorrt-cu12 faiss-gpu-cu12 paddlepaddle-gpu mxnet-cu112 jax-cuda13-plugin warp-lang pycuda
+xgboost lightgbm
+"""
+PACKAGES = _NAMES.split()
+
+
+def findings(
+    folder: Path, *lines: str, gpu: str = "A100-SXM4-40GB", driver: str = "535.183.06"
+) -> list[CompatFinding]:
+    file = folder / "requirements.txt"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    workload = workloads.requirements(file, python="3.12")
+    return [item for item in check(node(gpu, driver), [workload]) if item.subject == workload.subject]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_package_passes_in_silence(name: str, tmp_path: Path) -> None:
+    assert findings(tmp_path, f"{name}==1.0")
+
+
+def test_cuda_13_in_a_name_needs_its_driver(tmp_path: Path) -> None:
+    found = findings(
+        tmp_path, "cudf-cu13==25.12.0", "nvidia-nccl-cu13==2.28.3", "nvidia-dali-cuda130==1.50.0"
+    )
+    (finding,) = [item for item in found if item.rule == "cuda-driver"]
+    assert finding.severity == "block"
+    assert (
+        "cudf-cu13, nvidia-nccl-cu13, nvidia-dali-cuda130 needs driver 580.65.06 or later" in finding.message
+    )
+
+
+def test_family_of_torch_is_reported_once(tmp_path: Path) -> None:
+    found = findings(tmp_path, "torch==2.11.0", "torchvision==0.26.0", "cudf-cu13==25.12.0")
+    assert [item.message.split(" needs")[0] for item in found if item.rule == "cuda-driver"] == [
+        "CUDA 13.0 of torch 2.11.0 (cu130)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "family"),
+    [
+        ("nvidia-nccl-cu13", "2.28.3", "13"),
+        ("nvidia-dali-cuda130", None, "13"),
+        ("cupy-cuda13x", None, "13"),
+        ("spconv-cu121", None, "12"),
+        ("torchvision", "0.21.0+cu124", "12"),
+        ("flash-attn", "2.7.4+cu12torch2.5", "12"),
+        ("torch-scatter", "2.1.2+pt26cu118", "11"),
+        ("nvidia-cuda-runtime", "13.0.96", "13"),
+        ("torch", "2.6.0+rocm6.2", None),
+        ("numpy", "2.0", None),
+        ("accuracy", "1.0+local", None),
+    ],
+)
+def test_family(name: str, version: str | None, family: str | None) -> None:
+    assert gpu_packages.family(name, version) == family
+
+
+@pytest.mark.parametrize("name", ["numpy", "pynvml", "requests", "torchmetrics", "ray", "accelerate"])
+def test_package_without_code_for_a_gpu_is_left_out(name: str, tmp_path: Path) -> None:
+    assert not gpu_packages.uses_gpu(name)
+    assert findings(tmp_path, f"{name}==1.0") == []
