@@ -6,6 +6,7 @@ Pure. The rules are in `compat.rules_host`, `compat.rules_workload` and `compat.
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
@@ -50,12 +51,31 @@ def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[C
     class sets `unknown: block`.
     """
     found: list[CompatFinding] = []
-    if host is not None:
-        found += remedies.proved(_of_host(host), _judge(host, workloads), host, None)
-        found += _model(host)
-    for workload in workloads:
-        found += remedies.proved(_of_workload(host, workload), _judge(host), host, workload)
-    return settle(found, host)
+    with facts.unchanged() as state:
+        if host is not None:
+            own, models = _judged_once(host, state)
+            found += remedies.proved(own, _judge(host, workloads), host, None)
+            found += models
+        for workload in workloads:
+            found += remedies.proved(_of_workload(host, workload), _judge(host), host, workload)
+        return settle(found, host)
+
+
+# Findings of the last hosts, by identity: many workloads are judged on few hosts. The host itself keeps its id taken.
+_JUDGED: OrderedDict[int, tuple[CompatHost, object, tuple[tuple[CompatFinding, ...], ...]]] = OrderedDict()
+_HOSTS = 64
+
+
+def _judged_once(host: CompatHost, state: object) -> tuple[tuple[CompatFinding, ...], ...]:
+    """Return the findings about a host alone, and about the models that it may have; judged once per host and facts."""
+    key = (state, facts.generation())
+    found = _JUDGED.get(id(host))
+    if found is None or found[0] is not host or found[1] != key:
+        found = (host, key, (tuple(_of_host(host)), tuple(_model(host))))
+        _JUDGED[id(host)] = found
+        while len(_JUDGED) > _HOSTS:
+            _JUDGED.popitem(last=False)
+    return found[2]
 
 
 def _judge(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> remedies.Judge:

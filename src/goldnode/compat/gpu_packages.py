@@ -1,4 +1,4 @@
-"""What the name and the version of a Python package say of a GPU: whether it uses one, and its CUDA family."""
+"""Names and versions of Python packages: whether a package uses a GPU, and its CUDA family."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.facts.host import GpuModel, ModuleFlavour, Origin
@@ -27,13 +27,20 @@ class DeclaredAt:
     line: int | None = None
 
 
+class StatedRemedy(Protocol):
+    """A remedy that is judged before it is printed; see `compat.remedies`."""
+
+    def text(self) -> str:
+        """Return the words of what holds."""
+
+
 @dataclass(frozen=True)
 class CompatFinding:
     """One result of a rule.
 
     `subject` names what it is about ("class a100_sxm4_40gb", "image nvidia/cuda:13.0.0-base-ubuntu24.04").
-    `message` is one sentence with the figures, without its full stop. `remedy` names the nearest combination
-    that fits; it starts with a verb and has no full stop. `doubt` holds the reservations of the facts about
+    `message` is one sentence with the figures, without its full stop. `remedy`, from `way_out`, names the nearest
+    combination that fits; it starts with a verb and has no full stop. `doubt` holds the reservations of the facts about
     the deciding row (`conflict`, `confidence`, `unverified`). `accepted` is who accepted it and why, as a
     class or a waiver records it. An accepted finding is shown but does not fail the check. `check` sets
     `fatal`: the subject must not be used.
@@ -44,12 +51,17 @@ class CompatFinding:
     subject: str
     message: str
     sources: tuple[Origin, ...]
-    remedy: str | None = None
+    way_out: str | StatedRemedy | None = None
     place: DeclaredAt | None = None
     doubt: str | None = None
     accepted: str | None = None
     fatal: bool = False
     row: str | None = None  # id of a row of known_bad.yml, if the finding comes from the list
+
+    @property
+    def remedy(self) -> str | None:
+        """Return the remedy. One that names a version is judged by the rules now, on first use."""
+        return self.way_out if self.way_out is None or isinstance(self.way_out, str) else self.way_out.text()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from goldnode.compat import rules
@@ -79,28 +80,48 @@ class RemedyFrame:
 def proved(
     found: Iterable[CompatFinding], judge: Judge, host: CompatHost | None, workload: Workload | None
 ) -> list[CompatFinding]:
-    """Return the findings with the remedies that hold: those that fail are left out of the text."""
-    before: Weights | None = None
-    result = []
-    for finding in found:
-        if isinstance(finding.remedy, CompatRemedy):
-            before = before or weights(judge(host, workload), host)
-            text = _holding(finding, finding.remedy, before, judge, (host, workload))
-            finding = dataclasses.replace(finding, remedy=text)
-        result.append(finding)
-    return result
+    """Return the findings with remedies of which only the options that hold are read. They are judged when they are."""
+    before = cache(lambda: weights(judge(host, workload), host))
+    return [
+        dataclasses.replace(item, way_out=_Proof(item, item.way_out, before, judge, (host, workload)))
+        if isinstance(item.way_out, CompatRemedy)
+        else item
+        for item in found
+    ]
 
 
-def _holding(
-    finding: CompatFinding, remedy: CompatRemedy, before: Weights, judge: Judge, combination: Combination
-) -> str:
-    texts = []
-    for group in remedy.groups:
-        for option in group:
-            if option.change is None or cures(finding, option.change, before, judge, combination):
-                texts.append(option.text)
-                break
-    return remedy.frame.around(texts)
+@dataclass(eq=False)
+class _Proof:
+    """A remedy with the combination that its options are carried out on. Two of the same options are equal."""
+
+    finding: CompatFinding
+    remedy: CompatRemedy
+    before: Callable[[], Weights]
+    judge: Judge
+    combination: Combination
+    found: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Proof) and self.remedy == other.remedy
+
+    def __hash__(self) -> int:
+        return hash(self.remedy)
+
+    def text(self) -> str:
+        """Return the remedy with the options that hold."""
+        if self.found is None:
+            texts = []
+            for group in self.remedy.groups:
+                for option in group:
+                    if option.change is None or self.holds(option.change):
+                        texts.append(option.text)
+                        break
+            self.found = self.remedy.frame.around(texts)
+        return self.found
+
+    def holds(self, change: Callable[[Combination], Combination]) -> bool:
+        """Return whether a change removes the finding."""
+        return cures(self.finding, change, self.before(), self.judge, self.combination)
 
 
 @dataclass(frozen=True)

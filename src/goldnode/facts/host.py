@@ -12,9 +12,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Literal
 
@@ -151,7 +153,26 @@ class KernelBuild:
 
 def load(name: str) -> dict[str, Any]:
     """Return facts file `name` ("gpus.yml") with the rows that catalogs add. Raises FactsError for an unknown one."""
-    return _loaded(name, folder(), site_folders())
+    return _loaded(name, *in_force())
+
+
+_FORCE: ContextVar[tuple[Path, tuple[str, ...]] | None] = ContextVar("facts in force", default=None)
+
+
+def in_force() -> tuple[Path, tuple[str, ...]]:
+    """Return the directory of the facts in force, and those of catalogs: what the facts depend on."""
+    return _FORCE.get() or (folder(), site_folders())
+
+
+@contextlib.contextmanager
+def unchanged() -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Look for changes of the site file and of updates once, at the beginning of one judgement, and not in it."""
+    state = in_force()
+    token = _FORCE.set(state)
+    try:
+        yield state
+    finally:
+        _FORCE.reset(token)
 
 
 @cache
@@ -342,9 +363,28 @@ def _read_cache(path: Path) -> dict[str, Any] | None:
             if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
                 return None
             found: dict[str, Any] = json.load(opened)
+            for keys in found.pop(_NUMBERED, ()):
+                *way, last = keys
+                table = reduce(getitem, way, found)
+                table[last] = {int(key): value for key, value in table[last].items()}
             return found
     except (OSError, ValueError):
         return None
+
+
+_NUMBERED = "tables with numbers as keys"
+
+
+def _numbered(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the keys that lead to each mapping with numbers as keys, which JSON writes as text."""
+    if isinstance(value, dict):
+        if value and all(type(key) is int for key in value):
+            yield keys
+        for key, item in value.items():
+            yield from _numbered(item, (*keys, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _numbered(item, (*keys, index))
 
 
 def _write_cache(path: Path, data: dict[str, Any]) -> None:
@@ -352,13 +392,14 @@ def _write_cache(path: Path, data: dict[str, Any]) -> None:
     import tempfile
 
     try:
-        text = json.dumps(data)
-        if json.loads(text) != data:
-            return
+        numbered = [list(keys) for keys in _numbered(data)]
+        text = json.dumps({**data, _NUMBERED: numbered} if numbered else data)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
             out.write(text)
         Path(out.name).replace(path)
+        if _read_cache(path) != data:  # JSON does not have all of YAML's values
+            path.unlink(missing_ok=True)
         for old in sorted(path.parent.iterdir(), key=lambda item: item.stat().st_mtime)[:-_CACHED_FILES]:
             old.unlink(missing_ok=True)
     except (OSError, TypeError):
@@ -414,7 +455,7 @@ def _compiled(folder: Path) -> dt.date:
 
 def gpus() -> dict[str, GpuModel]:
     """Return every GPU model of the facts by its name (`sku`)."""
-    return _gpus(site_folders())
+    return _gpus(in_force()[1])
 
 
 @cache
@@ -813,8 +854,15 @@ def forget() -> None:
         security_floor,
         kernels_built,
         kernel_build,
+        generation,
     ):
         derived.cache_clear()
+
+
+@cache
+def generation() -> object:
+    """Return a token of the facts that are derived now: another one after `forget`."""
+    return object()
 
 
 def release_numbers(version: str) -> str:
