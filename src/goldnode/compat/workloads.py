@@ -699,7 +699,7 @@ def requirements(
         unjudged={
             name: DeclaredAt(line.file, line.number)
             for name, line in reading.recorded
-            # What belongs to torch is judged by torch's build.
+            # Torch's build decides about its companions.
             if name not in _OF_TORCH or not {"torch", "vllm"} & set(reading.asked)
         },
         machine=machine,
