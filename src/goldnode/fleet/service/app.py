@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.rollout.model import Answer, NodeObservation
-from goldnode.fleet.service.batch import BatchWriter, SharedRequest
+from goldnode.fleet.service.batch import WAITING, BatchWriter, SharedRequest
 from goldnode.fleet.service.bodies import BodyReader, RefusalResponse, RefusedRequestError
 from goldnode.fleet.service.metrics import ServiceCounters, render
 from goldnode.fleet.store import grants, log
@@ -91,7 +91,7 @@ class LockService:
         self.settings = settings
         self.counters = ServiceCounters()
         self.writer = BatchWriter(store)
-        self._bodies = BodyReader(_BODY, _PATIENCE)
+        self._bodies = BodyReader(_BODY, _PATIENCE, WAITING)
         self._measuring = asyncio.Semaphore(2)  # of the threads that requests for locks need too
         self._sealed_at = 0.0
         self.captures: CaptureReceiver | None = None

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 _HEALTHY = 2.0  # seconds that a body of a client that is not slow may take under load
-_MOST = 512  # bodies on their way
 _MEMORY = 64 << 20  # bytes of all bodies
 _UNREAD = 32 << 20  # bytes of a refused body that are received, so that its client reads the answer
 _PATIENCE = 5.0  # seconds for them
@@ -78,10 +77,10 @@ class _Arriving:
 
 
 class BodyReader:
-    """Reads bodies of up to `largest` bytes within `seconds`."""
+    """Reads bodies of up to `largest` bytes within `seconds`, at most `most` at a time."""
 
-    def __init__(self, largest: int, seconds: float) -> None:
-        self.largest, self.seconds = largest, seconds
+    def __init__(self, largest: int, seconds: float, most: int) -> None:
+        self.largest, self.seconds, self.most = largest, seconds, most
         self.memory = 0  # bytes of all bodies, until their requests are answered
         self._arriving: dict[_Arriving, None] = {}  # the oldest one first
 
@@ -91,7 +90,7 @@ class BodyReader:
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.largest:
             raise self._too_large()
-        if len(self._arriving) >= _MOST:
+        if len(self._arriving) >= self.most:
             self._make_room(None)
         body = bytearray()
         try:

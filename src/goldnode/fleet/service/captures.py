@@ -35,6 +35,7 @@ from goldnode.node.reporting import SCHEMA
 LOGGER = logging.getLogger("goldnode.fleet")
 # Reports that are parsed at once: one takes many times its bytes, and leaves a thread to the requests for locks.
 _TOGETHER = 4
+_ARRIVING = 512  # reports on their way
 _WAITING = 256  # complete reports that wait for their turn
 _PATIENCE = 30.0  # seconds for one body
 _MOST = 100_000  # reports in the inbox; ingest takes 500 a second
@@ -75,7 +76,7 @@ class CaptureReceiver:
 
     def __init__(self, settings: CaptureSettings) -> None:
         self.settings = settings
-        self._bodies = BodyReader(LARGEST, _PATIENCE)
+        self._bodies = BodyReader(LARGEST, _PATIENCE, _ARRIVING)
         self._turns = asyncio.Semaphore(_TOGETHER)
         self._waiting = 0
         self._last: dict[tuple[str, str], float] = {}  # schema and node of a document -> when it came

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import resource
+import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +21,13 @@ from goldnode.fleet.service.app import LockService, ServiceSettings
 from goldnode.fleet.store import schema
 from goldnode.fleet.store.database import StoreDatabase
 
+LOGGER = logging.getLogger("goldnode.fleet")
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-_BACKLOG = 16_384
+_BACKLOG = 16_384  # connections that wait in the kernel
+_ACCEPTED = 16  # connections that asyncio accepts before it looks at the others
 _PATIENCE = 30.0  # seconds for the head of a request, and for a client to read an answer
+_HEALTHY = 2.0  # seconds in which a client that is not slow gets its answer, also when many come at once
+_FILES = 65_536  # open files that the service asks for
 _UNSENT = 64 << 20  # bytes of answers that clients have not read
 
 
@@ -81,8 +88,7 @@ class _Protocol(H11Protocol):
             self.app_state = {**self.app_state, "peer": names_of(found.getpeercert() or {})}
         self._watch()
         if len(self.connections) > _most():
-            others = [one for one in self.connections if isinstance(one, _Protocol) and one is not self]
-            min(others, key=lambda one: (not one.waits(), one._began), default=self).abort()
+            self._make_room()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -106,6 +112,16 @@ class _Protocol(H11Protocol):
             super().send_400_response(msg)
         else:
             self.abort()
+
+    def _make_room(self) -> None:
+        """Close the oldest slow connections, as many as there are too many. Without slow ones, uvicorn answers 503."""
+        live = [
+            one for one in self.connections if isinstance(one, _Protocol) and not one.transport.is_closing()
+        ]
+        slow = [one for one in live if one._began <= self._began - _HEALTHY]
+        slow.sort(key=lambda one: (not one.waits(), one._began))
+        for one in slow[: max(0, len(live) - _most())]:
+            one.abort()
 
     def waits(self) -> bool:
         """Return whether no request of this connection is being answered."""
@@ -133,8 +149,9 @@ class _Protocol(H11Protocol):
 
 
 def _most() -> int:
-    """Return how many connections leave enough open files for the store and the inbox."""
-    return max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 256)
+    """Return how many connections leave enough open files for those on their way, the store and the inbox."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _FILES if soft == resource.RLIM_INFINITY else soft // 2
 
 
 def names_of(certificate: dict[str, Any]) -> frozenset[str]:
@@ -144,10 +161,37 @@ def names_of(certificate: dict[str, Any]) -> frozenset[str]:
     return frozenset(names or common)
 
 
+class _Server(uvicorn.Server):
+    """A server with a long queue in the kernel, of which asyncio accepts a few at a time.
+
+    asyncio has one number for both. Once open files run out, it would fail that often, with a traceback each time.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(_logged)
+        listening = self.config.bind_socket()
+        await super().startup([listening])
+        if self.started:
+            listening.listen(_BACKLOG)
+
+
+def _logged(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what goes wrong outside a request. That open files ran out is a line; asyncio tries again after a second."""
+    problem = context.get("exception")
+    if isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
+        LOGGER.warning("no connection is accepted for a second: %s. Raise LimitNOFILE", problem.strerror)
+        return
+    loop.default_exception_handler(context)
+
+
 def serve(store: StoreDatabase, listen: Listen, signing_key: Path | None = None) -> None:
     """Run the service until a signal ends it. Raises StoreError for a store that this code cannot write."""
     with store.read() as connection:
         schema.check(connection)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     server(store, listen, signing_key).run()
 
 
@@ -159,7 +203,8 @@ def server(store: StoreDatabase, listen: Listen, signing_key: Path | None = None
         host=listen.host,
         port=listen.port,
         http=_Protocol,
-        backlog=_BACKLOG,
+        backlog=_ACCEPTED,
+        limit_concurrency=_most() + _ACCEPTED,
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
@@ -167,7 +212,7 @@ def server(store: StoreDatabase, listen: Listen, signing_key: Path | None = None
         log_config=_LOGGING,
         **_tls(listen),
     )
-    return uvicorn.Server(config)
+    return _Server(config)
 
 
 def _tls(listen: Listen) -> dict[str, Any]:

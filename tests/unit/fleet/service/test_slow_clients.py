@@ -178,10 +178,12 @@ def test_more_connections_than_open_files_close_the_oldest(
     service: Service, patience: pytest.MonkeyPatch
 ) -> None:
     patience.setattr(http_server, "_most", lambda: 20)
+    patience.setattr(http_server, "_HEALTHY", 0.3)
     service.start()
     for data in ("", LOCK + "x"):
         for _ in range(40):
             service.connect(data)
+        time.sleep(0.5)  # now they are slow
         service.works("n1")
     assert until_closed(service.slow[0]) == b""
 
@@ -208,7 +210,7 @@ def test_an_answer_that_nobody_reads_is_dropped(service: Service, patience: pyte
 
 def test_no_memory_is_counted_when_no_request_is_left(patience: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        reader = bodies.BodyReader(100, 0.05)
+        reader = bodies.BodyReader(100, 0.05, 8)
 
         def request(*parts: bytes | None) -> Request:
             waiting = list(parts)
