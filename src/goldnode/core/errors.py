@@ -151,7 +151,7 @@ def squeezed(name: str) -> str:
 
 
 # The first word of a name that is a model of something, as of a GPU: few letters with a number.
-_MODEL = re.compile(r"(?!r[0-9]+$)[a-z]{1,3}[0-9]+[a-z]*")  # r580 is a branch of drivers
+_MODEL = re.compile(r"(?!(?:gpu|r)[0-9]+$)[a-z]{1,3}[0-9]+[a-z]*")  # gpu07 is a host, r580 a branch
 
 
 def _is_other_model(name: str, other: str) -> bool:

@@ -341,9 +341,9 @@ def test_an_inventory_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text("all: [")
     done = CliRunner().invoke(main, ["plan", "-i", str(tmp_path / "hosts.yml")])
     assert done.exit_code == 2
-    assert "error: the inventory cannot be read" in done.output
+    assert "hosts.yml:2: this is not valid YAML" in done.output
     with_limit = CliRunner().invoke(main, ["plan", "-i", str(tmp_path / "hosts.yml"), "--limit", "x"])
-    assert "error: the inventory cannot be read" in with_limit.output, "it is not the limit"
+    assert "hosts.yml:2: this is not valid YAML" in with_limit.output, "it is not the limit"
 
 
 def test_an_inventory_or_a_limit_that_is_nothing_is_named(
