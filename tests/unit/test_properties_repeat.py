@@ -63,7 +63,9 @@ def pytest_in(folder: Path, *words: str) -> tuple[int, str]:
 
 
 def test_the_default_profile_repeats_and_remembers_nothing() -> None:
-    assert (settings.default.derandomize, settings.default.database) == (True, None)
+    default = settings.get_profile(properties.DEFAULT)
+    assert (default.derandomize, default.database) == (True, None)
+    assert settings.get_current_profile_name() == properties.DEFAULT
 
 
 def test_no_property_test_sets_what_the_profile_sets() -> None:

@@ -13,6 +13,7 @@ import pytest
 from goldnode.node import __main__ as starting
 from goldnode.node import gate, program, remote
 from goldnode.node.host import Host, Result
+from goldnode.node.scheduler import HookError
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier, withdraw
 from goldnode.node.state.engine import plan_absent
@@ -450,7 +451,7 @@ def test_a_domain_may_have_things_that_are_no_files() -> None:
 
 def test_a_gate_that_cannot_let_go_stops_the_removal(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(host: Host) -> list[str]:
-        raise gate.HookError("scontrol ended with 1")
+        raise HookError("scontrol ended with 1")
 
     monkeypatch.setattr(gate, "release", fail)
     applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent")

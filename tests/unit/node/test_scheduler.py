@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests import slurm
 
+from goldnode.core.errors import GoldnodeError
 from goldnode.fleet import drain
 from goldnode.node import drained, effects, scheduler
 from goldnode.node.host import Host, Result
@@ -118,11 +119,11 @@ def test_a_run_gives_back_a_node_of_which_the_resume_reports_a_failure(state: st
     def run(argv: list[str]) -> str:
         if argv[1] == "show":
             return lines.pop(0) if len(lines) > 1 else lines[0]
-        raise drain.GoldnodeError("scontrol update failed: Invalid node state specified")
+        raise GoldnodeError("scontrol update failed: Invalid node state specified")
 
     slurm_drainer = drain.SlurmDrainer(run=run)  # type: ignore[arg-type]
     if stays:
-        with pytest.raises(drain.GoldnodeError, match="Invalid node state"):
+        with pytest.raises(GoldnodeError, match="Invalid node state"):
             slurm_drainer.resume("n1", drain.DrainCaller(take_over=True))
     else:
         assert slurm_drainer.resume("n1", drain.DrainCaller(take_over=True)).changed
