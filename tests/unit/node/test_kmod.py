@@ -158,6 +158,25 @@ def test_lines_and_their_effect_are_those_of_modprobe(root: Path, name: str) -> 
         assert bool(barred) is not loads, (words, barred)
 
 
+# What Debian's package nvidia-kernel-support installs (535.261.03): udev's alias leads to a name that `install` redirects.
+DEBIAN = (
+    "install nvidia modprobe -i nvidia-current $CMDLINE_OPTS\n"
+    "install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current-uvm $CMDLINE_OPTS\n"
+    "alias pci:v000010DEd*sv*sd*bc03sc02i* nvidia\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "loads"),
+    [("", True), ("blacklist nvidia\n", False), ("install nvidia /bin/false\n", False)],
+)
+def test_lines_against_the_driver_under_debians_two_names(root: Path, line: str, loads: bool) -> None:
+    host = configured(root, {D + "a.conf": line, D + "nvidia.conf": DEBIAN}, "")
+    shown = modprobe(root, "-n", "-v", "-b", NVIDIA)
+    assert ("modprobe -i nvidia-current" in shown) is loads
+    assert bool(kmod.against(kmod.read(host), ["nvidia-current", "nvidia"])) is not loads
+
+
 def dumped_builtin(root: Path) -> set[str]:
     """The options of modules that are built into the kernel of this machine, and those of kmod's own."""
     return set(
