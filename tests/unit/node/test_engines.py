@@ -116,7 +116,11 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
         pytest.param("containerd_cdi", {"dump": dump()}, CONFIG, "match", id="dump"),
         pytest.param("containerd_cdi", {"dump": dump(cdi=False)}, CONFIG, "mismatch", id="dump-without-cdi"),
         pytest.param(
-            "containerd_cdi", {"dump": dump(runtimes={"runc": {}})}, CONFIG, "mismatch", id="dump-without-nvidia"
+            "containerd_cdi",
+            {"dump": dump(runtimes={"runc": {}})},
+            CONFIG,
+            "mismatch",
+            id="dump-without-nvidia",
         ),
         pytest.param(
             "containerd_cdi",
