@@ -108,7 +108,7 @@ def _contents(scan: Scan) -> dict[str, Any]:
         plain = {
             key: value
             for key, value in asdict(row).items()
-            if value and key not in ("end", "fault", "device_bytes")
+            if value and key not in ("end", "fault", "device_bytes", "interpreter")
         }
         plain["needed"] = [
             name for name in row.needed if not name.startswith(_COMMON) and name not in bundled
