@@ -444,7 +444,9 @@ BOTH: Mapping[str, Callable[[CompatHost, Workload, Any], Answer]] = {"cuda_newer
 def _torch_cuda(workload: Workload, wanted: Any) -> Answer:
     if "torch" not in workload.frameworks:
         return False
-    build = torch(workload.frameworks["torch"])  # without a local version, the build of the package index
+    build = torch(workload.frameworks["torch"])
+    if build is not None and build.default and workload.kind == "image":
+        return None  # only a requirement without a local version gives the build of the package index
     if build is None or build.build is None:
         return False if re.search(r"\+(rocm|cpu|xpu)", workload.frameworks["torch"]) else None
     return build.cuda is not None and in_range(build.cuda, wanted)

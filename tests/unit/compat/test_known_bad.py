@@ -145,6 +145,12 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
             "torch-volta",
             "unknown",
         ),
+        (  # pip takes the build of the package index, which is cu130
+            nvidia(gpu="V100-SXM2-32GB"),
+            Workload("r", kind="requirements", frameworks={"torch": "2.11.0"}),
+            "torch-volta",
+            "block",
+        ),
         (
             nvidia(gpu="V100-SXM2-32GB"),
             Workload("r", frameworks={"torch": "2.11.0+cu126"}),
