@@ -37,7 +37,7 @@ LATE: Answer = (408, TEXT, "the request took too long\n")
 STUCK: Answer = (503, TEXT, "could_not_check: the files of the last check could not be read in time\n")
 
 
-class Request(NamedTuple):
+class EndpointRequest(NamedTuple):
     """The head of a request: it asks for a path, or `answer` is its answer already."""
 
     path: str
@@ -54,7 +54,7 @@ class Connection:
         self.end = now + PATIENCE
         self.until = self.end
         self.received = b""
-        self.request: Optional[Request] = None
+        self.request: Optional[EndpointRequest] = None
         self.asked = 0  # number of the request for a path; 0: it does not wait for a thread
         self.unsent: Optional[List[memoryview]] = None  # None: there is no answer yet
         self.unread = UNREAD
@@ -83,7 +83,10 @@ class Loop:
     """Serves connections with the functions that parse a request and compute the answer of a path."""
 
     def __init__(
-        self, listening: socket.socket, parse: Callable[[bytes], Request], compute: Callable[[str], Answer]
+        self,
+        listening: socket.socket,
+        parse: Callable[[bytes], EndpointRequest],
+        compute: Callable[[str], Answer],
     ) -> None:
         self._listening, self._parse, self._compute = listening, parse, compute
         self._open: Dict[socket.socket, Connection] = {}  # the oldest one first

@@ -17,7 +17,7 @@ from .. import boot
 from ..host import Host
 from ..verdict import current
 from . import libraries, metrics
-from .connections import MOST, TEXT, Loop, Request
+from .connections import MOST, TEXT, EndpointRequest, Loop
 from .publish import GATE, PUBLIC, load, root_expires
 
 TYPE_CHECKING = False
@@ -188,18 +188,18 @@ def serve(listening: socket.socket, answers: Answers, idle: float = IDLE) -> Non
     Loop(listening, request_of, answers.at).run(idle)
 
 
-def request_of(data: bytes) -> Request:
+def request_of(data: bytes) -> EndpointRequest:
     """Return the request in these bytes, the head of it."""
     if len(data) > MOST:
-        return Request("", answer=(431, TEXT, f"a request is at most {MOST} bytes\n"))
+        return EndpointRequest("", answer=(431, TEXT, f"a request is at most {MOST} bytes\n"))
     line = data.split(b"\n", 1)[0].rstrip(b"\r")
     words = line.decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        return Request("", answer=(400, TEXT, "not a request of HTTP/1\n"))
+        return EndpointRequest("", answer=(400, TEXT, "not a request of HTTP/1\n"))
     method, path = words[0], words[1].partition("?")[0]
     if method not in ("GET", "HEAD"):
-        return Request(path, allow=True, answer=(405, TEXT, "only GET and HEAD\n"))
-    return Request(path, method == "HEAD", answer=None if path in PATHS else (404, TEXT, MISSING))
+        return EndpointRequest(path, allow=True, answer=(405, TEXT, "only GET and HEAD\n"))
+    return EndpointRequest(path, method == "HEAD", answer=None if path in PATHS else (404, TEXT, MISSING))
 
 
 def inherited() -> Optional[socket.socket]:
