@@ -363,8 +363,7 @@ class _Turn:
             effects.settle(self.host, self.memory, self.before)
             if drain or self.published:
                 self.messages += effects.apply(self.host, self.memory, self._wanted(drain))
-            changed = self.state["reasons"] != self.before.get("reasons") or self.before.get("error")
-            if drain and changed and all(reason.id.startswith("tests.") for reason in self.found):
+            if drain and self._tests_alone():
                 effects.renew(self.host, self.memory, self._text())
         except HookError as problem:
             self.fail(problem)
@@ -377,6 +376,15 @@ class _Turn:
             self.fail(problem)
         except OSError as problem:
             self.fail(UnrecordedError(f"{MODE} cannot be written: {problem.strerror}; {effects.REMEDY}"))
+
+    def _tests_alone(self) -> bool:
+        """Return whether tests alone hold the node, and the text about them is new or was not accepted."""
+        if self.held is None:
+            return False
+        from .return_tests import ID
+
+        new = self.state["reasons"] != self.before.get("reasons") or bool(self.before.get("error"))
+        return new and all(reason.id.startswith(ID) for reason in self.found)
 
     def _wanted(self, drain: bool) -> effects.DrainOrder:
         commands = (self.document.get("site") or {}).get("gate") or {}
