@@ -338,10 +338,15 @@ def children(process: int) -> list[int]:
 # Commands that end with another status than 0, by design or as the machine is.
 STATUSES: tuple[tuple[str, Sequence[int]], ...] = (
     (r"\S*goldnode-node check( +#|$)", (0, 1, 2, 3)),  # the verdict on this machine: 3 without a GPU
+    (r"python -m goldnode.testing.lab ssh \w+ \w+ goldnode-node check$", (1, 2, 3)),  # 3: in a container
+    (r"ssh -F \S+ node1( 'apt-mark.*)? ?'?(goldnode-node check)?'?$", (0, 1, 2, 3)),
     (
         r"goldnode images lock --check",
         (0, 1),
-    ),  # 1: the archive has newer packages, and the page goes on with that
+    ),  # 1: the archive has newer packages; the page goes on with that
+    (r"goldnode rollout run (good|bad).yml -i inventory$", (0, 1, 130)),  # interrupted, or rolled back
+    (r"ansible-playbook PLAYBOOK$", (1, 2, 4)),  # refused: the class is denied
+    (r"scripts/docs serve", (0, 130)),
 )
 # Commands that ask on a terminal -> the answers, here the defaults.
 QUESTIONS = ((r"goldnode init \w+( +#|$)", "\n\n\n"),)
@@ -363,14 +368,18 @@ BEFORE = {
     # The hosts of the reader: one node in a container.
     f"{_INSTALL}#the-collection-console-1": (
         f"{sys.executable} -m goldnode.testing.lab up documented --engine n1=cpu_only && "
-        "{ cat .goldnode/lab/documented/inventory/hosts.yml; printf '  vars: {goldnode_accepted: [0, 3]}\\n'; } >hosts.yml"
+        "sed 's/^  vars:$/&\\n    goldnode_accepted: [0, 3]/' .goldnode/lab/documented/inventory/hosts.yml >hosts.yml && "
+        "grep -q accepted hosts.yml"
     ),
     f"{_ROLLOUT}#install-goldnode-and-start-six-nodes-console-1": (
         'mkdir "$CHECKOUT-rollout" && cp *.whl "$CHECKOUT-rollout" && cd "$CHECKOUT-rollout"'
     ),
 }
 # A person presses Ctrl-C when the command has printed this.
-INTERRUPTED = {f"{_ROLLOUT}#run-it-console-1": "is out of service, and is changed"}
+INTERRUPTED = {
+    (f"{_ROLLOUT}#run-it-console-1", "goldnode rollout run"): "is out of service, and is changed",
+    (f"{_DEVELOPMENT}#documentation-console-1", "scripts/docs serve"): "Serving on",
+}
 _SET_UP = re.compile(r"python3(\.\d+)? -m venv|\S*pip install")
 
 
@@ -424,7 +433,8 @@ class Reader:
                 text, answers = f"script --quiet --return --command {shlex.quote(words)} /dev/null", given
         if "PLAYBOOK" in text:
             text = text.replace("PLAYBOOK", self.playbook)
-        until = INTERRUPTED.get(block.key, "") if command.text == commands(block)[-1].text else ""
+        stops = ((what, said) for (key, what), said in INTERRUPTED.items() if key == block.key)
+        until = next((said for what, said in stops if text.startswith(what)), "")
         status, printed = shell.run(text, self.limit, answers, until)
         self.playbook = next(iter(re.findall(r"ansible-playbook (\S+/site\.yml)", printed)), self.playbook)
         allowed = next((some for pattern, some in STATUSES if re.match(pattern, command.text)), (0,))
