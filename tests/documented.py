@@ -433,8 +433,8 @@ class Reader:
                 text, answers = f"script --quiet --return --command {shlex.quote(words)} /dev/null", given
         if "PLAYBOOK" in text:
             text = text.replace("PLAYBOOK", self.playbook)
-        stops = ((what, said) for (key, what), said in INTERRUPTED.items() if key == block.key)
-        until = next((said for what, said in stops if text.startswith(what)), "")
+        stops = ((what, line) for (key, what), line in INTERRUPTED.items() if key == block.key)
+        until = next((line for what, line in stops if text.startswith(what)), "")
         status, printed = shell.run(text, self.limit, answers, until)
         self.playbook = next(iter(re.findall(r"ansible-playbook (\S+/site\.yml)", printed)), self.playbook)
         allowed = next((some for pattern, some in STATUSES if re.match(pattern, command.text)), (0,))
