@@ -43,7 +43,8 @@ def _without_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
 def phase(world: World, state: str, kill: int | None = None, **prior: Any) -> dict[str, Any] | None:
     """Run one phase of a step with the store's copy of the prior state; None if it was killed."""
     action = ActionModule.__new__(ActionModule)
-    action.__dict__.update(given={"state": state}, _templar=Templar(), shell=world.shell)
+    task = SimpleNamespace(any_errors_fatal=False)
+    action.__dict__.update(given={"state": state}, _templar=Templar(), shell=world.shell, _task=task)
     world.fake.steps = Steps(kill)
     task_vars = {
         "inventory_hostname": "n1",
