@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests import documents
+from tests.debian_archive import debian_archive
 from tests.simulators.hardware import Scenario, build, tree, write
 
 from goldnode.core import program_file
@@ -57,20 +58,6 @@ BASH = (
 )
 
 
-def mirror() -> str:
-    """The archive that this machine's apt uses."""
-    done = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = [line for line in done.stdout.split() if "security" not in line]
-    if not found:
-        pytest.skip("apt on this machine uses no archive of Debian")
-    return found[0]
-
-
 def make(suite: str, root: Path) -> None:
     """A minimal root of a suite with Python; `busybox`: all commands of bookworm are those of busybox."""
     name = "bookworm" if suite == "busybox" else suite
@@ -82,7 +69,7 @@ def make(suite: str, root: Path) -> None:
         f"--include={packages}",
         name,
         str(root),
-        mirror(),
+        debian_archive(),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

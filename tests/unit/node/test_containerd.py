@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.debian_archive import debian_archive
 from tests.unit.node import containerd_releases as releases
 
 from goldnode.node.host import Host
@@ -131,9 +132,7 @@ def test_containerd_of_debian(tmp_path: Path, suite: str) -> None:
     (tmp_path / "cache/archives/partial").mkdir(parents=True)
     (tmp_path / "status").touch()
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    (tmp_path / "sources.list").write_text(
-        f"deb [signed-by={keyring}] http://deb.debian.org/debian {suite} main\n"
-    )
+    (tmp_path / "sources.list").write_text(f"deb [signed-by={keyring}] {debian_archive()} {suite} main\n")
     (tmp_path / "apt.conf").write_text(
         f'Dir::State "{tmp_path}"; Dir::State::lists "{tmp_path}/lists"; Dir::State::status "{tmp_path}/status";\n'
         f'Dir::Cache "{tmp_path}/cache"; Dir::Etc::sourcelist "{tmp_path}/sources.list"; Dir::Etc::sourceparts "-";\n'
