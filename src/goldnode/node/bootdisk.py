@@ -42,8 +42,9 @@ GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"  # namespace of the firmware's o
 LABELS = ("esp", "root-a", "root-b", "root")  # by which a disk image mounts its partitions
 _HARD_DRIVE, _GPT = (4, 1), 2  # type and subtype of a device path node; a signature that is a GUID
 REMEDY = (
-    "Take out the disk that is not to boot, or give its partitions other names and GUIDs "
-    "(`sfdisk --part-label DISK N NAME`, `sfdisk --part-uuid DISK N $(uuidgen)`), and reboot."
+    "Take out the disk that is not to boot, erase its partition table if nothing on it is needed "
+    "(`wipefs --all --force DISK`), or give its partitions other names and GUIDs (`sfdisk --part-label`, "
+    "`sfdisk --part-uuid`, of the package fdisk), and reboot."
 )
 
 

@@ -217,9 +217,16 @@ class RolloutState:
             return step.phase in (StepPhase.PASSED, StepPhase.DEFERRED)
         if step.phase is StepPhase.FAILED:
             return step.blame is Blame.SOFTWARE
-        if step.phase is StepPhase.DEFERRED:  # a person has released it for another try, which does not come
-            return step.prior is not None and self.nodes[step.node].digest != step.prior.digest
+        if step.phase in (
+            StepPhase.DEFERRED,
+            StepPhase.PASSED,
+        ):  # released for another try, which does not come
+            return self.has_moved(step)
         return step.phase is StepPhase.DONE and self.in_back_scope(step)
+
+    def has_moved(self, step: Step) -> bool:
+        """Return whether a node is not in the state that it had before its first step."""
+        return step.prior is not None and self.nodes[step.node].digest != step.prior.digest
 
     def in_back_scope(self, step: Step) -> bool:
         """Return whether a step is within the scope of the rollback."""

@@ -139,6 +139,12 @@ class _Decider:
         """
         early = None
         if self._stopped(steps[0]):
+            # A node that was released for another try has the denied state already: it does not serve with it.
+            if any(self.state.has_moved(step) for step in steps) and self.now <= steps[0].deadline:
+                if all(self._drained(step) for step in steps):
+                    for step in steps:
+                        self._turn(step, STOPPED)
+                return
             early = STOPPED
         elif any(self._drained_by_owner(step) for step in steps):
             early = TAKEN

@@ -75,6 +75,9 @@ class Fleet:
         self.digest = {node.name: OLD for node in nodes}
         self.boots = {node.name: 0 for node in nodes}
         self.person: dict[str, str] = {}  # node -> reason of a person's drain
+        self.broken_by: frozenset[str] = (
+            frozenset()
+        )  # nodes that the change breaks, each with a finding of its own
         self.slow_until: dict[str, float] = {}  # rack -> end of a partition
         self.stale: tuple[int, tuple[Action, ...]] | None = None
         self.obeyed_stale = 0
@@ -159,6 +162,13 @@ class Fleet:
         )
         self.state.record_observation(self.observations, item)
 
+    def survey(self) -> None:
+        """Read all nodes outside of a step, as a controller does once an hour. The clock has caught up by then."""
+        self.now = max(self.now, *(item.at for item in self.observations.nodes.values()), 0.0) + 3600.0
+        for name in self.names:
+            if name not in self.state.active:
+                self.report(name, Answer.UNKNOWN)
+
     def work(self, node: str, outcome: int = 0) -> None:
         """Let a node do what its step asks for. `outcome` 0 is good."""
         step = self.state.active.get(node)
@@ -174,7 +184,7 @@ class Fleet:
             self.digest[node] = (step.prior and step.prior.digest) or OLD
             self.report(node, Answer.PASSES)
         else:
-            self._boot(node, outcome)
+            self._boot(node, 1 if outcome == 0 and node in self.broken_by else outcome)
 
     def _boot(self, node: str, outcome: int) -> None:
         """Boot the new state: good, software, hardware, falls back, lies, silent, undecided, or reports late."""

@@ -19,7 +19,8 @@ from tests.unit.fleet.rollout.controlled import ControlledRollout, controlled, v
 from goldnode.cli import main
 from goldnode.commands import rollout_text
 from goldnode.documents.rollout_status import RolloutStatusDocument
-from goldnode.fleet.rollout import model
+from goldnode.fleet.rollout import model, steps
+from goldnode.fleet.rollout.document import RolloutSettings, loads
 from goldnode.fleet.rollout.explain import explain
 from goldnode.fleet.rollout.model import (
     BackScope,
@@ -31,12 +32,13 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
 )
 from goldnode.fleet.rollout.remains import STAY
-from goldnode.fleet.rollout.state import RolloutState
+from goldnode.fleet.rollout.state import Observations, RolloutState
 from goldnode.fleet.rollout.view import RolloutFacts, view
 from goldnode.fleet.store import controllers, orders, rollouts, tables
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.rollout_view import RolloutReader
+from goldnode.node.drained import reason
 
 OLD, NEW = documents.OLD, documents.NEW
 JUDGED = ("base_rate: 0.2%}", "base_rate: 0.2%, judged: 50%}")  # one of two canaries is enough
@@ -147,18 +149,22 @@ def test_simulated_rollback_leaves_no_failed_node(scope: BackScope, tmp_path: Pa
 # Single rules of the scope
 
 
+def settings() -> RolloutSettings:
+    return loads(documents.TEXT, "the document of these tests").settings
+
+
 def state_with(
-    *steps: model.Step, cohort: str | None = None, back: BackScope = BackScope.FAILED
+    *given: model.Step, cohort: str | None = None, back: BackScope = BackScope.FAILED
 ) -> RolloutState:
     nodes = [
         FleetNode(name, cohort=cohort, digest=NEW, boot_id="2", in_service=True)
-        for name in (step.node for step in steps)
+        for name in (one.node for one in given)
     ]
     record = model.RolloutRecord("r1", "l4", OLD, NEW, RolloutPhase.ROLLING_BACK, wave=1, back=back)
     found = RolloutState(record, nodes, whole_cohorts=True)
-    for step in steps:
-        found.wave_of[step.node] = step.wave
-        found._set_step(step)
+    for one in given:
+        found.wave_of[one.node] = one.wave
+        found._set_step(one)
     found._index()
     return found
 
@@ -184,6 +190,22 @@ def test_node_that_a_person_released_for_another_try_goes_back() -> None:
     state.nodes["a"] = replace(state.nodes["a"], digest=OLD)
     state._index()
     assert not state.waits("a")  # it fell back, or was never changed
+
+
+def test_node_on_another_try_is_turned_back_and_does_not_serve_the_denied_state() -> None:
+    """Found by a schedule: its step was given up before the second application, so it returned as it was."""
+    again = step("a", StepPhase.GRANTED, attempt=2, changed_at=10.0, deadline=100.0)
+    state, seen = state_with(again), Observations()
+    drained = reason(state.run, "c", "2026-11-02T08:00:00Z", "rollout")
+    assert not steps.decide(settings(), state, seen, 20.0).actions  # until its drain is seen
+    state.record_observation(seen, model.SchedulerObservation("a", 15.0, False, 0.0, drained))
+    (action,) = steps.decide(settings(), state, seen, 20.0).actions
+    assert isinstance(action, model.Turn)
+    state.nodes["a"] = replace(state.nodes["a"], digest=OLD)  # the first try: it has nothing to go back from
+    (action,) = steps.decide(settings(), state, seen, 20.0).actions
+    assert isinstance(action, model.Proceed)
+    passed = step("a", StepPhase.PASSED, attempt=2)
+    assert state_with(passed).waits("a")
 
 
 def test_rest_of_a_cohort_goes_back_after_the_member_that_failed() -> None:

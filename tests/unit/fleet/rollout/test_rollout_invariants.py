@@ -5,6 +5,7 @@ The same schedules run each time (tests/suite/properties.py), so a failure repea
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.schedules import ENDED, Fleet
 
-from goldnode.fleet.rollout.model import BackScope, RolloutPhase
+from goldnode.fleet.rollout.model import BackScope, Blame, Direction, RolloutPhase, StepPhase
 from goldnode.fleet.rollout.view import RolloutFacts, view
 
 COHORTS = ("total: 10}", "total: 10, per: {rack: 2, leaf: 4, cohort: all-or-none}}")
@@ -81,10 +82,18 @@ def test_invariants_hold_under_a_thousand_schedules(variant: str, tmp_path: Path
     check()
 
 
-def leave_nothing_unnamed(directory: Path, scope: BackScope, schedule: list[int]) -> None:
-    """Roll back after a schedule. Check what remains by the nodes themselves, then carry out what `status` names."""
+def leave_nothing_unnamed(directory: Path, scope: BackScope, seed: int) -> None:
+    """Roll back after a schedule. Check what remains by the nodes themselves, then carry out what `status` names.
+
+    Schedules that break nodes in two waves are long; those that hypothesis draws first are short.
+    """
+    draw = random.Random(seed)  # noqa: S311 - the same schedules each time
+    schedule = [draw.randrange(2**14) for _ in range(draw.randrange(80))]
+    names = [f"n{number:02}" for number in range(24)]
     cohorts = scope is BackScope.FAILED
-    fleet = Fleet(documents.settings(directory, *((COHORTS,) if cohorts else ())), cohorts=cohorts)
+    changes = (("boot: {base_rate: 0.2%}", "boot: {base_rate: 20%, judged: 25%}"),)  # some failures go on
+    fleet = Fleet(documents.settings(directory, *changes, *((COHORTS,) if cohorts else ())), cohorts=cohorts)
+    fleet.broken_by = frozenset(draw.sample(names, draw.randrange(8)))
     fleet.settle()
     for number in schedule:
         fleet.operate(number)
@@ -92,11 +101,19 @@ def leave_nothing_unnamed(directory: Path, scope: BackScope, schedule: list[int]
         return
     fleet.order_back(scope)
     fleet.finish(release=False)
+    fleet.survey()
+    fleet.finish(release=False)
     facts = RolloutFacts(fleet.settings, fleet.state, fleet.observations, "ann")
     lines = {item.node: item for item in view(facts, fleet.now).remains}
     for name in fleet.names:
         own = fleet.state.ledger.of(name, fleet.state.record.name)
         bad = fleet.digest[name] == fleet.settings.target or own is not None
+        step, held = fleet.state.steps.get(name), fleet.state.ledger.others(name, fleet.state.record.name)
+        by_change = step is not None and step.phase is StepPhase.FAILED and step.blame is Blame.SOFTWARE
+        if by_change and step is not None and step.direction is Direction.FORWARD:
+            assert held or fleet.stands_still(), (name, step)
+        if fleet.stands_still() and fleet.state.waits(name):
+            continue  # it goes back when a person has made room
         assert bad == (name in lines), (name, fleet.digest[name], fleet.state.steps.get(name), lines)
 
     fleet.order_back(BackScope.ALL)
@@ -110,12 +127,8 @@ def leave_nothing_unnamed(directory: Path, scope: BackScope, schedule: list[int]
 
 @pytest.mark.parametrize("scope", BackScope)
 def test_rollback_leaves_no_node_bad_that_status_does_not_name(scope: BackScope, tmp_path: Path) -> None:
-    @quick(25)
-    @given(SCHEDULES)
-    def check(schedule: list[int]) -> None:
-        leave_nothing_unnamed(tmp_path, scope, schedule)
-
-    check()
+    for seed in range(25):
+        leave_nothing_unnamed(tmp_path, scope, seed)
 
 
 @pytest.mark.long
@@ -123,12 +136,8 @@ def test_rollback_leaves_no_node_bad_that_status_does_not_name(scope: BackScope,
 def test_a_thousand_rollbacks_leave_no_node_bad_that_status_does_not_name(
     scope: BackScope, tmp_path: Path
 ) -> None:
-    @quick(350)
-    @given(SCHEDULES)
-    def check(schedule: list[int]) -> None:
-        leave_nothing_unnamed(tmp_path, scope, schedule)
-
-    check()
+    for seed in range(350):
+        leave_nothing_unnamed(tmp_path, scope, seed)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
