@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(
     path
     for path in (*ROOT.glob("scripts/**/*"), ROOT / ".ci/run", ROOT / "benchmarks/run")
-    if path.is_file() and path.suffix != ".py"
+    if path.is_file() and path.suffix not in (".py", ".pyc")  # byte code: scripts/docs has run
 )
 
 # More parameters become a frozen dataclass (docs/style.md); `self` and `cls` do not count.
