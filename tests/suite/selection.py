@@ -165,6 +165,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/e2e/catalog/*", ("tests/e2e", "tests/lab", "tests/disks")),
     ("tests/faults/catalog/*", ("tests/faults",)),
     ("tests/nodes/*", ("marker:lab", "marker:real", "tests/simulators", "tests/unit/test_verify.py")),
+    ("tests/simulators/hardware/*.txt", ("module:tests.simulators.hardware",)),
     ("tests/simulators/*.c", ("module:tests.simulators.accelerators", "module:tests.simulators.hardware")),
     ("tests/simulators/*.md", ()),
     # Programs for guests and nodes, and helpers that are executed instead of imported.

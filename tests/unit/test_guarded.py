@@ -139,11 +139,11 @@ def test_check_by_the_playbook_runs_no_program_that_others_can_change(
 ) -> None:
     asked._task = type("Task", (), {"check_mode": False})
     if damage is None:
-        assert asked.check()["rc"] == 0
-        assert node.mark.read_text() == "check\n"
+        assert asked.check({})["rc"] == 0
+        assert node.mark.read_text() == "check --format json\n"
         return
     damage(node)
-    found = asked.check()
+    found = asked.check({})
     assert (found["failed"], found["rc"]) == (True, OTHER)
     assert "Run site.yml" in found["msg"]
     assert not node.mark.exists()

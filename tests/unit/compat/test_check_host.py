@@ -40,7 +40,7 @@ DOCKER20 = {"engine": "docker", "engine_version": "20.10.24+dfsg1-1+deb12u1"}
 DOCKER26 = {"engine": "docker", "engine_version": "26.1.5+dfsg1-9"}
 EOL = {"end_of_life": dt.date(2026, 6, 30), "end_of_life_source": "dds615"}
 
-REFUSED = [
+REFUSED: list[tuple[str, str, dict[str, Any], str, tuple[str, ...]]] = [
     # GPU and driver
     ("b200-proprietary", "module-flavour", B200 | {"branch": "570", "driver": "570.211.01", "flavour": "proprietary"}, "block",
      ("B200-SXM-180GB (Blackwell) needs the open kernel modules", "driver 570.211.01", "use a stack with the open modules")),

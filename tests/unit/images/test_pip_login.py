@@ -16,6 +16,7 @@ from pip._internal.network.auth import MultiDomainBasicAuth
 from tests.unit.images.test_imagelock import lock_of, rows, wheel_in
 
 from goldnode.core.errors import ImageError
+from goldnode.core.files import sha256_of
 from goldnode.core.site import Site
 from goldnode.images import resolve, wheelindex
 from goldnode.images.matrix import MatrixRow
@@ -123,7 +124,7 @@ def private(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Private, directory=str(root)))
     server.asked = []  # type: ignore[attr-defined]
     link = f"http://127.0.0.1:{server.server_port}/{wheel.name}"
-    digest = resolve.sha256_of(wheel)
+    digest = sha256_of(wheel)
     (root / "simple/teamlib/index.html").write_text(f'<a href="{link}#sha256={digest}">{wheel.name}</a>')
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server

@@ -19,6 +19,7 @@ from goldnode.catalog.models import OperatingSystem
 from goldnode.classdoc.compile import site_archives
 from goldnode.core import keys
 from goldnode.core.errors import SigningKeyError
+from goldnode.facts import host as facts
 from goldnode.lock import archive_keys
 from goldnode.lock.archive_keys import judge_keys
 from goldnode.lock.update import LockRequest, check, update
@@ -106,7 +107,7 @@ def test_other_releases_and_mirrors_are_warned_of() -> None:
 
 
 def test_every_rule_of_the_facts_has_a_key_that_it_refuses() -> None:
-    rows = {row["id"]: row for row in archive_keys.facts.load("distros.yml")["distributions"]}
+    rows = {row["id"]: row for row in facts.load("distros.yml")["distributions"]}
     for release in ("debian12", "debian13"):
         rules = rows[release]["archive_keys"]
         for rule in rules["refused"]:

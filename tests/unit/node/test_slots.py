@@ -23,7 +23,7 @@ from goldnode.node import boot, bootdisk, slot_trial, slots, slotwrite
 from goldnode.node.host import Host, Result
 from goldnode.node.state import loader, observe
 from goldnode.node.state.domains import slots as slot_files
-from goldnode.node.state.model import NodeError
+from goldnode.node.state.model import NodeError, Observed
 
 OLD, NEW = "6.1.0-901-amd64", "6.1.0-902-amd64"
 ENTRIES = "efi/loader/entries"
@@ -983,7 +983,7 @@ def test_root_esp_and_booted_partition_are_of_one_disk(node: Node, case: str) ->
     given, reason = TWO[case]
     machine(node, **given)
     assert bootdisk.astray(node) == reason
-    seen = observe.Observed()
+    seen = Observed()
     slot_files.observe(node, {}, seen)
     (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
     assert (finding.outcome, finding.got) == ("mismatch", reason) if reason else (finding.outcome == "match")
@@ -1041,7 +1041,7 @@ def test_machines_of_another_origin_and_without_udev_are_not_judged(node: Node) 
     (Path(node.root) / boot.LAYOUT.lstrip("/")).write_text("single\n")
     for path in (Path(node.root) / "run/udev/data").iterdir():
         path.unlink()
-    seen = observe.Observed()
+    seen = Observed()
     slot_files.observe(node, {}, seen)
     (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
     assert (finding.id, finding.outcome) == ("boot.disk", "mismatch")  # sysfs alone shows it
