@@ -51,45 +51,59 @@ def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[C
     class sets `unknown: block`.
     """
     found: list[CompatFinding] = []
-    with facts.unchanged() as state:
+    with facts.unchanged():
         if host is not None:
-            own, models = _judged_once(host, state)
-            found += remedies.proved(own, _judge(host, workloads), host, None)
-            found += models
+            judged = _judged_once(host)
+            if judged.models is None:
+                judged.models = tuple(_model(host))
+            found += remedies.proved(judged.own, _judge(workloads), host, None)
+            found += judged.models
         for workload in workloads:
-            found += remedies.proved(_of_workload(host, workload), _judge(host), host, workload)
+            found += remedies.proved(_of_workload(host, workload), _judge(), host, workload)
         return settle(found, host)
 
 
-# Findings of the last hosts, by identity: many workloads are judged on few hosts. The host itself keeps its id taken.
-_JUDGED: OrderedDict[int, tuple[CompatHost, object, tuple[tuple[CompatFinding, ...], ...]]] = OrderedDict()
+@dataclasses.dataclass
+class _JudgedHost:
+    """The findings about a host alone, by the facts of `state`. `models` is None until they are asked for."""
+
+    host: CompatHost
+    state: object
+    own: tuple[CompatFinding, ...]
+    models: tuple[CompatFinding, ...] | None = None
+
+
+# The last hosts by identity, which each entry keeps taken: many workloads are judged on few hosts, and their remedies
+# change a host in the same few ways.
+_JUDGED: OrderedDict[int, _JudgedHost] = OrderedDict()
 _HOSTS = 64
 
 
-def _judged_once(host: CompatHost, state: object) -> tuple[tuple[CompatFinding, ...], ...]:
-    """Return the findings about a host alone, and about the models that it may have; judged once per host and facts."""
-    key = (state, facts.generation())
+def _judged_once(host: CompatHost) -> _JudgedHost:
+    """Return the findings about a host alone; an equal host is judged once for the same facts."""
+    state = (facts.in_force(), facts.generation())
     found = _JUDGED.get(id(host))
-    if found is None or found[0] is not host or found[1] != key:
-        found = (host, key, (tuple(_of_host(host)), tuple(_model(host))))
-        _JUDGED[id(host)] = found
+    if found is None or found.host is not host or found.state != state:
+        equal = (each for each in _JUDGED.values() if each.state == state and each.host == host)
+        found = next(equal, None) or _JudgedHost(host, state, tuple(_of_host(host)))
+        _JUDGED[id(found.host)] = found
         while len(_JUDGED) > _HOSTS:
             _JUDGED.popitem(last=False)
-    return found[2]
+    return found
 
 
-def _judge(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> remedies.Judge:
+def _judge(workloads: Sequence[Workload] = ()) -> remedies.Judge:
     """Return what judges a changed combination: what helps one part of it must not break another.
 
     A changed node is judged with `workloads`, a changed workload alone.
     """
-    on_host = cache(lambda: [] if host is None else list(_of_host(host)))
 
-    def judge(changed: CompatHost | None, workload: Workload | None) -> list[CompatFinding]:
-        found = [*on_host()] if changed is host or changed is None else list(_of_host(changed))
-        for each in workloads if workload is None else (workload,):
-            found += _of_workload(changed, each)
-        return known_bad.without_repetitions(found)
+    def judge(host: CompatHost | None, workload: Workload | None) -> list[CompatFinding]:
+        with facts.unchanged():
+            found = [] if host is None else [*_judged_once(host).own]
+            for each in workloads if workload is None else (workload,):
+                found += _of_workload(host, each)
+            return known_bad.without_repetitions(found)
 
     return judge
 

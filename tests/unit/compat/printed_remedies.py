@@ -188,7 +188,7 @@ def untrue(host: CompatHost | None, workloads: Sequence[Workload]) -> list[str]:
     for finding in check.check(host, workloads):
         workload = next((item for item in workloads if finding.subject.startswith(item.subject)), None)
         for part, options in changes(finding.remedy or "", finding, workload):
-            judge = check._judge(host, workloads if workload is None else ())
+            judge = check._judge(workloads if workload is None else ())
             before = remedies.weights(judge(host, workload), host)
             if not any(
                 one.change and remedies.cures(finding, one.change, before, judge, (host, workload))
