@@ -352,7 +352,7 @@ STATUSES: tuple[tuple[str, Sequence[int]], ...] = (
 QUESTIONS = ((r"goldnode init \w+( +#|$)", "\n\n\n"),)
 # Pages whose shown outputs do not depend on the archive of the day.
 SHOWN = (_CHECK,)
-# What a page says in its text before a block, and what a script has done before.
+# Files and commands that the text of a page asks for before a block, and results of a script that ran before.
 BEFORE = {
     # In a virtual environment that was installed by hand: scripts/release need not install it again.
     f"{_INSTALL}#install-the-commands-console-1": (

@@ -1,4 +1,4 @@
-"""What people type and have, and what the answer has to name: the cause and the remedy, and never another thing.
+"""Inputs of people, and what the answer to each has to name: the cause and the remedy, and never another thing.
 
 Each row was once answered with another cause, or with the name of another thing.
 """

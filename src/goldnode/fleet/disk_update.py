@@ -168,7 +168,7 @@ def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
 def authentic(disk: BuiltDisk, keys: Sequence[SSlibKey]) -> None:
     """Verify what `goldnode disks authenticate` verifies, without the bytes of the files. Raises ImageError.
 
-    Without keys the site trusts whoever can write its store of disks.
+    Without keys the site trusts every account that can write its store of disks.
     """
     from goldnode.disks import evidence  # its libraries are an extra
 

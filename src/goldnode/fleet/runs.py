@@ -336,7 +336,7 @@ def lost_reason(text: str) -> str:
     )
 
 
-# What Ansible reports without its remedy.
+# Reports of Ansible that name no remedy.
 _ADVICE = {
     "Missing sudo password": "Give it with --ask-become-pass (-K).",
     "Incorrect sudo password": "Give the right one with --ask-become-pass (-K).",

@@ -1,4 +1,4 @@
-"""What ends a run of apt that cannot go on: a full disk, a server that is silent. The programs are fakes."""
+"""Ends of a run of apt that cannot go on: a full disk, a server that is silent. The programs are fakes."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def configurations(release: str) -> list[tuple[str, int | None]]:
 
 
 def dump(program: Path, texts: dict[str, str]) -> dict[str, Any] | None:
-    """What a containerd makes of these files; {"refused": its last line} if it does not start with them."""
+    """The configuration that a containerd makes of these files; {"refused": its last line} if it does not start with them."""
     with tempfile.TemporaryDirectory() as folder:
         for file, text in texts.items():
             place = Path(folder) / file

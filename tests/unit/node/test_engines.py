@@ -26,7 +26,7 @@ ENGINES = json.loads((CASES / "engines.json").read_text())
 
 
 def dump(**changes: Any) -> dict[str, Any]:
-    """What `containerd config dump` shows of a converged node."""
+    """The output of `containerd config dump` on a converged node."""
     runtimes = {"runc": {"cgroup": True}, "nvidia": {"cgroup": True}}
     return {"default": "runc", "cdi": True, "runtimes": runtimes, **changes}
 

@@ -158,7 +158,7 @@ def test_lines_and_their_effect_are_those_of_modprobe(root: Path, name: str) -> 
         assert bool(barred) is not loads, (words, barred)
 
 
-# What Debian's package nvidia-kernel-support installs (535.261.03): udev's alias leads to a name that `install` redirects.
+# Installed by Debian's package nvidia-kernel-support (535.261.03): udev's alias leads to a name that `install` redirects.
 DEBIAN = (
     "install nvidia modprobe -i nvidia-current $CMDLINE_OPTS\n"
     "install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current-uvm $CMDLINE_OPTS\n"

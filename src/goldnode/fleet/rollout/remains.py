@@ -28,7 +28,7 @@ class RemainingNode:
 def remaining(settings: RolloutSettings, state: RolloutState) -> list[RemainingNode]:
     """Return the nodes that have the denied state or stay out of service, and that the rollback does not move now.
 
-    Outside of a rollback these are the nodes with a target that somebody has denied.
+    Outside of a rollback these are the nodes with a denied target.
     """
     found: list[RemainingNode] = []
     for name in sorted(state.nodes):

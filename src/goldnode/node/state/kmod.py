@@ -117,7 +117,7 @@ def _logical(text: str) -> Iterator[Tuple[int, str]]:
 
 
 def words(command_line: str) -> List[ModprobeLine]:
-    """Return what the kernel command line says of modules.
+    """Return the words of the kernel command line about modules.
 
     modprobe does not take a hyphen for an underscore in `modprobe.blacklist`, and the kernel does not in
     `module_blacklist`: such a word has no effect on a module with an underscore in its name.

@@ -1,4 +1,4 @@
-"""What a rollback leaves behind: which nodes it takes, and what `status`, `explain` and the orders have for the others.
+"""Nodes that a rollback leaves behind: which nodes it takes, and what `status`, `explain` and the orders have for the others.
 
 Real stores, with simulated nodes, and the simulator by command.
 """

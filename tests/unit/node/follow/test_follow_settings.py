@@ -1,4 +1,4 @@
-"""What a pass of `follow` believes: the files that decide what root runs, and whom the node trusts."""
+"""Trust in a pass of `follow`: the files that decide what root runs, and whom the node trusts."""
 
 from __future__ import annotations
 
