@@ -1,6 +1,6 @@
 """Draw other examples for the property tests: `python -m tests.suite.explore [--seeds 10] [--minutes 20] [FILE …]`.
 
-Each failure becomes a case in tests/cases/found, which every run replays from then on. Exit status 1 if a test failed.
+Each failure becomes a case in tests/found, which every run replays from then on. Exit status 1 if a test failed.
 """
 
 from __future__ import annotations

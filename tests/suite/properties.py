@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, settings
 
-FOUND = Path(__file__).parents[1] / "cases/found"
+FOUND = Path(__file__).parents[1] / "found"
 DEFAULT, EXPLORE = "goldnode", "explore"
 MORE = 10  # times the examples of the default run
 

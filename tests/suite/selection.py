@@ -158,6 +158,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("benchmarks/run", (LINT, "tests/unit/test_benchmarks.py")),
     # Files that tests read.
     ("tests/cases/*", ("tests/unit", "tests/simulators")),
+    ("tests/found/*", ("tests/unit",)),
     ("tests/disks/*.sh", ("tests/disks",)),
     ("tests/disks/guest_*.py", ("tests/disks",)),
     ("tests/unit/prose.py", ("tests/unit/test_prose.py",)),

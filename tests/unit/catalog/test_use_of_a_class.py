@@ -55,7 +55,7 @@ def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, mes
     [
         ("a100", None),
         ("a100, gone", 'the waiver is for class "gone", which is not in the catalog. Use'),
-        ("a10", 'class "a10", which is not in the catalog. Use "a100", or take it out.'),
+        ("a10", 'class "a10", which is not in the catalog. Use one of: a100, or take it out.'),
         ("other", 'class "other", which uses stack "plain". Take it out.'),
     ],
 )

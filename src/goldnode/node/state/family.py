@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Tuple
+    from typing import Dict, Iterable, List, Optional, Tuple
 
 
 class Family(NamedTuple):
@@ -25,12 +25,14 @@ class Family(NamedTuple):
     * archives: id in archives.yml -> suite, for the distribution's own archives
     * found: True if the controller's own apt configuration may provide their addresses
       (otherwise only the site does)
+    * driver: how a person installs NVIDIA's driver without a class
     """
 
     kernel: Tuple[str, ...]
     fence: Tuple[str, ...]
     archives: Dict[str, str]
     found: bool
+    driver: str
 
 
 _EXTRA = "linux-modules-extra-{release}"
@@ -43,6 +45,7 @@ FAMILIES: Dict[str, Family] = {
         fence=("linux-image-amd64", "linux-headers-amd64"),
         archives={"debian": "{codename}", "debian-security": "{codename}-security"},
         found=True,
+        driver="`sudo apt install nvidia-driver` (component non-free)",
     ),
     # Ubuntu's image package contains only the kernel. It depends on one modules package. Only metapackages
     # depend on the extra one, without which a server may lack its network or storage driver.
@@ -60,8 +63,10 @@ FAMILIES: Dict[str, Family] = {
             "ubuntu-security": "{codename}-security",
         },
         found=False,
+        driver="`sudo ubuntu-drivers install`",
     ),
 }
+_MODULES = "linux-modules-nvidia-"  # Ubuntu's packages of NVIDIA's modules, of one branch and kernel each
 
 _KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?"
 
@@ -105,3 +110,35 @@ def kernel_release(package: str) -> Optional[str]:
     """Return the kernel release that a package contains (image or modules, not headers), or None."""
     found = re.fullmatch(_KERNEL, package) if package.startswith(("linux-image-", "linux-modules-")) else None
     return found.group(1) if found else None
+
+
+# -- for remedies on a machine without a class, of any distribution
+
+
+def driver_installation(distribution: str, vendor: str) -> str:
+    """Return what installs the driver of a vendor's GPU."""
+    known = FAMILIES.get(distribution)
+    return known.driver if known is not None and vendor == "nvidia" else "the packages of the distribution"
+
+
+def initramfs_command(distribution: str) -> str:
+    """Return the command that builds the initramfs of the running kernel again."""
+    return "`sudo update-initramfs -u`" if distribution in FAMILIES else "`sudo dracut --force`"
+
+
+def headers_command(release: object) -> str:
+    """Return the command that installs the headers of a kernel."""
+    return f"`sudo apt install linux-headers-{release}`"
+
+
+def modules_command(packages: Iterable[str], built: Optional[str], release: object) -> Optional[str]:
+    """Return the command that installs NVIDIA's prebuilt modules for a kernel; None where no such packages are used.
+
+    :param packages: the installed packages.
+    :param built: a kernel release for which there are modules.
+    """
+    there = next((name for name in packages if name.startswith(_MODULES)), None)
+    if there is None or built is None:
+        return None
+    start = there.rpartition(built)[0] or f"{_MODULES}BRANCH-"
+    return f"`sudo apt install {start}{release}`"

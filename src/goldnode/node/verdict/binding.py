@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..probe.binding import DRIVERS
+from ..state import family
 from ..state.finding import MISMATCH, UNREAD, Finding
 from ..state.remedy import COMMAND, FOLLOWS, PERSON, REBOOT, SITE, Remedy
 from . import rules, table
@@ -129,7 +130,7 @@ def _complete(facts: Mapping[str, Any], stack: bool) -> Remedy:
     if stack:
         return _site("it completes the packages")
     headers = (
-        f"Install the headers of the running kernel (`sudo apt install linux-headers-{facts.get('release')}`), then run"
+        f"Install the headers of the running kernel ({family.headers_command(facts.get('release'))}), then run"
         if facts.get("headers") is False
         else "Run"
     )
@@ -153,25 +154,18 @@ def _no_module(
         text = f"no {title} driver is installed"
         if stack:
             return text, _site("it installs the driver of the class")
-        how = {
-            "debian": "`sudo apt install nvidia-driver` (component non-free)",
-            "ubuntu": "`sudo ubuntu-drivers install`",
-        }.get(system if vendor == "nvidia" else "", "the packages of the distribution")
+        how = family.driver_installation(system, vendor)
         return text, Remedy(f"Install the driver with {how}, then reboot.", COMMAND, REBOOT)
     text = f"the running kernel {release} has no module {module}"
     text += f", {others[-1]} has one" if others else ""
     if stack:
         return text, _site("it builds or installs the module for the kernel of the class")
-    prebuilt = next(
-        (str(row["name"]) for row in there if str(row["name"]).startswith("linux-modules-nvidia-")), None
-    )
-    if prebuilt and others:
-        name = f"{prebuilt.rpartition(others[-1])[0] or 'linux-modules-nvidia-BRANCH-'}{release}"
-        return text, Remedy(f"Run `sudo apt install {name}`, then reboot.", COMMAND, REBOOT)
+    names = (str(row["name"]) for row in there)
+    prebuilt = family.modules_command(names, others[-1] if others else None, release)
+    if prebuilt is not None:
+        return text, Remedy(f"Run {prebuilt}, then reboot.", COMMAND, REBOOT)
     if any("dkms" in str(row["name"]) for row in there):
-        headers = (
-            f"`sudo apt install linux-headers-{release}`, then " if facts.get("headers") is False else ""
-        )
+        headers = f"{family.headers_command(release)}, then " if facts.get("headers") is False else ""
         how = f"{headers}`sudo dkms autoinstall -k {release}`: it builds the module, or names the log of what fails"
         return text, Remedy(f"Run {how}. Then reboot.", COMMAND, REBOOT)
     boot = f"Boot kernel {others[-1]}, or install" if others else "Install"
@@ -180,7 +174,7 @@ def _no_module(
 
 def _nouveau(facts: Mapping[str, Any], system: str, stack: bool) -> Tuple[str, Remedy]:
     """Return reason and remedy for a GPU that the kernel's own driver has although NVIDIA's is installed."""
-    rebuild = "`sudo update-initramfs -u`" if system in ("debian", "ubuntu") else "`sudo dracut --force`"
+    rebuild = family.initramfs_command(system)
     if "nouveau" in as_list(facts.get("barred_others")):
         text = "nouveau was loaded before the line that keeps it out took effect"
         first = f"Run {rebuild}, so that the initramfs has the line too, then reboot."
