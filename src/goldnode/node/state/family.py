@@ -66,7 +66,7 @@ FAMILIES: Dict[str, Family] = {
         driver="`sudo ubuntu-drivers install`",
     ),
 }
-_MODULES = "linux-modules-nvidia-"  # Ubuntu's packages of NVIDIA's modules, of one branch and kernel each
+_MODULES = "linux-modules-nvidia-"  # Ubuntu's packages with NVIDIA's modules for one branch and kernel
 
 _KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?"
 
