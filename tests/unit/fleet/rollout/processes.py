@@ -13,6 +13,7 @@ import random
 import signal
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from goldnode.fleet.rollout.controller import ControllerParts, ControllerSetting
 from goldnode.fleet.rollout.document import loads
 from goldnode.fleet.rollout.model import Answer, Direction, NodeObservation, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
-from goldnode.fleet.store import controllers, database, nodes, observations
+from goldnode.fleet.store import controllers, database, log, nodes, observations, status, tables
 from goldnode.fleet.store.controllers import Submission
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.nodes import StoredNode
@@ -226,6 +227,28 @@ class ControllerProcesses:
             for line in log.read_text().splitlines()
             if "problem: " in line
         ]
+
+
+def described(store: StoreDatabase, shared: SharedNodes, processes: ControllerProcesses) -> str:
+    """Return what the store, the nodes and the controllers say of a rollout that has not finished."""
+    with store.read() as connection:
+        found = status.status(connection)
+        actions = Counter(row["action"] for row in log.entries(connection))
+        alarms = connection.execute(tables.log.select().where(tables.log.c.action == "Alarm")).all()
+        steps = connection.execute(tables.step.select()).all()
+    fields = ("name", "phase", "wave", "epoch", "holder", "why")
+    parts = {
+        "rollouts": [{name: one[name] for name in fields} for one in found["rollouts"]],
+        "freezes": [one["reason"] for one in found["freezes"]],
+        "alarms": [json.loads(row.content)["text"] for row in alarms],
+        "holds": [(one["node"], one["owner"], one["kind"], one["reason"]) for one in found["holds"]],
+        "steps": dict(Counter(f"{row.direction} {row.phase}" for row in steps)),
+        "out of service": {item.node: item.reason for item in shared.seen() if not item.in_service},
+        "log": dict(actions),
+        "exit codes": [process.exitcode for process in processes.processes],
+        "problems": processes.problems()[-5:],
+    }
+    return "\n".join(f"{name}: {value}" for name, value in parts.items())
 
 
 def audit_log(rows: Iterable[object]) -> list[str]:
