@@ -251,7 +251,8 @@ def test_debian_packages_are_clean(tmp_path: Path, backend: str) -> None:
     (target,) = targets.find(str(root), None)
     found = policy.inspect(target.view, RULES, backend, today=TODAY)
     assert found.elf_files > 2
-    assert [row for row in found.findings if row.severity != "note"] == []
+    # The packages are unpacked without those that they depend on.
+    assert [row for row in found.findings if row.severity != "note" and row.rule != "missing-library"] == []
     assert found.passed
 
 
