@@ -16,6 +16,6 @@ def debian_archive() -> str:
         check=True,
     )
     found = [line for line in done.stdout.split() if "security" not in line]
-    if not found:
+    if not found:  # an Ubuntu machine, or apt without indexes: there is nothing to fetch from
         pytest.skip("apt on this machine uses no archive of Debian")
     return found[0]

@@ -112,7 +112,7 @@ def test_image_is_tested_and_nothing_of_it_stays(
                 assert two == one
             assert client.images.get(one).id == one
         assert client.api.images(all=True) == []
-        # What docker had stays.
+        # Images that docker had before stay.
         client.api.tag(inside._load(client, built), "team", tag="1")
         assert inside.smoke(built, engine="docker")["tiers"]["cpu"]["state"] == "passed"
         assert [row["RepoTags"] for row in client.api.images(all=True)] == [["team:1"]]

@@ -2,7 +2,7 @@
 
 The gate holds the node drained while tests of a cause are outstanding. A cause is opened once, and is recorded before
 anything else happens. It is closed when its jobs have passed since then and on the present boot, or by a person
-(`goldnode-node ack --id tests.CAUSE`). A fault that comes again opens it again; where a fault cannot be told from its
+(`goldnode-node ack --id tests.CAUSE`). A fault that comes again opens it again; where a fault looks the same as its
 return, results that came before a check that sees it do not count. A record that is damaged or gone opens every cause: it never reads as
 "nothing is outstanding". :func:`unmet` is the rule for results, for controllers too (goldnode.fleet.return_tests).
 """
