@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.report.data import NOW, make
-from goldnode.commands.fleet_report_page import html
+from goldnode.commands.fleet.report_page import html
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ReportSettings, ReportSource
 

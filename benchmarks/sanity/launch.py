@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from goldnode.node.host import Result
+    from goldnode.node.ground.host import Result
 
 
 def main() -> int:
@@ -33,15 +33,16 @@ def main() -> int:
         )
     gc.disable()  # as start.main does for a check
     if "--cached" in sys.argv:
-        from goldnode.node import start
+        from goldnode.node.program import start
         from goldnode.node.verdict import current
 
         form, rest = current.split(sys.argv[2:])
         status = current.answer(form or "text", "--quiet" in rest, root)
         start.finish()
         return status
-    from goldnode.node import program, start
-    from goldnode.node.host import Host
+    from goldnode.node.ground.host import Host
+    from goldnode.node.program import main as program
+    from goldnode.node.program import start
 
     plain = Host.run
 

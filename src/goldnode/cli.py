@@ -25,17 +25,17 @@ from goldnode.core.files import file_remedy
 _SECTIONS = {
     "Declare and check": {
         "adopt": ("adopt", "Propose a class and a stack for a machine that runs already."),
-        "check": ("check", "Check that classes, stacks, images and requirements are compatible."),
+        "check": ("check.command", "Check that classes, stacks, images and requirements are compatible."),
         "check-catalog": (
-            "check_catalog_command",
+            "check.catalog_command",
             "Check the catalog, the site file, the facts and all locks.",
         ),
         "class": ("classes", "Export the document of a node class, or propose its baseline."),
         "classes": ("classes", "List the node classes."),
         "facts": ("facts", "Check the compatibility facts, and update them without a release."),
-        "init": ("init", "Write a site directory: inventory, class, site file and ansible.cfg."),
+        "init": ("init.command", "Write a site directory: inventory, class, site file and ansible.cfg."),
         "matrix": ("matrix", "Show the compatibility matrix of all stacks and classes."),
-        "schema": ("schema_command", "Print or write the JSON Schemas of all files and documents."),
+        "schema": ("schema.command", "Print or write the JSON Schemas of all files and documents."),
     },
     "Lock and mirror packages": {
         "lock": ("lock", "Resolve the packages of a stack and write its lock."),
@@ -53,7 +53,7 @@ _SECTIONS = {
             "Run representative jobs on nodes, and measure how fast they are.",
         ),
         "cache": ("cache", "Show, explain and verify the keys of caches of compiled GPU code."),
-        "check-node": ("check_node", "Check a node by a capture or by the output of nvidia-smi."),
+        "check-node": ("check.node", "Check a node by a capture or by the output of nvidia-smi."),
         "dual": ("dual", "Compare what two stacks, images or backends compute from the same inputs."),
         "events": ("events", "Run hooks on changes of nodes, gates, rollouts and channels."),
         "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),

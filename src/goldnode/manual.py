@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 
 from goldnode.cli import main as program
-from goldnode.node.cli_args import CommandParser, parser
+from goldnode.node.program.arguments import CommandParser, parser
 
 _NOTE = (
     "<!-- Written by `python -m goldnode.manual --markdown docs/reference/commands.md`. Do not edit: "

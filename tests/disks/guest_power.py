@@ -108,8 +108,11 @@ def main() -> None:
     for number, label in enumerate(("esp", "root-a", "root-b"), 1):
         os.symlink(f"/dev/vda{number}", f"{labels}/{label}")
 
-    from goldnode.node import boot, slot_trial, slots, slotwrite
-    from goldnode.node.host import Host
+    from goldnode.node.ground import boot
+    from goldnode.node.ground.host import Host
+    from goldnode.node.slots import trial as slot_trial
+    from goldnode.node.slots import write as slotwrite
+    from goldnode.node.state import slots
 
     host = Host("/")
     variables = pathlib.Path(boot.VARIABLES)

@@ -25,8 +25,8 @@ from tests.e2e.qemu.disk import GuestError, run
 
 from goldnode.core import program_file as nodefile
 from goldnode.disks import esp
-from goldnode.node import slots, slotwrite
-from goldnode.node.state import loader
+from goldnode.node.slots import write as slotwrite
+from goldnode.node.state import loader, slots
 
 MIB = 1024 * 1024
 # requirements: Debian packages that the test machine needs for this file; scripts/test installs them.

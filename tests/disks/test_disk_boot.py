@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from goldnode.commands.disks_verify import verify as command
+from goldnode.commands.disks.verify import verify as command
 from goldnode.core.errors import DiskError
 from goldnode.core.files import sha256_of
 from goldnode.disks import guest, qemu, verify

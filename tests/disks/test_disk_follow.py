@@ -24,11 +24,11 @@ from tests.unit.fleet.rollout.followed import FollowedRollout, SimulatedMachine,
 from tests.unit.fleet.rollout.test_rollout_channel import key_file
 
 from goldnode.core.files import replace_file
-from goldnode.fleet import disk_update as update
+from goldnode.fleet.control.channel import ChannelPublisher
+from goldnode.fleet.control.channel_keys import ChannelKeys
+from goldnode.fleet.control.controller import ControllerReport
+from goldnode.fleet.nodes import disk_update as update
 from goldnode.fleet.rollout import document as documents
-from goldnode.fleet.rollout.channel import ChannelPublisher
-from goldnode.fleet.rollout.channel_keys import ChannelKeys
-from goldnode.fleet.rollout.controller import ControllerReport
 from goldnode.fleet.rollout.model import RolloutPhase
 from goldnode.fleet.store import controllers, grants, nodes, schema
 from goldnode.fleet.store.controllers import Submission

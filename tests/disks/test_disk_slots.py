@@ -22,8 +22,8 @@ from tests.e2e.test_boot_entry import CODENAME, KEYRING, class_document
 
 from goldnode.core import program_file as nodefile
 from goldnode.core.site import archive_url, load_site
-from goldnode.fleet import disk_update as update
-from goldnode.node import boot
+from goldnode.fleet.nodes import disk_update as update
+from goldnode.node.ground import boot
 from goldnode.node.state.domains.program import class_file, document_digest
 
 pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("slots")]

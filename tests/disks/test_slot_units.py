@@ -22,8 +22,8 @@ from tests.disks import slotdisk
 from tests.disks.test_disk_slots import apply, document, tree, with_gpu
 from tests.e2e.qemu.disk import run
 
-from goldnode.node import slots
-from goldnode.node.boot import VARIABLES, VENDOR
+from goldnode.node.ground.boot import VARIABLES, VENDOR
+from goldnode.node.state import slots
 
 pytestmark = [pytest.mark.disks, pytest.mark.xdist_group("units")]
 

@@ -17,7 +17,7 @@ import yaml
 from tests import documents
 from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 
-from goldnode.node import gate, journal
+from goldnode.node.gate import gate, journal
 from goldnode.node.verdict import current
 from goldnode.testing.lab.nodes import LabNode
 

@@ -25,7 +25,9 @@ from tests.e2e.support import Site, environment, inventory, site_yml, succeeded
 from tests.simulators import apt_archive
 from tests.unit.catalog.test_accept_reject import write
 
-from goldnode.fleet import identity
+from goldnode.fleet.control.push import Push, PushReader, PushSettings
+from goldnode.fleet.control.push_job import RESULTS
+from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.model import (
     Answer,
     Direction,
@@ -35,9 +37,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
 )
 from goldnode.fleet.rollout.parts import NodeTask, Observation
-from goldnode.fleet.rollout.push import Push, PushReader, PushSettings
-from goldnode.fleet.rollout.push_job import RESULTS
-from goldnode.node.drained import FILE, mark
+from goldnode.node.ground.drained import FILE, mark
 from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.long]
 NAME, GROUP, ROLLOUT = "pushed", "e2e_plain", "kernel"
 CONTROLLER = """
 import pickle, sys, time
-from goldnode.fleet.rollout.push import Push
+from goldnode.fleet.control.push import Push
 settings, task = pickle.load(open(sys.argv[1], "rb"))
 worker = Push(settings)
 while True:

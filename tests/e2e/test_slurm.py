@@ -21,7 +21,8 @@ import pytest
 from docker.errors import APIError
 from tests.e2e.support import ROOT, Services, Site, command, environment, goldnode, inventory
 
-from goldnode.node import drained, gate, return_tests
+from goldnode.node.gate import gate, return_tests
+from goldnode.node.ground import drained
 from goldnode.node.probe import CAPTURE
 from goldnode.node.verdict import current, deltas
 from goldnode.testing.lab.nodes import LabNode

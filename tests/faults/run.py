@@ -25,8 +25,9 @@ from tests.faults.table import Row
 from tests.simulators.hardware import machine
 from tests.simulators.hardware.scenario import Scenario
 
-from goldnode.node import process, program
 from goldnode.node.device import child
+from goldnode.node.ground import process
+from goldnode.node.program import main as program
 from goldnode.node.state.domains import program as program_domain
 from goldnode.node.state.kinds import KINDS
 
@@ -124,7 +125,7 @@ class Node:
 
 
 def _host(root: str, live: bool | None) -> Any:
-    from goldnode.node.host import Host
+    from goldnode.node.ground.host import Host
 
     return Host(root, live)
 

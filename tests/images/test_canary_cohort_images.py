@@ -21,7 +21,7 @@ from goldnode.canary import launchers, pack, session
 from goldnode.canary.launchers import ContainerOptions
 from goldnode.canary.suite import load_suite, request
 from goldnode.cli import main
-from goldnode.commands.canary_cohort import _free_port
+from goldnode.commands.canary.cohort import _free_port
 
 pytestmark = [
     pytest.mark.images,

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from docker import DockerClient
 
-from goldnode.commands.images_smoke import smoke as command
+from goldnode.commands.images.smoke import smoke as command
 from goldnode.core.errors import ImageError
 from goldnode.core.site import archive_url, load_site
 from goldnode.images.smoke import inside, pack, record

@@ -19,7 +19,7 @@ from tests.unit.node.test_cases import document, merge
 from goldnode.core import program_file as nodefile
 from goldnode.node import probe
 from goldnode.node.device import child
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import gpus
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import policy

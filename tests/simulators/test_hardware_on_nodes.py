@@ -111,7 +111,7 @@ def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: LabNo
     node.put({"/root/goldnode-node": nodefile.build(), "/root/document.json": wanted.encode()})
     code = (
         "import json, sys; sys.path.insert(0, '/root/goldnode-node')\n"
-        "from goldnode.node.host import Host\n"
+        "from goldnode.node.ground.host import Host\n"
         "from goldnode.node.state.observe import observe\n"
         "seen = observe(Host('/'), json.load(open('/root/document.json')))\n"
         "print(json.dumps([seen.container, seen.simulated, seen.library, seen.gpus and [gpu['id'] for "

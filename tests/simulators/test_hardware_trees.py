@@ -9,7 +9,7 @@ from tests.simulators.hardware import Scenario, tree
 from tests.simulators.test_hardware import document
 
 from goldnode.facts import host as facts
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state.observe import functions, gpus
 
 

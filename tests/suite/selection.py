@@ -83,7 +83,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # Data that modules read.
     (
         "catalog/*",
-        ("module:goldnode.catalog.load", "module:goldnode.commands.schema", *NODES, "marker:images"),
+        ("module:goldnode.catalog.load", "module:goldnode.commands.schema.schemas", *NODES, "marker:images"),
     ),
     ("schemas/*", ("tests/unit/catalog/test_catalog_schemas.py", "tests/unit/images/test_image_matrix.py")),
     ("src/goldnode/facts/*", ("module:goldnode.facts.host",)),

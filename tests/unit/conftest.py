@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.node import host
+from goldnode.node.ground import host
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 from tests.unit.fleet.test_first_class import machine
 
 from goldnode.cli import main
-from goldnode.commands import init as command
+from goldnode.commands.init import command
 from goldnode.core import extras
-from goldnode.fleet import first_class, local
-from goldnode.fleet.plan import CHANGE, CONVERGED, FAILED, HostPlan
+from goldnode.fleet.nodes import first_class, local
+from goldnode.fleet.nodes.plan import CHANGE, CONVERGED, FAILED, HostPlan
 
 
 @pytest.fixture(autouse=True)
@@ -217,7 +217,7 @@ def test_options_that_contradict_each_other_are_refused(
 
 
 def test_site_without_ansible_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goldnode.commands.init_request.installed", lambda name: False)
+    monkeypatch.setattr("goldnode.commands.init.request.installed", lambda name: False)
     assert "pipx install --force --include-deps 'goldnode[ansible]'" in report("init", "--yes")["next"]
 
 
@@ -240,7 +240,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(local, "run", lambda target, quiet: done.append(f"site.yml {target.name}"))
     monkeypatch.setattr(local, "reboot", lambda: done.append("reboot"))
     monkeypatch.setattr(local, "text", lambda target, found, full: f"the plan of {target.name}")
-    monkeypatch.setattr("goldnode.fleet.plan.require", lambda name: None)
+    monkeypatch.setattr("goldnode.fleet.nodes.plan.require", lambda name: None)
     return done
 
 

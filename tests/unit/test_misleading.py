@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from goldnode.cli import main
 from goldnode.core.program_file import build
-from goldnode.fleet import runs
+from goldnode.fleet.nodes import runs
 
 BIN = Path(sys.executable).parent
 L40S = "class: l40s\nbackend: cuda\nstack: ubuntu2404_r580\nplatform: generic\ngpu: {model: %s, count: 4}\n"

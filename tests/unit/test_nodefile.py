@@ -97,7 +97,7 @@ def test_the_binding_of_nvml_travels_with_its_licence_and_not_with_the_module() 
         not isinstance(node, ast.ImportFrom) or node.names[0].name in ("SCHEMA", "annotations")
         for node in ast.parse(found[reader]).body
     ), "the reader would load NVML where it is imported"
-    assert not {"goldnode/node/device/nvidia.py", "goldnode/node/program.py"} & set(reached)
+    assert not {"goldnode/node/device/nvidia.py", "goldnode/node/program/main.py"} & set(reached)
 
 
 def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests import documents
 
-from goldnode.fleet import plan_document as plans
-from goldnode.fleet.plan_document import PlanError, read_plan
+from goldnode.fleet.nodes import plan_document as plans
+from goldnode.fleet.nodes.plan_document import PlanError, read_plan
 from goldnode.node.state.model import Action, Note, Plan, Refusal, Waiting
 
 PLAN = Plan(

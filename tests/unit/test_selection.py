@@ -69,7 +69,7 @@ def test_every_molecule_scenario_has_its_row() -> None:
         )
 
 
-SLOTS, GPT = "src/goldnode/node/slots.py", "src/goldnode/disks/gpt.py"
+SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from goldnode.core.errors import FactsError, WorkloadError, nearest
 from goldnode.core.site import Site, acceptance
 from goldnode.facts import health
 from goldnode.facts import host as facts
-from goldnode.node.return_tests import CAUSES
+from goldnode.node.gate.return_tests import CAUSES
 from goldnode.node.state import kinds
 
 if TYPE_CHECKING:

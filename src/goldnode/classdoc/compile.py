@@ -29,8 +29,8 @@ from goldnode.lock.archive_keys import judge_keys
 from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores
 from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
 from goldnode.lock.modules import BuiltModules, find_modules
-from goldnode.node import openpgp
-from goldnode.node.return_tests import CAUSES
+from goldnode.node.gate.return_tests import CAUSES
+from goldnode.node.ground import openpgp
 from goldnode.node.state.family import kernel_packages
 
 SCHEMA = "goldnode.class/1"

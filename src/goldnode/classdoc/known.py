@@ -1,6 +1,6 @@
 """Facts that the node program contains, so that it can judge a node without a class document.
 
-They are a generated module, :mod:`goldnode.node.known`: the program has no YAML reader, and reading the facts
+They are a generated module, :mod:`goldnode.node.ground.known`: the program has no YAML reader, and reading the facts
 takes longer than a check. A unit test compares the two.
 """
 
@@ -15,7 +15,7 @@ from goldnode.compat import known_bad
 from goldnode.core.errors import FactsError
 from goldnode.facts import health, xid
 from goldnode.facts import host as facts
-from goldnode.node import known
+from goldnode.node.ground import known
 from goldnode.node.verdict import driver_support
 
 MODULE = Path(known.__file__)
@@ -49,7 +49,7 @@ TEXT = r"""
 
 
 def collect() -> dict[str, Any]:
-    """Return the facts of :func:`goldnode.node.known.facts`."""
+    """Return the facts of :func:`goldnode.node.ground.known.facts`."""
     return {
         "compiled": facts.compiled().isoformat(),
         "limits": {name: row.value for name, row in sorted(health.limits().items())},
@@ -92,7 +92,7 @@ def _branch(name: str) -> dict[str, Any]:
 
 
 def module() -> str:
-    """Return the source of :mod:`goldnode.node.known`: one fact per line, so that changes can be reviewed."""
+    """Return the source of :mod:`goldnode.node.ground.known`: one fact per line, so that changes can be reviewed."""
     found = collect()
     lines = []
     for key, value in found.items():

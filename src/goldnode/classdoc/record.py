@@ -13,9 +13,9 @@ from goldnode.classdoc.compile import class_document, declaration
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import load_site
-from goldnode.node import program
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import command
+from goldnode.node.program import main as program
 from goldnode.node.verdict import check, undeclared
 
 

@@ -69,7 +69,7 @@ def adopt(
         raise click.UsageError("--out writes into a catalog and --site a whole directory: use one of them.")
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
-    from goldnode.fleet import adopt as adopting
+    from goldnode.fleet.nodes import adopt as adopting
 
     progress.step(f"surveying {host}")
     survey = _survey(host, **survey_from)
@@ -107,7 +107,7 @@ def adopt(
 
 def _survey(host: str, inventory: str | None, become: bool, from_file: Path | None) -> dict[str, Any]:
     """Return the survey in a file, or that of HOST."""
-    from goldnode.fleet import adopt as adopting
+    from goldnode.fleet.nodes import adopt as adopting
 
     if from_file is not None:
         return adopting.read(from_file)

@@ -38,7 +38,7 @@ def apply(
         raise click.UsageError(
             "Use --local for this machine. The hosts of an inventory are for ansible-playbook: `goldnode init` prints the command."
         )
-    from goldnode.fleet import local as machine
+    from goldnode.fleet.nodes import local as machine
 
     target = machine.choose(name)
     planned = machine.plan(target)

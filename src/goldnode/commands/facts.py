@@ -86,7 +86,7 @@ def update(form: str, source: str | None) -> None:
     """
     from dataclasses import asdict
 
-    from goldnode.fleet.facts_update import install
+    from goldnode.fleet.nodes.facts_update import install
 
     found = install(source)
     content = {**asdict(found.update), "directory": str(found.directory), "changed": found.changed}
@@ -142,7 +142,7 @@ def publish(repository: Path, form: str, **given: Any) -> None:
     Facts with an error are not published. Serve REPOSITORY with a web server, or hand out the archive of
     --bundle. Each site needs the newest `metadata/N.root.json` once, from a source that it trusts.
     """
-    from goldnode.fleet import facts_update
+    from goldnode.fleet.nodes import facts_update
 
     wanted = facts_update.FactsPublication(**given)
     bundle = wanted.bundle
@@ -206,7 +206,7 @@ def rotate(
     From now on, --key signs updates and --new-root-key the root. Sites follow by themselves, because the
     present keys of the root sign the next one. Publish again afterwards.
     """
-    from goldnode.fleet import facts_update
+    from goldnode.fleet.nodes import facts_update
 
     done = facts_update.rotate(repository, keys, facts_update.RootChange(root_keys, new_keys, threshold))
     emit(form, done.content(), f"{done.text()}; now publish again with the new key")

@@ -78,7 +78,7 @@ def plan(
     or a host that could not be reached or refuses changes.
     """
     from goldnode.classdoc.cache import ClassDocuments
-    from goldnode.fleet import plan as planning
+    from goldnode.fleet.nodes import plan as planning
 
     classes = ClassDocuments()
     for fault in classes.faults():

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from goldnode.node.openpgp import PUBLIC_KEY, crc24, dearmor, packets, primary_fingerprints
+from goldnode.node.ground.openpgp import PUBLIC_KEY, crc24, dearmor, packets, primary_fingerprints
 
 _SIGNATURE, _SUBKEY = 2, 14  # packet tags
 _CERTIFICATION, _DIRECT, _REVOCATION = range(0x10, 0x14), 0x1F, 0x20  # signature types

@@ -30,7 +30,7 @@ BINDING = "pynvml.py"
 LICENCE = "pynvml.LICENSE"
 WRITER = (
     # Sent along with an image that is written to a node; never installed there.
-    "goldnode/node/slotwrite.py"
+    "goldnode/node/slots/write.py"
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from goldnode.node.cachekey import arguments, components, directory, key, node
 from goldnode.node.cachekey.caches import CACHES, EXACT
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import current
 

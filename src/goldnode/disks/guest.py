@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from goldnode.disks.model import BuiltDisk, Partition
-from goldnode.node import gate
+from goldnode.node.gate import gate
 from goldnode.node.state.domains import policy
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.finding import Finding, place

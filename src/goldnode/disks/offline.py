@@ -18,7 +18,7 @@ from typing import Any
 from goldnode.core.data import PACKAGE, ansible_environment, data
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import PendingWork
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state.engine import plan
 from goldnode.node.state.model import IMAGE, PHASES, NodeError
 

@@ -23,7 +23,7 @@ from goldnode.core.errors import DiskError
 from goldnode.disks.guest import Facts, GuestCheck, brief, declared, holds, listed, same
 from goldnode.disks.model import BuiltDisk
 from goldnode.facts.host import gpu
-from goldnode.node import gate
+from goldnode.node.gate import gate
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.model import PARTS
 

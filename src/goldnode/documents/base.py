@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from goldnode.node.text import cleaned
+from goldnode.node.ground.text import cleaned
 
 Value = TypeVar("Value")
 

@@ -23,7 +23,7 @@ from goldnode.core.files import cache_directory, replace_file
 from goldnode.core.site import Site, archive_url, check_archives, snapshot_url
 from goldnode.lock.transport import Transport
 from goldnode.lock.unreachable import UnreachableArchive, UnreachableKind, kind_of, kind_of_status
-from goldnode.node import openpgp
+from goldnode.node.ground import openpgp
 
 KEYS = "keys"  # directory beside a lock
 _MOST = 1 << 20  # bytes of a key file

@@ -22,7 +22,7 @@ from goldnode.lock.aptroot import AptSource, apt_root
 from goldnode.lock.model import Lock, LockedPackage
 from goldnode.lock.publication import ARCHIVE, COMPONENT, SUITE
 from goldnode.lock.signing import ArchiveSigner
-from goldnode.node.openpgp import dearmor
+from goldnode.node.ground.openpgp import dearmor
 
 Row = Mapping[str, Any]
 

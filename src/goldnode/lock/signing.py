@@ -17,7 +17,7 @@ from pathlib import Path
 
 from goldnode.core.errors import SigningKeyError
 from goldnode.core.keys import armor
-from goldnode.node.openpgp import OpenPGPError, dearmor, primary_fingerprints
+from goldnode.node.ground.openpgp import OpenPGPError, dearmor, primary_fingerprints
 
 SECRET, PUBLIC = "mirror-signing.asc", "mirror.asc"
 _HOME, _HELD = (

@@ -292,7 +292,7 @@ def begin() -> int:
         else:
             engine = settle(archive)
 
-    from goldnode.node.start import finish, main
+    from goldnode.node.program.start import finish, main
 
     try:
         status = main(engine, archive)
@@ -308,7 +308,7 @@ def crashed(problem: BaseException) -> int:
     Return exit status 3: a crash is no verdict. Never raises.
     """
     try:
-        from goldnode.node.fault import report  # imported only after a failure, for a quick start
+        from goldnode.node.ground.fault import report  # imported only after a failure, for a quick start
 
         report(problem)
     except BaseException:  # the module `fault` may be damaged as well

@@ -148,7 +148,7 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: boo
     `whole` also judges the declarations beyond hardware, for a node's own class.
     """
     if whole:
-        from goldnode.node.host import Host
+        from goldnode.node.ground.host import Host
 
         return checking.check(Host("/", live=False), document, captured=capture)
     counted, _ = deltas.step({}, capture)

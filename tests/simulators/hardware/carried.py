@@ -27,7 +27,7 @@ from goldnode.prove import carry
 NODE = """\
 import os, sys
 from goldnode.node import program, start
-from goldnode.node.host import Host, Result
+from goldnode.node.ground.host import Host, Result
 ROOT = {root!r}
 class Node(Host):
     def __init__(self, root="/", live=None):

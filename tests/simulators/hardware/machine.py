@@ -35,8 +35,8 @@ from tests.simulators.hardware.scenario import LABEL, MIB, Scenario
 
 import goldnode
 from goldnode.core import program_file as nodefile
-from goldnode.node import boot
-from goldnode.node.host import Host, Result
+from goldnode.node.ground import boot
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.state.domains import kernel as kernel_domain
 from goldnode.node.state.domains.driver import module_files
 from goldnode.node.state.engine import difference, observed
@@ -318,7 +318,7 @@ def launcher() -> bytes:
         f"#!{sys.executable} -IS\nimport sys\nsys.path[:0] = [{str(sources)!r}]\n"
         f"sys.path.append({str(binding)!r})\n"
     )
-    return (text + "from goldnode.node.start import main\nsys.exit(main())\n").encode()
+    return (text + "from goldnode.node.program.start import main\nsys.exit(main())\n").encode()
 
 
 def _absent() -> Any:

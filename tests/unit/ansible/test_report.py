@@ -22,8 +22,9 @@ from ansible.errors import AnsibleError
 from tests import documents
 
 from goldnode.ansible import release
-from goldnode.fleet import drain_record, identity
-from goldnode.node.drained import FILE
+from goldnode.fleet.drain import record as drain_record
+from goldnode.fleet.ground import identity
+from goldnode.node.ground.drained import FILE
 from goldnode.node.state.model import PARTS
 
 ROOT = Path(__file__).parents[3]
@@ -599,7 +600,7 @@ def test_the_oldest_ansible_is_the_one_of_the_extra() -> None:
 def test_a_host_whose_event_was_lost_is_unreachable_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "python").mkdir()
     (tmp_path / "python/sitecustomize.py").write_text(
-        "import goldnode.fleet.runs as runs\ndef fail(text): raise AttributeError('result')\nruns.lost_reason = fail\n"
+        "import goldnode.fleet.nodes.runs as runs\ndef fail(text): raise AttributeError('result')\nruns.lost_reason = fail\n"
     )
     _, output, record = play(tmp_path, {"lost": {}}, PYTHONPATH=str(tmp_path / "python"))
     assert outcomes(record) == {"lost": "unreachable"}, output

@@ -12,7 +12,7 @@ from tests.unit.node.captures import healthy
 
 from goldnode.cache.recorded import class_parts
 from goldnode.cli import main
-from goldnode.node import program
+from goldnode.node.program import main as program
 
 IMAGE = "sha256:" + "a" * 64
 

@@ -32,8 +32,9 @@ from goldnode.canary.runner.cohort import Meeting, OthersError, Place, SumError
 from goldnode.canary.runner.records import JobEnded
 from goldnode.canary.session import CanaryRun
 from goldnode.cli import main
-from goldnode.commands import canary_outstanding, canary_run
-from goldnode.commands.canary_run import SuiteOptions
+from goldnode.commands.canary import outstanding as canary_outstanding
+from goldnode.commands.canary import run as canary_run
+from goldnode.commands.canary.run import SuiteOptions
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.canary_cohort import CohortPair

@@ -24,7 +24,8 @@ from goldnode.canary.runner.arrivals import Arrivals
 from goldnode.canary.session import CanaryRun
 from goldnode.canary.slurm import SlurmJob
 from goldnode.cli import main
-from goldnode.commands import canary_outstanding, canary_run
+from goldnode.commands.canary import outstanding as canary_outstanding
+from goldnode.commands.canary import run as canary_run
 
 RECORDED = Path(__file__).parent / "recorded/h200-2.json"
 DISCOVERY = small(tier="cpu", jobs=["discovery"])

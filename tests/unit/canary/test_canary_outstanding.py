@@ -20,14 +20,16 @@ from goldnode.canary import results, session
 from goldnode.canary.session import CanaryRun
 from goldnode.canary.suite import CanaryClass
 from goldnode.cli import main
-from goldnode.commands import canary_outstanding, canary_run
+from goldnode.commands.canary import outstanding as canary_outstanding
+from goldnode.commands.canary import run as canary_run
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryDocument
-from goldnode.fleet import disk_update
-from goldnode.fleet.disk_update import SshNode
-from goldnode.fleet.return_delivery import HeldNode
-from goldnode.node import judging, return_command, return_tests
-from goldnode.node.cli_args import parse
+from goldnode.fleet.nodes import disk_update
+from goldnode.fleet.nodes.disk_update import SshNode
+from goldnode.fleet.nodes.return_delivery import HeldNode
+from goldnode.node.gate import return_tests
+from goldnode.node.program import judging, return_command
+from goldnode.node.program.arguments import parse
 from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import current
 

@@ -19,7 +19,7 @@ from goldnode.core.errors import LockError, SigningKeyError
 from goldnode.core.site import Site, SiteArchive, SiteException, SiteGate, SiteMirror
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, load_lock
 from goldnode.lock.publication import Publication, place
-from goldnode.node import openpgp
+from goldnode.node.ground import openpgp
 
 DAY = dt.date(2026, 11, 21)
 SITE = Site(archives={"debian": SiteArchive(url="http://mirror.example.org/debian/")})

@@ -16,7 +16,7 @@ from goldnode.catalog.load import Catalog
 from goldnode.classdoc.compile import declaration
 from goldnode.classdoc.hosts import findings_of_class, host_of_class
 from goldnode.classdoc.load import load_catalog
-from goldnode.commands.check_request import CheckRequest, compatibility_report
+from goldnode.commands.check.request import CheckRequest, compatibility_report
 from goldnode.compat.check import check, fatal_of_models
 from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
 from goldnode.core.site import Site

@@ -15,7 +15,7 @@ from goldnode.classdoc.compile import class_document
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import CatalogError
 from goldnode.documents.canary import JobState
-from goldnode.node import return_tests
+from goldnode.node.gate import return_tests
 
 DRAINS = HEAD + "gate: drain\n"
 

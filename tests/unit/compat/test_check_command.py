@@ -18,7 +18,7 @@ from goldnode.classdoc import cache as stored
 from goldnode.classdoc import hosts
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
-from goldnode.commands import check_request as command
+from goldnode.commands.check import request as command
 from goldnode.compat import report
 from goldnode.compat.check import registry
 from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt

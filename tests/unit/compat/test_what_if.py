@@ -18,8 +18,9 @@ from tests.unit.compat.what_if_fleet import PAGE, excerpts, page, report, write_
 
 from goldnode.classdoc import hosts as hosts_of
 from goldnode.cli import main
-from goldnode.commands import check_request, what_if
-from goldnode.commands.schema import schema
+from goldnode.commands.check import request as check_request
+from goldnode.commands.check import what_if
+from goldnode.commands.schema.schemas import schema
 from goldnode.compat.finding_diff import finding_changes, severity_of
 from goldnode.compat.model import CompatFinding, CompatSeverity
 from goldnode.inventory.classes import expand

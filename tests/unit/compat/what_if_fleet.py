@@ -17,9 +17,9 @@ from pathlib import Path
 
 from goldnode.catalog.load import builtin_catalog
 from goldnode.classdoc.load import load_catalog
-from goldnode.commands import what_if_report
-from goldnode.commands.check_request import CheckRequest
-from goldnode.commands.what_if import what_if
+from goldnode.commands.check import what_if_report
+from goldnode.commands.check.request import CheckRequest
+from goldnode.commands.check.what_if import what_if
 from goldnode.core.site import Site
 from goldnode.documents.what_if import WhatIfDocument
 from goldnode.lock.model import Lock, LockedArchive, LockedPackage, dump_lock, intent_digest

@@ -8,7 +8,7 @@ from typing import Any
 
 from goldnode.disks.guest import GuestExpectations
 from goldnode.disks.model import Partition
-from goldnode.node import gate
+from goldnode.node.gate import gate
 from goldnode.node.state.domains.program import document_digest
 
 MIB = 1024 * 1024

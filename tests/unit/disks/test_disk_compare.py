@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.disks.disk_trees import EPOCH, spec, tree
 
-from goldnode.commands.disks_compare import compare as command
+from goldnode.commands.disks.compare import compare as command
 from goldnode.core.errors import DiskError
 from goldnode.disks import assemble as assembling
 from goldnode.disks import ext4, tools

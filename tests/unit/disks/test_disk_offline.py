@@ -16,8 +16,8 @@ from goldnode.core.site import Site
 from goldnode.disks import locking, offline
 from goldnode.disks.definition import load_definition
 from goldnode.disks.model import Loader
-from goldnode.node import remote
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
+from goldnode.node.program import remote
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.engine import plan
 

@@ -30,7 +30,7 @@ from goldnode.channels.product import Location
 from goldnode.channels.requirements import NO_SOAK
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
-from goldnode.commands import disks_publish
+from goldnode.commands.disks import publish as disks_publish
 from goldnode.core.errors import DiskError, GoldnodeError, ImageError
 from goldnode.disks import publish as publishing
 from goldnode.disks import upload

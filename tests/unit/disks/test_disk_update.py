@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from goldnode.commands.disks_update import update as command
+from goldnode.commands.disks.update import update as command
 from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
-from goldnode.fleet import disk_update as update
-from goldnode.fleet import return_tests
-from goldnode.fleet.denylist import Denial, DeniedError, DenyList, DenyListError
-from goldnode.node.slotwrite import head as read_head
+from goldnode.fleet.ground.denylist import Denial, DeniedError, DenyList, DenyListError
+from goldnode.fleet.nodes import disk_update as update
+from goldnode.fleet.nodes import return_tests
+from goldnode.node.slots.write import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
 
 MIB = 1 << 20

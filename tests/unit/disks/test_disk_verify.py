@@ -19,7 +19,7 @@ from goldnode.disks import verify as verification
 from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, GuestCheck
 from goldnode.disks.model import BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.disks.qemu import Accelerator
-from goldnode.node import gate
+from goldnode.node.gate import gate
 from goldnode.node.state.domains.program import document_digest
 
 Facts = dict[str, Any]

@@ -20,7 +20,7 @@ from goldnode.cli import main
 from goldnode.core.errors import GoldnodeError, ImageError
 from goldnode.disks import requirements as disk_requirements
 from goldnode.disks.model import BuiltDisk
-from goldnode.fleet import disk_update
+from goldnode.fleet.nodes import disk_update
 from goldnode.images import requirements as image_requirements
 
 SOURCE = Path(disk_update.__file__).parents[1]
@@ -39,21 +39,21 @@ BUILDS = "builds it, or has just done so"
 STORE = "finds the build for its callers"
 # File and function -> what it does with the image; for those that install or sign, the call that verifies.
 PATHS = {
-    "commands/disks_build.py: list_": READS,
-    "commands/disks_compare.py: compare": READS,
-    "commands/disks_publish.py: authenticate": READS,
-    "commands/disks_publish.py: diff": READS,
-    "commands/disks_publish.py: evidence": "signs as the builder: what nobody has signed before",
-    "commands/disks_publish.py: publish": "verify: publishing(",
-    "commands/disks_update.py: update": "verify: open_image(",
-    "commands/disks_verify.py: verify": "boots it in an emulator without a network",
-    "commands/images_derive.py: _pulled": "verify: trust_policy(",
-    "commands/images_derive.py: derive": BUILDS,
-    "commands/images_index.py: index": "lists images that `images publish` has verified",
-    "commands/images_publish.py: publish": "verify: publishing(",
-    "commands/images_publish.py: pull": "verify: trust_policy(",
-    "commands/images_smoke.py: smoke": "runs it in a container without a network",
-    "commands/rollout_publish.py: opened": "verify: open_image(",
+    "commands/disks/build.py: list_": READS,
+    "commands/disks/compare.py: compare": READS,
+    "commands/disks/publish.py: authenticate": READS,
+    "commands/disks/publish.py: diff": READS,
+    "commands/disks/publish.py: evidence": "signs as the builder: what nobody has signed before",
+    "commands/disks/publish.py: publish": "verify: publishing(",
+    "commands/disks/update.py: update": "verify: open_image(",
+    "commands/disks/verify.py: verify": "boots it in an emulator without a network",
+    "commands/images/derive.py: _pulled": "verify: trust_policy(",
+    "commands/images/derive.py: derive": BUILDS,
+    "commands/images/index.py: index": "lists images that `images publish` has verified",
+    "commands/images/publish.py: publish": "verify: publishing(",
+    "commands/images/publish.py: pull": "verify: trust_policy(",
+    "commands/images/smoke.py: smoke": "runs it in a container without a network",
+    "commands/rollout/publish.py: opened": "verify: open_image(",
     "disks/build.py: _add": BUILDS,
     "disks/build.py: _known": BUILDS,
     "disks/build.py: build": BUILDS,
@@ -126,7 +126,7 @@ def test_only_open_image_makes_what_an_update_sends_and_a_channel_signs() -> Non
         for function in ast.walk(ast.parse(text))
         if isinstance(function, ast.FunctionDef) and "UpdateImage(" in ast.unparse(function)
     ]
-    assert makers == ["fleet/disk_update.py: open_image"]
+    assert makers == ["fleet/nodes/disk_update.py: open_image"]
 
 
 @pytest.mark.parametrize("step", ["publish", "candidate", "canary", "stable"])

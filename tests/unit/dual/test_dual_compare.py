@@ -14,7 +14,7 @@ from tests import documents
 from tests.unit.dual.dual_records import ZERO, Row, numbers, written
 
 from goldnode.cli import main
-from goldnode.commands import dual_text
+from goldnode.commands.dual import text as dual_text
 from goldnode.documents.dual import DualDocument
 from goldnode.dual import signing, store, tolerances
 from goldnode.dual.compare import compare

@@ -14,10 +14,10 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.compat.rules import last_day
 from goldnode.facts import host as facts
-from goldnode.fleet import adopt
+from goldnode.fleet.nodes import adopt
 from goldnode.inventory.classes import classes_of_hosts
-from goldnode.node.host import Host
-from goldnode.node.survey import survey
+from goldnode.node.ground.host import Host
+from goldnode.node.program.survey import survey
 
 RELEASE = "6.1.0-56-amd64"
 

@@ -19,8 +19,8 @@ from typing import Any, cast
 import pytest
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import drain_record, identity
-from goldnode.fleet.drain import (
+from goldnode.fleet.drain import record as drain_record
+from goldnode.fleet.drain.protocol import (
     CommandDrainer,
     DrainCaller,
     Drainer,
@@ -32,9 +32,10 @@ from goldnode.fleet.drain import (
     left,
     slurm_rows,
 )
-from goldnode.fleet.drain_record import DrainRecord, DrainRecords
-from goldnode.fleet.identity import Actor
-from goldnode.node.drained import FILE, LEASE, mark, reason
+from goldnode.fleet.drain.record import DrainRecord, DrainRecords
+from goldnode.fleet.ground import identity
+from goldnode.fleet.ground.identity import Actor
+from goldnode.node.ground.drained import FILE, LEASE, mark, reason
 
 NOW = 1_790_000_000.0
 # Ids of runs of this machine that have ended, and of one of another machine.
@@ -550,8 +551,8 @@ def test_a_command_outlives_the_run_that_is_killed_with_all_its_processes(tmp_pa
     text = f"""
 import subprocess
 from pathlib import Path
-from goldnode.fleet.drain import CommandDrainer, DrainCaller
-from goldnode.fleet.drain_record import DrainRecords
+from goldnode.fleet.drain.protocol import CommandDrainer, DrainCaller
+from goldnode.fleet.drain.record import DrainRecords
 shell = lambda script: subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
 CommandDrainer(["{slow}"], ["true"]).drain("n1", "x", DrainCaller(), DrainRecords(shell, Path("{local}"), "{tmp_path}"))
 """

@@ -11,9 +11,9 @@ from goldnode.catalog.load import Catalog, builtin_catalog
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import CatalogError, GoldnodeError
 from goldnode.facts import host as facts
-from goldnode.fleet import first_class
-from goldnode.fleet.first_class import NodeGpus, ThisMachine
-from goldnode.node.host import Host
+from goldnode.fleet.nodes import first_class
+from goldnode.fleet.nodes.first_class import NodeGpus, ThisMachine
+from goldnode.node.ground.host import Host
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,11 @@ from goldnode.fleet.rollout.model import Answer
 from goldnode.fleet.service import app
 from goldnode.fleet.service.app import LockService
 from goldnode.fleet.store.database import StoreDatabase
-from goldnode.node import program
 from goldnode.node.follow import lockservice
 from goldnode.node.follow.channel import Wish
 from goldnode.node.follow.machine import NotAppliedError, Observation
-from goldnode.node.text import clean, cleaned
+from goldnode.node.ground.text import clean, cleaned
+from goldnode.node.program import main as program
 from goldnode.node.verdict import current
 
 # A title, a colour, a line of its own, a mark that reverses the direction, C1's CSI, a line separator.

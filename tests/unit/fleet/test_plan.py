@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from goldnode.cli import main
-from goldnode.fleet import plan as planning
-from goldnode.fleet.plan import (
+from goldnode.fleet.nodes import plan as planning
+from goldnode.fleet.nodes.plan import (
     CHANGE,
     CONVERGED,
     FAILED,

@@ -15,7 +15,9 @@ from tests.unit.fleet.rollout.schedules import Fleet, approve_all
 from goldnode.canary import results
 from goldnode.catalog.models import NodeClass
 from goldnode.documents.canary import CanaryDocument
-from goldnode.fleet.drain import (
+from goldnode.fleet.control.drains import RolloutDrains
+from goldnode.fleet.control.floors import seconds_of
+from goldnode.fleet.drain.protocol import (
     CommandDrainer,
     DrainCaller,
     DrainOutcome,
@@ -24,15 +26,13 @@ from goldnode.fleet.drain import (
     NoDrainer,
     SchedulerDrainer,
 )
-from goldnode.fleet.drain_record import DrainRecord, DrainRecords
-from goldnode.fleet.identity import rollout_actor, rollout_run
-from goldnode.fleet.return_tests import CAUSES, DAY, OutstandingTests, drained_at, jobs_of, stored
-from goldnode.fleet.rollout.drains import RolloutDrains
+from goldnode.fleet.drain.record import DrainRecord, DrainRecords
+from goldnode.fleet.ground.identity import rollout_actor, rollout_run
+from goldnode.fleet.nodes.return_tests import CAUSES, DAY, OutstandingTests, drained_at, jobs_of, stored
 from goldnode.fleet.rollout.explain import explain
-from goldnode.fleet.rollout.floors import seconds_of
 from goldnode.fleet.rollout.model import HoldKind, Prior, StepPhase
 from goldnode.fleet.rollout.view import RolloutFacts
-from goldnode.node.drained import mark, reason
+from goldnode.node.ground.drained import mark, reason
 
 RECORDED = CanaryDocument.model_validate_json(
     (Path(__file__).parents[1] / "canary/recorded/h200-2.json").read_text()

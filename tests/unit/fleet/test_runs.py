@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from goldnode.fleet import runs
-from goldnode.fleet.runs import HostRun, PlaybookRun, RunsError
+from goldnode.fleet.nodes import runs
+from goldnode.fleet.nodes.runs import HostRun, PlaybookRun, RunsError
 
 GPU_IN_USE = {"code": "gpu-in-use", "message": "GPU in use by python (pid 41).", "remedy": "Drain the node."}
 WRONG_OS = {"code": "wrong-os", "message": "The node runs debian 12.", "remedy": "Reinstall it."}

@@ -11,7 +11,7 @@ import pytest
 
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import load_site
-from goldnode.fleet import site_directory as site
+from goldnode.fleet.nodes import site_directory as site
 from goldnode.inventory.classes import classes_of_hosts
 
 CLASS = "class: mine\nbackend: cpu\nstack: debian12_cpu\n"

@@ -15,9 +15,11 @@ import pytest
 import yaml
 from tests.unit.node.test_metrics import CAPTURE, finding, verdict
 
-from goldnode.node import drained, gate
-from goldnode.node.host import Host
-from goldnode.node.serve import metrics, shims
+from goldnode.node.gate import gate
+from goldnode.node.ground import drained
+from goldnode.node.ground.host import Host
+from goldnode.node.serve import metrics
+from goldnode.node.state import shims
 from goldnode.node.state.domains import units
 from goldnode.node.verdict import check, current
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tests.unit.node.roots import make
 
 from goldnode.cli import main
-from goldnode.node import program, slurm
-from goldnode.node.host import Host
-from goldnode.node.slurm import GresLine
+from goldnode.node.ground.host import Host
+from goldnode.node.program import main as program
+from goldnode.node.program import slurm
+from goldnode.node.program.slurm import GresLine
 from goldnode.node.state.model import NodeError
 
 Json = dict[str, Any]

@@ -20,8 +20,8 @@ from tests.unit.node.test_metrics import finding
 from tests.unit.node.test_serve import GOOD
 
 from goldnode.node.cachekey import directory
-from goldnode.node.serve import shims
 from goldnode.node.serve.publish import public
+from goldnode.node.state import shims
 
 ROOT = Path(__file__).parents[3]
 INTEGRATIONS = ROOT / "integrations"

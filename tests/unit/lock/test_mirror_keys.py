@@ -16,7 +16,7 @@ from tests.unit.lock.mirrors import Setting, use_mirror
 
 from goldnode.core.errors import SigningKeyError
 from goldnode.lock.signing import create, open_signer
-from goldnode.node.openpgp import dearmor, primary_fingerprints
+from goldnode.node.ground.openpgp import dearmor, primary_fingerprints
 
 GUARD = "open sesame"
 

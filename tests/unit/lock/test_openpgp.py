@@ -8,7 +8,7 @@ import pytest
 from tests.unit.lock.archive import SigningKey
 
 from goldnode.core import keys
-from goldnode.node import openpgp
+from goldnode.node.ground import openpgp
 
 
 @pytest.mark.parametrize("armored", [True, False])

@@ -35,7 +35,7 @@ from goldnode.lock.model import load_lock
 from goldnode.lock.resolve import resolve
 from goldnode.lock.transport import Transport
 from goldnode.lock.unreachable import TABLE, apt_troubles
-from goldnode.node import openpgp
+from goldnode.node.ground import openpgp
 
 DAY = dt.date(2026, 11, 24)
 HOST = "https://vendor.invalid"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import Context
 
 

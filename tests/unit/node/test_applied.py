@@ -10,8 +10,8 @@ import pytest
 from tests.unit.node.test_cases import document
 from tests.unit.node.test_history import LiveHost
 
-from goldnode.node import program
-from goldnode.node.host import Host, boot_identity
+from goldnode.node.ground.host import Host, boot_identity
+from goldnode.node.program import main as program
 from goldnode.node.state import applied, rollback, trial
 from goldnode.node.state import apply as applying
 from goldnode.node.state.domains.program import class_file, document_digest

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tests.unit.node import captures
 
-from goldnode.node import known, report
 from goldnode.node.diagnose import checks, sample
-from goldnode.node.host import Host
+from goldnode.node.ground import known
+from goldnode.node.ground.host import Host
 from goldnode.node.probe.values import unread
 from goldnode.node.state.kinds import KINDS
-from goldnode.node.verdict import undeclared
+from goldnode.node.verdict import report, undeclared
 
 GPU, RELEASE = "0000:01:00.0", "6.8.0-60-generic"
 # Packages of a workstation with Ubuntu's driver, and their states in dpkg.

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.node.captures import healthy
 
-from goldnode.node import program
 from goldnode.node.cachekey import caches, components, directory, key
 from goldnode.node.cachekey.components import KeyRequest
 from goldnode.node.follow import canonical
 from goldnode.node.probe.values import not_exposed, unread
+from goldnode.node.program import main as program
 from goldnode.node.serve.publish import public
 from goldnode.node.state.model import NodeError
 

@@ -13,7 +13,7 @@ from tests.simulators.hardware import Scenario, tree
 from tests.simulators.hardware.tree import Layout
 
 from goldnode.node.device import amd as policy
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import Context, amd, pci
 from goldnode.node.probe.folder import Folder, fault_of
 from goldnode.node.probe.values import Files

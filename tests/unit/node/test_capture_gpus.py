@@ -13,7 +13,7 @@ from tests.simulators.hardware.machine import Machine, launcher
 
 from goldnode.node import probe
 from goldnode.node.device import child, collect, stream
-from goldnode.node.host import Host, Json
+from goldnode.node.ground.host import Host, Json
 from goldnode.node.probe import command, gpus, pci
 from goldnode.node.state import engine
 from goldnode.node.state.model import NodeError
@@ -620,7 +620,7 @@ def test_what_a_command_line_passes_to_init_is_left_out(line: str, expected: str
 
 
 def test_the_command(make: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from goldnode.node.program import main
+    from goldnode.node.program.main import main
 
     machine = make()
     assert (

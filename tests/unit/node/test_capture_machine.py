@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.node.roots import context, make
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import Context, machine, reader_process
 from goldnode.node.probe.values import is_fault
 from goldnode.node.state.model import Observed

@@ -10,7 +10,7 @@ import pytest
 from tests.simulators.hardware import Scenario, tree
 from tests.simulators.hardware.tree import HGX, Layout
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import Context, numa, pci
 
 NODES = "sys/devices/system/node"

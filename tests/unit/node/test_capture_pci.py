@@ -13,7 +13,7 @@ from tests.simulators.hardware import Scenario, tree
 from tests.simulators.hardware.tree import HGX, Layout
 
 from goldnode.facts import pci_bridges
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import Context, pci
 from goldnode.node.probe.values import is_fault
 

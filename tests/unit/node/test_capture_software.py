@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.node.roots import context, make
 
-from goldnode.node.host import Host, Result
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.probe import Context, software
 from goldnode.node.state.model import Observed
 

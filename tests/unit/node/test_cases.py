@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tests.unit.node.devices import as_declared
 
-from goldnode.node import gate
+from goldnode.node.gate import gate
 from goldnode.node.state.domains import kernel, tuning
 from goldnode.node.state.domains import program as program_domain
 from goldnode.node.state.domains import units as units_domain

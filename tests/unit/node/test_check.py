@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_cases import converged, document, installed, merge
 
-from goldnode.node.program import main
+from goldnode.node.program.main import main
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import judge
 from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding

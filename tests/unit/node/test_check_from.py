@@ -12,11 +12,11 @@ from tests.unit.node.captures import healthy, idle, spoiled
 from tests.unit.node.test_cases import document as case_document
 
 from goldnode.facts import health
-from goldnode.node.host import Host
-from goldnode.node.program import main
-from goldnode.node.report import verdict_table
+from goldnode.node.ground.host import Host
+from goldnode.node.program.main import main
 from goldnode.node.state.finding import ELSEWHERE, MATCH
 from goldnode.node.verdict import check
+from goldnode.node.verdict.report import verdict_table
 
 G3 = "0000:5d:00.0"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from goldnode.fleet.rollout import node_state
-from goldnode.node import remote
+from goldnode.node.program import remote
 
 
 def apply(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], claim: str) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests import documents
 
-from goldnode.node import cli_args, program
+from goldnode.node.program import arguments as cli_args
+from goldnode.node.program import main as program
 from goldnode.node.verdict import current
 
 NAMES = ("check", "plan", "apply", "policy", *cli_args.ELSEWHERE_RUN)

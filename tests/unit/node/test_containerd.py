@@ -13,7 +13,7 @@ import pytest
 from tests.debian_archive import debian_archive
 from tests.unit.node import containerd_releases as releases
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state import containerd
 from goldnode.node.state import enginetext as text_of
 

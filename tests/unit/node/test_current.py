@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from goldnode.node.host import matching
-from goldnode.node.json_lines import by_lines
+from goldnode.node.ground.host import matching
+from goldnode.node.ground.json_lines import by_lines
 
 
 def test_a_cached_answer_imports_little() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.node.host import Host, Result
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import deferred
 from goldnode.node.state import owed as owing
 from goldnode.node.state.model import NodeError

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.unit.node.captures import class_document, gpu, healthy, spoiled
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import CAPTURE
-from goldnode.node.program import main
+from goldnode.node.program.main import main
 from goldnode.node.state.finding import MATCH, MISMATCH, Finding
 from goldnode.node.verdict import ack, check, deltas, table
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from goldnode.core import program_file as nodefile
-from goldnode.node import process
 from goldnode.node.device import amd, child, nvidia
-from goldnode.node.host import Host
+from goldnode.node.ground import process
+from goldnode.node.ground.host import Host
 
 REQUEST = {"do": "read", "vendor": "nvidia", "root": "/"}
 ANSWER = json.dumps({"schema": child.SCHEMA, "vendor": "nvidia", "gpus": {}})

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from tests.unit.node.roots import context, make
 
-from goldnode.node import program
 from goldnode.node.diagnose import checks, command, compatible, running, sample
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import gpus
 from goldnode.node.probe.values import not_exposed, unread
+from goldnode.node.program import main as program
 
 TABLE = {
     "families": {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"},

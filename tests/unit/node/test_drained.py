@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from goldnode.node import drained
-from goldnode.node.host import Host
+from goldnode.node.ground import drained
+from goldnode.node.ground.host import Host
 from goldnode.node.state.engine import plan_absent
 from goldnode.node.state.handlers.removal import remove_directory
 

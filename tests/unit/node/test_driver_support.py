@@ -9,7 +9,7 @@ from tests.unit.node.captures import healthy, spoiled
 
 from goldnode.compat import known_bad
 from goldnode.facts import host as facts_host
-from goldnode.node import known
+from goldnode.node.ground import known
 from goldnode.node.verdict import driver_support
 
 FACTS = known.facts()

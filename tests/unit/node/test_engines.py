@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_cases import CASES, document, merge, with_engine
 
-from goldnode.node.host import Host, Result
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import dockerd, enginetext
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier

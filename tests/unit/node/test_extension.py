@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_cases import document, unobserved
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state import apply as applying
 from goldnode.node.state import domains as domain_modules
 from goldnode.node.state import engine, removal

@@ -16,9 +16,11 @@ import pytest
 from tests import documents
 from tests.unit.node.test_cases import converged, document, merge
 
-from goldnode.node import drained, effects, gate, program
-from goldnode.node.host import Host, Result
-from goldnode.node.serve import shims
+from goldnode.node.gate import effects, gate
+from goldnode.node.ground import drained
+from goldnode.node.ground.host import Host, Result
+from goldnode.node.program import main as program
+from goldnode.node.state import shims
 from goldnode.node.state.domains import units
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
 from goldnode.node.state.handlers import serve

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from tests import documents
 from tests.unit.node.test_gate import DIGEST, STAT, finding, verdict
 
-from goldnode.node import gate, judging
-from goldnode.node.host import Host, Result
+from goldnode.node.gate import gate
+from goldnode.node.ground.host import Host, Result
+from goldnode.node.program import judging
 from goldnode.node.serve import publish
 from goldnode.node.state.finding import MATCH, MISMATCH
 from goldnode.node.verdict import check as checking

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.node.test_cases import document
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state import apply as applying
 from goldnode.node.state import history
 from goldnode.node.state.apply import Applier, PartError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state import observe
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.node import cli_args, program
+from goldnode.node.program import arguments as cli_args
+from goldnode.node.program import main as program
 
 SOURCE = Path(program.__file__).parents[2]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state import initramfs, observe
 
 # requirements: Debian packages that the test machine needs for this file; scripts/test installs them.

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.node.test_gate import BAD, GOOD, OTHER, SITE, Node, finding, verdict
 
-from goldnode.node import gate, journal, return_command
-from goldnode.node.host import Host
+from goldnode.node.gate import gate, journal
+from goldnode.node.ground.host import Host
+from goldnode.node.program import return_command
 from goldnode.node.state.finding import MISMATCH
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/events.md"

@@ -10,9 +10,12 @@ import pytest
 from tests.unit.node.captures import healthy
 
 from goldnode.documents.node_report import NodeReportGate
-from goldnode.node import boot, gate, judging, program, remote, reporting, resident
-from goldnode.node.host import Host
+from goldnode.node.gate import gate
+from goldnode.node.ground import boot
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import CAPTURE
+from goldnode.node.program import judging, remote, reporting, resident
+from goldnode.node.program import main as program
 from goldnode.node.serve import publish
 from goldnode.node.state import reapply
 from goldnode.node.state.domains.program import CLASS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goldnode.classdoc import gpu_facts
 from goldnode.classdoc import known as built
-from goldnode.node import known
+from goldnode.node.ground import known
 
 
 def test_the_program_has_the_facts_of_today() -> None:

@@ -17,11 +17,11 @@ from tests import documents
 from tests.unit.node.captures import gpu
 from tests.unit.node.roots import make
 
-from goldnode.node import known
 from goldnode.node.device import SCHEMA
-from goldnode.node.host import Host
-from goldnode.node.report import verdict_table
+from goldnode.node.ground import known
+from goldnode.node.ground.host import Host
 from goldnode.node.verdict import undeclared
+from goldnode.node.verdict.report import verdict_table
 
 NOW = 1795341600.0
 DRIVER = "580.178.04"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from goldnode.node import boot
-from goldnode.node.host import Host
+from goldnode.node.ground import boot
+from goldnode.node.ground.host import Host
 from goldnode.node.state import loader
 from goldnode.node.state.observe import boot_choice
 

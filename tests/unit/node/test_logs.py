@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from goldnode.node import probe
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import events, logs
 
 REAL = yaml.safe_load((Path(__file__).parents[2] / "cases/logs/real.yml").read_text())

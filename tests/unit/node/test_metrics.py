@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from goldnode.node import boot
-from goldnode.node.host import Host
+from goldnode.node.ground import boot
+from goldnode.node.ground.host import Host
 from goldnode.node.serve import metrics, publish
 from goldnode.node.verdict import current
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.node.test_cases import CASES, document, merge
 from tests.unit.node.test_check import findings
 
-from goldnode.node.host import Host, Result
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import modules
 from goldnode.node.state.domains.kernel import hook

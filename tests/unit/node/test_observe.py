@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.node import fault
-from goldnode.node.host import Host, like
+from goldnode.node.ground import fault
+from goldnode.node.ground.host import Host, like
 from goldnode.node.state import grub, observe
 from goldnode.node.state.domains import kernel, units
 

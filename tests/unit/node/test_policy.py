@@ -12,7 +12,7 @@ from tests.unit.node.test_cases import converged, document, merge
 from tests.unit.node.test_holders import process
 
 from goldnode.node.device import export
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state import reapply
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import policy

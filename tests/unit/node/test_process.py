@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from goldnode.node import process
 from goldnode.node.device import child, stream
-from goldnode.node.host import Host
+from goldnode.node.ground import process
+from goldnode.node.ground.host import Host
 
 
 def test_a_program_s_output_status_and_input_come_back(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_closed_standard_streams_mix_nothing_up(closed: tuple[int, ...]) -> None
     code = (
         f"import os, sys; sys.path[:0] = {sys.path!r}\n"
         f"out = os.dup(1)\nfor number in {closed!r}: os.close(number)\n"
-        "from goldnode.node.host import Host\n"
+        "from goldnode.node.ground.host import Host\n"
         "done = Host('/').run('sh', '-c', 'cat; echo out; echo err >&2; exit 3', stdin='in ')\n"
         "os.write(out, repr((done.rc, done.out, done.err)).encode())"
     )

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from goldnode.node import __main__ as starting
-from goldnode.node import gate, program, remote
-from goldnode.node.host import Host, Result
-from goldnode.node.scheduler import HookError
+from goldnode.node.gate import gate
+from goldnode.node.gate.scheduler import HookError
+from goldnode.node.ground.host import Host, Result
+from goldnode.node.program import main as program
+from goldnode.node.program import remote
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier, withdraw
 from goldnode.node.state.engine import plan_absent
@@ -409,7 +411,7 @@ def test_a_torn_class_document_does_not_count(root: Host) -> None:
 
 
 def test_offered_versions(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    from goldnode.node.host import Result
+    from goldnode.node.ground.host import Result
 
     out = " libc6 | 2.36-9 | http://mirror.example/debian bookworm/main amd64 Packages\n libc6 | 2.36-9 | http://mirror.example/debian bookworm/main Sources\n"
     monkeypatch.setattr(root, "run", lambda *argv, **_: Result(argv, 0, out, ""))

@@ -10,7 +10,7 @@ from typing import Any
 from tests.unit.node.test_undeclared import judged, wrong
 
 from goldnode.node.probe import smi
-from goldnode.node.report import verdict_table
+from goldnode.node.verdict.report import verdict_table
 
 LINK = (
     "<pcie_gen><max_link_gen>4</max_link_gen><current_link_gen>4</current_link_gen></pcie_gen>"

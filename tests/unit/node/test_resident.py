@@ -15,8 +15,8 @@ import pytest
 
 from goldnode.core import program_file as nodefile
 from goldnode.node import __main__ as start
-from goldnode.node import resident
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
+from goldnode.node.program import resident
 from goldnode.node.state.domains.program import CLASS, OTHER, OTHER_CLASS
 from goldnode.node.state.model import Plan
 from goldnode.node.state.names import digest

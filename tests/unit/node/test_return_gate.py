@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from tests import documents
 from tests.unit.node.test_gate import BOOT, STAT, finding, verdict
 
-from goldnode.node import gate, return_command, return_tests
-from goldnode.node.cli_args import parse
-from goldnode.node.host import Host, Result
+from goldnode.node.gate import gate, return_tests
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.probe import CAPTURE
+from goldnode.node.program import return_command
+from goldnode.node.program.arguments import parse
 from goldnode.node.serve import metrics
 from goldnode.node.state.finding import MATCH, MISMATCH, UNREAD
 from goldnode.node.state.model import NodeError
@@ -493,8 +494,8 @@ def test_a_drain_of_another_party_keeps_its_reason(node: Machine) -> None:
 
 def test_a_drain_of_a_run_gets_the_reason_of_the_tests(node: Machine) -> None:
     """So the run, site.yml for instance, does not return a node that the gate holds."""
-    from goldnode.fleet.drain import slurm_rows
-    from goldnode.node import drained
+    from goldnode.fleet.drain.protocol import slurm_rows
+    from goldnode.node.ground import drained
 
     node.drained = True
     node.reason = drained.reason("0011-223344", "c", "2026-11-26T08:00:00Z", "kernel")
@@ -600,7 +601,7 @@ def command(
     stdin: bytes = b"",
 ) -> tuple[int, str]:
     """Run `goldnode-node return-tests`."""
-    from goldnode.node import judging
+    from goldnode.node.program import judging
 
     def judge(host: Machine, *_: Any, **__: Any) -> tuple[None, list[str]]:
         host.check()

@@ -9,10 +9,11 @@ import pytest
 from tests import slurm
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import drain
-from goldnode.node import drained, effects, scheduler
-from goldnode.node.host import Host, Result
-from goldnode.node.scheduler import HookError
+from goldnode.fleet.drain import protocol as drain
+from goldnode.node.gate import effects, scheduler
+from goldnode.node.gate.scheduler import HookError
+from goldnode.node.ground import drained
+from goldnode.node.ground.host import Host, Result
 
 RUN = drained.reason("0a1b2c3d", "ctl", "2026-11-27T16:00:00Z", "roll out driver")
 GATE = "goldnode: gpu.count: 7 (want 8)"

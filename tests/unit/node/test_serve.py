@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.test_metrics import CAPTURE, finding, verdict
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.serve import connections, endpoint, publish
 from goldnode.node.serve.endpoint import Answers, request_of
 
@@ -312,7 +312,7 @@ def test_the_command_takes_the_socket_of_systemd_and_ends(tree: Tree) -> None:
     # What systemd does: the socket is descriptor 3, and the environment says whose it is.
     start = (
         "import os, sys; os.dup2(int(sys.argv.pop(1)), 3); os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1'); "
-        "from goldnode.node.program import main; raise SystemExit(main())"
+        "from goldnode.node.program.main import main; raise SystemExit(main())"
     )
     source = str(Path(endpoint.__file__).parents[3])
     child = subprocess.Popen(
@@ -341,7 +341,7 @@ def test_the_command_takes_the_socket_of_systemd_and_ends(tree: Tree) -> None:
 
 
 def test_the_command_without_a_socket_is_no_success(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
-    from goldnode.node.program import main
+    from goldnode.node.program.main import main
 
     assert main(["serve", "--root", str(tree.root)]) == 3
     assert "goldnode-serve.socket" in capsys.readouterr().err

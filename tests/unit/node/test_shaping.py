@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.node.test_initramfs import archive, member
 
-from goldnode.node.host import Host, Result
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import deferred, shaping
 from goldnode.node.state import owed as owing
 

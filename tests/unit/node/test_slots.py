@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 from tests.unit.node.test_loader import header
 
-from goldnode.node import boot, bootdisk, slot_trial, slots, slotwrite
-from goldnode.node.host import Host, Result
-from goldnode.node.state import loader, observe
+from goldnode.node.ground import boot
+from goldnode.node.ground.host import Host, Result
+from goldnode.node.slots import trial as slot_trial
+from goldnode.node.slots import write as slotwrite
+from goldnode.node.state import bootdisk, loader, observe, slots
 from goldnode.node.state.domains import slots as slot_files
 from goldnode.node.state.model import NodeError, Observed
 
@@ -898,7 +900,7 @@ def test_a_unit_is_judged_when_it_has_settled(
     def sleep(how_long: float) -> None:
         clock[0] += max(how_long, 1)
 
-    monkeypatch.setattr("goldnode.node.gate.units", units)
+    monkeypatch.setattr("goldnode.node.gate.gate.units", units)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("time.sleep", sleep)
     assert slot_trial.failed_units(Host("/nowhere"), {"health": {"baseline": {"services": ["ssh"]}}}) == found

@@ -13,8 +13,7 @@ import pytest
 from tests.unit.node.test_cases import document
 
 from goldnode.node.device.names import address
-from goldnode.node.host import Host, Result, boot_identity, is_container
-from goldnode.node.report import plan_text, verdict_table
+from goldnode.node.ground.host import Host, Result, boot_identity, is_container
 from goldnode.node.state.apply import EXPLAINING_LINES, Applier, explaining_lines
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains import driver, files
@@ -35,6 +34,7 @@ from goldnode.node.state.observe import (
     os_release,
     secure_boot,
 )
+from goldnode.node.verdict.report import plan_text, verdict_table
 
 
 @pytest.mark.parametrize(

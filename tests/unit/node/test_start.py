@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root's start mak
 
 START = "__main__.py"
 STOP = "os.kill(os.getpid(), 19)  # SIGSTOP: the test goes on here\n"
-BEFORE_IMPORTS = "    from goldnode.node.start import finish, main\n"
+BEFORE_IMPORTS = "    from goldnode.node.program.start import finish, main\n"
 OLD = time.time() - 2 * starting.DAY
 
 
@@ -232,7 +232,7 @@ STOPPING = """
 import os, runpy, sys
 sys.argv[:1] = []
 def stop(event, arguments):
-    if event == "import" and arguments[0] == "goldnode.node.start" and not done:
+    if event == "import" and arguments[0] == "goldnode.node.program.start" and not done:
         done.append(1)
         os.kill(os.getpid(), 19)
 done = []
@@ -407,7 +407,7 @@ def test_without_room_it_runs_from_its_archive(tmp_path: Path, desk: list[str], 
 # -- crashes
 
 
-def raising(text: str, file: str = "goldnode/node/program.py") -> Callable[[dict[str, bytes]], None]:
+def raising(text: str, file: str = "goldnode/node/program/main.py") -> Callable[[dict[str, bytes]], None]:
     """An edit that has a module raise at its import."""
 
     def edit(sources: dict[str, bytes]) -> None:
@@ -428,14 +428,14 @@ def without(file: str) -> Callable[[dict[str, bytes]], None]:
 
 
 CRASHES: Mapping[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
-    "no start": (without("goldnode/node/start.py"), "site.yml"),
+    "no start": (without("goldnode/node/program/start.py"), "site.yml"),
     "no package": (without("goldnode/node/__init__.py"), "site.yml"),
-    "no program": (without("goldnode/node/program.py"), "No module named 'goldnode.node.program'"),
+    "no program": (without("goldnode/node/program/main.py"), "No module named 'goldnode.node.program.main'"),
     "no events": (without("goldnode/node/verdict/events.py"), "cannot import name 'events'"),
     "no report of crashes": (
         lambda sources: (
-            without("goldnode/node/fault.py")(sources),
-            without("goldnode/node/start.py")(sources),
+            without("goldnode/node/ground/fault.py")(sources),
+            without("goldnode/node/program/start.py")(sources),
         )[0],
         "site.yml",
     ),
@@ -474,7 +474,7 @@ def test_a_crash_shows_its_traceback_where_that_is_asked_for(tmp_path: Path, des
     status, _, err = found.run(*desk, env={**os.environ, "GOLDNODE_DEBUG": "1"})
     assert status == 3
     assert err.startswith("Traceback")
-    assert "goldnode-node/goldnode/node/program.py" in err
+    assert "goldnode-node/goldnode/node/program/main.py" in err
 
 
 @pytest.mark.parametrize(
@@ -559,8 +559,8 @@ def test_output_that_cannot_be_written_is_could_not_check(
 
 def test_a_run_that_cannot_be_written_to_still_prints_and_acts(tmp_path: Path) -> None:
     """A verdict that cannot be published must not leave an earlier one in its place."""
-    from goldnode.node import program as commands
-    from goldnode.node.host import Host
+    from goldnode.node.ground.host import Host
+    from goldnode.node.program import main as commands
     from goldnode.node.verdict import check
 
     host = Host(str(tmp_path))

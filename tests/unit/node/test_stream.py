@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from goldnode.core import program_file as nodefile
-from goldnode.node import process
 from goldnode.node.device import SCHEMA, child, stream
-from goldnode.node.host import Host
+from goldnode.node.ground import process
+from goldnode.node.ground.host import Host
 
 HEAD = json.dumps(
     {"schema": SCHEMA, "vendor": "nvidia", "driver": "580.1", "nvml": "12.580.1", "cuda": "13.0", "count": 2}
@@ -406,7 +406,7 @@ def test_a_carried_file_asks_the_library_itself(tmp_path: Path) -> None:
     file = tmp_path / "goldnode-node"
     file.write_bytes(nodefile.build())
     code = (
-        "import json, sys; from goldnode.node.host import Host; from goldnode.node.device import child, stream\n"
+        "import json, sys; from goldnode.node.ground.host import Host; from goldnode.node.device import child, stream\n"
         "machine = Host('/', live=True); stream.start(machine, settings=False).finish(); child.ask(machine, {'do': 'read', 'vendor': 'nvidia'})\n"
         "print(json.dumps(machine.commands))"
     )

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.node.test_cases import document, merge
 from tests.unit.node.test_check import findings
 
-from goldnode.node.host import Host, Result
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import engine
 from goldnode.node.state.apply import Applier, apply
 from goldnode.node.state.domains import tuning

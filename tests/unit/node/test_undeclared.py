@@ -11,12 +11,12 @@ import pytest
 from tests import documents
 from tests.unit.node.captures import healthy, spoiled
 
-from goldnode.node import known
-from goldnode.node.host import Host
+from goldnode.node.ground import known
+from goldnode.node.ground.host import Host
 from goldnode.node.probe import command
-from goldnode.node.program import main, managed
-from goldnode.node.report import verdict_table
+from goldnode.node.program.main import main, managed
 from goldnode.node.verdict import undeclared
+from goldnode.node.verdict.report import verdict_table
 
 SMI = Path(__file__).parent / "fixtures/smi"
 NOW = 1795341600.0

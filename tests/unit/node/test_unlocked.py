@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state import engine
 from goldnode.node.state.model import Plan, Refusal
 

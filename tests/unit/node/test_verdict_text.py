@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from goldnode.node.report import verdict_table
+from goldnode.node.verdict.report import verdict_table
 
 
 def verdict(*findings: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import yaml
 from tests.unit.node.test_cases import document, merge
 
 from goldnode.core import program_file as nodefile
-from goldnode.node import watch
+from goldnode.node.program import watch
 from goldnode.node.state.domains import units
 from goldnode.node.state.model import Observed
 from goldnode.node.state.observe import LINKS
@@ -131,13 +131,13 @@ def test_it_loads_next_to_nothing(tmp_path: Path) -> None:
     program = tmp_path / "goldnode-node"
     program.write_bytes(nodefile.build())
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:]; import goldnode.node.watch;"
+        "import sys; sys.path[:0] = sys.argv[1:]; import goldnode.node.program.watch;"
         "print(*[n for n in sys.modules if n.split('.')[0] in ('goldnode', 're', 'json', 'subprocess', 'dataclasses', 'ctypes', 'hashlib')])"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, str(program)], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["goldnode", "goldnode.node", "goldnode.node.watch"]
+    assert done.stdout.split() == ["goldnode", "goldnode.node", "goldnode.node.program.watch"]
 
 
 def test_the_unit_is_of_classes_with_a_gpu() -> None:

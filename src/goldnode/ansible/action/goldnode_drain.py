@@ -22,12 +22,13 @@ from ansible.plugins.action import ActionBase
 
 from goldnode.ansible.release import require_ansible
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import identity, return_tests
-from goldnode.fleet.drain import DrainCaller, Drainer, DrainOutcome, choose
-from goldnode.fleet.drain_record import DrainRecords, local_file
-from goldnode.fleet.runs import ended_by
+from goldnode.fleet.drain.protocol import DrainCaller, Drainer, DrainOutcome, choose
+from goldnode.fleet.drain.record import DrainRecords, local_file
+from goldnode.fleet.ground import identity
+from goldnode.fleet.nodes import return_tests
+from goldnode.fleet.nodes.runs import ended_by
 from goldnode.inventory import variables
-from goldnode.node.gate import STATE as GATE
+from goldnode.node.gate.gate import STATE as GATE
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 FACT, LEFT = "goldnode_was_in_service", "goldnode_left"

@@ -11,7 +11,7 @@ from ansible.plugins.action import ActionBase
 from goldnode.ansible.release import require_ansible
 from goldnode.core import guarded
 from goldnode.fleet.rollout import node_state
-from goldnode.node.remote import LOST
+from goldnode.node.program.remote import LOST
 
 PAUSE = 3.0  # seconds between two readings of a node that has no verdict of its boot yet
 

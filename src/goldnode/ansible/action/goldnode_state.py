@@ -28,20 +28,21 @@ try:
     from goldnode.core.files import once
     from goldnode.core.program_file import payload
     from goldnode.core.site import load_site
-    from goldnode.fleet import denylist, runs
-    from goldnode.fleet.drain import choose, left
+    from goldnode.fleet.drain.protocol import choose, left
+    from goldnode.fleet.ground import denylist
     from goldnode.fleet.ingest.inbox import INBOX, put
-    from goldnode.fleet.plan_document import PlanError, read_plan
+    from goldnode.fleet.nodes import runs
+    from goldnode.fleet.nodes.plan_document import PlanError, read_plan
     from goldnode.inventory import cohorts, variables
     from goldnode.inventory.classes import classes_of_hosts
     from goldnode.inventory.cohorts import COHORT, REFUSALS
     from goldnode.inventory.selection import put_right
-    from goldnode.node.report import verdict_table
-    from goldnode.node.reporting import BIGGEST
+    from goldnode.node.program.reporting import BIGGEST
     from goldnode.node.state.domains.program import OTHER, PROGRAM, class_file
     from goldnode.node.state.model import ABSENT, EARLIER, PARTS, PRESENT
     from goldnode.node.state.names import digest
     from goldnode.node.verdict.current import SCHEMA as VERDICT_SCHEMA
+    from goldnode.node.verdict.report import verdict_table
 except ModuleNotFoundError as problem:  # Ansible of another Python environment
     raise AnsibleError(
         f"The Python environment of this Ansible ({sys.prefix}) lacks goldnode or a part of it: {problem}. Run the "

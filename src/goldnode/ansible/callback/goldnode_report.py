@@ -26,7 +26,8 @@ try:
     from goldnode.ansible.ended import index_ended_hosts
     from goldnode.ansible.release import too_old
     from goldnode.core.errors import GoldnodeError, candidates
-    from goldnode.fleet import identity, runs
+    from goldnode.fleet.ground import identity
+    from goldnode.fleet.nodes import runs
     from goldnode.inventory import cohorts
     from goldnode.inventory.variables import UnknownVariables
 except ModuleNotFoundError as problem:  # Ansible of another Python environment
@@ -72,7 +73,7 @@ SPECIAL_TAGS = {"all", "always", "never", "tagged", "untagged"}
 
 
 class CallbackModule(CallbackBase):
-    """Pass events to :class:`goldnode.fleet.runs.PlaybookRun`. An error in this plugin is an Ansible warning and
+    """Pass events to :class:`goldnode.fleet.nodes.runs.PlaybookRun`. An error in this plugin is an Ansible warning and
     never fails the run.
     """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goldnode.core.files import replace_file
-from goldnode.node.reporting import BIGGEST, SCHEMA
+from goldnode.node.program.reporting import BIGGEST, SCHEMA
 
 INBOX = "inbox"  # directory in that of the fleet's data
 _KEYS = ("class", "cohort", "source", "engine", "capture", "verdict", "gate")

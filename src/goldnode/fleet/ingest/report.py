@@ -14,8 +14,8 @@ from pydantic_core import from_json
 from goldnode.fleet.ingest.class_names import NO_CLASS, is_class
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.text import clean
-from goldnode.node.reporting import BIGGEST
-from goldnode.node.reporting import SCHEMA as REPORT
+from goldnode.node.program.reporting import BIGGEST
+from goldnode.node.program.reporting import SCHEMA as REPORT
 
 LARGEST = BIGGEST  # bytes of a report; a capture of an 8-way node has 0.1 MB
 _MOST_ELEMENTS = 200_000  # commas, which bounds the memory of the parsed document

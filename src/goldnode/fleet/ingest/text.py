@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goldnode.fleet.ingest.refused import AGAIN, RefusedReportError
-from goldnode.node import text as node_text
+from goldnode.node.ground import text as node_text
 
 LONGEST = 16_384  # characters of one text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from goldnode.fleet.return_tests import no_tests
+from goldnode.fleet.nodes.return_tests import no_tests
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import ACTIVE, Direction, FreezeScope, Hold, RolloutPhase, Step, StepPhase
 from goldnode.fleet.rollout.remains import remaining

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from goldnode.fleet.rollout.model import Answer, NodeObservation
-from goldnode.node import boot
-from goldnode.node.remote import CLAIM
+from goldnode.node.ground import boot
+from goldnode.node.ground.text import clean, cleaned
+from goldnode.node.program.remote import CLAIM
 from goldnode.node.state.applied import INDEX
 from goldnode.node.state.apply import LOCK
 from goldnode.node.state.domains.program import CLASS
 from goldnode.node.state.finding import MISMATCH
-from goldnode.node.text import clean, cleaned
 from goldnode.node.verdict import current
 from goldnode.node.verdict.blame import causes
 

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
-from goldnode.fleet.person import same_person
+from goldnode.fleet.ground.person import same_person
 from goldnode.fleet.rollout import steps
 from goldnode.fleet.rollout.document import BootSettings, RolloutSettings
 from goldnode.fleet.rollout.model import (

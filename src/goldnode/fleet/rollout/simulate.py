@@ -44,7 +44,7 @@ from goldnode.fleet.rollout.model import (
 from goldnode.fleet.rollout.plan import plan
 from goldnode.fleet.rollout.simulated_floors import SimulatedCanaries
 from goldnode.fleet.rollout.state import Observations, RolloutState
-from goldnode.node.drained import reason
+from goldnode.node.ground.drained import reason
 
 TICK = 60.0  # seconds between two decisions; a controller decides every 10
 JOB_LEFT = 4 * 3600.0  # mean time that a job has left

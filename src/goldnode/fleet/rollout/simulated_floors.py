@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryConditions, CanaryDocument, CanaryJob, CanaryMetric
 from goldnode.documents.rollout import RolloutFloors
-from goldnode.fleet.rollout import floors
+from goldnode.fleet.control import floors
 from goldnode.fleet.rollout.model import Answer
 from goldnode.fleet.rollout.state import RolloutState
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any
 
-from goldnode.fleet.identity import rollout_run
+from goldnode.fleet.ground.identity import rollout_run
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.ledger import Ledger
 from goldnode.fleet.rollout.model import (
@@ -43,7 +43,7 @@ from goldnode.fleet.rollout.model import (
     with_values,
 )
 from goldnode.fleet.rollout.waves import rank, unit_of
-from goldnode.node.drained import mark
+from goldnode.node.ground.drained import mark
 
 FORWARD_PHASES = (RolloutPhase.RUNNING, RolloutPhase.COMPLETED)
 BACK_PHASES = (RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK)

@@ -44,7 +44,7 @@ from goldnode.fleet.store.errors import (
 )
 from goldnode.fleet.store.grants import GivenBack, Leave, LeaveRequest
 from goldnode.fleet.store.status import measured
-from goldnode.node.text import clean
+from goldnode.node.ground.text import clean
 
 if TYPE_CHECKING:
     from goldnode.fleet.service.captures import CaptureReceiver

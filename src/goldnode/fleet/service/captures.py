@@ -30,7 +30,7 @@ from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import LARGEST, ReportOrigin, load, report_of
 from goldnode.fleet.ingest.rows import Group
 from goldnode.fleet.service.bodies import BodyReader, RefusalResponse, RefusedRequestError
-from goldnode.node.reporting import SCHEMA
+from goldnode.node.program.reporting import SCHEMA
 
 LOGGER = logging.getLogger("goldnode.fleet")
 # Reports that are parsed at once: one takes many times its bytes, and leaves a thread to the requests for locks.

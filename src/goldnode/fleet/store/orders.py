@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
 
-from goldnode.fleet.person import same_person
+from goldnode.fleet.ground.person import same_person
 from goldnode.fleet.rollout.document import digest_of
 from goldnode.fleet.rollout.model import BackScope
 from goldnode.fleet.store import limits, rollout_view, tables

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
-    from ..host import Json
+    from ..ground.host import Json
 
 EXPLAIN = "Exit status: 0 the keys are equal, 1 they differ, 3 a file is no key."
 VERIFY = "Exit status: 0 all may be used, 1 one may not, 3 could not check."

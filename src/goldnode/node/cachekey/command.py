@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Optional, Sequence
 
-    from ..host import Host, Json
+    from ..ground.host import Host, Json
 
 DIFFERENT, REFUSED = 1, 1  # exit statuses of `explain` and `verify`
 

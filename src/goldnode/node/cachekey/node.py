@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    from ..host import Host, Json
+    from ..ground.host import Host, Json
 
 MOST = 64 << 20  # bytes of a file
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import glob
 import os
 
-from ..host import Json
+from ..ground.host import Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

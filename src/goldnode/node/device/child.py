@@ -8,8 +8,8 @@ import json
 import os
 import sys
 
-from ..host import ENVIRONMENT, PROGRAM, Host, Json
-from ..process import Process
+from ..ground.host import ENVIRONMENT, PROGRAM, Host, Json
+from ..ground.process import Process
 from . import SCHEMA
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
-    from ..host import Json
+    from ..ground.host import Json
 
 
 class _Instead:

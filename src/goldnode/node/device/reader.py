@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Sequence
 
-    from ..host import Json
+    from ..ground.host import Json
 
 
 def main() -> int:

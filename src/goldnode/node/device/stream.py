@@ -13,8 +13,8 @@ import select
 import time
 from contextlib import suppress
 
-from ..host import ENVIRONMENT, Host, Json
-from ..process import Forked, Process
+from ..ground.host import ENVIRONMENT, Host, Json
+from ..ground.process import Forked, Process
 from . import SCHEMA
 from .child import LIMIT, asking, own_archive
 from .reader import stream

@@ -12,7 +12,7 @@ sample has wrapped (32 bits) or restarted; a restarted one has no rate.
 
 from __future__ import annotations
 
-from ..host import Json
+from ..ground.host import Json
 from ..probe.machine import printable
 from ..probe.values import is_fault, known
 from ..verdict import binding

@@ -6,7 +6,7 @@ NCCL and CUDA are configured for. Pure; the input comes from :mod:`running`.
 
 from __future__ import annotations
 
-from ..host import Json
+from ..ground.host import Json
 from ..probe.machine import printable
 from ..probe.values import is_fault
 from .finding import COMMUNICATION, MISMATCH, OK, UNKNOWN, Line, Suspect, get, gpus_of, line_of, rows_of, word

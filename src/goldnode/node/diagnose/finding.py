@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import NamedTuple
 
-from ..host import Json
+from ..ground.host import Json
 from ..probe.machine import printable
 from ..probe.values import is_fault
 

@@ -13,7 +13,7 @@ import re
 import stat
 import time
 
-from ..host import Json
+from ..ground.host import Json
 from ..probe import reader_process
 from ..probe.machine import printable
 from ..probe.values import Files, is_fault

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 
-from ..boot import uptime
-from ..host import Host, Json
+from ..ground.boot import uptime
+from ..ground.host import Host, Json
 from ..probe import Context, binding, events, gpus, machine, network, pci
 from ..probe.values import Files, is_fault, unread
 from . import running

@@ -6,14 +6,14 @@ import json
 import re
 from typing import NamedTuple
 
-from .. import boot
+from ..ground import boot
 from .trust import ChannelRefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Mapping, Optional
 
-    from ..host import Json
+    from ..ground.host import Json
 
 SCHEMA = "goldnode.channel/1"
 FORWARD, BACK = "forward", "back"

@@ -9,8 +9,8 @@ import os
 import sys
 import time
 
+from ..ground.text import clean
 from ..state.model import NodeError
-from ..text import clean
 from . import settings as settings_of
 from .repository import ChannelSource
 
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator
 
-    from ..host import Host
+    from ..ground.host import Host
 
 LOCK = "/run/goldnode/follow.lock"
 ABOUT = """The node verifies the channel, asks the lock service for leave, applies, boots and reports. Each call does

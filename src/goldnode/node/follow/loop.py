@@ -14,7 +14,7 @@ import json
 import time
 from typing import NamedTuple
 
-from ..host import Host
+from ..ground.host import Host
 from ..state.model import NodeError
 from . import channel
 from .channel import Wish
@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
-    from ..host import Json
+    from ..ground.host import Json
     from .lockservice import LockAnswer, LockClient
     from .machine import Machine, Observation
     from .settings import Settings

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from .. import slots
-from ..host import ENVIRONMENT, Host, boot_identity
+from ..ground.host import ENVIRONMENT, Host, boot_identity
+from ..state import slots
 from ..state.model import NodeError
 from ..state.observe import gpu_holders
 from ..verdict import blame, current
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-    from ..host import Json
+    from ..ground.host import Json
     from .channel import Wish
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"

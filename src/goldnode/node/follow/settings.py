@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional, Tuple
 
-    from ..host import Host
+    from ..ground.host import Host
 
 ROOT_DOCUMENT = "/etc/goldnode/follow/root.json"  # from a trusted place; the site puts it there
 STEP = "/var/lib/goldnode/follow/step.json"

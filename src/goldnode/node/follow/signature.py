@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from functools import lru_cache
 
-from ..host import Host
+from ..ground.host import Host
 from ..state.model import NodeError
 
 TYPE_CHECKING = False

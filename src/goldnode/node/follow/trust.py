@@ -14,8 +14,8 @@ import json
 import re
 from typing import NamedTuple
 
-from .. import boot
-from ..host import Host, Json
+from ..ground import boot
+from ..ground.host import Host, Json
 from ..state.model import NodeError
 from . import canonical, signature
 from .repository import ChannelSource

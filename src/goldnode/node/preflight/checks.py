@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .. import gate
 from ..diagnose.compatible import judge, version
+from ..gate import gate
 from ..probe.machine import printable
 
 TYPE_CHECKING = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from .. import boot
 from ..cachekey.node import public
+from ..ground import boot
 from ..probe.machine import printable
 from ..state.domains.program import CLASS
 from ..state.model import NodeError
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional
 
-    from ..host import Host, Json
+    from ..ground.host import Host, Json
 
 STATUS = (
     "Exit status: 0 the job may start, 1 it does not fit this node, 2 the node must not run jobs, 3 could not check, "
@@ -126,7 +126,7 @@ def _table(host: Host) -> Any:
     health = found.get("health") if isinstance(found, dict) else None
     if isinstance(health, dict) and isinstance(health.get("cuda"), dict):
         return health["cuda"]
-    from ..known import facts  # they take time to read
+    from ..ground.known import facts  # they take time to read
 
     return facts()["cuda"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from ..cli_args import parse
-from ..host import Host
+from ..ground.host import Host
+from ..program.arguments import parse
 from ..state.model import NodeError
 from . import checks, command
 
@@ -22,7 +22,7 @@ def main(arguments: List[str]) -> int:
         return command.run(Host(options.root), options)
     except NodeError as problem:
         if options.format == "json":
-            from ..fault import document  # no other start has anything to report
+            from ..ground.fault import document  # no other start has anything to report
 
             print(json.dumps(document(str(problem)), indent=1))
         print(f"goldnode-node: {problem}", file=sys.stderr)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from ..host import Host, Json, boot_identity
-from ..text import cleaned
+from ..ground.host import Host, Json, boot_identity
+from ..ground.text import cleaned
 from .context import CAPTURE, SCHEMA, Context
 
 TYPE_CHECKING = False

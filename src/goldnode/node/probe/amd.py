@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
-    from ..host import Json
+    from ..ground.host import Json
     from .context import Context
 
 BUS = "/sys/bus/pci/devices"

@@ -6,8 +6,8 @@ import json
 import os
 import sys
 
+from ..ground.text import cleaned
 from ..state.model import NodeError
-from ..text import cleaned
 from . import SCHEMA, capture
 from .values import unread
 
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
-    from ..host import Host, Json
+    from ..ground.host import Host, Json
 
 MOST = 64 << 20  # bytes of a record; the largest real one that was seen, of 8 GPUs in XML, has 0.4 MB
 CLASS = "/etc/goldnode/class.json"

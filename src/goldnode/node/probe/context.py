@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..host import Host, Json, is_container
+from ..ground.host import Host, Json, is_container
 from .values import Files
 
 TYPE_CHECKING = False

@@ -13,7 +13,7 @@ import errno
 import json
 import os
 
-from ..host import Json
+from ..ground.host import Json
 from . import logs
 from .context import CAPTURE, Context
 from .values import is_fault, not_exposed, unread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..host import Json
+from ..ground.host import Json
 from .context import Context
 from .values import Files, known, not_exposed, unread
 

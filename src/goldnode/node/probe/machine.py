@@ -8,8 +8,8 @@ import json
 import os
 import time
 
-from ..boot import uptime
-from ..host import Json
+from ..ground.boot import uptime
+from ..ground.host import Json
 from .context import Context
 from .values import Files, is_fault, not_exposed, unread
 

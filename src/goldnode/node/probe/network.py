@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from ..host import Json
+from ..ground.host import Json
 from . import reader_process
 from .context import Context
 from .values import Files, is_fault, not_exposed, unread

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..host import Json
+    from ..ground.host import Json
     from .context import Context
 
 NODES = "/sys/devices/system/node"

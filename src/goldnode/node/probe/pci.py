@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-    from ..host import Json
+    from ..ground.host import Json
     from .context import Context
     from .values import Files
 

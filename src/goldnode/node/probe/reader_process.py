@@ -15,7 +15,7 @@ import select
 import signal
 import time
 
-from ..process import run_alone
+from ..ground.process import run_alone
 from .values import unread
 
 TYPE_CHECKING = False

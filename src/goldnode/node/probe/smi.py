@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence
     from xml.etree.ElementTree import Element
 
-    from ..host import Json
+    from ..ground.host import Json
 
 # nvidia-smi's placeholders for a missing value, in lower case and without brackets: hardware or driver lack it …
 NONE = (

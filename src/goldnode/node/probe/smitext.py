@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Dict, List, Tuple
     from xml.etree.ElementTree import Element
 
-    from ..host import Json
+    from ..ground.host import Json
 
 HEAD = "NVSMI LOG"
 # Titles above the first GPU.

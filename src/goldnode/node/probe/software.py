@@ -4,7 +4,7 @@ not read again.
 
 from __future__ import annotations
 
-from ..host import Json
+from ..ground.host import Json
 from .context import Context
 from .machine import printable
 from .values import Files, is_fault, not_exposed, unread

@@ -10,7 +10,7 @@ import os
 import stat
 import time
 
-from ..host import Json
+from ..ground.host import Json
 from . import reader_process
 from .context import Context
 from .network import pci_address

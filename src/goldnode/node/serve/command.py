@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from ..host import Host
+    from ..ground.host import Host
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ import socket
 import sys
 import time
 
-from .. import boot
-from ..host import Host
+from ..ground import boot
+from ..ground.host import Host
 from ..verdict import current
 from . import libraries, metrics
 from .connections import MOST, TEXT, EndpointRequest, Loop

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from ..host import Host
+    from ..ground.host import Host
 
 # Libraries that programs link with: NVIDIA's driver and CUDA, AMD's ROCm, Intel's Level Zero.
 KNOWN = (

@@ -11,7 +11,7 @@ The file has the time of the last check but not its age, because the content of 
 
 from __future__ import annotations
 
-from ..boot import seconds
+from ..ground.boot import seconds
 from ..verdict import current
 
 TYPE_CHECKING = False

@@ -10,15 +10,15 @@ import json
 import os
 from contextlib import suppress
 
-from .. import boot
-from ..host import boot_identity
+from ..ground import boot
+from ..ground.host import boot_identity
 from ..verdict import current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-    from ..host import Host
+    from ..ground.host import Host
 
 METRICS = "/run/goldnode/metrics.prom"
 PUBLIC = "/run/goldnode/public.json"  # schema goldnode.public/1, see :func:`public`

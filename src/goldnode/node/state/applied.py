@@ -18,7 +18,7 @@ import re
 import time
 from typing import NamedTuple
 
-from ..host import Host, Json
+from ..ground.host import Host, Json
 from .domains.program import CLASS, class_file
 from .model import Observed
 from .names import digest

@@ -15,9 +15,8 @@ import re
 import time
 from pathlib import Path
 
-from .. import slots
-from ..host import Host, Result, boot_identity
-from . import applied, deferred, history, shaping
+from ..ground.host import Host, Result, boot_identity
+from . import applied, deferred, history, shaping, slots
 from . import record as records
 from .aptcall import APT, APT_TIME
 from .domains import apt, driver, kernel

@@ -11,7 +11,7 @@ import os
 import re
 from typing import NamedTuple
 
-from ..host import Host, matching
+from ..ground.host import Host, matching
 from . import enginetext as text_of
 from .enginetext import BrokenError, ConflictError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, TypeAlias
 
-from ..host import Host
+from ..ground.host import Host
 from .domains.files import Wanted
 from .finding import Finding
 from .model import Action, Note, Observed, Refusal, Waiting

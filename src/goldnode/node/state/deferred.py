@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 
-from ..host import Host
+from ..ground.host import Host
 from . import shaping
 from .model import NodeError
 from .owed import OWED, PLACE, owed

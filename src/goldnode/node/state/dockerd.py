@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..host import Json
+from ..ground.host import Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

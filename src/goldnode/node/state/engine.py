@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 
-from .. import drained
-from ..host import Host
+from ..ground import drained
+from ..ground.host import Host
 from . import owners, preflight
 from .domains import (
     apt,

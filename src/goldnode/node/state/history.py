@@ -8,7 +8,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from ..host import Host, boot_identity
+from ..ground.host import Host, boot_identity
 from .domains.program import CLASS
 from .observe import load_json
 

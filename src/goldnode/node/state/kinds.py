@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..host import like
+from ..ground.host import like
 from .remedy import ACKNOWLEDGE, COMMAND, GPU_RESET, PERSON, REBOOT, REPAIR, Remedy
 
 TYPE_CHECKING = False

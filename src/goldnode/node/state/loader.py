@@ -20,13 +20,13 @@ import re
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ..boot import PLACES, VARIABLES, VENDOR
+from ..ground.boot import PLACES, VARIABLES, VENDOR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-    from ..host import Host
+    from ..ground.host import Host
 
 # An x86 kernel image has its version string at this offset: the word at 0x20e of the setup header,
 # plus 0x200 (x86/boot.rst).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from ..host import like
+from ..ground.host import like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

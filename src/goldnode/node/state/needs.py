@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ..host import Host, Json
+from ..ground.host import Host, Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import re
 import struct
 from contextlib import suppress
 
-from .. import openpgp
-from ..boot import PLACES
-from ..host import Host, Json, boot_identity, is_container
+from ..ground import openpgp
+from ..ground.boot import PLACES
+from ..ground.host import Host, Json, boot_identity, is_container
 from ..probe import pci
 from ..probe.values import Files
 from . import owed, owners

@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
 
-    from ..host import Host
+    from ..ground.host import Host
 
 PLACE = "/var/lib/goldnode/deferred"
 OWED = f"{PLACE}/owed"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ..host import Host, Json
+from ..ground.host import Host, Json
 from .model import IMAGE, Action, NodeError, Note, Observed, Refusal
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from ..host import Host
+from ..ground.host import Host
 from . import preflight
 from .apply import Applier, alone
 from .domains import policy, tuning

@@ -26,7 +26,7 @@ import os
 import platform
 import re
 
-from ..host import Host, Json, is_container
+from ..ground.host import Host, Json, is_container
 from .observe import LINKS, MANAGED, RECORD, apt_sources, automatic, load_json, managed_files, packages
 
 TYPE_CHECKING = False

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 
-from .. import drained, gate
-from ..host import Host, Json
+from ..gate import gate
+from ..ground import drained
+from ..ground.host import Host, Json
 from . import owners
 from . import record as records
 from .debversion import compare

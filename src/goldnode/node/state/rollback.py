@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 
-from ..host import Host, Json
+from ..ground.host import Host, Json
 from . import applied
 from .domains import apt
 from .engine import observed, plan

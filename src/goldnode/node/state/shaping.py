@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 
-from ..host import Host
+from ..ground.host import Host
 from . import initramfs
 from .names import in_family
 from .observe import load_json, packages

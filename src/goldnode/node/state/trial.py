@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from ..host import Host, boot_identity
+from ..ground.host import Host, boot_identity
 from .finding import FINE
 from .model import NodeError
 from .observe import TRIAL, load_json

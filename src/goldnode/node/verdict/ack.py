@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
-from ..host import Host
+from ..ground.host import Host
 from ..probe import CAPTURE
 from ..state import owners
 from ..state.model import NodeError
@@ -98,7 +98,7 @@ def run(host: Host, options: Any) -> int:
 
 def _judged(host: Host) -> List[str]:
     """Judge the node again, so that verdict, gate and metrics do not show what is settled. Return messages."""
-    from ..judging import judge_again  # judging imports this package
+    from ..program.judging import judge_again  # judging imports this package
 
     document = None
     if host.live and os.geteuid() == 0:
@@ -115,8 +115,8 @@ def _end_tests(host: Host, options: Any) -> List[str]:
     """End the tests before a return that are named. A pattern for all findings ends none: it is also used after a repair,
     which the tests are for.
     """
-    from ..return_command import end  # it imports the gate, whose lock it takes
-    from ..return_tests import ID
+    from ..gate.return_tests import ID
+    from ..program.return_command import end  # it imports the gate, whose lock it takes
 
     if not options.id.startswith(ID):
         return []

@@ -8,8 +8,10 @@ import json
 import time
 from typing import NamedTuple
 
-from .. import boot, probe
-from ..host import Host, Json
+from .. import probe
+from ..ground import boot
+from ..ground.host import Host, Json
+from ..ground.text import cleaned
 from ..state import gpumodel, owners
 from ..state.domains import apt, policy, program
 from ..state.domains import driver as driver_domain
@@ -30,7 +32,6 @@ from ..state.finding import (
 from ..state.model import Observed, Plan
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
-from ..text import cleaned
 from . import binding, current, deltas, rules, suppress, table
 from . import settings as recorded
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 
-from .. import boot
+from ..ground import boot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def answer(form: str, quiet: bool, root: str = "/") -> int:
     if form == "json":
         print(_text(root, VERDICT))  # as the check wrote it
     else:
-        from ..report import verdict_table
+        from .report import verdict_table
 
         text = verdict_table(verdict)
         print(text.splitlines()[-1] if quiet else text)

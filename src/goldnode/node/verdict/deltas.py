@@ -13,7 +13,7 @@ import json
 import os
 from typing import NamedTuple
 
-from ..host import Host
+from ..ground.host import Host
 from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
 from ..state.kinds import NODE, NOTHING

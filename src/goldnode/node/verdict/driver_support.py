@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def findings(capture: Mapping[str, Any], facts: Facts, today: str) -> List[Finding]:
     """Return the findings about the driver of a capture; none without an NVIDIA driver of a known branch.
 
-    :param facts: of :func:`goldnode.node.known.facts`.
+    :param facts: of :func:`goldnode.node.ground.known.facts`.
     :param today: YYYY-MM-DD.
     """
     version = version_of(capture)

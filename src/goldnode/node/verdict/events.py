@@ -22,8 +22,8 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from ..boot import seconds
-from ..host import like
+from ..ground.boot import seconds
+from ..ground.host import like
 from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from ..state.kinds import GPU, NODE, NOTHING, PROCESS, VISIT

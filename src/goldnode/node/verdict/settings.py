@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-    from ..host import Json
+    from ..ground.host import Json
 
     Gpus = Sequence[Mapping[str, Any]]
 

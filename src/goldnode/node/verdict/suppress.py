@@ -8,7 +8,7 @@ finding counts again and names the expired suppression.
 
 from __future__ import annotations
 
-from ..host import like
+from ..ground.host import like
 from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
 from .rules import as_list, sanitized
 

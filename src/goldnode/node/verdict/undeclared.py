@@ -11,15 +11,16 @@ import os
 import time
 from typing import NamedTuple
 
-from .. import boot, probe
-from ..host import Host, Json
+from .. import probe
+from ..ground import boot
+from ..ground.host import Host, Json
+from ..ground.text import cleaned
 from ..probe.binding import MARKS
 from ..probe.values import is_fault
 from ..state.domains import policy
 from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from ..state.kinds import DEGRADED, NODE
 from ..state.remedy import PERSON, Remedy
-from ..text import cleaned
 from . import binding, check, deltas, driver_support, rules, settings, table
 
 TYPE_CHECKING = False
@@ -86,7 +87,7 @@ def examine(
     reason, `undeclared` what a class would declare, as {item, found}, `driver` findings by the facts about
     drivers, `advice` texts about models and driver, `facts` the date of the facts.
 
-    :param facts: of :func:`goldnode.node.known.facts`.
+    :param facts: of :func:`goldnode.node.ground.known.facts`.
     :param captured: a recorded capture, which is judged in place of the host.
     :param declared: parts of a class document that need no lock; only for a recorded capture.
     """

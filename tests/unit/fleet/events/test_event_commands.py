@@ -24,10 +24,10 @@ from goldnode.cli import main
 from goldnode.core import event_kinds
 from goldnode.core.errors import SiteError
 from goldnode.core.site import load_site
+from goldnode.fleet.control.duties import ControllerDuties
 from goldnode.fleet.events import alerts, assembly, store_log
 from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.ingest.inbox import put
-from goldnode.fleet.rollout.duties import ControllerDuties
 
 PAGE = Path(__file__).parents[4] / "docs/how-to/events.md"
 

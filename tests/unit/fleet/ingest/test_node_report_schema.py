@@ -15,11 +15,11 @@ from tests import documents
 from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture
 from tests.unit.test_documents import verdict
 
-from goldnode.commands.schema import EXCHANGED, schema
+from goldnode.commands.schema.schemas import EXCHANGED, schema
 from goldnode.fleet.ingest import inbox
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import INBOX_SOURCE, NodeReport, ReportOrigin, load, report_of
-from goldnode.node import reporting
+from goldnode.node.program import reporting
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[4]

@@ -30,7 +30,7 @@ from tests.simulators.fleet import (
     store_results,
 )
 
-from goldnode.commands.fleet_report_page import html
+from goldnode.commands.fleet.report_page import html
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ExpectedNode, ReportSettings, ReportSource
 

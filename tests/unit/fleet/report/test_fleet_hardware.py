@@ -18,8 +18,8 @@ from tests import documents
 from tests.simulators.fleet import NOW, fleet, put, store
 
 from goldnode.cli import main
-from goldnode.commands.fleet_hardware import HEADING, as_csv
-from goldnode.commands.schema import schema
+from goldnode.commands.fleet.hardware import HEADING, as_csv
+from goldnode.commands.schema.schemas import schema
 from goldnode.documents.fleet_hardware import FleetHardwareDocument, HardwarePart
 from goldnode.node.probe.values import not_exposed, unread
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.simulators.fleet import NOW, Json, canary, fleet, store, store_results
 
 from goldnode.cli import main
-from goldnode.commands.fleet_report_page import html
-from goldnode.commands.fleet_report_text import as_text
+from goldnode.commands.fleet.report_page import html
+from goldnode.commands.fleet.report_text import as_text
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.fleet_report import FleetReportDocument
 from goldnode.documents.floors import FloorsDocument

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.simulators.fleet import NOW, finding, fleet, put, store
 
 from goldnode.cli import main
-from goldnode.commands.fleet_report_page import html
-from goldnode.commands.schema import schema
+from goldnode.commands.fleet.report_page import html
+from goldnode.commands.schema.schemas import schema
 from goldnode.fleet.report.anonymous import anonymous
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.fold import fold, unfold

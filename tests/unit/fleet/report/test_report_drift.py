@@ -23,7 +23,7 @@ from tests.simulators.fleet import (
     store_results,
 )
 
-from goldnode.commands.fleet_report_text import SIMULATED, as_text
+from goldnode.commands.fleet.report_text import SIMULATED, as_text
 from goldnode.documents.fleet_report import FleetReportDocument
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ReportSettings, ReportSource

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.simulators.fleet import NOW, finding, fleet, put, store
 
-from goldnode.commands.fleet_report_page import LIMIT, html
+from goldnode.commands.fleet.report_page import LIMIT, html
 from goldnode.documents.fleet_report import FleetReportDocument
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ReportSettings, ReportSource

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import event
 from tests.unit.fleet.rollout import documents
 
-from goldnode.fleet.rollout.controller import (
+from goldnode.fleet.control.controller import (
     ControllerParts,
     ControllerReport,
     ControllerSettings,
@@ -33,7 +33,7 @@ from goldnode.fleet.store.controllers import Submission
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.nodes import StoredNode
-from goldnode.node import drained
+from goldnode.node.ground import drained
 
 START = 1_800_000_000.0
 TICK = 120.0

@@ -15,16 +15,16 @@ import uvicorn
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.test_rollout_channel import key_file
 
-from goldnode.fleet.rollout.channel import ChannelPublisher
-from goldnode.fleet.rollout.channel_keys import ChannelKeys
-from goldnode.fleet.rollout.controller import (
+from goldnode.fleet.control.channel import ChannelPublisher
+from goldnode.fleet.control.channel_keys import ChannelKeys
+from goldnode.fleet.control.controller import (
     ControllerParts,
     ControllerReport,
     ControllerSettings,
     RolloutController,
 )
+from goldnode.fleet.control.follow import FollowReader, FollowWorker
 from goldnode.fleet.rollout.document import RolloutSettings
-from goldnode.fleet.rollout.follow import FollowReader, FollowWorker
 from goldnode.fleet.service.app import LockService as Service
 from goldnode.fleet.service.app import ServiceSettings
 from goldnode.fleet.store import controllers, nodes
@@ -39,7 +39,7 @@ from goldnode.node.follow.machine import NotAppliedError, Observation
 from goldnode.node.follow.repository import ChannelSource
 from goldnode.node.follow.settings import Settings
 from goldnode.node.follow.trust import Verifier
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 
 LIMITS = FleetLimits("4", "8", "10")
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.controlled import LIMITS, START
 
-from goldnode.fleet.identity import rollout_run
-from goldnode.fleet.rollout.controller import ControllerParts, ControllerSettings, RolloutController
+from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
+from goldnode.fleet.ground.identity import rollout_run
 from goldnode.fleet.rollout.document import loads
 from goldnode.fleet.rollout.model import Answer, Direction, NodeObservation, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
@@ -31,7 +31,7 @@ from goldnode.fleet.store import controllers, database, log, nodes, observations
 from goldnode.fleet.store.controllers import Submission
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.nodes import StoredNode
-from goldnode.node import drained
+from goldnode.node.ground import drained
 
 SPEED = 60.0  # simulated seconds in a second
 QUIET = 60.0  # simulated seconds after which another controller takes over

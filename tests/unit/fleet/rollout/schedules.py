@@ -36,7 +36,7 @@ from goldnode.fleet.rollout.model import (
 )
 from goldnode.fleet.rollout.plan import plan
 from goldnode.fleet.rollout.state import Observations, RolloutState
-from goldnode.node import drained
+from goldnode.node.ground import drained
 
 ENDED = (RolloutPhase.COMPLETED, RolloutPhase.ROLLED_BACK, RolloutPhase.SUPERSEDED)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.unit.fleet.rollout.controlled import controlled
 
-from goldnode.fleet import denylist
-from goldnode.fleet.rollout.duties import ControllerDuties
+from goldnode.fleet.control.duties import ControllerDuties
+from goldnode.fleet.ground import denylist
 from goldnode.fleet.store import orders
 from goldnode.fleet.store.denials import DenyListWriter
 from goldnode.fleet.store.grants import PersonsOrder

@@ -15,9 +15,9 @@ from tests.unit.images.registries import make_key
 
 from goldnode.dual import signing
 from goldnode.evidence import signed_file
+from goldnode.fleet.control.requirements import RequirementEvaluator, RequirementSources
 from goldnode.fleet.rollout import check as checking
 from goldnode.fleet.rollout.model import Answer, RequirementResult
-from goldnode.fleet.rollout.requirements import RequirementEvaluator, RequirementSources
 
 NOW = 1_795_680_000.0  # 2026-11-26T08:00:00Z
 Json = dict[str, Any]

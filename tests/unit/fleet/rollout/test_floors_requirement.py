@@ -19,7 +19,8 @@ from tests.unit.fleet.rollout.controlled import START, ControlledRollout, contro
 from tests.unit.floors.populations import GEMM, USUAL, document, write
 
 from goldnode.core.site import load_site
-from goldnode.fleet.rollout import floors
+from goldnode.fleet.control import floors
+from goldnode.fleet.control.requirements import RequirementEvaluator, RequirementSources, sources
 from goldnode.fleet.rollout.check import check
 from goldnode.fleet.rollout.faults import parse
 from goldnode.fleet.rollout.model import (
@@ -31,7 +32,6 @@ from goldnode.fleet.rollout.model import (
     Step,
     StepPhase,
 )
-from goldnode.fleet.rollout.requirements import RequirementEvaluator, RequirementSources, sources
 from goldnode.fleet.rollout.simulate import SimulatedRun, Simulation, made_up
 from goldnode.fleet.rollout.simulated_floors import SLOW
 from goldnode.floors import results

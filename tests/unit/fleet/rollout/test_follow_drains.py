@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.unit.fleet.test_drain import fakes
 
-from goldnode.fleet.drain import DrainSettings
-from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains
-from goldnode.fleet.rollout.follow import FollowWorker, drains_of
+from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
+from goldnode.fleet.control.follow import FollowWorker, drains_of
+from goldnode.fleet.drain.protocol import DrainSettings
 from goldnode.fleet.rollout.model import Direction, Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 

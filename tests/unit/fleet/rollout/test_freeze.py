@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.fleet.rollout.controlled import ControlledRollout, controlled
 
-from goldnode.fleet.rollout.controller import ControllerReport, ControllerSettings
+from goldnode.fleet.control.controller import ControllerReport, ControllerSettings
 from goldnode.fleet.rollout.model import ChangePhase, Extend, Grant, Promote, Start
 from goldnode.fleet.store import orders
 from goldnode.fleet.store.grants import PersonsOrder

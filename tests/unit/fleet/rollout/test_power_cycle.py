@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from tests.unit.fleet.store.fleets import ALICE, NOW, fill, held, rollout
 
 from goldnode.core.site import SiteFleet
-from goldnode.fleet.rollout import power
+from goldnode.fleet.control import power
+from goldnode.fleet.control.power import PowerCycle, PowerCycleError, power_cycle
 from goldnode.fleet.rollout.model import Action, Direction, Grant, Overdue, Prior
-from goldnode.fleet.rollout.power import PowerCycle, PowerCycleError, power_cycle
 from goldnode.fleet.store import grants, rollouts
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.database import StoreDatabase

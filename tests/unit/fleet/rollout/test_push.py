@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from goldnode.fleet import identity
-from goldnode.fleet.rollout import node_state, push, push_job, push_results
+from goldnode.fleet.control import push, push_job, push_results
+from goldnode.fleet.control.push import Push, PushError, PushReader, PushSettings
+from goldnode.fleet.ground import identity
+from goldnode.fleet.rollout import node_state
 from goldnode.fleet.rollout.model import (
     Answer,
     Blame,
@@ -25,9 +27,8 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
 )
 from goldnode.fleet.rollout.parts import NodeTask
-from goldnode.fleet.rollout.push import Push, PushError, PushReader, PushSettings
 from goldnode.fleet.rollout.steps import judge
-from goldnode.node.drained import mark
+from goldnode.node.ground.drained import mark
 
 OLD, NEW = "sha256:old", "sha256:new"
 PRIOR = Prior(in_service=True, digest=OLD, boot_id="b1/1")

@@ -11,12 +11,12 @@ from typing import Any
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.controlled import ControlledRollout, World, controlled
 
-from goldnode.fleet.rollout import push_job
-from goldnode.fleet.rollout.controller import ControllerParts, ControllerSettings, RolloutController
+from goldnode.fleet.control import push_job
+from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
+from goldnode.fleet.control.push import Push, PushSettings
 from goldnode.fleet.rollout.model import RolloutPhase
-from goldnode.fleet.rollout.push import Push, PushSettings
 from goldnode.fleet.store.database import StoreDatabase
-from goldnode.node import drained
+from goldnode.node.ground import drained
 
 
 class SimulatedRun:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.controlled import LIMITS, ControlledRollout, controlled, violations
 
-from goldnode.fleet.rollout import submission
+from goldnode.fleet.control import submission
 from goldnode.fleet.rollout.model import RolloutPhase, StepPhase
 from goldnode.fleet.rollout.plan import REPLACED
 from goldnode.fleet.rollout.view import view

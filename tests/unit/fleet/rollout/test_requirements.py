@@ -21,8 +21,8 @@ from tests.unit.fleet.rollout.controlled import controlled
 
 from goldnode.core.errors import SiteError
 from goldnode.core.site import Site, load_site
+from goldnode.fleet.control.requirements import RequirementEvaluator, RequirementSources, sources
 from goldnode.fleet.rollout.model import Answer, RequirementResult, RolloutPhase, StepPhase
-from goldnode.fleet.rollout.requirements import RequirementEvaluator, RequirementSources, sources
 
 FAST = (("soak: 4h", "soak: 20m"), ("soak: 4h", "soak: 20m"))
 SOON = ("timeout: 1h\n", "timeout: 1h\non_unknown: {after: 1h}\n")

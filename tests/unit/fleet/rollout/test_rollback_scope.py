@@ -17,7 +17,7 @@ from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.controlled import ControlledRollout, controlled, violations
 
 from goldnode.cli import main
-from goldnode.commands import rollout_text
+from goldnode.commands.rollout import text as rollout_text
 from goldnode.documents.rollout_status import RolloutStatusDocument
 from goldnode.fleet.rollout import model, steps
 from goldnode.fleet.rollout.document import RolloutSettings, loads
@@ -38,7 +38,7 @@ from goldnode.fleet.store import controllers, orders, rollouts, tables
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.rollout_view import RolloutReader
-from goldnode.node.drained import reason
+from goldnode.node.ground.drained import reason
 
 OLD, NEW = documents.OLD, documents.NEW
 JUDGED = ("base_rate: 0.2%}", "base_rate: 0.2%, judged: 50%}")  # one of two canaries is enough

@@ -14,14 +14,14 @@ from tests.unit.fleet.rollout.documents import NEW
 from tests.unit.fleet.rollout.schedules import Fleet, approve_all
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.rollout import faults
-from goldnode.fleet.rollout.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.rollout.model import Action, Finish, RolloutPhase, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.plan import BUSY_LONG
 from goldnode.fleet.rollout.simulate import SimulatedRun, Simulation, made_up
 from goldnode.fleet.rollout.state import RolloutState
 from goldnode.fleet.rollout.steps import TAKEN
-from goldnode.node import drained
+from goldnode.node.ground import drained
 
 DAY = 86400.0
 WAIT = ("timeout: 1h", "timeout: 1h\ndrain: {wait: 4h}")

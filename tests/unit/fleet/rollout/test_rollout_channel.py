@@ -20,16 +20,16 @@ from goldnode.channels.updates import RootKeys, UpdateError
 from goldnode.cli import main
 from goldnode.documents.channel import ChannelDocument
 from goldnode.evidence.signatures import load_signer
-from goldnode.fleet.rollout.channel import ChannelPublisher
-from goldnode.fleet.rollout.channel_keys import ChannelKeys
-from goldnode.fleet.rollout.controller import ControllerParts, ControllerSettings, RolloutController
+from goldnode.fleet.control.channel import ChannelPublisher
+from goldnode.fleet.control.channel_keys import ChannelKeys
+from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.store import orders, schema
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.orders import Scope
 from goldnode.node.follow.repository import ChannelSource
 from goldnode.node.follow.trust import Verifier
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 
 ALICE = PersonsOrder("alice@c", controlled.START, "a reason")
 
@@ -177,7 +177,7 @@ def test_files_that_another_key_has_signed_are_not_carried_over(published: Publi
 
 
 def test_old_versions_are_removed(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goldnode.fleet.rollout.channel.KEPT", 2)
+    monkeypatch.setattr("goldnode.fleet.control.channel.KEPT", 2)
     store = published.rollout.store()
     publisher = published.publisher(store)
     for number in range(4):

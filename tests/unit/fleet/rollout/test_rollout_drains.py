@@ -13,13 +13,14 @@ from tests.unit.fleet import test_drain as fakes
 from tests.unit.fleet.test_drain import Killed, Steps, World
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import drain_record, identity
-from goldnode.fleet.drain import Drainer, DrainSettings
-from goldnode.fleet.drain_record import DrainRecords
-from goldnode.fleet.rollout.drains import DrainWorker, RolloutDrains
+from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
+from goldnode.fleet.drain import record as drain_record
+from goldnode.fleet.drain.protocol import Drainer, DrainSettings
+from goldnode.fleet.drain.record import DrainRecords
+from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.model import Direction, Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
-from goldnode.node.drained import LEASE, mark
+from goldnode.node.ground.drained import LEASE, mark
 
 PRIORS = {**fakes.PRIOR, **fakes.SLURM_ONLY}
 

@@ -17,7 +17,7 @@ from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.controlled import START, controlled
 
 from goldnode.cli import main
-from goldnode.commands.schema import schema
+from goldnode.commands.schema.schemas import schema
 from goldnode.fleet.rollout import lines, model
 from goldnode.fleet.store import orders
 from goldnode.fleet.store.database import StoreDatabase

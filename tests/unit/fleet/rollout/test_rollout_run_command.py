@@ -12,8 +12,8 @@ from tests.unit.fleet.rollout import documents
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.core.site import load_site
-from goldnode.fleet.denylist import DenyListError
-from goldnode.fleet.rollout import assembly
+from goldnode.fleet.control import assembly
+from goldnode.fleet.ground.denylist import DenyListError
 from goldnode.fleet.store.database import open_store
 from goldnode.inventory.fleet import InventoryNode
 from goldnode.lock.model import find_lock

@@ -23,22 +23,23 @@ from tests.slurm import SlurmCluster
 from tests.unit.fleet.rollout import documents
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet import drain, identity
-from goldnode.fleet.drain import Drainer, DrainSettings, SlurmDrainer
-from goldnode.fleet.drain_record import DrainRecords, local_file
-from goldnode.fleet.rollout.controller import ControllerParts, ControllerSettings, RolloutController
+from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
+from goldnode.fleet.control.drains import RolloutDrains
+from goldnode.fleet.control.schedulers import SiteSchedulers, expand
+from goldnode.fleet.drain import protocol as drain
+from goldnode.fleet.drain.protocol import Drainer, DrainSettings, SlurmDrainer
+from goldnode.fleet.drain.record import DrainRecords, local_file
+from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.document import RolloutSettings
-from goldnode.fleet.rollout.drains import RolloutDrains
 from goldnode.fleet.rollout.model import Answer, NodeObservation, Prior, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 from goldnode.fleet.rollout.plan import BUSY_LONG
-from goldnode.fleet.rollout.schedulers import SiteSchedulers, expand
 from goldnode.fleet.store import controllers, nodes, rollouts
 from goldnode.fleet.store.controllers import Submission
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.limits import FleetLimits
 from goldnode.fleet.store.nodes import StoredNode
-from goldnode.node.drained import FILE, mark
+from goldnode.node.ground.drained import FILE, mark
 
 pytestmark = pytest.mark.skipif(slurm.missing() is not None, reason=slurm.missing() or "")
 FORK = multiprocessing.get_context("fork")

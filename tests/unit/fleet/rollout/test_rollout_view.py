@@ -22,10 +22,11 @@ from sqlalchemy import update
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.controlled import START, ControlledRollout, controlled
 
-from goldnode.commands import rollout_text, rollout_watch
-from goldnode.commands.schema import schema
+from goldnode.commands.rollout import text as rollout_text
+from goldnode.commands.rollout import watch as rollout_watch
+from goldnode.commands.schema.schemas import schema
 from goldnode.documents.rollout_status import RolloutStatusDocument
-from goldnode.fleet.rollout.controller import RolloutController
+from goldnode.fleet.control.controller import RolloutController
 from goldnode.fleet.rollout.explain import explain
 from goldnode.fleet.rollout.model import Answer, BackScope, RequirementResult
 from goldnode.fleet.rollout.view import RolloutFacts, view

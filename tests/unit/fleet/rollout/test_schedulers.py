@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from goldnode.core.errors import GoldnodeError, InventoryError
-from goldnode.fleet.drain import DrainSettings, drain_settings
-from goldnode.fleet.rollout import schedulers
-from goldnode.fleet.rollout.clock import SteadyClock
+from goldnode.fleet.control import schedulers
+from goldnode.fleet.control.clock import SteadyClock
+from goldnode.fleet.control.schedulers import NO_END, SiteSchedulers, expand
+from goldnode.fleet.drain.protocol import DrainSettings, drain_settings
 from goldnode.fleet.rollout.model import SchedulerObservation
-from goldnode.fleet.rollout.schedulers import NO_END, SiteSchedulers, expand
 
 AT = 1_795_642_800.0
 DAY = 1_795_729_186  # the end of a job of 24 hours

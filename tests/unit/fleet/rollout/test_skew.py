@@ -64,7 +64,7 @@ import goldnode, os
 assert goldnode.__file__.startswith(os.getcwd())  # the version that the test means
 import json, sys
 from tests.unit.fleet.rollout.followed import FollowedRollout, SimulatedMachine
-from goldnode.fleet.rollout.channel_keys import ChannelKeys
+from goldnode.fleet.control.channel_keys import ChannelKeys
 from goldnode.fleet.rollout.document import loads
 from pathlib import Path
 directory, where, port, serves = sys.argv[1:]

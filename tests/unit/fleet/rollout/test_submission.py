@@ -12,12 +12,12 @@ import pytest
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.controlled import START, TICK, controlled
 
-from goldnode.commands.rollout_run import _behind
+from goldnode.commands.rollout.run import _behind
+from goldnode.fleet.control.run import RolloutRun
+from goldnode.fleet.control.submission import fleet_limits, submit
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.lines import action_sentence, short
 from goldnode.fleet.rollout.model import FleetNode, RolloutPhase
-from goldnode.fleet.rollout.run import RolloutRun
-from goldnode.fleet.rollout.submission import fleet_limits, submit
 from goldnode.fleet.store import limits, log, nodes, orders, rollouts
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import StoreError, StoreUnavailableError

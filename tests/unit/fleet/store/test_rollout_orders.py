@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.store.fleets import ALICE, BOB, CLASS, LIMITS, NEW, NOW, fill, refusal, rollout
 
-from goldnode.fleet.person import same_person
+from goldnode.fleet.ground.person import same_person
 from goldnode.fleet.rollout.model import (
     Action,
     Answer,

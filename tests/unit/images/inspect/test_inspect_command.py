@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.unit.images.inspect.things import cudart, elf, image, installed, os_release, wheel, wheel_files
 
-from goldnode.commands.images_inspect import inspect
+from goldnode.commands.images.inspect import inspect
 from goldnode.core.errors import ImageError
 from goldnode.inspect.report import INSPECTION, TRUTH
 from goldnode.oci.layout import Layout

@@ -16,7 +16,7 @@ from tuf.ngclient import Updater, UpdaterConfig
 from goldnode.channels.updates import _fetcher
 from goldnode.node.follow.repository import ChannelSource
 from goldnode.node.follow.trust import Trusted, Verifier
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 
 NOW = dt.datetime.now(tz=dt.UTC).replace(microsecond=0)
 YEAR = NOW + dt.timedelta(days=365)

@@ -15,7 +15,7 @@ from goldnode.node.follow.loop import Follower
 from goldnode.node.follow.machine import UNKNOWN, Observation
 from goldnode.node.follow.repository import ChannelAwayError, ChannelSource, ChannelTooLongError
 from goldnode.node.follow.settings import Settings
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 
 PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 4\r\n\r\n<p/>"
 YES = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

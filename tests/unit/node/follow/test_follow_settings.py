@@ -12,7 +12,7 @@ import pytest
 
 from goldnode.node.follow import settings
 from goldnode.node.follow.settings import STATE, STEP
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
 from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import ack, current
 

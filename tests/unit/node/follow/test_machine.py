@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from goldnode.node import slots
 from goldnode.node.follow import machine as machine_of
 from goldnode.node.follow import settings as settings_of
 from goldnode.node.follow.channel import FORWARD, Wish
 from goldnode.node.follow.machine import Machine, NotAppliedError
 from goldnode.node.follow.repository import ChannelAwayError, ChannelSource
 from goldnode.node.follow.settings import Settings
-from goldnode.node.host import Host
+from goldnode.node.ground.host import Host
+from goldnode.node.state import slots
 from goldnode.node.state.model import NodeError
 
 DATA = os.urandom(100_000)

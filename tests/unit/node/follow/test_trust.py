@@ -21,7 +21,7 @@ from tuf.api.metadata import Metadata
 from goldnode.node.follow import canonical, signature
 from goldnode.node.follow.repository import ChannelAwayError, ChannelSource, ChannelTooLongError, download
 from goldnode.node.follow.trust import ChannelExpiredError, ChannelRefusedError
-from goldnode.node.host import Host, Result
+from goldnode.node.ground.host import Host, Result
 from goldnode.node.state.model import NodeError
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)

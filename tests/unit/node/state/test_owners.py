@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.unit.node.test_cases import document
 
-from goldnode.node.host import Host
-from goldnode.node.program import Flags, read_document
+from goldnode.node.ground.host import Host
+from goldnode.node.program.main import Flags, read_document
 from goldnode.node.state import owners
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import files, program, units

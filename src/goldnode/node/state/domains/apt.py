@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from ...host import like
+from ...ground.host import like
 from ..model import Observed, Refusal
 from ..names import in_family, printable
 from .files import Wanted

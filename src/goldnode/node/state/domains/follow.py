@@ -5,7 +5,7 @@ Its state in systemd is in `seen.units["loaded"]`, which domain `units` collects
 
 from __future__ import annotations
 
-from ...host import Host
+from ...ground.host import Host
 from ..finding import Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..remedy import SITE, Remedy

@@ -7,8 +7,8 @@ file and line before the next boot, at which they would take effect.
 
 from __future__ import annotations
 
-from ...host import Host, matching
-from .. import kmod
+from ...ground.host import Host, matching
+from ...probe import kmod
 from ..finding import MISMATCH, UNREAD, Finding, judge_item, place
 from ..model import Action, Note, Observed, Refusal, Waiting
 from ..remedy import COMMAND, PERSON, Remedy

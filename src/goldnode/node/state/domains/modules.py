@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 
-from ...host import Host, Json
+from ...ground.host import Host, Json
 from ..finding import Finding, judge_item, place
 from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import RECORD, load_json

@@ -18,7 +18,7 @@ import os
 from typing import NamedTuple
 
 from ...device.child import ask
-from ...host import PROGRAM, Host, Json, boot_identity
+from ...ground.host import PROGRAM, Host, Json, boot_identity
 from .. import modes
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
 from ..gpumodel import AUTO

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 
-from ...host import PROGRAM as PROGRAM
-from ...json_lines import by_lines
+from ...ground.host import PROGRAM as PROGRAM
+from ...ground.json_lines import by_lines
 from ..model import IMAGE, Action, Observed
 from .files import Wanted
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CLASS = "/etc/goldnode/class.json"
 # Exit status if the requested plan is for another program version, or for another class
-# document: see node/resident.py.
+# document: see node/program/resident.py.
 OTHER, OTHER_CLASS = 10, 11
 UNIT = "/etc/systemd/system/goldnode-sanity.service"
 COMMAND = "/usr/sbin/goldnode-node"

@@ -34,8 +34,8 @@ import re
 import time
 from contextlib import suppress
 
-from ... import gate
-from ...host import Host
+from ...gate import gate
+from ...ground.host import Host
 from .. import containerd, dockerd
 from .. import enginetext as text_of
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place

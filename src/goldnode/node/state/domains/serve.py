@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 
-from ...host import Host
-from ...serve import publish, shims
+from ...ground.host import Host
+from ...serve import publish
+from .. import shims
 from ..finding import MISMATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..remedy import SITE, Remedy

@@ -8,8 +8,8 @@ stale: differences between the kernel on the ESP and the one in this root, or No
 
 from __future__ import annotations
 
-from ...boot import LAYOUT, PLACES, VARIABLES, VENDOR
-from ...host import PROGRAM, Host
+from ...ground.boot import LAYOUT, PLACES, VARIABLES, VENDOR
+from ...ground.host import PROGRAM, Host
 from ..finding import ELSEWHERE, Finding, judge_item
 from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..remedy import PERSON, SITE, Remedy
@@ -122,11 +122,11 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     layout = (host.text(LAYOUT) or "").strip()
     seen.slots = {"marker": layout == "ab", "survey": None, "stale": None, "disk": None}
     if layout:
-        from ... import bootdisk  # start-up time: nodes that no disk image installed do not need it
+        from .. import bootdisk  # start-up time: nodes that no disk image installed do not need it
 
         seen.slots["disk"] = bootdisk.observed(host)
     if host.live and not seen.container and "root=PARTLABEL=root-" in (host.text("/proc/cmdline") or ""):
-        from ... import slots  # start-up time: other disks do not need it
+        from .. import slots  # start-up time: other disks do not need it
 
         found = slots.survey(host)
         seen.slots.update(
@@ -252,7 +252,7 @@ def _disk(seen: Observed) -> List[Finding]:
     found, expected = seen.slots.get("disk"), "root, ESP and the booted partition are on one disk"
     if not found:
         return []
-    from ...bootdisk import REMEDY  # start-up time: as in observe
+    from ..bootdisk import REMEDY  # start-up time: as in observe
 
     why = None if found["astray"] else found["unknown"]
     return [judge_item("boot.disk", expected, found["astray"] or expected, Remedy(REMEDY, PERSON), why)]

@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
-from ... import effects, gate
-from ...boot import NOTICE
-from ...host import Host
+from ...gate import effects, gate
+from ...ground.boot import NOTICE
+from ...ground.host import Host
 from ...verdict import current
 from ..finding import ELSEWHERE, MATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting

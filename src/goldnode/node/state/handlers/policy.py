@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from ...host import Json
+    from ...ground.host import Json
     from ..contract import Handler, Writer
     from ..model import Action
 

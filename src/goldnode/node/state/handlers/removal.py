@@ -9,8 +9,9 @@ import contextlib
 import os
 import shutil
 
-from ... import drained, gate
-from ...scheduler import HookError
+from ...gate import gate
+from ...gate.scheduler import HookError
+from ...ground import drained
 from .. import record as records
 from ..aptcall import APT, APT_TIME
 from ..domains.runtime import DAEMON

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ... import gate
-from ...scheduler import HookError
-from ...serve import shims
+from ...gate import gate
+from ...gate.scheduler import HookError
+from .. import shims
 from ..model import NodeError
 
 TYPE_CHECKING = False

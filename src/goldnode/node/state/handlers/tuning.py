@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from ... import slots
+from .. import slots
 from ..domains import tuning
 from ..model import NodeError
 from ..observe import boot_choice, load_json

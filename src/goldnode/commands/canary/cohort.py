@@ -1,0 +1,351 @@
+"""Command `goldnode canary cohort`."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from goldnode.commands.canary.run import FAILED, PASSED, UNKNOWN, LaunchOptions, busy_by_scheduler
+from goldnode.commands.output import BECOME, emit, grouped, reports, table
+from goldnode.core.errors import GoldnodeError
+
+if TYPE_CHECKING:
+    from goldnode.canary.cohort import CohortSettings
+    from goldnode.canary.session import CanaryRun
+    from goldnode.documents.canary_cohort import CanaryCohortDocument
+
+Hosts = Mapping[str, Any]
+PORT = 29500  # that PyTorch's launcher uses
+
+
+@dataclass(frozen=True)
+class LinkOptions:
+    """Backend, addresses and sizes of the measurement."""
+
+    backend: str | None
+    address: str | None
+    port: int | None
+    processes: int
+    mib: tuple[int, ...]
+    samples: int
+    patience: float
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """Limits of the answer, and the class of the nodes."""
+
+    margin: float
+    floor: float | None
+    class_name: str | None
+
+
+@click.command()
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@grouped(
+    "launch",
+    LaunchOptions,
+    click.option(
+        "--how",
+        type=click.Choice(["ssh", "engine", "slurm"]),
+        default="ssh",
+        show_default=True,
+        help="Way to the nodes: ssh, Slurm jobs, or containers on this machine, one for each NODE.",
+    ),
+    click.option(
+        "-i",
+        "--inventory",
+        metavar="PATH",
+        help="Inventory with the nodes: how ssh reaches them, their schedulers and cohorts.",
+    ),
+    BECOME,
+    click.option(
+        "--image",
+        metavar="IMAGE",
+        help="Container image with PyTorch, which the nodes have. Without it, the nodes' own PyTorch is used.",
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(["docker", "podman"]),
+        default="docker",
+        show_default=True,
+        help="Program that runs the container.",
+    ),
+    click.option("--gpus", metavar="all|N", help="Pass NVIDIA GPUs to the container."),
+    click.option("--partition", metavar="NAME", help="Partition of Slurm."),
+)
+@grouped(
+    "link",
+    LinkOptions,
+    click.option(
+        "--backend",
+        type=click.Choice(["nccl", "gloo"]),
+        show_default="nccl where device files are, else gloo",
+        help="Backend of torch.distributed (nccl: RCCL on AMD).",
+    ),
+    click.option("--address", metavar="ADDRESS", help="Address of the first NODE, as the others reach it."),
+    click.option(
+        "--port", type=click.IntRange(1024, 65535), metavar="N", show_default="29500", help="Its port."
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Processes on each node; with nccl the number of its GPUs.",
+    ),
+    click.option(
+        "--mib",
+        type=click.IntRange(1, 4096),
+        multiple=True,
+        default=(16,),
+        show_default=True,
+        metavar="N",
+        help="Size of the all-reduce in MiB. Repeatable.",
+    ),
+    click.option(
+        "--samples",
+        type=click.IntRange(5, 1000),
+        default=20,
+        show_default=True,
+        metavar="N",
+        help="Samples of each size.",
+    ),
+    click.option(
+        "--patience",
+        type=click.FloatRange(5, 3600),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time that each member waits for the others.",
+    ),
+)
+@grouped(
+    "judging",
+    JudgeOptions,
+    click.option(
+        "--margin",
+        type=click.FloatRange(0.01, 0.9),
+        default=0.1,
+        show_default=True,
+        metavar="SHARE",
+        help="A member is slow if its best transfer is below the median of the other pairs by more than this share.",
+    ),
+    click.option(
+        "--floor",
+        type=click.FloatRange(0, min_open=True),
+        metavar="GB/S",
+        help="Least bus bandwidth of each size.",
+    ),
+    click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
+)
+@click.option(
+    "--cohort", metavar="NAME", help="Nodes of the inventory with this goldnode_cohort, instead of NODEs."
+)
+@reports("canary-cohort")
+def cohort(
+    nodes: tuple[str, ...],
+    launch: LaunchOptions,
+    link: LinkOptions,
+    judging: JudgeOptions,
+    cohort: str | None,
+    form: str,
+) -> None:
+    """Run an all-reduce over the nodes of a cohort.
+
+    The nodes sum over their network with torch.distributed of the image or node (NCCL, RCCL or gloo), and transfer in
+    pairs. A member that is absent or slow is named. Runs on nodes without other work only.
+
+    Not verified: NCCL and RCCL over several nodes, and GPUs.
+
+    Exit status: 0 passed, 2 a wrong sum, a slow member or a bandwidth below --floor, 3 could not check.
+    """
+    from goldnode.canary import cohort as cohorts
+    from goldnode.canary import results
+
+    hosts = _hosts(launch.inventory)
+    chosen = _members(nodes, launch, cohort, hosts)
+    settings = cohorts.CohortSettings(
+        address=link.address or _address(chosen[0], launch, hosts),
+        port=link.port or (_free_port() if launch.how == "engine" else PORT),
+        backend=link.backend,
+        processes=link.processes,
+        mib=link.mib,
+        samples=link.samples,
+        patience=link.patience,
+        margin=judging.margin,
+        floor=judging.floor,
+    )
+    outcomes = cohorts.run(_runs(chosen, launch, settings, judging.class_name, hosts))
+    found = cohorts.judge(outcomes, settings, launch.how, cohort)  # type: ignore[arg-type]  # of the choices
+    for one in outcomes:
+        if (document := cohorts.amended(one, found)) is not None:
+            results.store(document)
+    file = cohorts.store(found)
+    emit(
+        form,
+        found.model_dump(by_alias=True),
+        lambda: "\n".join([*_lines(found, launch, link), f"wrote {file}"]),
+    )
+    sys.exit({"passed": PASSED, "failed": FAILED, "could_not_check": UNKNOWN}[found.answer])
+
+
+def _members(
+    nodes: tuple[str, ...], launch: LaunchOptions, cohort: str | None, hosts: Hosts
+) -> tuple[str, ...]:
+    """Return the members. Raises GoldnodeError."""
+    if cohort is not None:
+        if nodes or launch.inventory is None:
+            raise click.UsageError("--cohort needs -i, and no NODE")
+        nodes = tuple(
+            sorted(
+                name for name, variables in hosts.items() if str(variables.get("goldnode_cohort")) == cohort
+            )
+        )
+        if not nodes:
+            raise GoldnodeError(
+                f'no host has goldnode_cohort "{cohort}"',
+                file=launch.inventory,
+                remedy="correct the name, or set goldnode_cohort for its hosts",
+            )
+    if len(set(nodes)) < 2 or len(set(nodes)) < len(nodes):
+        raise click.UsageError("name two or more different nodes")
+    if launch.how == "engine" and not launch.image:
+        raise click.UsageError("--how engine needs --image")
+    return nodes
+
+
+def _hosts(inventory: str | None) -> Hosts:
+    """Return the variables of each host of the inventory; nothing without one. Raises GoldnodeError."""
+    if inventory is None:
+        return {}
+    from goldnode.inventory.listing import listed
+    from goldnode.inventory.selection import check_inventory
+
+    check_inventory(inventory)
+    found: Hosts = listed(inventory)["_meta"]["hostvars"]
+    return found
+
+
+def _address(node: str, launch: LaunchOptions, hosts: Hosts) -> str:
+    """Return the address of the first member: of the inventory, of Slurm, or its name."""
+    if launch.how == "engine":
+        return "127.0.0.1"
+    if launch.how == "slurm":
+        try:
+            done = subprocess.run(
+                ["scontrol", "show", "node", node, "--oneliner"],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=30,
+            )
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            raise GoldnodeError(
+                f"scontrol cannot be asked for the address of {node}: {problem}",
+                remedy="name it with --address",
+            ) from None
+        found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+        return found[1] if found else node
+    return str(hosts.get(node, {}).get("ansible_host") or node)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _runs(
+    nodes: tuple[str, ...],
+    launch: LaunchOptions,
+    settings: CohortSettings,
+    class_name: str | None,
+    hosts: Hosts,
+) -> list[CanaryRun]:
+    """Return the runs of the members. Their names begin alike, so that none takes another one for work that arrived."""
+    from goldnode.canary import cohort as cohorts
+    from goldnode.canary import launchers, suite
+    from goldnode.canary.session import PROGRAM
+    from goldnode.canary.slurm import SlurmJob
+
+    tier = {"nccl": "gpu", "gloo": "cpu"}.get(settings.backend or "", "auto")
+    given = suite.request(
+        suite.load_suite(),
+        (cohorts.JOB,),
+        class_=_class(class_name),
+        tier=tier,
+        watch=launch.how != "slurm" and launch.image is None,
+    )
+    name = launchers.run_name()
+    found = []
+    for number, node in enumerate(nodes):
+        asked = cohorts.request(settings, number, len(nodes), given)
+        words: tuple[str, ...] = PROGRAM
+        if launch.image:
+            options = launchers.ContainerOptions(launch.image, launch.engine, launch.gpus, network="host")
+            words = launchers.engine_words(options, f"{name}-{number}", name)
+        if launch.how == "slurm":
+            found.append(
+                launchers.slurm_job(
+                    asked, SlurmJob(node, launch.partition, name=f"{name}-{number}", family=name), words
+                )
+            )
+        elif launch.how == "engine":
+            found.append(launchers.engine_run(asked, node, words, f"{name}-{number}", own_run=name))
+        else:
+            found.append(_by_ssh(node, asked, launch, words, hosts))
+    return found
+
+
+def _class(name: str | None) -> Any:
+    if name is None:
+        return None
+    from goldnode.commands.canary.run import class_of
+
+    return class_of(name)
+
+
+def _by_ssh(
+    node: str, request: Mapping[str, Any], launch: LaunchOptions, words: tuple[str, ...], hosts: Hosts
+) -> CanaryRun:
+    from goldnode.canary import launchers
+    from goldnode.fleet.nodes import disk_update
+
+    if launch.inventory is not None and node not in hosts:
+        raise GoldnodeError(f"the inventory has no host {node}", file=launch.inventory)
+    variables = hosts.get(node, {})
+    reached = disk_update.reached(node, variables, launch.become)
+    return launchers.ssh(request, node, reached.local_command(*words), busy_by_scheduler(node, variables))
+
+
+def _lines(found: CanaryCohortDocument, launch: LaunchOptions, link: LinkOptions) -> Iterator[str]:
+    """Return the answer for a person."""
+    label = " SIMULATED" if found.simulated else ""
+    label += "" if found.verified else " (not verified on such hardware)"
+    name = f"cohort {found.cohort}" if found.cohort else "cohort"
+    yield f"{name} of {len(found.members)} nodes, by {launch.how}: {found.answer.replace('_', ' ')}{label}"
+    yield from (f"- {reason}" for reason in found.reasons)
+    for one in found.bandwidth:
+        low, high = min(one.samples), max(one.samples)
+        yield f"all-reduce {one.mib} MiB: {one.median:.4g} GB/s bus bandwidth ({low:.4g} to {high:.4g})"
+    rows = [["MEMBER", "STATE", "PAIRS GB/S", ""]]
+    for member in found.members:
+        rates = sorted(pair.median for pair in member.pairs.values())
+        shown = f"{rates[0]:.4g} to {rates[-1]:.4g}" if rates else "-"
+        rows.append([member.node, member.state.replace("_", " "), shown, member.why[:100]])
+    yield table(rows)
+    if found.answer == "could_not_check" and not launch.image:
+        yield f"A member waits {link.patience:g} s for the others (--patience). PyTorch is that of the nodes; --image names another."
+    if found.bandwidth and found.sees is None:
+        yield "With two members a slow one cannot be named: there is one pair. --floor compares the bandwidth."
+    elif found.sees is not None:
+        yield f"A member that is slower by less than {found.sees:.0%} is not named, at this spread of the pairs."

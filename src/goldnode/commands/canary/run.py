@@ -1,0 +1,429 @@
+"""Command `goldnode canary run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from goldnode.commands.canary import SUITE
+from goldnode.commands.canary.outstanding import (
+    COHORT_JOB,
+    NodeOutcome,
+    OutstandingRuns,
+    declaring_hosts,
+    delivered,
+)
+from goldnode.commands.output import BECOME, emit, grouped, reports, say
+from goldnode.core.errors import GoldnodeError
+from goldnode.node.gate.return_tests import CAUSES
+
+if TYPE_CHECKING:
+    from goldnode.canary.session import Arrived, CanaryRun
+    from goldnode.canary.suite import CanaryClass
+    from goldnode.fleet.nodes.return_delivery import HeldNode
+
+PASSED, FAILED, UNKNOWN = 0, 2, 3
+PARALLEL = click.option(
+    "--jobs",
+    "parallel",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Number of nodes at a time.",
+)
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How the suite is started on the nodes."""
+
+    how: str
+    inventory: str | None
+    become: bool
+    image: str | None
+    engine: str
+    gpus: str | None
+    partition: str | None
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """Jobs, class and limits of a run."""
+
+    file: Path | None
+    names: tuple[str, ...]
+    class_name: str | None
+    cause: str | None
+    tier: str
+    limit: float
+    parallel: int
+    outstanding: bool = False
+
+
+@click.command()
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@grouped(
+    "launch",
+    LaunchOptions,
+    click.option(
+        "--how",
+        type=click.Choice(["local", "ssh", "engine", "slurm", "kubernetes"]),
+        default="local",
+        show_default=True,
+        help="Way to the nodes: this machine, ssh, a container on this machine, a Slurm job, a Kubernetes Job (not verified).",
+    ),
+    click.option(
+        "-i",
+        "--inventory",
+        metavar="PATH",
+        help="Inventory with the nodes: how ssh reaches them, and their schedulers.",
+    ),
+    BECOME,
+    click.option("--image", metavar="IMAGE", help="Container image, for `engine` and `kubernetes`."),
+    click.option(
+        "--engine",
+        type=click.Choice(["docker", "podman"]),
+        default="docker",
+        show_default=True,
+        help="Program that runs the container.",
+    ),
+    click.option("--gpus", metavar="all|N", help="Pass NVIDIA GPUs to the container."),
+    click.option("--partition", metavar="NAME", help="Partition of Slurm, or namespace of Kubernetes."),
+)
+@grouped(
+    "suite",
+    SuiteOptions,
+    SUITE,
+    click.option("--job", "names", multiple=True, metavar="NAME", help="Run this job only. Repeatable."),
+    click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
+    click.option(
+        "--before-return",
+        "cause",
+        type=click.Choice(["repair", "xid", "rollout", "absence"]),
+        help="Run the jobs that the class wants before a node returns after this (`return_tests`).",
+    ),
+    click.option(
+        "--outstanding",
+        is_flag=True,
+        help="Run what the gates of nodes want before they return, over ssh. Without NODE: on all nodes of -i that want tests.",
+    ),
+    click.option(
+        "--tier",
+        type=click.Choice(["auto", "gpu", "cpu"]),
+        default="auto",
+        show_default=True,
+        help="Jobs for GPUs or for processors; auto: for GPUs where device files are.",
+    ),
+    click.option(
+        "--timeout",
+        "limit",
+        type=click.FloatRange(10),
+        default=3600,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit of the whole run on a node.",
+    ),
+    PARALLEL,
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Directory of the results, instead of .goldnode/canary.",
+)
+@reports("canary-runs")
+def run(
+    nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions, out: Path | None, form: str
+) -> None:
+    """Run the canary suite on nodes.
+
+    Runs on nodes without other work only. When work arrives, the jobs are ended within ten seconds and are not
+    counted. A node whose scheduler shows work is left alone.
+
+    With --outstanding, and with --before-return over ssh, the result is sent to the gate of the node, which returns it at
+    once if it wants no more tests.
+
+    Exit status: 0 all jobs passed or do not apply, 2 a job failed, 3 a job could not check or was not counted, no job
+    applies to a node, a node was busy, or the gate of a node still wants tests.
+    """
+    from goldnode.canary import results
+
+    directory = out or results.DIRECTORY
+    done = (
+        _run_outstanding(nodes, launch, suite, directory)
+        if suite.outstanding
+        else _run_named(nodes, launch, suite, directory)
+    )
+    shown = [one for one in done if nodes or not one.settled]  # a whole inventory is mostly settled
+    for one in shown:
+        _show(one, form)
+    if len(shown) < len(done) and form == "text":
+        click.echo(
+            f"{len(done) - len(shown)} of {len(done)} nodes: no test is outstanding, and the gate is open"
+        )
+    emit(form, {"runs": [one.to_json() for one in done]})
+    sys.exit(exit_status(done))
+
+
+def _show(one: NodeOutcome, form: str) -> None:
+    from goldnode.commands.canary import show as canary_show
+
+    if one.error is not None:
+        say(f"{one.node}: {one.error}")
+    elif form == "text" and one.document is not None:
+        click.echo("\n".join(canary_show.lines(one.document)))
+        click.echo(f"wrote {one.file}")
+    for line in one.lines():
+        if form == "text":
+            click.echo(line)
+
+
+def _run_named(
+    nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions, directory: Path
+) -> list[NodeOutcome]:
+    """Run the jobs of the command line, and deliver what a gate waits for."""
+    runs = prepared(nodes, launch, suite)
+    held: dict[str, HeldNode] = {}
+    if suite.cause in CAUSES and launch.how == "ssh":
+        held = {one.name: one for one in held_nodes(nodes, launch.inventory, launch.become)}
+
+    def one(given: CanaryRun) -> NodeOutcome:
+        outcome = _outcome(given, directory)
+        return delivered(held[given.node], outcome) if given.node in held else outcome
+
+    with ThreadPoolExecutor(min(suite.parallel, len(runs))) as threads:
+        return list(threads.map(one, runs))
+
+
+def _run_outstanding(
+    nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions, directory: Path
+) -> list[NodeOutcome]:
+    """Run on each node what its gate wants, and deliver it."""
+    from goldnode.canary import suite as suites
+    from goldnode.fleet.nodes.return_tests import stored
+
+    if launch.how not in ("local", "ssh"):
+        raise click.UsageError(
+            f"--outstanding runs over ssh; after --how {launch.how}, run `goldnode canary deliver`"
+        )
+    if suite.names or suite.cause or suite.class_name:
+        raise click.UsageError(
+            "--outstanding asks each node for its jobs: leave out --job, --before-return, --class"
+        )
+    listing = _listed(launch.inventory)
+    held = held_nodes(nodes, launch.inventory, launch.become, listing)
+    start = _by_ssh(launch, listing)
+
+    def limited(node: str, request: Mapping[str, Any]) -> CanaryRun:
+        given = start(node, request)
+        return replace(given, limit=min(given.limit, suite.limit))
+
+    runs = OutstandingRuns(
+        suites.load_suite(suite.file),
+        stored(directory),
+        limited,
+        lambda given: _outcome(given, directory),
+        class_of,
+        suite.tier,
+        say,
+    )
+    with ThreadPoolExecutor(max(1, min(suite.parallel, len(held)))) as threads:
+        return list(threads.map(runs.run, held))
+
+
+def held_nodes(
+    nodes: tuple[str, ...], inventory: str | None, become: bool, listing: Mapping[str, Any] | None = None
+) -> list[HeldNode]:
+    """Return how to reach the gates of nodes. Without names: all hosts of the inventory whose class declares tests.
+
+    :param listing: the inventory as Ansible reads it, if it is known.
+    """
+    from goldnode.fleet.nodes import disk_update
+    from goldnode.fleet.nodes.return_delivery import HeldNode
+
+    if not nodes and inventory is None:
+        raise click.UsageError("name a NODE, or an inventory with -i")
+    found = _listed(inventory) if listing is None else listing
+    hosts: Mapping[str, Any] = found.get("_meta", {}).get("hostvars", {})
+    names = nodes or declaring_hosts(found)
+    if not names:
+        say("no host of the inventory has a class with tests after an Xid, a repair or an absence")
+    for name in names:
+        _known(name, hosts, inventory)
+    return [HeldNode(name, partial(disk_update.reached, name, hosts.get(name, {}), become)) for name in names]
+
+
+def exit_status(done: list[NodeOutcome]) -> int:
+    """Return the exit status of a run."""
+    states = {job.state for one in done if one.document for job in one.document.jobs}
+    if "failed" in states:
+        return FAILED
+    tested = all(
+        one.idle or (one.document and any(job.state == "passed" for job in one.document.jobs)) for one in done
+    )
+    held = any(one.held for one in done)
+    return UNKNOWN if held or not tested or states & {"could_not_check", "not_counted"} else PASSED
+
+
+def _outcome(given: CanaryRun, directory: Path) -> NodeOutcome:
+    from goldnode.canary import kubernetes, results, session
+
+    try:
+        if given.arrived is not None and (busy := given.arrived()):
+            raise GoldnodeError(
+                f"left alone: {busy}", remedy="run the suite when the node is idle or drained"
+            )
+        document = kubernetes.run(given) if given.how == "kubernetes" else session.run(given)
+        return NodeOutcome(given.node, document, results.store(document, directory))
+    except GoldnodeError as problem:
+        return NodeOutcome(given.node, error=problem)
+
+
+def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions) -> list[CanaryRun]:
+    """Return the runs of a command line. Raises GoldnodeError for what cannot be."""
+    import platform
+
+    from goldnode.canary import suite as suites
+
+    found = suites.load_suite(suite.file)
+    class_ = class_of(suite.class_name) if suite.class_name is not None else None
+    names = suite.names or before_return(suite)
+    here = launch.how in ("local", "engine")
+    if here and nodes:
+        raise click.UsageError(f"--how {launch.how} runs on this machine, without NODE")
+    if not here and not nodes:
+        raise click.UsageError(f"--how {launch.how} needs a NODE")
+    if launch.how in ("engine", "kubernetes") and not launch.image:
+        raise click.UsageError(f"--how {launch.how} needs --image")
+    if launch.how == "kubernetes" and launch.gpus and not launch.gpus.isdecimal():
+        raise click.UsageError("--how kubernetes needs a number for --gpus")
+    request = suites.request(
+        found,
+        names,
+        class_=class_,
+        tier=suite.tier,
+        watch=launch.how not in ("slurm", "kubernetes"),
+    )
+    start = _launcher(launch, request)
+    runs = [start(node) for node in nodes or (platform.node(),)]
+    return [replace(one, limit=min(one.limit, suite.limit)) for one in runs]
+
+
+def class_of(name: str) -> CanaryClass:
+    """Return the parts of a class that the suite uses. Raises GoldnodeError."""
+    from goldnode.canary.classes import of_document
+    from goldnode.classdoc.cache import ClassDocuments
+
+    document = ClassDocuments().document(name)
+    if "error" in document:
+        raise GoldnodeError(f"class {name} cannot be used: {document['error']}")
+    return of_document(document)
+
+
+def before_return(suite: SuiteOptions) -> tuple[str, ...]:
+    """Return the jobs that the class wants before a return; empty without --before-return. Raises GoldnodeError."""
+    if suite.cause is None:
+        return ()
+    if suite.class_name is None:
+        raise click.UsageError("--before-return needs --class")
+    from goldnode.classdoc.load import load_catalog
+    from goldnode.fleet.nodes.return_tests import CAUSES, jobs_of
+
+    cause = next(one for one in CAUSES if one == suite.cause)
+    found = jobs_of(load_catalog().node_class(suite.class_name).item, cause)
+    if not found:
+        raise GoldnodeError(
+            f"class {suite.class_name} names no tests for a return after {cause}",
+            remedy=f"add return_tests: {{after_{cause}: [discovery, gemm]}} to its file",
+        )
+    alone = tuple(job for job in found if job != COHORT_JOB)
+    if len(alone) < len(found):
+        say(f"{COHORT_JOB} runs over several nodes: `goldnode canary cohort`")
+    if not alone:
+        raise GoldnodeError(
+            f"class {suite.class_name} wants {COHORT_JOB} alone", remedy="run `goldnode canary cohort`"
+        )
+    return alone
+
+
+def _launcher(launch: LaunchOptions, request: Mapping[str, Any]) -> Callable[[str], CanaryRun]:
+    """Return the function that makes the run of a node."""
+    from goldnode.canary import kubernetes, launchers
+
+    if launch.how == "slurm":
+        return lambda node: launchers.slurm(request, node, launch.partition)
+    if launch.how == "kubernetes":
+        return lambda node: kubernetes.prepared(
+            request, node, launch.image or "", launch.partition, int(launch.gpus or 0)
+        )
+    if launch.how == "ssh":
+        start = _by_ssh(launch, _listed(launch.inventory))
+        return lambda node: start(node, request)
+    if launch.how == "engine":
+        options = launchers.ContainerOptions(launch.image or "", launch.engine, launch.gpus)
+        return lambda node: launchers.container(request, node, options)
+    return lambda node: launchers.local(request, node)
+
+
+def _listed(inventory: str | None) -> dict[str, Any]:
+    """Return an inventory as Ansible reads it; empty without one."""
+    if inventory is None:
+        return {}
+    from goldnode.inventory.listing import listed
+    from goldnode.inventory.selection import check_inventory
+
+    check_inventory(inventory)
+    return listed(inventory)
+
+
+def _known(node: str, hosts: Mapping[str, Any], inventory: str | None) -> None:
+    """Raise GoldnodeError for a host that the inventory lacks."""
+    if inventory is not None and node not in hosts:
+        raise GoldnodeError(f"the inventory has no host {node}", file=inventory)
+
+
+def _by_ssh(
+    launch: LaunchOptions, listing: Mapping[str, Any]
+) -> Callable[[str, Mapping[str, Any]], CanaryRun]:
+    from goldnode.canary import launchers
+    from goldnode.canary.session import PROGRAM
+    from goldnode.fleet.nodes import disk_update
+
+    hosts: Mapping[str, Any] = listing.get("_meta", {}).get("hostvars", {})
+
+    def start(node: str, request: Mapping[str, Any]) -> CanaryRun:
+        _known(node, hosts, launch.inventory)
+        variables = hosts.get(node, {})
+        reached = disk_update.reached(node, variables, launch.become)
+        return launchers.ssh(
+            request, node, reached.local_command(*PROGRAM), busy_by_scheduler(node, variables)
+        )
+
+    return start
+
+
+def busy_by_scheduler(node: str, variables: Mapping[str, Any]) -> Arrived | None:
+    """Return the question for work that the scheduler of the inventory shows; None for one that shows none."""
+    from goldnode.fleet.control.schedulers import SiteSchedulers
+    from goldnode.fleet.drain.protocol import drain_settings
+
+    settings = drain_settings(node, variables)
+    schedulers = SiteSchedulers({node: settings})
+    if not schedulers.asks(node):
+        return None
+
+    def busy() -> str:
+        seen = schedulers.read([node])
+        if not seen:
+            return f"{settings.by} does not know {node}"
+        return f"{settings.by} shows work on {node}" if seen[0].free_at else ""
+
+    return busy

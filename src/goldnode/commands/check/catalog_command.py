@@ -1,0 +1,57 @@
+"""Command `goldnode check-catalog`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from goldnode.commands.output import emit, reports, say
+
+
+@click.command("check-catalog")
+@click.option(
+    "--require-lock",
+    is_flag=True,
+    help="Exit with 1 if a class cannot be applied because its stack has no lock.",
+)
+@reports("catalog-check")
+def check_catalog(require_lock: bool, form: str) -> None:
+    """Check the catalog, the site file, the facts and all locks.
+
+    Classes are checked as by `goldnode check`. The files that the site file names must exist. Only the first
+    error of each file is shown.
+
+    Exit status: 0 no errors, 1 a class has no lock (with --require-lock), 2 errors.
+    """
+    from goldnode.commands.check.catalog import check
+    from goldnode.compat.report import not_applicable
+
+    found = check()
+    catalog = found.catalog
+    sizes = {kind: len(getattr(catalog, kind)) for kind in ("classes", "stacks", "platforms", "archives")}
+    lines = list(found.notes)
+    if not found.wrong:
+        lines.append(
+            f"{sizes['classes']} classes, {sizes['stacks']} stacks, {sizes['platforms']} platforms and "
+            f"{sizes['archives']} archives: no errors. {not_applicable(found.unlocked)}".rstrip(". ")
+        )
+    emit(
+        form,
+        {
+            "counts": sizes,
+            "errors": [
+                {"error": fault.message, "file": fault.file, "line": fault.line, "remedy": fault.remedy}
+                for fault in found.wrong
+            ],
+            "messages": found.notes,
+            "unlocked": [{"class": name, "stack": stack, "why": why} for name, stack, why in found.unlocked],
+        },
+        "\n".join(lines),
+    )
+    for fault in found.wrong:
+        say(f"error: {fault}")
+    if found.wrong:
+        sys.exit(2)
+    if require_lock and found.unlocked:
+        sys.exit(1)

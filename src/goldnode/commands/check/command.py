@@ -1,0 +1,167 @@
+"""Command `goldnode check`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from goldnode.commands.output import LIMIT, emit, reports, say
+
+if TYPE_CHECKING:
+    from goldnode.commands.check.request import CheckRequest
+
+
+def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return a Python version. Raises BadParameter for text that is not one."""
+    if value is not None and re.fullmatch(r"3\.\d+(\.\d+)?", value) is None:
+        raise click.BadParameter(f'"{value}" is not a version of Python 3, for example 3.12.')
+    return value
+
+
+@click.command()
+@click.option("-c", "--class", "classes", multiple=True, metavar="CLASS", help="Check this node class.")
+@click.option(
+    "-s",
+    "--stack",
+    "stacks",
+    multiple=True,
+    metavar="STACK",
+    help="Check this stack alone, without the GPUs of any class.",
+)
+@click.option(
+    "-i",
+    "--inventory",
+    "inventories",
+    multiple=True,
+    metavar="PATH",
+    help="Check the classes and the cohorts of the hosts in this inventory.",
+)
+@LIMIT
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="IMAGE",
+    help="Check this image on each class or stack: a reference, docker:REF, or a file with its metadata.",
+)
+@click.option(
+    "--requirements",
+    "requirements",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Check this Python requirements file on each class or stack.",
+)
+@click.option(
+    "--python",
+    metavar="VERSION",
+    callback=_python,
+    show_default="the version in the header of a compiled file",
+    help="Python that installs the requirements files, for example 3.12.",
+)
+@click.option(
+    "--gpu",
+    "model",
+    metavar="MODEL",
+    help="GPU model of the nodes, for classes with `model: auto`.",
+)
+@click.option(
+    "--to",
+    metavar="STACK|LOCK",
+    help="Compare the classes with the same classes on this stack, or on the lock in this file.",
+)
+@click.option(
+    "--rollouts",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="With --to, write the rollout document of each class that can move to this directory.",
+)
+@reports("check", "sarif", "html")
+@click.option(
+    "--require-lock",
+    is_flag=True,
+    help="Exit with 1 if a class cannot be applied because its stack has no lock.",
+)
+@click.option("--explain", metavar="RULE", help="Explain a rule: what it compares, why, and its sources.")
+@click.option("--list-rules", is_flag=True, help="List all rules.")
+def check(
+    form: str,
+    require_lock: bool,
+    explain: str | None,
+    list_rules: bool,
+    to: str | None,
+    rollouts: Path | None,
+    **subjects: Any,
+) -> None:
+    """Check that classes, stacks, images and requirements are compatible.
+
+    Without any of them, the classes of your site are checked; all classes if it declares none.
+
+    With --to, report the consequences of an upgrade: findings that are new, gone or changed, the parts that move
+    together, their order, and a rollout document for each class or the reason why there is none.
+
+    Exit status: 0 nothing blocks, 1 a finding blocks or a lock is missing (with --require-lock), 2 it could not
+    be checked. With --to: 0 each class has a rollout document, 1 a class has none, 2 it could not be compared.
+    """
+    from goldnode.compat import report
+
+    if explain is not None or list_rules:
+        from goldnode.compat.check import registry, rule
+
+        rules = [rule(explain)] if explain is not None else [item for _, item in sorted(registry().items())]
+        width = max(len(item.id) for item in rules)
+        emit(
+            form,
+            {
+                "schema": "goldnode.rules/1",
+                "rules": [
+                    {"id": item.id, "title": item.title, "explanation": item.explanation} for item in rules
+                ],
+            },
+            report.explain(rules[0])
+            if explain is not None
+            else "\n".join(f"{item.id:<{width}}  {item.title}" for item in rules),
+        )
+        return
+    if subjects["limit"] is not None and not subjects["inventories"]:
+        raise click.UsageError("--limit needs an inventory (-i).")
+    from goldnode.commands.check.request import CheckRequest, compatibility_report
+
+    if to is not None:
+        _compare(form, CheckRequest(**subjects), to, rollouts)
+        return
+    if form == "html" or rollouts is not None:
+        raise click.UsageError(f"{'--format html' if form == 'html' else '--rollouts'} needs --to.")
+    found = compatibility_report(CheckRequest(**subjects))
+    if form == "sarif":
+        click.echo(report.dumps(report.sarif(found)))
+    else:
+        emit(form, report.document(found), lambda: report.text(found))
+    for fault in found.faults:
+        click.echo(f"error: {fault}", err=True)
+    if found.faults:
+        sys.exit(2)
+    sys.exit(1 if found.fatal or (require_lock and found.unlocked) else 0)
+
+
+def _compare(form: str, request: CheckRequest, to: str, rollouts: Path | None) -> None:
+    """Report the consequences of an upgrade to `to`."""
+    if form == "sarif" or request.stacks:
+        raise click.UsageError(f"--to does not go with {'--format sarif' if form == 'sarif' else '--stack'}.")
+    from goldnode.commands.check import what_if_report
+    from goldnode.commands.check.what_if import what_if
+
+    found, faults = what_if(request, to)
+    if form == "html":
+        click.echo(what_if_report.html(found), nl=False)
+    else:
+        emit(form, found.model_dump(mode="json", by_alias=True), lambda: what_if_report.text(found))
+    for path in what_if_report.write_rollouts(found, rollouts) if rollouts is not None else ():
+        say(f"wrote {path}")
+    for fault in faults:
+        click.echo(f"error: {fault}", err=True)
+    sys.exit(2 if faults else 1 if found.refused else 0)

@@ -1,0 +1,124 @@
+"""Command `goldnode disks update`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from goldnode.commands.output import BECOME, disk_store, emit, grouped, reports, say
+
+
+@dataclass(frozen=True)
+class ImageChoice:
+    """The image to write, and how far it is trusted."""
+
+    image: str | None
+    store: Path | None
+    unverified: str | None
+    tries: int
+
+
+@dataclass(frozen=True)
+class BootOptions:
+    """Whether to reboot the node, and the time limit in seconds."""
+
+    reboot: bool
+    timeout: float
+
+
+@click.command()
+@click.argument("node")
+@click.option(
+    "-i",
+    "--inventory",
+    metavar="PATH",
+    help="Inventory that defines NODE. Without it, NODE is an SSH destination.",
+)
+@grouped(
+    "chosen",
+    ImageChoice,
+    click.option(
+        "--image",
+        metavar="IMAGE",
+        show_default="newest build of the node's class",
+        help="Image to write: a build directory, its disk.json or raw disk, a name in the store, or a class.",
+    ),
+    disk_store(),
+    click.option(
+        "--unverified",
+        metavar="REASON",
+        help="Allow an image that was never booted for verification. The reason is recorded on the node.",
+    ),
+    click.option(
+        "--tries",
+        type=click.IntRange(1, 9),
+        default=3,
+        show_default=True,
+        metavar="N",
+        help="Number of boots after which an image that is not good is given up.",
+    ),
+)
+@click.option("--back", is_flag=True, help="Write nothing; boot the last good image of the other slot next.")
+@grouped(
+    "boot",
+    BootOptions,
+    click.option(
+        "--reboot",
+        is_flag=True,
+        help="Drain the node as `goldnode_drain` of the inventory defines, reboot it, and wait until it is good.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=60),
+        default=2400,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit for the reboot, including all tries.",
+    ),
+)
+@BECOME
+@reports("slots")
+def update(
+    node: str,
+    inventory: str | None,
+    chosen: ImageChoice,
+    back: bool,
+    boot: BootOptions,
+    become: bool,
+    form: str,
+) -> None:
+    """Write an image to the inactive slot of a node and boot it next.
+
+    With --back, boot the image of the other slot instead. The active slot is not touched, so it can always boot
+    again.
+
+    Exit status: 0 done, and with --reboot the image is good; 2 the update was refused or failed, or the node fell
+    back.
+    """
+    from goldnode.core.errors import DiskError
+    from goldnode.disks.model import find, store_directory
+    from goldnode.fleet.nodes import disk_update as updating
+    from goldnode.inventory.selection import check_inventory
+
+    image = chosen.image
+    if back and (image or chosen.unverified):
+        raise DiskError("--back writes no image", remedy="remove --image and --unverified")
+    if inventory is not None:
+        check_inventory(inventory)
+    target = updating.node(node, inventory, become)
+
+    opened = None
+    if not back:
+        if image is None:
+            with updating.program(target) as there:
+                found = there.survey()
+            image = str(found["slots"][found["running"]]["class"])
+        named = Path(image)
+        image = str(named.parent) if named.is_file() else image
+        say(f"checking {image}")
+        disk = find(image, store_directory(chosen.store))
+        opened = updating.open_image(disk, chosen.unverified, chosen.tries)
+    after = updating.run(target, updating.DiskUpdate(opened, boot.reboot, boot.timeout), say)
+    emit(form, after, lambda: updating.text(after, target.name))

@@ -1,0 +1,87 @@
+"""Command `goldnode dual compare`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from goldnode.commands.dual import KEY, signing_key
+from goldnode.commands.floors import TRUST, trusted
+from goldnode.commands.output import document as json_text
+from goldnode.commands.output import emit, grouped, reports, say
+from goldnode.core import extras
+from goldnode.core.files import replace_file
+
+STATUS = {"pass": 0, "fail": 1, "unknown": 3}
+
+
+@dataclass(frozen=True)
+class CompareKeys:
+    """Key that signs the report, and keys that verify the records."""
+
+    key: Path | None
+    trust: tuple[Path, ...]
+
+
+@click.command()
+@click.argument("a", type=click.Path(exists=True, path_type=Path), metavar="A")
+@click.argument("b", type=click.Path(exists=True, path_type=Path), metavar="B")
+@click.option(
+    "--tolerances",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Tolerances of the site, over those of the facts.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the report as one HTML page, too.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the report as JSON, too, for the requirement `dual` of a rollout.",
+)
+@grouped("keys", CompareKeys, KEY, TRUST)
+@reports("dual")
+def compare(
+    a: Path,
+    b: Path,
+    tolerances: Path | None,
+    html: Path | None,
+    report: Path | None,
+    keys: CompareKeys,
+    form: str,
+) -> None:
+    """Compare two records: outputs, first divergence, sampled outputs and times.
+
+    A and B are directories that `goldnode dual record` wrote, or tar archives of them. A is the reference. With a public
+    key, both must be signed.
+
+    Exit status: 0 pass, 1 fail, 2 a record cannot be read, 3 unknown: not comparable, or inconclusive.
+    """
+    extras.require("floors")
+    from goldnode.commands.dual import text as dual_text
+    from goldnode.dual import signing, store
+    from goldnode.dual import tolerances as declared
+    from goldnode.dual.compare import compare as compared
+    from goldnode.evidence import signed_file
+
+    bounds = declared.load(tolerances)
+    key, known = signing_key(keys.key) if report is not None else None, trusted(keys.trust)
+    with store.opened(a, known) as left, store.opened(b, known) as right:
+        found = compared(left, right, bounds)
+    content = found.model_dump(mode="json", by_alias=True)
+    if report is not None:
+        signed_file.write(report, f"{json_text('dual', content)}\n".encode(), key, signing.REPORT)
+        say(f"wrote {report} ({'signed' if key is not None else 'not signed: name a key with --key'})")
+    if html is not None:
+        replace_file(html, dual_text.html(found).encode())
+        say(f"wrote {html}")
+    emit(form, content, lambda: dual_text.text(found))
+    sys.exit(STATUS[found.answer])

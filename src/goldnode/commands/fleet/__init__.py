@@ -1,0 +1,47 @@
+"""The group `goldnode fleet`. Each command is in the file of its topic and is imported when it is called."""
+
+from __future__ import annotations
+
+import click
+
+from goldnode.commands import LazyGroup
+
+_SECTIONS = {
+    "Serve and view": {
+        "nodes": ("fleet.serve", "Write the nodes and limits of classes to the store."),
+        "serve": ("fleet.serve", "Run the lock service (FleetLock) in front of the store."),
+        "status": ("fleet.view", "Show limits, holds, freezes and rollouts."),
+        "log": ("fleet.view", "Show the log of the store."),
+        "monitoring": ("fleet.monitoring", "Write rules for Prometheus and dashboards for Grafana."),
+    },
+    "Captures of the fleet": {
+        "report": (
+            "fleet.report",
+            "Show drift, mixed groups, slow nodes, growing counters and repeat offenders.",
+        ),
+        "diff": ("fleet.report", "Show what changed on the nodes between two times."),
+        "sql": ("fleet.report", "Run SQL on the captures and on the views of the report."),
+        "hardware": (
+            "fleet.hardware",
+            "List the parts of the nodes: serial numbers, part numbers, slots and firmware.",
+        ),
+        "ingest": ("fleet.ingest", "Write captures, verdicts and canary results to the fleet's data."),
+        "prune": ("fleet.ingest", "Remove captures that are older than a number of days."),
+    },
+    "Orders of a person": {
+        "freeze": ("fleet.orders", "Stop all grants of a class, of a rack, or of the fleet."),
+        "unfreeze": ("fleet.orders", "Remove a freeze."),
+        "release": ("fleet.orders", "Remove the holds of a node that is overdue, failed or drained."),
+    },
+    "Maintain": {
+        "store": ("fleet.store", "Migrate, copy, restore and verify the store."),
+    },
+}
+
+
+@click.group(cls=LazyGroup, sections=_SECTIONS, no_args_is_help=True)
+def fleet() -> None:
+    """Run the lock service, freeze and release nodes, and maintain the store.
+
+    Every change is one transaction with a line in the log of the store, which names the person.
+    """

@@ -1,0 +1,336 @@
+"""Commands `goldnode fleet report`, `goldnode fleet diff` and `goldnode fleet sql`."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from goldnode.commands.fleet.ingest import DATA, directory
+from goldnode.commands.floors import TRUST, trusted
+from goldnode.commands.output import emit, grouped, reports, say
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.files import replace_file
+
+if TYPE_CHECKING:
+    from goldnode.documents.fleet_report import FleetDiffDocument, FleetReportDocument
+    from goldnode.documents.floors import FloorsDocument
+    from goldnode.fleet.report.frame import ReportSettings, ReportSource
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FORMS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%MZ", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ")
+_AGO = re.compile(r"(\d+)([mhd])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+class Moment(click.ParamType[datetime]):
+    """A time in UTC, or how long ago: 2026-11-26T08:00Z, 2026-11-26, 90m, 24h, 7d."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return the time, to the second."""
+        if isinstance(value, datetime):
+            return value
+        match = _AGO.fullmatch(value)
+        try:
+            if match:
+                return datetime.now(UTC).replace(microsecond=0) - timedelta(
+                    **{_UNITS[match[2]]: int(match[1])}
+                )
+        except OverflowError:
+            pass
+        for form in _FORMS:
+            with suppress(ValueError):
+                return datetime.strptime(value, form).replace(tzinfo=UTC)
+        return self.fail(
+            f"{value!r} is no time: give UTC as 2026-11-26T08:00Z, or how long ago, as 24h or 7d", param, ctx
+        )
+        return None
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Subject of a report: the time, and the nodes that should report."""
+
+    at: datetime | None = None
+    stale_after: float = 26
+    nodes: Path | None = None
+    groups: Path | None = None
+    floors: tuple[Path, ...] = ()
+    trust: tuple[Path, ...] = ()
+    views: Path | None = None
+
+
+@dataclass(frozen=True)
+class ReportOutput:
+    """Where the report goes, and whether it has names."""
+
+    out: Path | None = None
+    anonymous: bool = False
+
+
+_AT = click.option(
+    "--at",
+    type=Moment(),
+    metavar="TIME",
+    show_default="now",
+    help="Report on this time, by what had arrived then.",
+)
+_STALE = click.option(
+    "--stale-after",
+    type=click.FloatRange(min=0.1, max=2160),
+    default=26,
+    show_default=True,
+    metavar="HOURS",
+    help="A node without a capture for longer is not known.",
+)
+_NODES = click.option(
+    "--nodes",
+    type=_FILE,
+    metavar="FILE",
+    help="Fleet file (as of `goldnode fleet nodes`): nodes that should report.",
+)
+_GROUPS = click.option(
+    "--groups",
+    type=_FILE,
+    metavar="FILE",
+    help="Groups besides cohorts, such as jobs or rings: lines GROUP,NODE.",
+)
+_FLOORS = click.option(
+    "--floors",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="Baseline of `goldnode floors learn`, or a directory of them, for slow nodes. Repeatable.",
+)
+_VIEWS = click.option(
+    "--views",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Your own views, NN_NAME.sql, created after goldnode's.",
+)
+_ANONYMOUS = click.option(
+    "--anonymous", is_flag=True, help="Replace names of nodes and groups, addresses and serial numbers."
+)
+_OPTIONS = grouped("what", ReportOptions, _AT, _STALE, _NODES, _GROUPS, _FLOORS, TRUST, _VIEWS)
+
+
+@click.command()
+@_OPTIONS
+@grouped(
+    "output",
+    ReportOutput,
+    click.option(
+        "--out",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write to this file instead of standard output. The file is replaced at once.",
+    ),
+    _ANONYMOUS,
+)
+@DATA
+@reports("fleet-report", "html", "prometheus")
+def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: str) -> None:
+    """Show drift, mixed groups, slow nodes, growing counters and repeat offenders.
+
+    Reads the captures and canary results that `goldnode fleet ingest` has stored. One line is one cause, with all of its nodes. A node
+    that has not reported is not known: neither healthy nor faulty.
+    """
+    source, settings = _source(what, data), _settings(what)
+    from goldnode.fleet.report.build import report as build
+
+    found = build(source, settings, what.views)
+    if output.anonymous:
+        from goldnode.fleet.report.anonymous import anonymous
+
+        found = anonymous(found)
+    _write(form, found, output)
+
+
+@click.command()
+@click.option("--from", "start", type=Moment(), required=True, metavar="TIME", help="The earlier time.")
+@click.option("--to", "end", type=Moment(), metavar="TIME", show_default="now", help="The later time.")
+@click.option(
+    "--stale-after",
+    type=click.FloatRange(min=0.1, max=2160),
+    default=26,
+    show_default=True,
+    metavar="HOURS",
+    help="Use captures that are at most this much older than either time.",
+)
+@_ANONYMOUS
+@DATA
+@reports("fleet-diff")
+def diff(
+    start: datetime, end: datetime | None, stale_after: float, anonymous: bool, data: Path | None, form: str
+) -> None:
+    """Show what changed on the nodes between two times.
+
+    For instance before an incident: `goldnode fleet diff --from 24h`. One line is one change, with all of its nodes.
+    """
+    from goldnode.fleet.report.frame import ReportSettings, ReportSource
+
+    end = end or now()
+    if start >= end:
+        raise click.UsageError("--from is not before --to")
+    source = ReportSource(directory(data))
+    settings = ReportSettings(end, before=start, stale_after=timedelta(hours=stale_after))
+    from goldnode.fleet.report.build import diff as build
+
+    found = build(source, settings)
+    if anonymous:
+        from goldnode.fleet.report.anonymous import anonymous as without_names
+
+        found = without_names(found)
+    _write(form, found, ReportOutput())
+
+
+@click.command()
+@click.argument("query", required=False)
+@_OPTIONS
+@click.option(
+    "--script",
+    type=click.Choice(["clickhouse"]),
+    help="Print the statements that create the views in ClickHouse, and run nothing.",
+)
+@DATA
+@reports("fleet-sql")
+def sql(query: str | None, what: ReportOptions, script: str | None, data: Path | None, form: str) -> None:
+    """Run SQL on the captures and on the views of the report.
+
+    With QUERY, it prints the rows. Without, it reads statements from a terminal, each up to a semicolon; `views` lists
+    the views. The files of the captures cannot be changed.
+    """
+    source, settings = _source(what, data), _settings(what)
+    from goldnode.commands.fleet import sql as fleet_sql
+    from goldnode.fleet.report.engine import keys_of, opened
+
+    with opened(source, settings, what.views) as connection:
+        if script:
+            from goldnode.fleet.report.clickhouse import statements
+
+            click.echo(";\n\n".join(statements(source, settings, keys_of(connection), what.views)) + ";")
+            return
+        fleet_sql.lock(connection)
+        if query is None:
+            if form != "text":
+                raise click.UsageError("--format json needs a query")
+            fleet_sql.shell(connection, what.views)
+            return
+        found = fleet_sql.run(connection, query)
+    emit(form, {"columns": found.columns, "rows": found.rows}, lambda: fleet_sql.text(found))
+
+
+def now() -> datetime:
+    """Return the next full second: what has just arrived belongs to the report."""
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+
+
+def _settings(what: ReportOptions) -> ReportSettings:
+    from goldnode.fleet.report.frame import ReportSettings
+
+    return ReportSettings(what.at or now(), stale_after=timedelta(hours=what.stale_after))
+
+
+def _source(what: ReportOptions, data: Path | None) -> ReportSource:
+    where = directory(data)
+    from goldnode.fleet.report.frame import ExpectedNode, ReportSource
+
+    expected: list[ExpectedNode] = []
+    if what.nodes is not None:
+        from goldnode.core import extras
+
+        extras.require("fleet")
+        from goldnode.fleet.store.fleet_file import load
+
+        expected = [ExpectedNode(node.name, node.node_class, node.cohort) for node in load(what.nodes).nodes]
+    groups = _groups(what.groups) if what.groups else []
+    return ReportSource(where, expected, groups, _floors(what) if what.floors else [])
+
+
+def _floors(what: ReportOptions) -> list[FloorsDocument]:
+    """Return the baselines that a report compares canary results with. Raises GoldnodeError."""
+    from goldnode.core import extras
+
+    extras.require("floors")
+    from goldnode.floors import baseline
+
+    keys = trusted(what.trust)
+    files: list[Path] = []
+    for path in what.floors:
+        found = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not found:
+            raise GoldnodeError(
+                "there is no baseline in this directory",
+                file=path,
+                remedy="write one there with `goldnode floors learn`",
+            )
+        files += found
+    return [baseline.read(file, keys).document for file in files]
+
+
+def _groups(path: Path) -> list[tuple[str, str]]:
+    """Return the rows of a file of groups. Raise GoldnodeError with the line of a wrong one."""
+    found = []
+    try:
+        with path.open(encoding="utf-8", newline="") as opened:
+            for number, row in enumerate(csv.reader(opened), 1):
+                cells = [cell.strip() for cell in row]
+                if not any(cells) or cells[0].startswith("#"):
+                    continue
+                if len(cells) != 2 or not all(cells):
+                    raise GoldnodeError(
+                        "a line has a group, a comma and a node",
+                        file=path,
+                        line=number,
+                        remedy="correct the line: job4711,node0001",
+                    )
+                found.append((cells[0], cells[1]))
+    except (UnicodeDecodeError, csv.Error, OSError) as problem:
+        raise GoldnodeError(
+            f"cannot be read: {problem}", file=path, remedy="give a text file in UTF-8"
+        ) from None
+    return found
+
+
+def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: ReportOutput) -> None:
+    """Print a document as text, JSON, HTML or metrics, or write it to a file."""
+    from goldnode.commands.fleet import report_text as text  # start-up time: it imports the documents
+
+    if form == "text" and output.out is None and sys.stdout.isatty():
+        text.show(found)
+        return
+    if form == "html":
+        from goldnode.commands.fleet.report_page import html
+
+        content = html(found)  # type: ignore[arg-type]  # only a report has this format
+    elif form == "prometheus":
+        from goldnode.fleet.report.metrics import text as metrics
+
+        content = metrics(found)  # type: ignore[arg-type]  # only a report has this format
+    elif form == "json":
+        content = dumps(found)
+    else:
+        content = text.as_text(found) + "\n"
+    if output.out is not None:
+        replace_file(output.out, content.encode())
+        say(f"wrote {output.out}")
+    elif form == "json":
+        emit(form, found.model_dump(by_alias=True, mode="json"))
+    else:
+        click.echo(content, nl=False)
+
+
+def dumps(found: FleetReportDocument | FleetDiffDocument) -> str:
+    """Return a document as JSON, as the commands print it."""
+    from goldnode.commands.output import dumps as text
+
+    return text(found.model_dump(by_alias=True, mode="json")) + "\n"

@@ -1,0 +1,108 @@
+"""Command `goldnode rollout`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from goldnode.commands import LazyGroup
+
+if TYPE_CHECKING:
+    from goldnode.fleet.rollout.model import FleetNode
+    from goldnode.inventory.fleet import InventoryNode
+
+_SECTIONS = {
+    "Before a rollout": {
+        "check": ("rollout.check", "Check a rollout document: what each wave proves, and how long it takes."),
+        "simulate": ("rollout.simulate", "Run a rollout document on simulated nodes with faults."),
+        "sign": ("rollout.sign", "Sign a rollout document as its author."),
+    },
+    "Run": {
+        "submit": ("rollout.run", "Submit a rollout to the store, where a controller takes it up."),
+        "run": ("rollout.run", "Run a rollout to its end: wave by wave, with rollback if it fails."),
+    },
+    "Denied states": {
+        "denied": ("rollout.denied", "List the denied states."),
+        "deny": ("rollout.denied", "Deny a state of a class."),
+        "lift": ("rollout.denied", "Lift the denial of a state."),
+    },
+    "View": {
+        "status": (
+            "rollout.status",
+            "Show a rollout: waves, buffers, nodes by state, and what holds it back.",
+        ),
+        "explain": (
+            "rollout.status",
+            "Explain where a node is in a rollout, why it does not move, and what helps.",
+        ),
+        "log": ("rollout.log", "Show what happened in a rollout, a sentence a line."),
+        "events": ("rollout.log", "Print transitions as JSON, one object a line, for alerting."),
+    },
+    "Orders of a person": {
+        "approve": ("rollout.orders", "Approve a wave of a rollout in a role."),
+        # The same commands as in `goldnode fleet`.
+        "freeze": ("fleet.orders", "Stop all grants of a class, of a rack, or of the fleet."),
+        "unfreeze": ("fleet.orders", "Remove a freeze."),
+        "release": ("fleet.orders", "Remove the holds of a node that is overdue, failed or drained."),
+        "rollback": ("rollout.orders", "Roll a rollout back, and deny its target."),
+    },
+    "Nodes that follow a channel": {
+        "publish": (
+            "rollout.publish",
+            "Publish a rollout, with all of the store, as a signed channel that nodes follow.",
+        ),
+        "rotate-keys": ("rollout.publish", "Replace the keys of a channel."),
+    },
+}
+DOCUMENT = click.argument(
+    "document", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="DOCUMENT"
+)
+INVENTORY = click.option(
+    "-i",
+    "--inventory",
+    metavar="PATH",
+    help="Inventory with the hosts of the class, their racks and cohorts.",
+)
+
+
+@click.group(cls=LazyGroup, sections=_SECTIONS)
+def rollout() -> None:
+    """Check, simulate, run and watch rollouts of a class, wave by wave."""
+
+
+def nodes_of(inventory: str, class_: str, origin: str) -> list[FleetNode]:
+    """Return the hosts of a class as nodes in service, in the state that the rollout moves away from."""
+    from goldnode.inventory.fleet import nodes_of_class
+
+    return fleet_nodes(nodes_of_class(inventory, class_), origin)
+
+
+def fleet_nodes(hosts: Iterable[InventoryNode], origin: str) -> list[FleetNode]:
+    """Return hosts as nodes in service, in the state that the rollout moves away from."""
+    from goldnode.fleet.rollout.model import FleetNode
+
+    return [
+        FleetNode(
+            name=node.name,
+            rack=node.rack,
+            leaf=node.leaf,
+            cohort=node.cohort,
+            tags=node.tags,
+            digest=origin,
+            in_service=True,
+        )
+        for node in hosts
+    ]
+
+
+def share(value: float | None) -> str:
+    """Return a rate for a table."""
+    return "?" if value is None else f"{value:.2%}" if value < 0.1 else f"{value:.1%}"
+
+
+def number(value: Any) -> str:
+    """Return a count or a number of hours for a table."""
+    return "?" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,202 @@
+"""Command `goldnode rollout check`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from goldnode.commands.fleet.common import address, opened
+from goldnode.commands.output import emit, grouped, reports, table
+from goldnode.commands.rollout import DOCUMENT, INVENTORY, nodes_of, number, share
+from goldnode.core import extras
+from goldnode.core.site import load_site
+
+if TYPE_CHECKING:
+    from goldnode.cache.rollout import ColdCaches
+    from goldnode.fleet.rollout.check import RolloutReport, StepOutcomes
+
+
+@dataclass(frozen=True)
+class RolloutAssumptions:
+    """Assumptions of the estimate, as the command line has them."""
+
+    size: int | None
+    minutes: float
+    confidence: float
+    locks: tuple[Path, ...]
+
+
+@click.command()
+@DOCUMENT
+@INVENTORY
+@grouped(
+    "assumed",
+    RolloutAssumptions,
+    click.option(
+        "--nodes",
+        "size",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Number of nodes of the class, where no inventory is given.",
+    ),
+    click.option(
+        "--step-minutes",
+        "minutes",
+        type=click.FloatRange(min=0, min_open=True),
+        default=20,
+        show_default=True,
+        metavar="MINUTES",
+        help="Time from a drained node to its return, for the estimate.",
+    ),
+    click.option(
+        "--confidence",
+        type=click.FloatRange(0.5, 0.9999),
+        default=0.95,
+        show_default=True,
+        metavar="SHARE",
+        help="Confidence of the failure rates that a clean wave excludes.",
+    ),
+    click.option(
+        "--lock",
+        "locks",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Lock of `from` or `to` that has been replaced here, to compare the keys of caches.",
+    ),
+)
+@reports("rollout-check")
+def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, form: str) -> None:
+    """Check a rollout document: what each wave proves, and how long it takes.
+
+    Reports for each wave the failure rate that a wave without a failure excludes, the number of failures that
+    stops the rollout, the share of broken nodes from which a change is stopped, and the hours. Warns of a wave that
+    cannot stop the rollout, such as one of a single node. Refuses a document that cannot work, with file and line: a cohort above the
+    limit, empty waves, waves that do not reach 100 %, windows that never open, a class or target that cannot
+    be, requirements that decide nothing.
+
+    Names the caches of compiled GPU code that turn cold, with the parts of their keys that change.
+
+    Where this machine has a store with completed rollouts of the class, their failures are compared with the base
+    rate.
+
+    The hours do not include the time until jobs end. No node is contacted.
+
+    Exit status: 0 it can work, 1 it cannot, 2 it could not be read.
+    """
+    import time
+
+    from goldnode.cache import rollout as caches
+    from goldnode.classdoc.load import load_catalog
+    from goldnode.fleet.rollout import check as checking
+    from goldnode.fleet.rollout.document import load
+
+    if inventory is not None and assumed.size is not None:
+        raise click.UsageError("--nodes and --inventory exclude each other")
+    file = load(document)
+    nodes = None if inventory is None else nodes_of(inventory, file.document.class_, file.settings.origin)
+    basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
+    catalog = load_catalog()
+    cold = caches.cold(file.document, catalog, load_site(), assumed.locks)
+    found = checking.check(
+        file,
+        nodes=nodes,
+        size=assumed.size,
+        catalog=catalog,
+        basis=basis,
+        earlier=_earlier(file.document.class_),
+    )
+    content = {
+        "rollout": file.document.rollout,
+        "nodes": found.size,
+        "confidence": basis.confidence,
+        "step_minutes": assumed.minutes,
+        "waves": [asdict(wave) for wave in found.waves],
+        "findings": [{**asdict(finding), "file": str(finding.file)} for finding in found.findings],
+        "caches": asdict(cold),
+        "refused": found.refused,
+    }
+    warm = any(item.command is not None for item in file.document.require)
+    emit(form, content, lambda: _text(file.document.rollout, found, _cold_text(cold, warm)))
+    sys.exit(1 if found.refused else 0)
+
+
+def _earlier(node_class: str) -> StepOutcomes | None:
+    """Return the steps of earlier rollouts, if this machine has a store. A check needs none."""
+    where = address(None, load_site())
+    if not extras.installed("fleet") or ("://" not in where and not Path(where).exists()):
+        return None
+    from goldnode.fleet.store import history
+
+    with opened(where) as store, store.read() as connection:
+        return history.outcomes(connection, node_class)
+
+
+WARM = (
+    "To compile them in the soak of the canary wave, add a requirement such as\n"
+    '  - command: {run: [/usr/local/sbin/warm-caches, "{wave}"], timeout: 2h}\n'
+    "(docs/how-to/cache-keys.md has the program)."
+)
+
+
+def _cold_text(cold: ColdCaches, has_command: bool) -> list[str]:
+    """Return the lines about caches. `has_command`: the document has a requirement that may warm them."""
+    if cold.unknown is not None:
+        return ["", f"caches that turn cold: unknown: {cold.unknown}."]
+    if not cold.caches:
+        return ["", "No cache of compiled GPU code turns cold."]
+    rows = [["cache that turns cold", "key", "of", "because"]]
+    places = {"all": "all programs", "host": "programs without an image"}
+    for row in cold.caches:
+        because = ", ".join(map(str, row.changes))
+        rows.append([row.cache, " and ".join(row.strengths), places[row.where], because])
+    return ["", table(rows), *([] if has_command else [WARM])]
+
+
+def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
+    lines = [str(finding) for finding in report.findings]
+    confidence = f"{report.basis.confidence:.0%}"
+    if report.waves:
+        rows = [
+            [
+                "wave",
+                "nodes",
+                "moved",
+                "clean wave excludes",
+                "clean so far",
+                "stops at",
+                "detects",
+                "hours",
+                "until",
+            ]
+        ]
+        rows += [
+            [
+                wave.name,
+                number(wave.nodes),
+                number(wave.moved),
+                share(wave.excludes),
+                share(wave.excludes_all),
+                "?" if wave.stops_at is None else f"{wave.stops_at} failed",
+                share(wave.detects) if wave.detects is not None or wave.stops_at is None else "nothing",
+                number(wave.hours),
+                number(wave.ends_after),
+            ]
+            for wave in report.waves
+        ]
+        size = "an unknown number of nodes" if report.size is None else f"{report.size} nodes"
+        lines += ["", f"rollout {name}, {size}:", table(rows), ""]
+        lines.append(
+            f"A wave without a failure excludes, with {confidence} confidence, a change that breaks more than this "
+            f"share of the nodes. A change that breaks the share under `detects` for one cause is stopped by the end of "
+            f"the wave, with the same confidence. Hours assume {report.basis.step / 60:.0f} minutes for a node and no wait for jobs."
+        )
+        if report.size is None:
+            lines.append("For the waves by percentage give the inventory (-i) or --nodes.")
+    lines += [*caches, ""]
+    lines.append("refused" if report.refused else "it can work")
+    return "\n".join(lines).strip()

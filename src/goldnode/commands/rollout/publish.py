@@ -1,0 +1,213 @@
+"""Command `goldnode rollout publish` and `goldnode rollout rotate-keys`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from goldnode.commands.fleet.common import STORE, opened
+from goldnode.commands.output import disk_store, emit, grouped, reports, say
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.control.channel_keys import DAYS, ROTATE, ChannelKeys
+
+if TYPE_CHECKING:
+    from goldnode.fleet.nodes.disk_update import UpdateImage
+    from goldnode.fleet.store.database import StoreDatabase
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_COUNT = click.IntRange(min=1)
+_THRESHOLD = click.option(
+    "--threshold",
+    type=_COUNT,
+    metavar="N",
+    show_default="1",
+    help="Keys of the root that must sign, for a new channel.",
+)
+_KEY = click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    required=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Secret key that signs each state of the channel, PEM (ed25519 or ECDSA). Repeatable.",
+)
+
+
+@dataclass(frozen=True)
+class ChannelImages:
+    """Disk images to add, how far they are trusted, and the store of disks."""
+
+    images: tuple[str, ...]
+    unverified: str | None
+    store: Path | None
+
+    def opened(self) -> list[UpdateImage]:
+        """Return the images, validated byte by byte."""
+        from goldnode.disks.model import find, store_directory
+        from goldnode.fleet.nodes.disk_update import open_image
+
+        return [open_image(find(name, store_directory(self.store)), self.unverified) for name in self.images]
+
+
+@click.command()
+@click.argument("what", metavar="ROLLOUT|DOCUMENT")
+@click.option(
+    "--channel", required=True, type=_DIRECTORY, metavar="DIR", help="Directory of the channel to write."
+)
+@grouped(
+    "keys",
+    ChannelKeys,
+    _KEY,
+    click.option(
+        "--root-key",
+        "root_keys",
+        multiple=True,
+        type=_FILE,
+        metavar="FILE",
+        help="Secret key of the root, for a new channel. Repeatable.",
+    ),
+    _THRESHOLD,
+)
+@click.option(
+    "--valid",
+    "days",
+    type=click.IntRange(min=1),
+    default=DAYS,
+    show_default=True,
+    metavar="DAYS",
+    help="Days until the signatures expire.",
+)
+@grouped(
+    "added",
+    ChannelImages,
+    click.option(
+        "--image",
+        "images",
+        multiple=True,
+        metavar="IMAGE",
+        help="Built disk that nodes may install: its directory, or its name in the store of disks. Repeatable; later "
+        "publications keep it.",
+    ),
+    click.option(
+        "--unverified",
+        metavar="REASON",
+        help="Allow an image that was never booted for verification. The reason is recorded on each node.",
+    ),
+    disk_store(),
+)
+@STORE
+@reports("rollout-publication")
+def publish(
+    what: str,
+    channel: Path,
+    keys: ChannelKeys,
+    days: int,
+    added: ChannelImages,
+    where: str | None,
+    form: str,
+) -> None:
+    """Publish a rollout, with all of the store, as a signed channel that nodes follow.
+
+    ROLLOUT is a rollout of the store; DOCUMENT is the file of one. The channel has the waves as the controller
+    began them, the freezes, and the denied digests of each class. A controller with a channel publishes by itself at
+    each change. This command does it without a controller, for example after a freeze, and adds disk images.
+    """
+    with opened(where) as store:
+        # Here, since an installation without the extra has no SQLAlchemy.
+        from goldnode.fleet.control.channel import ChannelPublisher
+
+        name = _submitted(store, what)
+        found = ChannelPublisher(store, channel, keys, days).publish(added.opened())
+    if warning := found.root.warning(f"{ROTATE} {channel}"):
+        say(warning)
+    verb = "published" if found.changed else "unchanged:"
+    emit(
+        form,
+        {
+            "rollout": name,
+            "channel": str(channel),
+            "version": found.version,
+            "changed": found.changed,
+            "root": str(found.root.path),
+            "root_expires": f"{found.root.expires:%Y-%m-%dT%H:%M:%SZ}",
+            "images": list(found.images),
+        },
+        f"{verb} version {found.version} of {channel}, with rollout {name}; nodes trust it by {found.root.path}",
+    )
+
+
+def _submitted(store: StoreDatabase, what: str) -> str:
+    """Return the name of a rollout of the store. Raises GoldnodeError for one that was not submitted as it is."""
+    from sqlalchemy import select
+
+    from goldnode.fleet.rollout.document import load
+    from goldnode.fleet.store import tables
+
+    path = Path(what)
+    name = load(path).settings.name if path.is_file() else what
+    with store.read() as connection:
+        stored = connection.scalar(select(tables.rollout.c.document).where(tables.rollout.c.name == name))
+    if stored is None:
+        raise GoldnodeError(
+            f'the store has no rollout "{name}"', remedy="submit it: `goldnode rollout submit DOCUMENT`"
+        )
+    if path.is_file() and stored != path.read_text(encoding="utf-8"):
+        raise GoldnodeError(
+            f"{path} is not the document of rollout {name} in the store",
+            file=path,
+            remedy="submit it again: `goldnode rollout submit DOCUMENT`",
+        )
+    return name
+
+
+@click.command("rotate-keys")
+@click.argument("channel", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="CHANNEL")
+@_KEY
+@click.option(
+    "--root-key",
+    "root_keys",
+    multiple=True,
+    required=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Secret key of the present root. Repeatable.",
+)
+@click.option(
+    "--new-root-key",
+    "new_keys",
+    multiple=True,
+    required=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Secret key of the next root. Repeatable.",
+)
+@click.option(
+    "--threshold",
+    type=_COUNT,
+    metavar="N",
+    show_default="that of the present root",
+    help="Keys of the next root that must sign.",
+)
+@reports("rollout-root")
+def rotate_keys(
+    channel: Path,
+    keys: tuple[Path, ...],
+    root_keys: tuple[Path, ...],
+    new_keys: tuple[Path, ...],
+    threshold: int | None,
+    form: str,
+) -> None:
+    """Replace the keys of a channel.
+
+    From now on, --key signs each state and --new-root-key the root. Nodes follow by themselves, because the present
+    keys of the root sign the next one. Publish again afterwards, with the images of the channel.
+    """
+    from goldnode.fleet.nodes.facts_update import RootChange, rotate
+
+    done = rotate(channel, keys, RootChange(root_keys, new_keys, threshold))
+    emit(form, done.content(), f"{done.text()}; now publish again with the new key and the images")

@@ -1,0 +1,165 @@
+"""The state of a rollout as text and as one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from goldnode.commands.fleet.common import SIMULATED
+from goldnode.commands.output import html_page, table
+from goldnode.documents.rollout_status import (
+    RolloutStatusBuffer,
+    RolloutStatusDocument,
+    RolloutStatusRemains,
+    RolloutStatusWave,
+)
+
+_NAMES = 12  # nodes of one state that the text names
+
+
+def text(found: RolloutStatusDocument) -> str:
+    """Return the state of a rollout for a terminal."""
+    return "\n".join(_lines(found))
+
+
+def headline(found: RolloutStatusDocument) -> str:
+    """Return phase and wave in one sentence."""
+    present = next((wave for wave in found.waves if wave.state in ("present", "stopped")), None)
+    text = f"rollout {found.rollout} of class {found.class_}: {found.phase}"
+    return (
+        text if present is None else f"{text}, wave {present.number} of {len(found.waves)} ({present.name})"
+    )
+
+
+def controller(found: RolloutStatusDocument) -> str:
+    """Return who runs the rollout, or since when nothing does."""
+    own = found.controller
+    if own.state == "working":
+        return f"controller {own.holder}, epoch {own.epoch}, last sign of life {own.since}"
+    if own.state == "none":
+        return f"no controller has taken it, since {own.since}"
+    if own.state == "quiet":
+        return f"controller {own.holder}, epoch {own.epoch}, quiet since {own.since}"
+    if own.remedy is None:
+        return "it has ended, and needs no controller"
+    late = found.states.get("deferred", 0) + found.states.get("back-deferred", 0)
+    nodes = f"{late} deferred nodes" if late else "nodes that are left"
+    return f"it has ended; {nodes} converge while `{own.remedy}` runs"
+
+
+def counts(wave: RolloutStatusWave) -> str:
+    """Return the states of a wave's nodes with their numbers."""
+    return ", ".join(f"{number} {name}" for name, number in wave.states.items()) or "-"
+
+
+def by_state(found: RolloutStatusDocument) -> dict[str, list[str]]:
+    """Return the names of the nodes that need attention, by state, in the order of the document."""
+    states: dict[str, list[str]] = {}
+    for node in found.nodes:
+        states.setdefault(node.state, []).append(node.node)
+    return states
+
+
+def _lines(found: RolloutStatusDocument) -> Iterator[str]:
+    if found.simulated:
+        yield SIMULATED
+    yield headline(found) + (f": {found.why}" if found.why else "")
+    yield f"from {found.from_}"
+    yield f"to   {found.to}"
+    yield controller(found)
+    yield ""
+    if found.waits:
+        yield "held back by:"
+        for wait in found.waits:
+            until = f", until {wait.until}" if wait.until else ""
+            yield f"- {wait.subject}: {wait.reason}{until}"
+            if wait.remedy:
+                yield f"  `{wait.remedy}`"
+        yield ""
+    if found.remains:
+        yield "left by the rollback:" if found.phase.startswith("roll") else "in the denied state:"
+        yield from remains(found)
+        yield ""
+    yield table(
+        [
+            ("wave", "state", "size", "nodes", "by state", "soak until", "approvals"),
+            *(
+                (
+                    f"{wave.number} {wave.name}",
+                    wave.state,
+                    wave.size,
+                    str(wave.nodes),
+                    counts(wave),
+                    wave.soak_until or "-",
+                    approvals(wave),
+                )
+                for wave in found.waves
+            ),
+        ]
+    )
+    yield ""
+    if found.requirements:
+        rows = [(item.name, item.answer, item.reason, item.at or "-") for item in found.requirements]
+        yield table([("requirement", "answer", "reason", "at"), *rows])
+        yield ""
+    if found.buffers:
+        buffers = [(f"{item.scope} {item.name}", item.kind, used(item)) for item in found.buffers]
+        yield table([("out of service", "kind", "nodes"), *buffers])
+        yield ""
+    yield f"nodes: {', '.join(f'{number} {name}' for name, number in found.states.items()) or 'none'}"
+    for state, names in by_state(found).items():
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        yield f"  {state}: {' '.join(names[:_NAMES])}{more}"
+    causes = [(node.node, node.state, node.cause or "-") for node in found.nodes if serious(node.state)]
+    if causes:
+        yield ""
+        yield table([("node", "state", "cause"), *causes[:_NAMES]])
+        yield "`goldnode rollout explain NODE` has more"
+    waits = {wait.reason for wait in found.waits}
+    for item in found.freezes:
+        if f"frozen by {item.who}: {item.reason}" in waits:
+            continue
+        yield f"frozen: {item.scope} {item.subject}".rstrip() + f", by {item.who} at {item.at}: {item.reason}"
+    for digest, reason in found.denied.items():
+        yield f"denied: {digest}: {reason}"
+
+
+def remains(found: RolloutStatusDocument) -> Iterator[str]:
+    """Yield the nodes that a rollback leaves behind, by reason, each with the command that ends it."""
+    rows: dict[str, list[RolloutStatusRemains]] = {}
+    for item in found.remains:
+        rows.setdefault(item.reason, []).append(item)
+    for reason, items in rows.items():
+        names = [item.node for item in items]
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        yield f"- {' '.join(names[:_NAMES])}{more}: {reason}"
+        each = "" if len({item.remedy for item in items}) == 1 else ", and so for each of them"
+        yield f"  `{items[0].remedy}`{each}"
+
+
+def serious(state: str) -> bool:
+    """Return whether a node in this state needs a person."""
+    return state.removeprefix("back-") in ("failed", "overdue")
+
+
+def used(item: RolloutStatusBuffer) -> str:
+    """Return what is used of a buffer."""
+    return f"{item.used}, no limit" if item.limit is None else f"{item.used} of {item.limit}"
+
+
+def approvals(wave: RolloutStatusWave) -> str:
+    """Return the approvals of a wave: given and missing ones."""
+    return ", ".join(f"{item.role}: {item.who or 'missing'}" for item in wave.approvals) or "-"
+
+
+def html(found: RolloutStatusDocument) -> str:
+    """Return the state of a rollout as one self-contained page."""
+    return html_page(
+        "rollout_status.html.j2",
+        found=found,
+        controller=controller(found),
+        counts=counts,
+        approvals=approvals,
+        by_state=by_state(found),
+        serious=serious,
+        used=used,
+    )

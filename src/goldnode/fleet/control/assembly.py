@@ -1,0 +1,185 @@
+"""Put the parts of a controller together: work over ssh, the scheduler, and the requirements of the document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from goldnode.classdoc.cache import ClassDocuments
+from goldnode.classdoc.load import load_catalog
+from goldnode.core import extras
+from goldnode.core.errors import GoldnodeError
+from goldnode.core.site import Site, load_site
+from goldnode.fleet.control.channel import publisher
+from goldnode.fleet.control.channel_keys import ChannelKeys
+from goldnode.fleet.control.clock import SteadyClock
+from goldnode.fleet.control.controller import ControllerParts
+from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
+from goldnode.fleet.control.duties import ControllerDuties
+from goldnode.fleet.control.floors import stored_moves
+from goldnode.fleet.control.follow import FollowReader, FollowWorker, drains_of
+from goldnode.fleet.control.push import Push, PushReader, PushSettings
+from goldnode.fleet.control.requirements import RequirementEvaluator, sources
+from goldnode.fleet.control.schedulers import SiteSchedulers
+from goldnode.fleet.drain.protocol import DrainSettings, drain_settings
+from goldnode.fleet.events.assembly import delivery
+from goldnode.fleet.events.deliver import BackgroundDelivery
+from goldnode.fleet.ground import denylist
+from goldnode.fleet.nodes import return_tests
+from goldnode.fleet.rollout.document import RolloutError, RolloutFile
+from goldnode.fleet.rollout.parts import NodeReader, NodeWorker
+from goldnode.fleet.store.database import StoreDatabase
+from goldnode.fleet.store.denials import DenyListWriter
+from goldnode.inventory.fleet import InventoryNode, refuse_template
+from goldnode.lock.model import find_lock
+
+_DRAIN_NAMES = ("goldnode_drain", "goldnode_drain_name")
+
+
+@dataclass(frozen=True)
+class RolloutSite:
+    """Where and how a controller reaches the nodes, and who it is."""
+
+    holder: str
+    store: str  # address of the store
+    inventory: str
+    hosts: Sequence[InventoryNode]
+    parallel: int
+    become: bool = False
+    channel: Path | None = None  # that nodes follow
+    channel_keys: tuple[Path, ...] = ()
+    clock: SteadyClock = field(default_factory=SteadyClock)  # of the controller and its parts
+
+
+def parts(
+    file: RolloutFile, site: RolloutSite, store: StoreDatabase, tell: Callable[[str], None]
+) -> ControllerParts:
+    """Return the parts of a controller. Raises GoldnodeError if one cannot work."""
+    drains = _drains(site.hosts)
+    schedulers = SiteSchedulers(drains, file.document.drain.reservation, clock=site.clock)
+    worker: NodeWorker
+    nodes: NodeReader
+    if not follows(file):
+        settings = _push(file, site)
+        worker, nodes = Push(settings), PushReader(settings)
+    else:
+        own = DrainWorker(RolloutDrains(file.settings.name, drains, clock=site.clock, tests=_tests(file)))
+        worker = FollowWorker(file.settings.name, drains_of(drains), own, site.clock)
+        nodes = FollowReader(store, file.settings.class_, site.clock)
+    duties = _duties(file, site, store, tell)
+    return ControllerParts(
+        worker,
+        scheduler=schedulers,
+        nodes=nodes,
+        requirements=RequirementEvaluator(
+            file.settings, sources(load_site()), site.clock, lambda: stored_moves(store, file.settings)
+        ),
+        written=duties,
+        closed=duties.close,
+    )
+
+
+def _tests(file: RolloutFile) -> Callable[[str, str], str]:
+    """Return the question for tests that the class wants before a node returns, by the results in .goldnode/canary."""
+    found = return_tests.of_class(file.settings.class_, "rollout")
+    return found.outstanding if found.jobs else return_tests.no_tests
+
+
+def follows(file: RolloutFile) -> bool:
+    """Return whether the nodes of a rollout take their target from a channel, and nothing is pushed to them."""
+    return (
+        file.document.to.lock is None
+        or load_catalog().node_class(file.settings.class_).item.follow is not None
+    )
+
+
+def _push(file: RolloutFile, site: RolloutSite) -> PushSettings:
+    extras.require("ansible")
+    document = ClassDocuments().document(file.settings.class_)
+    if "error" in document:
+        raise RolloutError(f"class {file.settings.class_} cannot be applied: {document['error']}")
+    return PushSettings(
+        project=Path.cwd(),
+        inventory=(site.inventory,),
+        rollout=file.settings.name,
+        target=file.settings.target,
+        document=document,
+        parallel=site.parallel,
+        arguments=("--become",) if site.become else (),
+        clock=site.clock,
+    )
+
+
+def _duties(
+    file: RolloutFile, site: RolloutSite, store: StoreDatabase, tell: Callable[[str], None]
+) -> ControllerDuties:
+    own = load_site()
+    place = denylist.place_to_write(own.deny_list(site.store))
+    publish = None
+    if site.channel is not None:
+        publish = publisher(store, site.channel, ChannelKeys(site.channel_keys))
+    key = own.resolve(own.fleet.signing_key) if own.fleet.signing_key else None
+    return ControllerDuties(
+        store,
+        file.settings.name,
+        site.holder,
+        deny_list=DenyListWriter(store, place, key),
+        power=own.fleet.power_cycle,
+        publish=publish,
+        tell=tell,
+        events=_events(own, store, site.channel),
+    )
+
+
+def _events(site: Site, store: StoreDatabase, channel: Path | None) -> BackgroundDelivery | None:
+    """Return the delivery of events in the background; None for a site without hooks."""
+    found = delivery(site, store, [channel] if channel is not None else [])
+    return BackgroundDelivery(found) if found is not None else None
+
+
+def _drains(hosts: Sequence[InventoryNode]) -> dict[str, DrainSettings]:
+    """Return the drain settings of hosts. Raises InventoryError."""
+    for host in hosts:
+        for name in _DRAIN_NAMES:
+            refuse_template(host.name, name, host.variables.get(name))
+    return {host.name: drain_settings(host.name, host.variables) for host in hosts}
+
+
+def check_target(file: RolloutFile, channel: Path | None) -> None:
+    """Refuse a rollout whose target is not what this site would apply. Raises RolloutError with file and line."""
+    document, line = file.document, file.source.line(("to",))
+    if channel is None and follows(file):
+        raise RolloutError(
+            f"the nodes of class {document.class_} take {document.to.lock or document.to.disk} from a channel",
+            file=file.source.file,
+            line=line,
+            remedy="name the channel with --channel and its key with --channel-key (docs/how-to/follow.md)",
+        )
+    if document.to.lock is None:
+        return
+    catalog, site = load_catalog(), load_site()
+    stack = catalog.node_class(document.class_).item.stack
+    try:
+        lock, path = find_lock(catalog.stacks[stack], site)
+    except GoldnodeError as problem:
+        raise RolloutError(
+            f"the lock of class {document.class_} cannot be read: {problem.message}",
+            file=file.source.file,
+            line=line,
+            remedy=problem.remedy,
+        ) from problem
+    if document.to.stack not in (None, stack):
+        raise RolloutError(
+            f"the rollout moves nodes to stack {document.to.stack}, and class {document.class_} has stack {stack} here",
+            file=file.source.file,
+            line=line,
+            remedy="check out the version of the site that the rollout moves to",
+        )
+    if lock.digest != document.to.lock:
+        raise RolloutError(
+            f"the rollout moves nodes to lock {document.to.lock}, and stack {stack} has lock {lock.digest} here ({path})",
+            file=file.source.file,
+            line=line,
+            remedy="check out the version of the site that the rollout moves to, or correct `to`",
+        )

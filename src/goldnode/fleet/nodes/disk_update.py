@@ -1,0 +1,700 @@
+"""Implementation of `goldnode disks update NODE`: write an image to the inactive slot of a node and boot it,
+or go back.
+
+The node is reached by ssh as the inventory defines (address, user, port, key, become). This version of
+goldnode's node program runs there: it is uploaded and removed afterwards, so that an older one on the node
+does not matter. `node/slots/write.py` describes the protocol and the work on the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from goldnode.core import guarded
+from goldnode.core import program_file as nodefile
+from goldnode.core.data import ansible_environment
+from goldnode.core.errors import DiskError
+from goldnode.core.extras import require
+from goldnode.core.site import load_site
+from goldnode.disks import tools
+from goldnode.disks.model import VERIFIED, BuiltDisk
+from goldnode.evidence.signatures import site_keys
+from goldnode.fleet.drain import protocol as draining
+from goldnode.fleet.ground import denylist
+from goldnode.fleet.nodes import return_tests
+from goldnode.node.ground.text import clean
+from goldnode.node.slots.write import SCHEMA
+from goldnode.node.state import loader
+from goldnode.node.state.domains.program import OTHER
+from goldnode.node.state.slots import FAILED, SLOTS
+
+BLOCK = 1 << 20
+PROGRAM = "/run/goldnode/update"  # path on the node, while an update runs
+SSH = (
+    "ssh",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ServerAliveInterval=15",
+    "-o",
+    "ServerAliveCountMax=8",
+    "-o",
+    "ConnectTimeout=20",
+)
+PAUSE = 5.0  # seconds between two polls of a booting node
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+Say = Callable[[str], None]
+
+
+# -- the image
+
+
+@dataclass(frozen=True)
+class UpdateImage:
+    """A built disk in the form that an update sends.
+
+    `start` is the offset of its root file system in the raw disk, `first` the header line.
+    """
+
+    disk: BuiltDisk
+    raw: Path
+    start: int
+    first: Mapping[str, Any]
+
+
+def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, str]:
+    """Return size and SHA-256 (hex) of a file or a part of it.
+
+    Sizes are in bytes. Raises DiskError if the file is too short.
+    """
+    size = path.stat().st_size - start if size is None else size
+    found = hashlib.sha256()
+    with path.open("rb") as opened:
+        opened.seek(start)
+        left = size
+        while left and (data := opened.read(min(BLOCK, left))):
+            found.update(data)
+            left -= len(data)
+    if left:
+        raise DiskError(
+            f"the file ends {left} bytes too early", file=path, remedy="run `goldnode disks build` again"
+        )
+    return size, found.hexdigest()
+
+
+@dataclass(frozen=True)
+class StreamHeader:
+    """Header of the stream to a node.
+
+    `options` is the kernel command line, `root` the size and SHA-256 of the root file system.
+    """
+
+    name: str
+    node_class: str
+    build_id: str
+    kernel: str
+    options: str
+    root: tuple[int, str]
+    tries: int
+    unverified: str | None
+
+    def data(self) -> dict[str, Any]:
+        """Return the header as plain data."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "class": self.node_class,
+            "build_id": self.build_id,
+            "kernel": self.kernel,
+            "options": self.options,
+            "root": {"size": self.root[0], "sha256": self.root[1]},
+            "tries": self.tries,
+            "unverified": self.unverified,
+        }
+
+
+def send(path: Path, start: int, first: Mapping[str, Any], write: Callable[[bytes], Any]) -> None:
+    """Write an image as a node expects it: the header line, then the gzipped root file system, whose holes
+    cost next to nothing.
+    """
+    write(json.dumps(first).encode() + b"\n")
+    # 31 selects the gzip format.
+    pack = zlib.compressobj(1, zlib.DEFLATED, 31)
+    with path.open("rb") as opened:
+        opened.seek(start)
+        left = int(first["root"]["size"])
+        while left and (data := opened.read(min(BLOCK, left))):
+            left -= len(data)
+            if part := pack.compress(data):
+                write(part)
+    write(pack.flush())
+
+
+def verified(disk: BuiltDisk, unverified: str | None) -> str | None:
+    """Return None if an image passed `goldnode disks verify`, otherwise its state and the
+    given reason.
+
+    Raises DiskError if it is closed and no reason was given.
+    """
+    from goldnode.disks.requirements import judge_one
+
+    boots = judge_one("booted", disk)
+    if boots.met:
+        return None
+    if not (unverified or "").strip():
+        raise DiskError(
+            f"image {disk.name} is not verified: {boots.why}",
+            file=disk.directory / VERIFIED,
+            remedy=f"run `goldnode disks verify {disk.directory}`, or give a reason: --unverified REASON",
+        )
+    return f"{boots.why}; {unverified}"
+
+
+def authentic(disk: BuiltDisk, keys: Sequence[SSlibKey]) -> None:
+    """Verify what `goldnode disks authenticate` verifies, without the bytes of the files. Raises ImageError.
+
+    Without keys the site trusts every account that can write its store of disks.
+    """
+    from goldnode.disks import evidence  # its libraries are an extra
+
+    if keys:
+        evidence.authenticate(disk, keys, content=False).demand(
+            f"image {disk.name}",
+            f"`goldnode disks authenticate {disk.directory}` has the details: fetch it again from where it is "
+            f"published, or, if it was built here, sign it with `goldnode disks evidence {disk.directory}`",
+        )
+
+
+def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -> UpdateImage:
+    """Validate a built disk against its manifest, byte by byte, and return what a node needs of it.
+
+    With `images.public_key` in the site file, the manifest and the documents must be signed too, whatever reason
+    is given for an image that was not booted.
+
+    Raises DiskError and ImageError on failure, DeniedError for a denied build, and DenyListError where that could
+    not be checked.
+    """
+    denylist.check(denylist.read(load_site().deny_list()), disk.class_, disk.build_id)
+    if disk.layout != "ab" or disk.loader != "systemd-boot":
+        raise DiskError(
+            f"image {disk.name} has layout `{disk.layout}` and loader `{disk.loader}`: only `ab` with "
+            "systemd-boot has slots",
+            file=disk.directory,
+            remedy="say `layout: ab` and `loader: systemd-boot` in images/disks/disks.yml, "
+            "and build it again",
+        )
+    authentic(disk, site_keys())
+    reason = verified(disk, unverified)
+    raw = disk.path("raw")
+    part = {item.name: item for item in disk.partitions}
+    lacking = [name for name in ("esp", "root-a") if name not in part]
+    if lacking:
+        raise DiskError(
+            f"image {disk.name} has no partition {lacking[0]}",
+            file=raw,
+            remedy="run `goldnode disks build` again",
+        )
+    size, whole = digest(raw)
+    if (size, whole) != (disk.raw.size, disk.raw.sha256):
+        raise DiskError(
+            f"image {disk.name} is damaged: {size} bytes of SHA-256 {whole}, expected {disk.raw.size} of "
+            f"{disk.raw.sha256}",
+            file=raw,
+            remedy=f"run `goldnode disks build {disk.class_}` again, or fetch it again",
+        )
+    start = part["root-a"].start
+    options = command_line(raw, part["esp"].start, disk.build_id)
+    first = StreamHeader(
+        disk.name,
+        disk.class_,
+        disk.build_id,
+        disk.kernel,
+        options,
+        digest(raw, start, part["root-a"].size),
+        tries,
+        reason,
+    ).data()
+    return UpdateImage(disk, raw, start, first)
+
+
+def command_line(raw: Path, esp: int, build_id: str) -> str:
+    """Return the kernel's command line from an image's loader entry. Raises DiskError if it is missing."""
+    tools.require("mcopy")
+    entry = f"goldnode-{build_id}-a.conf"
+    done = subprocess.run(
+        ["mcopy", "-n", "-i", f"{raw}@@{esp}", f"::/loader/entries/{entry}", "-"],
+        capture_output=True,
+        check=False,
+        env=tools.environment(0),
+    )
+    options = loader.fields(done.stdout.decode("utf-8", "replace")).get("options")
+    if done.returncode or not options:
+        said = done.stderr.decode("utf-8", "replace").strip() or "it has no command line"
+        raise DiskError(
+            f"the entry {entry} cannot be read: {said}", file=raw, remedy="run `goldnode disks build` again"
+        )
+    return options
+
+
+# -- the node
+
+
+@dataclass(frozen=True)
+class SshNode:
+    """A node that ssh reaches.
+
+    `ssh` is the prefix of a remote command, `become` that of one that needs root.
+    """
+
+    name: str
+    ssh: tuple[str, ...]
+    become: tuple[str, ...] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    def local_command(self, *command: str) -> list[str]:
+        """Return the local command that runs a command on the node."""
+        return [*self.ssh, shlex.join([*self.become, *command])]
+
+    def run(
+        self, *command: str, stdin: bytes | None = None, timeout: float = 600
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command on the node. Exit status 255 means that ssh itself failed."""
+        give: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        try:
+            return subprocess.run(
+                self.local_command(*command), capture_output=True, check=False, timeout=timeout, **give
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 255, b"", f"no answer within {timeout:g} s".encode())
+
+    def output_of(self, *command: str, **more: Any) -> str:
+        """Run a command on the node and return its stdout.
+
+        Raises DiskError with its error message if it fails.
+        """
+        done = self.run(*command, **more)
+        if done.returncode:
+            raise DiskError(
+                f"{self.name}: {last_line(done.stderr) or f'{command[0]} ended with {done.returncode}'}",
+                remedy=REACH,
+            )
+        return done.stdout.decode("utf-8", "replace")
+
+
+REACH = "check `ssh` to it, and its user and become in the inventory"
+
+
+def last_line(text: bytes) -> str:
+    """Return the last line of a message."""
+    lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    return clean(lines[-1].removeprefix("goldnode-node: ")) if lines else ""
+
+
+def node(name: str, inventory: str | None, become: bool = False) -> SshNode:
+    """Return how to reach a node: a host of the inventory, or an ssh destination without one.
+
+    Raises DiskError.
+    """
+    if inventory is None:
+        return SshNode(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
+    require("ansible")
+    environment = {
+        **ansible_environment(),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_DEPRECATION_WARNINGS": "false",
+    }
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("ansible-inventory")), "-i", inventory, "--host", name],
+        # Disable vars plugins: the class document is not needed here.
+        env={**environment, "ANSIBLE_VARS_PLUGINS": os.devnull},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        variables = json.loads(done.stdout)
+    except ValueError:
+        variables = None
+    if done.returncode or not isinstance(variables, dict):
+        raise DiskError(
+            f"the inventory has no host {name}: {last_line(done.stderr.encode())}",
+            file=inventory,
+            remedy="correct the name, or -i",
+        )
+    return reached(name, variables, become)
+
+
+def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> SshNode:
+    """Return how ssh reaches a host with these inventory variables.
+
+    Pure. Raises DiskError for any connection but ssh.
+    """
+    kind = str(variables.get("ansible_connection", "ssh")).rpartition(".")[2]
+    if kind not in ("ssh", "smart", "paramiko_ssh", "paramiko"):
+        raise DiskError(
+            f"{name} is reached by `{kind}`, and an image is sent by ssh",
+            remedy="set ansible_connection: ssh for it",
+        )
+
+    def variable(*keys: str) -> str | None:
+        return next((str(variables[key]) for key in keys if variables.get(key) not in (None, "")), None)
+
+    words = [*SSH]
+    for option, value in (
+        ("-p", variable("ansible_port", "ansible_ssh_port")),
+        ("-l", variable("ansible_user", "ansible_ssh_user")),
+        ("-i", variable("ansible_ssh_private_key_file", "ansible_private_key_file")),
+    ):
+        words += [option, value] if value else []
+    for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
+        words += shlex.split(str(variables.get(key) or ""))
+    root = become or str(variables.get("ansible_become", "")).lower() in ("true", "yes", "1")
+    return SshNode(
+        name,
+        (*words, "--", variable("ansible_host", "ansible_ssh_host") or name),
+        ("sudo", "-n") if root else (),
+        variables,
+    )
+
+
+@dataclass(frozen=True)
+class InstalledProgram:
+    """The node program of this version, installed on a node."""
+
+    node: SshNode
+    place: str
+
+    def slot_command(self, *words: str) -> tuple[str, ...]:
+        """Return the remote command for `slot WORDS`."""
+        return ("python3", "-I", "-S", self.place, "slot", *words)
+
+    def survey(self) -> dict[str, Any]:
+        """Return the state of the node's slots. Raises DiskError if the node has no slots."""
+        return answer(self.node.run(*self.slot_command("status", "--format", "json")), self.node.name)
+
+    def back(self) -> dict[str, Any]:
+        """Boot the other slot's last good image next.
+
+        Return the state afterwards. Raises DiskError with the node's reason.
+        """
+        return answer(self.node.run(*self.slot_command("back", "--format", "json")), self.node.name)
+
+
+@contextlib.contextmanager
+def program(target: SshNode) -> Iterator[InstalledProgram]:
+    """Install goldnode's program on the node for the duration of the context."""
+    place = f"{PROGRAM}-{os.getpid()}-{os.urandom(4).hex()}"
+    script = f"install -d -m 755 -o 0 -g 0 /run/goldnode && umask 077 && cat >{place}"
+    target.output_of("sh", "-c", script, stdin=nodefile.build(writer=True))
+    try:
+        yield InstalledProgram(target, place)
+    finally:
+        target.run("rm", "-f", place)
+
+
+def answer(done: subprocess.CompletedProcess[bytes], name: str) -> dict[str, Any]:
+    """Return the slot state that a command on the node printed.
+
+    Raises DiskError with its message if it failed.
+    """
+    try:
+        found = json.loads(done.stdout) if done.returncode == 0 else None
+    except ValueError:
+        found = None
+    if (
+        not isinstance(found, dict)
+        or not isinstance(found.get("slots"), dict)
+        or set(found["slots"]) != set(SLOTS)
+    ):
+        raise DiskError(
+            f"{name}: {last_line(done.stderr) or 'it does not report its slots'}",
+            remedy="see docs/how-to/disk-slots.md",
+        )
+    return found
+
+
+def holders(found: Mapping[str, Any]) -> str | None:
+    """Return the processes that have a GPU open, as the node reports them, or None.
+
+    The driver's own daemons do not count. Pure.
+    """
+    rows = [f"pid {row['pid']} {row['command']}" for row in found.get("holders") or ()]
+    return ", ".join(rows[:3]) + (" …" if len(rows) > 3 else "") if rows else None
+
+
+# -- the run
+
+
+def refusal(image: UpdateImage, found: Mapping[str, Any]) -> str | None:
+    """Return why an image must not be sent to a node, or None.
+
+    Pure. The node checks again before it writes.
+    """
+    runs = found["slots"][found["running"]]
+    other = found["slots"][SLOTS[1 - SLOTS.index(found["running"])]]
+    if found["tried"]:
+        return f"it still tries the image that runs ({found['tried']}): wait until that is good"
+    if runs["class"] != image.disk.class_:
+        return f"it is of class {runs['class']}, and the image of {image.disk.class_}"
+    if other["device"] is None:
+        return "its disk has no second slot: it is too small for one"
+    if runs["image"] == image.disk.name and not image.first["unverified"]:
+        return f"it runs image {image.disk.name} already"
+    return None
+
+
+def write(there: InstalledProgram, image: UpdateImage, say: Say) -> dict[str, Any]:
+    """Write the inactive slot, whose image then boots next. Return the state afterwards.
+
+    Raises DiskError on failure; the running slot then stays the default.
+    """
+    return answer(
+        feed(there.node.local_command(*there.slot_command("write", "--format", "json")), image, say),
+        there.node.name,
+    )
+
+
+def feed(words: Sequence[str], image: UpdateImage, say: Say) -> subprocess.CompletedProcess[bytes]:
+    """Run a command and send it the image. Pass on its stderr line by line."""
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    told: dict[str, bytes] = {}
+
+    def listen(name: str, stream: IO[bytes] | None, line: Say) -> None:
+        kept = []
+        for text in stream or ():
+            kept.append(text)
+            line(text.decode("utf-8", "replace").rstrip())
+        told[name] = b"".join(kept)
+
+    threads = [
+        threading.Thread(target=listen, args=("out", process.stdout, lambda text: None)),
+        threading.Thread(target=listen, args=("err", process.stderr, say)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        # A node that refuses the image closes the pipe and reports the reason.
+        with contextlib.suppress(BrokenPipeError), process.stdin or contextlib.nullcontext() as stdin:
+            if stdin is not None:
+                send(image.raw, image.start, image.first, stdin.write)
+        process.wait()
+    finally:
+        if process.poll() is None:  # the node's process ends with its input
+            process.kill()
+            process.wait()
+        for thread in threads:
+            thread.join()
+    return subprocess.CompletedProcess(words, process.returncode, told.get("out", b""), told.get("err", b""))
+
+
+def drain_of(target: SshNode) -> draining.Drainer:
+    """Return the drain backend for the node, from the variables that `site.yml` uses."""
+    variables = target.variables
+
+    def listed(name: str) -> list[str]:
+        value = variables.get(name) or []
+        return [str(word) for word in value] if isinstance(value, list) else shlex.split(str(value))
+
+    return draining.choose(
+        str(variables.get("goldnode_drain") or "none"),
+        listed("goldnode_drain_command"),
+        listed("goldnode_resume_command"),
+    )
+
+
+def boot_id(target: SshNode) -> str | None:
+    """Return the id of the node's current boot; None while it does not answer."""
+    done = target.run("cat", "/proc/sys/kernel/random/boot_id", timeout=60)
+    return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
+
+
+def run_installed(target: SshNode, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
+    """Run the program that the node's image installed, of any version, if only root can change it.
+
+    Otherwise return OTHER.
+    """
+    return target.run("sh", "-c", guarded.script(words), timeout=timeout)
+
+
+def spoils(target: SshNode) -> str | None:
+    """Apply the GPU policy on the node, and return why a reboot would leave it wrong; None if it would not.
+
+    A node that cannot answer does not block the reboot: nothing is then known against it.
+    """
+    run_installed(target, "policy", "apply", timeout=600)
+    done = run_installed(target, "plan", "--format", "json", timeout=300)
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        return None
+    reboot = found.get("reboot") if isinstance(found, dict) else None
+    held = reboot.get("held") if isinstance(reboot, dict) else None
+    return "; ".join(map(str, held)) if held else None
+
+
+def restart(
+    target: SshNode,
+    slot: str,
+    image: str,
+    limit: float,
+    say: Say,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """Reboot the node and wait until the image under trial is good.
+
+    Raises DiskError if it is not, or if the node does not come back.
+
+    :param slot: the slot that boots next; the other one may contain the same image.
+    :param limit: seconds until the node has to be settled. It must allow for all tries of a broken image.
+    """
+    before = boot_id(target)
+    say(f"{target.name} boots {image}")
+    target.run("systemctl", "reboot", timeout=60)
+    end = clock() + limit
+    told = ""
+    while clock() < end:
+        time.sleep(PAUSE)
+        now = boot_id(target)
+        if now is None or now == before:
+            continue
+        done = run_installed(target, "slot", "status", "--format", "json", timeout=120)
+        if done.returncode == OTHER:
+            raise DiskError(
+                f"{target.name} boots {image}, where others than root can change goldnode's program, or it "
+                "is missing; it was not asked",
+                remedy="look at `goldnode-node check` in the image's verification, and build the image again",
+            )
+        try:
+            found = answer(done, target.name)
+        except DiskError:
+            continue  # the node is still booting, or going down again
+        runs = found["slots"][found["running"]]
+        if found["running"] == slot and found["tried"] is None:
+            return found
+        if found["running"] != slot and not found["tried"]:
+            reason = found["fallback"] or f"image {runs['image']} in slot {found['running']} runs"
+            raise DiskError(
+                f"{target.name} fell back: {reason}",
+                remedy="see `goldnode-node check` on the node; it is in service as before",
+            )
+        state = f"{image} is tried, {runs['left']} tries left after this one"
+        if state != told:
+            told = state
+            say(state)
+    raise DiskError(
+        f"{target.name} has not settled within {limit:g} s",
+        remedy="look at its console; where the image is broken it falls back by itself",
+    )
+
+
+@dataclass(frozen=True)
+class DiskUpdate:
+    """The requested update: an image (None: go back), whether to boot it, and the time limit of the boot in
+    seconds.
+    """
+
+    image: UpdateImage | None
+    reboot: bool
+    limit: float = 2400.0
+
+
+def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
+    """Write an image or go back, and boot it on request with the node drained.
+
+    Return the slot state afterwards. Raises DiskError.
+
+    Writing the inactive slot disturbs no workload, so the node is drained only for the boot. Without a drain
+    backend, a GPU in use is an error before anything is written.
+    """
+    drain = drain_of(target)
+    with program(target) as there:
+        found = there.survey()
+        if wish.image is not None and (why := refusal(wish.image, found)):
+            raise DiskError(
+                f"{target.name}: {why}",
+                file=wish.image.disk.directory,
+                remedy="see `goldnode-node slot status` on the node",
+            )
+        if wish.image is None:
+            other = found["slots"][SLOTS[1 - SLOTS.index(found["running"])]]
+            denials = denylist.read(load_site().deny_list())
+            denylist.check(denials, str(other.get("class")), str(other.get("build_id")))
+        if wish.reboot and isinstance(drain, draining.NoDrainer) and (used := holders(found)):
+            raise DiskError(
+                f"{target.name}: a GPU is in use by {used}, and no scheduler drains the node",
+                remedy="set goldnode_drain in the inventory, stop them, or leave --reboot out",
+            )
+        after = write(there, wish.image, say) if wish.image is not None else there.back()
+        slot = str(after["next"])
+        image = str(after["slots"][slot]["image"])
+        if not wish.reboot:
+            return after
+        name = str(target.variables.get("goldnode_drain_name") or target.name)
+        # No drain record on the node: it would be lost with the old root. Slurm and Kubernetes preserve the
+        # mark of this run.
+        caller = draining.DrainCaller()
+        before = drain.drain(name, f"disks update: {image} is booted", caller)
+        if used := holders(there.survey()):
+            raise DiskError(
+                f"{target.name}: a GPU is still in use by {used} after the drain; {image} is written, and "
+                "boots with the next boot",
+                remedy="stop them and reboot the node; it stays drained",
+            )
+    if text := spoils(target):
+        raise DiskError(
+            f"{target.name}: not rebooted, since {text}; {image} is written, and boots with the next boot",
+            remedy="see policy.ecc and policy.mig of `goldnode-node check` on the node, then reboot it; it "
+            "stays drained",
+        )
+    # If this raises, the node stays drained for an operator to inspect.
+    found = restart(target, slot, image, wish.limit, say)
+    if before.ours and (held := outstanding(target, str(found["slots"][slot].get("class")))):
+        returns = draining.by_hand(str(target.variables.get("goldnode_drain")), name)
+        raise DiskError(
+            f"{target.name}: {image} runs, and the node stays drained: {held}",
+            remedy=f"then return it with {returns}",
+        )
+    if note := drain.resume(name, caller, before=before.in_service).note:
+        say(note)
+    return found
+
+
+def outstanding(target: SshNode, class_: str) -> str:
+    """Return which tests the class wants before a node that was just booted returns; empty if none."""
+    booted = draining.DrainCaller().now()  # no result of this boot is older
+    return return_tests.of_class(class_, "rollout").outstanding(target.name, booted)
+
+
+def text(found: Mapping[str, Any], name: str) -> str:
+    """Return one line per slot, for people. Pure."""
+    lines = []
+    for slot, row in found["slots"].items():
+        marks = [
+            word
+            for word, true in (("runs", slot == found["running"]), ("boots next", slot == found["next"]))
+            if true
+        ]
+        state = "used up" if row["state"] == FAILED else row["state"]
+        lines.append(
+            f"{name}: slot {slot}: {row['image'] or 'no image'}, {state}"
+            + (f" ({', '.join(marks)})" if marks else "")
+        )
+    if found["fallback"]:
+        lines.append(f"{name}: {found['fallback']}")
+    return "\n".join(lines)

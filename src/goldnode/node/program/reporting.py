@@ -1,0 +1,102 @@
+"""The report of the node: its capture and verdict (schema goldnode.node-report/1). It writes nothing.
+
+`goldnode-node report` prints it; a controller gets it in the execution of a plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ..probe import CAPTURE
+from ..serve.publish import GATE
+from ..state.model import NodeError
+from ..verdict import current
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from ..ground.host import Host, Json
+
+SCHEMA = "goldnode.node-report/1"
+BIGGEST = 4 << 20  # bytes of a report that a controller takes
+
+
+def arguments(parser: Any) -> None:
+    """Add the options of `goldnode-node report`."""
+    parser.add_argument(
+        "--fresh", action="store_true", help="check the node now, even if the last check still holds"
+    )
+
+
+def run(host: Host, options: Any) -> int:
+    """Print the report of the node, as one line of JSON."""
+    if host.live and os.geteuid() != 0:
+        raise NodeError("the capture can be read by root alone. Run `sudo goldnode-node report`.")
+    print(json.dumps(report(host, fresh=options.fresh), separators=(",", ":")))
+    return 0
+
+
+def report(host: Host, engine: Optional[str] = None, fresh: bool = False) -> Json:
+    """Return the report of the last check if its verdict holds, else of a new passive check.
+
+    :param engine: digest of the program that runs.
+    :param fresh: make a new check in any case: the last one does not show what has changed since.
+    """
+    return (None if fresh else recorded(host, engine)) or _fresh(host, engine)
+
+
+def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
+    """Return the report of the last check; None if its verdict does not hold, or its capture is of another boot."""
+    verdict, why = current.load(host.root)
+    if why is not None:
+        return None
+    try:
+        capture = json.loads(host.text(CAPTURE) or "null")
+    except ValueError:
+        return None
+    identity = capture.get("identity") if isinstance(capture, dict) else None
+    if not isinstance(identity, dict) or identity.get("boot_identity") != verdict["boot_identity"]:
+        return None
+    return {**_document(capture, verdict, engine), "gate": _gate(host)}
+
+
+def _gate(host: Host) -> Optional[Json]:
+    """Return what the gate of the last check did; None without a record of it."""
+    try:
+        state = json.loads(host.text(GATE) or "null")
+        drain = state["told"]
+        drained = bool(drain["ours"]) if drain else None  # null: not drained; false: by another party
+        return {**{key: state[key] for key in ("mode", "open", "reasons", "since")}, "drained": drained}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _fresh(host: Host, engine: Optional[str]) -> Json:
+    """Return the report of a new check. A node without a class has a capture alone."""
+    from ..probe import capture
+    from ..verdict import check as checking
+
+    try:
+        document = json.loads(host.text(current.CLASS) or "null")
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        return _document(capture(host, None, True), None, engine)
+    checked = checking.examine(host, document, passive=True)
+    return _document(checked.capture or {}, checked.verdict, engine)
+
+
+def _document(capture: Json, verdict: Optional[Json], engine: Optional[str]) -> Json:
+    identity = capture.get("identity")
+    identity = identity if isinstance(identity, dict) else {}
+    hostname = identity.get("hostname")
+    return {
+        "schema": SCHEMA,
+        "node": hostname if isinstance(hostname, str) else None,
+        "class": (verdict or {}).get("class"),
+        "engine": engine,
+        "capture": capture,
+        "verdict": verdict,
+    }

@@ -1,0 +1,137 @@
+"""`goldnode-node slot`: the two root partitions of a disk, for units, hooks, `goldnode disks update` and
+administrators.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from ..state import bootdisk, slots
+from ..state.model import NodeError
+from . import trial as slot_trial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from ..ground.host import Host, Json
+
+VERBS = """status: show the image of each slot and which slot boots next. back: boot the last good image of the other slot next.
+write: write an image from standard input to the other slot. sync: update the boot entry of the running slot after a kernel change.
+good: judge the boot of an image on trial; exit status 1 if it is not good. failed: record why such a boot failed."""
+
+
+def arguments(parser: Any) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = VERBS
+    parser.add_argument(
+        "verb", choices=("status", "good", "failed", "sync", "back", "write"), help="see below"
+    )
+    parser.add_argument(
+        "--release", metavar="RELEASE", help="with sync: kernel release to boot (default: that of the entry)"
+    )
+    parser.add_argument(
+        "--tries",
+        type=int,
+        choices=range(1, 10),
+        default=slots.TRIES,
+        metavar="N",
+        help="with back: number of boots after which an image that is not good is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--hook",
+        action="store_true",
+        help="with sync: run as a hook of dpkg, which never fails and does nothing on nodes without slots",
+    )
+
+
+def run(host: Host, options: Any) -> int:
+    """Run the command. Return the exit code. Raises NodeError, which exits with 3."""
+    verb = options.verb
+    if verb == "good":
+        fine, text = slot_trial.good(host)
+        show(options, {"good": fine, "message": text}, text)
+        return 0 if fine else 1
+    if verb == "failed":
+        text = slots.failed(host)
+        show(options, {"message": text}, text)
+        return 0
+    if verb == "sync":
+        problems = sync(host, options.release, options.hook)
+        show(options, {"message": problems}, problems)
+        return 0
+    if verb == "write":
+        try:
+            from . import write as slotwrite
+        except ImportError:
+            raise NodeError(
+                "this file does not contain the writer. `goldnode disks update` sends one that does."
+            ) from None
+        slotwrite.apart()
+        found = slotwrite.write(host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True))
+    elif verb == "back":
+        found = slots.back(host, options.tries)
+    else:
+        known = slots.survey(host)
+        if known is None:
+            raise NodeError(
+                "this node has no slots. Only a disk of layout `ab` that booted with systemd-boot has."
+            )
+        from ..state.observe import gpu_holders
+
+        found = {**known, "holders": gpu_holders(host), "astray": bootdisk.astray(host)}
+    if options.format == "json":
+        print(json.dumps({"schema": "goldnode.slots/1", **found}, indent=1, sort_keys=True))
+    else:
+        print(table(found))
+    return 0
+
+
+def show(options: Any, result: Json, text: Optional[str]) -> None:
+    """Print the result of a step, as JSON or as text."""
+    if options.format == "json":
+        print(json.dumps({"schema": "goldnode.slot-step/1", **result}, indent=1, sort_keys=True))
+    elif text:
+        print(text)
+
+
+def sync(host: Host, release: Any, hook: bool) -> Optional[str]:
+    """Make the running slot boot its current kernel; return a message. A hook never fails: the check reports unfinished work."""
+    try:
+        if hook and release:
+            where, slot = slots.place(host), slots.running(host)
+            if where is None or slot is None or slots.wanted_release(host, where, slot) != release:
+                return None  # another kernel than the one that boots: site.yml decides which does
+        return slots.sync(host, release)
+    except (NodeError, OSError) as problem:
+        if not hook:
+            raise
+        print(
+            f"W: goldnode: the slot does not boot the new kernel or initramfs yet: {problem}", file=sys.stderr
+        )
+        return None
+
+
+def table(found: Json) -> str:
+    """Return the slots as text."""
+    lines = []
+    for name, row in found["slots"].items():
+        marks = [
+            word
+            for word, true in (("runs", name == found["running"]), ("boots next", name == found["next"]))
+            if true
+        ]
+        tries = f", {row['left']} tries left" if row["left"] is not None else ""
+        state = f"{row['state']}{tries}" + (
+            f"; not verified: {row['unverified']}" if row["unverified"] else ""
+        )
+        lines.append(
+            f"slot {name}: {row['image'] or 'no image'}, {state}"
+            + (f" ({', '.join(marks)})" if marks else "")
+        )
+    if found["next"] is None:
+        lines.append(f"the next boot is unknown: {found['why']}")
+    lines += [found["fallback"]] if found["fallback"] else []
+    lines += [f"{found['astray']}. {bootdisk.REMEDY}"] if found.get("astray") else []
+    return "\n".join(lines)

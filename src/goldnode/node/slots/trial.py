@@ -1,0 +1,114 @@
+"""Judgement of a boot that tries a new image: the check of the node, and the units that the class
+requires.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+from ..gate import gate
+from ..ground.host import Host
+from ..state import bootdisk, loader
+from ..state.domains import units as units_domain
+from ..state.domains.program import CLASS
+from ..state.slots import (
+    FAILED,
+    FOLDER,
+    GOOD,
+    OWN,
+    WATCHDOG,
+    known,
+    place,
+    put,
+    put_entry,
+    record,
+    running,
+    survey,
+    tried,
+)
+from ..verdict import blame
+from ..verdict import check as checking
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Mapping, Tuple
+
+SETTLE = 90.0  # seconds for units to become active or failed, after the boot has started all of them
+
+
+def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
+    """Return the units of goldnode, or required by the class, that failed in this boot or have not settled
+    after SETTLE seconds.
+
+    systemd restarts a unit that fails at once a few times, and reports `activating` in between. That is
+    neither good nor bad yet.
+    """
+    stated = (document.get("health") or {}).get("baseline", {}).get("services", ())
+    named = {
+        name if "." in name else f"{name}.service"
+        for name in stated
+        if isinstance(name, str) and name[:1] not in ("", "-")
+    }
+    names, end = sorted({*units_domain.UNITS, *named}), time.monotonic() + SETTLE
+    while True:
+        rows = sorted(gate.units(host, names).items())
+        moving = [(name, row) for name, row in rows if row["ActiveState"] in ("activating", "deactivating")]
+        if not moving or time.monotonic() >= end:
+            break
+        time.sleep(0.5)
+    failed = [
+        f"unit {name}: failed ({row['Result'] or 'no result'})"
+        for name, row in rows
+        if row["ActiveState"] == "failed"
+    ]
+    return failed + [
+        f"unit {name}: still {row['ActiveState']} ({row['SubState']}) after {SETTLE:.0f} s"
+        for name, row in moving
+    ]
+
+
+def judge(host: Host) -> List[str]:
+    """Return the findings against the image on trial; empty if it is good.
+
+    A failed check counts against the image.
+    """
+    try:
+        document = json.loads(host.text(CLASS) or "null")
+        if not isinstance(document, dict):
+            return [f"{CLASS}: no class document"]
+        verdict = checking.check(host, document, passive=True)
+        return blame.against(verdict, OWN) + failed_units(host, document)
+    except Exception as problem:  # any failure: an image on which the check fails is not good
+        return [f"the check failed: {type(problem).__name__}: {problem}"]
+
+
+def good(host: Host) -> Tuple[bool, str]:
+    """Return whether this boot is good, and a message. A boot that tries no image is always good."""
+    if running(host) is not None and loader.variable(host, "LoaderBootCountPath") is not None:
+        if place(host) is None:
+            return False, "the ESP is not mounted, so that the image that this boot tries cannot be judged"
+        stray = bootdisk.astray(host)
+        if stray:  # nothing is recorded: the ESP may be that of another disk
+            return False, f"the image that this boot tries is not blessed: {stray}. {bootdisk.REMEDY}"
+    found = survey(host)
+    if found is None or found["tried"] is None:
+        return True, "this boot tries no image"
+    where, slot = found["place"], found["running"]
+    about, entry = known(host, where, slot), tried(host, where)
+    reasons = judge(host)
+    if reasons or entry is None:
+        text = "; ".join(reasons[:4])
+        record(host, where, FAILED, slot, about, text)
+        return False, f"image {about.get('name')} is not good: {text}"
+    name = f"{where}/loader/entries/{entry.file}"
+    text = host.text(name) or ""
+    # The trial is over, so later boots need no watchdog. In this boot it stays on: systemd cannot release it.
+    put_entry(host, where, slot, entry.file, text.replace(f" {WATCHDOG}", ""))
+    put(
+        host,
+        f"{where}/{FOLDER}/{slot}/slot.json",
+        (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
+    )
+    record(host, where, GOOD, slot, about)
+    return True, f"image {about.get('name')} is good"

@@ -1,0 +1,181 @@
+"""The disk that the firmware booted, and whether root and EFI system partition are on it.
+
+All disks of one image have the same labels, and at their first boot the same GUIDs. With two of them in a machine,
+`root=PARTLABEL=root-a` of the kernel and `PARTLABEL=esp` of fstab may name partitions of different disks.
+
+The boot loader and the firmware report the booted partition by its GUID alone: LoaderDevicePartUUID (Boot Loader
+Interface), or the hard drive node in the device path of BootCurrent (UEFI 2.10, 3.1.3 and 10.3.5.1). Where several
+partitions have that GUID, no variable distinguishes them, so that is the finding. The partitions are those of udev's
+database: a link in /dev/disk names only one of several.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from ..ground.boot import LAYOUT, PLACES, VARIABLES
+from ..ground.host import is_container
+from . import loader
+from .model import NodeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, NamedTuple, Optional
+
+    from ..ground.host import Host, Json
+
+    class Partition(NamedTuple):
+        """A partition: its name, its disk, its number (`8:1`), its GUID and its label."""
+
+        name: str
+        disk: str
+        number: str
+        uuid: str
+        label: str
+else:
+    from collections import namedtuple
+
+    Partition = namedtuple("Partition", ("name", "disk", "number", "uuid", "label"))
+
+GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"  # namespace of the firmware's own variables
+LABELS = ("esp", "root-a", "root-b", "root")  # by which a disk image mounts its partitions
+_HARD_DRIVE, _GPT = (4, 1), 2  # type and subtype of a device path node; a signature that is a GUID
+REMEDY = (
+    "Take out the disk that is not to boot, erase its partition table if nothing on it is needed "
+    "(`wipefs --all --force DISK`), or give its partitions other names and GUIDs (`sfdisk --part-label`, "
+    "`sfdisk --part-uuid`, of the package fdisk), and reboot."
+)
+
+
+def disk(host: Host, link: str) -> Optional[str]:
+    """Return the disk of a partition by its link in sysfs; None if the link is not that of a partition."""
+    here = os.path.realpath(host.located(link))
+    return os.path.basename(os.path.dirname(here)) if os.path.exists(f"{here}/partition") else None
+
+
+def mounted(host: Host) -> Dict[str, str]:
+    """Return mount point -> number of the device of `/` and of the places of an ESP.
+
+    The last mount at a path hides the earlier ones. Devices without a number of a disk (autofs) are left out.
+    """
+    found: Dict[str, str] = {}
+    for line in (host.text("/proc/self/mountinfo") or "").splitlines():
+        words = line.split()
+        if len(words) > 4 and words[4] in ("/", *PLACES):
+            found[words[4]] = words[2]
+    return {place: number for place, number in found.items() if not number.startswith("0:")}
+
+
+def partitions(host: Host) -> List[Partition]:
+    """Return all partitions that udev knows, without those of disks that are parts of another one.
+
+    The paths of a multipath device and the members of a RAID show the partitions of the whole. A loop device is no
+    disk that boots.
+    """
+    found = []
+    for link in host.glob("/sys/class/block", "*"):
+        own = disk(host, link)
+        number = (host.text(f"{link}/dev") or "").strip()
+        if own is None or own.startswith("loop") or host.glob(f"/sys/class/block/{own}/holders", "*"):
+            continue
+        facts = dict(
+            line[2:].partition("=")[::2]
+            for line in (host.text(f"/run/udev/data/b{number}") or "").splitlines()
+            if line.startswith("E:ID_PART_ENTRY_")
+        )
+        uuid, label = facts.get("ID_PART_ENTRY_UUID", ""), facts.get("ID_PART_ENTRY_NAME", "")
+        found.append(Partition(link.rpartition("/")[2], own, number, uuid.lower(), label))
+    return found
+
+
+def booted(host: Host) -> Optional[str]:
+    """Return the GUID of the partition that the firmware booted; None if neither loader nor firmware has it."""
+    reported = loader.variable(host, "LoaderDevicePartUUID")
+    if reported:
+        return reported.strip().lower()
+    current = host.data(f"{VARIABLES}/BootCurrent-{GLOBAL}")
+    if current is None or len(current) < 6:
+        return None
+    option = host.data(f"{VARIABLES}/Boot{int.from_bytes(current[4:6], 'little'):04X}-{GLOBAL}")
+    return None if option is None else hard_drive(option[4:])
+
+
+def hard_drive(option: bytes) -> Optional[str]:
+    """Return the GUID of the partition in a load option; None if its device path has none. Pure."""
+    end = option.find(b"\0\0", 6)
+    while end != -1 and end % 2:  # the description is UTF-16: its end is two zero bytes at an even place
+        end = option.find(b"\0\0", end + 1)
+    if end == -1:
+        return None
+    path = option[end + 2 :][: int.from_bytes(option[4:6], "little")]
+    while len(path) >= 4:
+        size = int.from_bytes(path[2:4], "little")
+        if size < 4:
+            return None
+        if (path[0], path[1]) == _HARD_DRIVE and size >= 42 and len(path) >= 42 and path[41] == _GPT:
+            first, second, third = struct.unpack_from("<IHH", path, 24)
+            rest = path[32:40].hex()
+            return f"{first:08x}-{second:04x}-{third:04x}-{rest[:4]}-{rest[4:]}"
+        path = path[size:]
+    return None
+
+
+def astray(host: Host) -> Optional[str]:
+    """Return why root, ESP and the booted partition of a disk image may not belong together; None if they do.
+
+    Machines that were not installed from a disk image are not judged, and neither is what sysfs does not show
+    (device-mapper, a container).
+    """
+    if not host.live or is_container(host) or not host.exists(LAYOUT):
+        return None
+    numbers = mounted(host)
+    place = next((path for path in PLACES if path in numbers), None)
+    root = disk(host, f"/sys/dev/block/{numbers.get('/')}")
+    esp = disk(host, f"/sys/dev/block/{numbers[place]}") if place else None
+    if root and esp and root != esp:
+        return f"/ is on disk {root}, and the ESP at {place} on disk {esp}"
+    known = partitions(host)
+    guid = booted(host)
+    same = [part for part in known if guid and part.uuid == guid]
+    if len(same) > 1:
+        names = " and ".join(part.name for part in same)
+        return f"{names} have the GUID of the partition that the firmware booted ({guid}): nothing distinguishes them"
+    for part in same:
+        if place and esp and part.number != numbers[place]:
+            return f"the firmware booted from {part.name}, and the ESP at {place} is another partition, on disk {esp}"
+        if root and part.disk != root:
+            return f"the firmware booted from {part.name}, and / is on disk {root}"
+    return twice(known)
+
+
+def twice(known: List[Partition]) -> Optional[str]:
+    """Return which label of a disk image two disks have; None if each is there once. Pure."""
+    for label in LABELS:
+        named = [part for part in known if part.label == label]
+        if len({part.disk for part in named}) > 1:
+            names = " and ".join(part.name for part in named)
+            return f"{names} are all named {label}: which of them the next boot uses is left to chance"
+    return None
+
+
+def observed(host: Host) -> Optional[Json]:
+    """Return {astray: see :func:`astray`, unknown: why partitions cannot be compared, or None} of a disk image.
+
+    None for any other machine, and for a root that came from the network.
+    """
+    if not host.live or is_container(host) or not host.exists(LAYOUT):
+        return None
+    numbers = mounted(host)
+    if not numbers:
+        return None
+    named = any(part.uuid for part in partitions(host))
+    why = None if named else "udev's database (/run/udev/data) has no partition"
+    return {"astray": astray(host), "unknown": why}
+
+
+def refuse(host: Host) -> None:
+    """Raise NodeError if a change of the ESP might reach a disk that the firmware does not boot."""
+    reason = astray(host)
+    if reason:
+        raise NodeError(f"{reason}. {REMEDY} Nothing was written.")
