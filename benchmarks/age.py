@@ -19,7 +19,8 @@ _TREE = "src/goldnode"
 # Benchmark -> code whose speed it measures.
 MEASURED: dict[str, Sequence[str]] = {
     "check": [
-        f"{_TREE}/{name}" for name in ("catalog", "classdoc", "compat", "facts", "inventory", "cli.py")
+        f"{_TREE}/{name}"
+        for name in ("catalog", "classdoc", "compat", "facts", "inventory", "cli.py")
     ],
     "converge": [f"{_TREE}/ansible", f"{_TREE}/node", "roles", "site.yml"],
     "disks": [f"{_TREE}/disks", f"{_TREE}/node/state", "roles"],
@@ -44,7 +45,9 @@ _AT = re.compile(r"As of commit `([0-9a-f]{7,40})`")
 
 def git(*words: str) -> str | None:
     """Return what git prints; None if it fails."""
-    done = subprocess.run(["git", *words], cwd=pages.ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *words], cwd=pages.ROOT, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() if done.returncode == 0 else None
 
 

@@ -25,7 +25,9 @@ def busy(nodes: Sequence[LabNode]) -> float:
             .read_text(encoding="ascii")
             .splitlines()
         )
-        total += next(seconds for line in lines if (seconds := _used(*line.split(":", 2)[1:])) is not None)
+        total += next(
+            seconds for line in lines if (seconds := _used(*line.split(":", 2)[1:])) is not None
+        )
     return total
 
 
@@ -34,9 +36,16 @@ def _used(controllers: str, group: str) -> float | None:
     group = group.removesuffix("/init.scope")
     if "cpuacct" in controllers.split(","):
         return (
-            int(Path(f"/sys/fs/cgroup/{controllers}{group}/cpuacct.usage").read_text(encoding="ascii")) / 1e9
+            int(
+                Path(f"/sys/fs/cgroup/{controllers}{group}/cpuacct.usage").read_text(
+                    encoding="ascii"
+                )
+            )
+            / 1e9
         )
     if controllers:
         return None
-    found = re.match(r"usage_usec (\d+)", Path(f"/sys/fs/cgroup{group}/cpu.stat").read_text(encoding="ascii"))
+    found = re.match(
+        r"usage_usec (\d+)", Path(f"/sys/fs/cgroup{group}/cpu.stat").read_text(encoding="ascii")
+    )
     return int(found[1]) / 1e6 if found else None

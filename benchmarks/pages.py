@@ -29,7 +29,8 @@ def write(name: str, found: Mapping[str, Any], text: str, directory: Path) -> Pa
 def draw(script: Path, data: Path, peers: Path) -> None:
     """Draw NAME.json as NAME.svg with a script that runs in the peers' environment, which has matplotlib."""
     subprocess.run(
-        [str(peers / "bin/python"), str(script), str(data), str(data.with_suffix(".svg"))], check=True
+        [str(peers / "bin/python"), str(script), str(data), str(data.with_suffix(".svg"))],
+        check=True,
     )
 
 
@@ -57,7 +58,11 @@ def machine() -> dict[str, Any]:
 def commit() -> str:
     """The commit that is measured; it says where there is more than that."""
     done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout.strip()
 

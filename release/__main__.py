@@ -60,8 +60,12 @@ def main() -> None:
     parser.add_argument(
         "--tree", type=Path, action="append", required=True, help="a copy of the tree; give two"
     )
-    parser.add_argument("--out", type=Path, required=True, help="directory for the files; must not exist")
-    parser.add_argument("--epoch", type=int, required=True, help="time in the files, in seconds since 1970")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="directory for the files; must not exist"
+    )
+    parser.add_argument(
+        "--epoch", type=int, required=True, help="time in the files, in seconds since 1970"
+    )
     options = parser.parse_args()
     first, *others = options.tree
     try:

@@ -39,22 +39,33 @@ def stage(tree: Path, into: Path) -> str:
     shutil.copytree(tree / _STATIC, into, ignore=shutil.ignore_patterns("__pycache__"))
     for path in into.rglob("*"):
         if path.is_file():
-            path.write_text(path.read_text(encoding="utf-8").replace("@VERSION@", version), encoding="utf-8")
+            path.write_text(
+                path.read_text(encoding="utf-8").replace("@VERSION@", version), encoding="utf-8"
+            )
     galaxy = into / "galaxy.yml"
     galaxy.write_text(f"{galaxy.read_text(encoding='utf-8')}version: {version}\n", encoding="utf-8")
     core = next(
-        line for line in project["optional-dependencies"]["ansible"] if line.startswith("ansible-core")
+        line
+        for line in project["optional-dependencies"]["ansible"]
+        if line.startswith("ansible-core")
     )
-    _write(into / "meta/runtime.yml", f"---\nrequires_ansible: '{core.removeprefix('ansible-core')}'\n")
+    _write(
+        into / "meta/runtime.yml", f"---\nrequires_ansible: '{core.removeprefix('ansible-core')}'\n"
+    )
     _write(into / "requirements.txt", f"goldnode=={version}\n")
     for name in ("CHANGELOG.md", "LICENSE"):
         shutil.copyfile(tree / name, into / name)
     for book in ("site", "rollback", "report"):
-        _write(into / f"playbooks/{book}.yml", _playbook((tree / f"{book}.yml").read_text(encoding="utf-8")))
+        _write(
+            into / f"playbooks/{book}.yml",
+            _playbook((tree / f"{book}.yml").read_text(encoding="utf-8")),
+        )
     for path in sorted((tree / "roles").rglob("*.yml")):
         text = path.read_text(encoding="utf-8")
         # In meta/, goldnode_state is a variable of the role.
-        _write(into / path.relative_to(tree), _qualified(text) if path.parent.name == "tasks" else text)
+        _write(
+            into / path.relative_to(tree), _qualified(text) if path.parent.name == "tasks" else text
+        )
     _plugins(tree / _PLUGINS, into / "plugins")
     return version
 
@@ -131,23 +142,33 @@ def normalised(archive: bytes, epoch: int) -> bytes:
     """Return a collection's archive with the same files, in a fixed order and with fixed metadata."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         members = {member.name: member for member in tar}
-        content = {name: tar.extractfile(name).read() for name, member in members.items() if member.isfile()}  # type: ignore[union-attr]
+        content = {
+            name: tar.extractfile(name).read()  # type: ignore[union-attr]
+            for name, member in members.items()
+            if member.isfile()
+        }
     files = json.loads(content["FILES.json"])
     files["files"].sort(key=lambda row: row["name"])
     content["FILES.json"] = json.dumps(files, indent=1).encode()
     manifest = json.loads(content["MANIFEST.json"])
-    manifest["file_manifest_file"]["chksum_sha256"] = hashlib.sha256(content["FILES.json"]).hexdigest()
+    manifest["file_manifest_file"]["chksum_sha256"] = hashlib.sha256(
+        content["FILES.json"]
+    ).hexdigest()
     content["MANIFEST.json"] = json.dumps(manifest, indent=1).encode()
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
         # As ansible-galaxy has it, the manifests are first.
-        for name in sorted(members, key=lambda name: (name not in ("MANIFEST.json", "FILES.json"), name)):
+        for name in sorted(
+            members, key=lambda name: (name not in ("MANIFEST.json", "FILES.json"), name)
+        ):
             entry = tarfile.TarInfo(name)
             entry.type, entry.mtime = members[name].type, epoch
             entry.mode = 0o755 if entry.isdir() or members[name].mode & 0o100 else 0o644
             entry.size = len(content.get(name, b""))
             tar.addfile(entry, io.BytesIO(content.get(name, b"")))
     packed = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", fileobj=packed, compresslevel=9, mtime=epoch) as file:
+    with gzip.GzipFile(
+        filename="", mode="wb", fileobj=packed, compresslevel=9, mtime=epoch
+    ) as file:
         file.write(raw.getvalue())
     return packed.getvalue()

@@ -48,7 +48,12 @@ def document(version: str, artifacts: list[Path], epoch: int) -> bytes:
         "purl": root,
         "licenses": [{"license": {"id": "Apache-2.0"}}],
         "components": [
-            {"type": "file", "bom-ref": name, "name": name, "hashes": [{"alg": "SHA-256", "content": digest}]}
+            {
+                "type": "file",
+                "bom-ref": name,
+                "name": name,
+                "hashes": [{"alg": "SHA-256", "content": digest}],
+            }
             for name, digest in sorted(sums.items())
         ],
     }

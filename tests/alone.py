@@ -58,7 +58,11 @@ def install(refused: frozenset[str]) -> None:
         level: int = 0,
     ) -> Any:
         importer = str((globals or {}).get("__name__", ""))
-        if level == 0 and importer.partition(".")[0] == "goldnode" and name.partition(".")[0] in refused:
+        if (
+            level == 0
+            and importer.partition(".")[0] == "goldnode"
+            and name.partition(".")[0] in refused
+        ):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return whole(name, globals, locals, fromlist or (), level)
 

@@ -38,7 +38,9 @@ def remove_abandoned(client: DockerClient) -> None:
     for name in labs(client):
         process = re.fullmatch(r"(?:e2e|real)-(\d+)(?:-.*)?", name)
         if process and not Path(f"/proc/{process[1]}").exists():
-            with contextlib.suppress(APIError, OSError):  # another worker removes it at the same time
+            with contextlib.suppress(
+                APIError, OSError
+            ):  # another worker removes it at the same time
                 Lab(name, client, state=Path(tempfile.gettempdir())).down()
 
 
@@ -57,7 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with what took longest last time (`--no-loadscope-reorder` makes pytest-xdist keep this order)."""
     for item in items:
         file = item.nodeid.partition("::")[0]
-        if any(mark.name in stages.HEAVY for mark in item.iter_markers()) and not stages.is_heavy(file):
+        if any(mark.name in stages.HEAVY for mark in item.iter_markers()) and not stages.is_heavy(
+            file
+        ):
             raise pytest.UsageError(
                 f"{item.nodeid}: write its marker as pytest.mark.NAME in {file}; the stage of nodes is found by that text"
             )
@@ -66,12 +70,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> scheduling.Scheduler | None:
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Producer
+) -> scheduling.Scheduler | None:
     return scheduling.Scheduler(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add what the machine had left to the report of a test that failed: one that ran out of something is told from one that is wrong."""
     report = yield
     properties.note(item, report)

@@ -73,7 +73,9 @@ class Block:
             return None
         found = _REASON.fullmatch(" ".join(self.mark.split()))
         if not found:
-            raise ValueError(f"{self.key}: write `<!-- not run: needs {' | '.join(REASONS)}: WHAT -->`")
+            raise ValueError(
+                f"{self.key}: write `<!-- not run: needs {' | '.join(REASONS)}: WHAT -->`"
+            )
         return found[1], found[2]
 
 
@@ -90,7 +92,16 @@ def blocks_of(page: str, text: str) -> list[Block]:
             made[-1] = replace(made[-1], shown=body)
         counts[heading, kind] += 1
         mark = _MARK.search(before)
-        made.append(Block(page, heading, counts[heading, kind], kind, body, mark[1] if mark else None))
+        made.append(
+            Block(
+                page,
+                heading=heading,
+                number=counts[heading, kind],
+                kind=kind,
+                text=body,
+                mark=mark[1] if mark else None,
+            )
+        )
         at = found.end()
     return made
 
@@ -170,7 +181,13 @@ CHEAP = (
     Scenario(
         "commands",
         (
-            *_keys(_CHECK, "write-the-program", "check-this-machine", "check-a-recorded-gpu", "break-it"),
+            *_keys(
+                _CHECK,
+                "write-the-program",
+                "check-this-machine",
+                "check-a-recorded-gpu",
+                "break-it",
+            ),
             *_keys(_CHECK, "look-up-an-error"),
             *_keys("README.md", "try-it"),
             *_keys(_INSTALL, "install-the-commands*3")[2:],
@@ -199,7 +216,13 @@ LONG = (
     Scenario(
         "demo",
         (
-            *_keys(_NODE, "start-the-demo", "log-in-to-the-node", "change-something-by-hand", "remove-it"),
+            *_keys(
+                _NODE,
+                "start-the-demo",
+                "log-in-to-the-node",
+                "change-something-by-hand",
+                "remove-it",
+            ),
             *_keys("README.md", "try-it*2")[1:],
         ),
     ),
@@ -207,14 +230,26 @@ LONG = (
         "image",
         _keys(
             _IMAGE,
-            *("set-up", "choose-an-image", "check-its-lock*2", "build-it", "inspect-and-test-it", "sign-it"),
+            *(
+                "set-up",
+                "choose-an-image",
+                "check-its-lock*2",
+                "build-it",
+                "inspect-and-test-it",
+                "sign-it",
+            ),
         ),
     ),
     Scenario(
         "fleet",
         _keys(
             _FLEET,
-            *("start-three-nodes", "plan*2", "apply-it-to-one-node-then-to-the-rest", "detect-drift"),
+            *(
+                "start-three-nodes",
+                "plan*2",
+                "apply-it-to-one-node-then-to-the-rest",
+                "detect-drift",
+            ),
             *("correct-it", "remove-everything"),
         ),
     ),
@@ -222,7 +257,12 @@ LONG = (
         "drift",
         _keys(
             _DRIFT,
-            *("start-six-nodes", "report-on-a-fleet-without-drift", "change-two-nodes", "find-the-changes*3"),
+            *(
+                "start-six-nodes",
+                "report-on-a-fleet-without-drift",
+                "change-two-nodes",
+                "find-the-changes*3",
+            ),
             *("ask-a-question-of-your-own", "correct-both", "remove-everything"),
         ),
     ),
@@ -304,7 +344,9 @@ class Shell:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def run(self, command: str, limit: float = 120, answers: str = "", until: str = "") -> tuple[int, str]:
+    def run(
+        self, command: str, limit: float = 120, answers: str = "", until: str = ""
+    ) -> tuple[int, str]:
         """Run one command; return its status and what it printed. Raise TimeoutError after `limit` seconds.
 
         Send SIGINT to what it has started once it has printed `until`.
@@ -332,19 +374,31 @@ class Shell:
 
 def children(process: int) -> list[int]:
     """Return the processes that a process has started."""
-    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()]
+    return [
+        int(one)
+        for one in Path(f"/proc/{process}/task/{process}/children").read_text("ascii").split()
+    ]
 
 
 # Commands that end with another status than 0, by design or as the machine is.
 STATUSES: tuple[tuple[str, Sequence[int]], ...] = (
-    (r"\S*goldnode-node check( +#|$)", (0, 1, 2, 3)),  # the verdict on this machine: 3 without a GPU
-    (r"python -m goldnode.testing.lab ssh \w+ \w+ goldnode-node check$", (1, 2, 3)),  # 3: in a container
+    (
+        r"\S*goldnode-node check( +#|$)",
+        (0, 1, 2, 3),
+    ),  # the verdict on this machine: 3 without a GPU
+    (
+        r"python -m goldnode.testing.lab ssh \w+ \w+ goldnode-node check$",
+        (1, 2, 3),
+    ),  # 3: in a container
     (r"ssh -F \S+ node1( 'apt-mark.*)? ?'?(goldnode-node check)?'?$", (0, 1, 2, 3)),
     (
         r"goldnode images lock --check",
         (0, 1),
     ),  # 1: the archive has newer packages; the page goes on with that
-    (r"goldnode rollout run (good|bad).yml -i inventory$", (0, 1, 130)),  # interrupted, or rolled back
+    (
+        r"goldnode rollout run (good|bad).yml -i inventory$",
+        (0, 1, 130),
+    ),  # interrupted, or rolled back
     (r"ansible-playbook PLAYBOOK$", (1, 2, 4)),  # refused: the class is denied
     (r"scripts/docs serve", (0, 130)),
 )
@@ -415,7 +469,9 @@ class Reader:
             for block in some:
                 if block.key in BEFORE:
                     status, printed = shell.run(BEFORE[block.key], self.limit)
-                    assert status == 0, f"{block.key}: {BEFORE[block.key]}\nends with {status}:\n{printed}"
+                    assert status == 0, (
+                        f"{block.key}: {BEFORE[block.key]}\nends with {status}:\n{printed}"
+                    )
                 printed = ""
                 for command in commands(block):
                     if not (_SET_UP.match(command.text) and command.text in self.done):
@@ -430,15 +486,24 @@ class Reader:
         for pattern, given in QUESTIONS:
             if re.match(pattern, text):
                 words = text.partition(" #")[0]
-                text, answers = f"script --quiet --return --command {shlex.quote(words)} /dev/null", given
+                text, answers = (
+                    f"script --quiet --return --command {shlex.quote(words)} /dev/null",
+                    given,
+                )
         if "PLAYBOOK" in text:
             text = text.replace("PLAYBOOK", self.playbook)
         stops = ((what, line) for (key, what), line in INTERRUPTED.items() if key == block.key)
         until = next((line for what, line in stops if text.startswith(what)), "")
         status, printed = shell.run(text, self.limit, answers, until)
-        self.playbook = next(iter(re.findall(r"ansible-playbook (\S+/site\.yml)", printed)), self.playbook)
-        allowed = next((some for pattern, some in STATUSES if re.match(pattern, command.text)), (0,))
-        assert status in allowed, f"{block.key}: {command.text}\nends with {status}:\n{printed[-3000:]}"
+        self.playbook = next(
+            iter(re.findall(r"ansible-playbook (\S+/site\.yml)", printed)), self.playbook
+        )
+        allowed = next(
+            (some for pattern, some in STATUSES if re.match(pattern, command.text)), (0,)
+        )
+        assert status in allowed, (
+            f"{block.key}: {command.text}\nends with {status}:\n{printed[-3000:]}"
+        )
         return printed
 
 
@@ -496,7 +561,10 @@ def online(where: Path) -> Reader:
 
 # The list in docs/proof.md
 
-_BEGIN, _END = "<!-- blocks: written by python -m tests.documented --write -->", "<!-- end of blocks -->"
+_BEGIN, _END = (
+    "<!-- blocks: written by python -m tests.documented --write -->",
+    "<!-- end of blocks -->",
+)
 
 
 def listed(text: str) -> str:
@@ -516,11 +584,17 @@ def listed(text: str) -> str:
     lines = [
         f"| Blocks | {' | '.join(kinds)} |",
         f"|---|{'--:|' * len(kinds)}",
-        *(f"| {title} | {' | '.join(str(counts[title][kind]) for kind in kinds)} |" for title in rows),
+        *(
+            f"| {title} | {' | '.join(str(counts[title][kind]) for kind in kinds)} |"
+            for title in rows
+        ),
         "",
         "Not run:",
         "",
-        *(f"* {line}{f', {count} blocks' if count > 1 else ''}" for line, count in left_out.items()),
+        *(
+            f"* {line}{f', {count} blocks' if count > 1 else ''}"
+            for line, count in left_out.items()
+        ),
     ]
     before, after = text.partition(_BEGIN)[0], text.partition(_END)[2]
     body = "\n".join(lines)

@@ -56,8 +56,14 @@ class ResolverAnswer:
 def _target(python: str, machine: str) -> list[str]:
     """Return pip's options for a Python and a machine, with the glibc of Ubuntu 22.04."""
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(5, 36)]
-    platforms += [f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
-    return ["--python-version", python, *(item for name in platforms for item in ("--platform", name))]
+    platforms += [
+        f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")
+    ]
+    return [
+        "--python-version",
+        python,
+        *(item for name in platforms for item in ("--platform", name)),
+    ]
 
 
 def _environment() -> dict[str, str]:
@@ -82,7 +88,13 @@ def ask(
     }
     with tempfile.TemporaryDirectory() as folder:
         argv = [pip, "-c", START, json.dumps(target), "install", "--dry-run", "--quiet"]
-        argv += ["--report", f"{folder}/report.json", "--only-binary", ":all:", "--ignore-installed"]
+        argv += [
+            "--report",
+            f"{folder}/report.json",
+            "--only-binary",
+            ":all:",
+            "--ignore-installed",
+        ]
         argv += ["--use-feature", "fast-deps", "--cache-dir", cache, "--target", f"{folder}/target"]
         argv += _target(python, machine)
         try:
@@ -98,9 +110,14 @@ def ask(
             return None
     if done.returncode == 0:
         return ResolverAnswer(True, None)
-    errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+    errors = [
+        line.removeprefix("ERROR: ")
+        for line in done.stderr.splitlines()
+        if line.startswith("ERROR: ")
+    ]
     why = next(
-        (line for line in errors if re.match(r"Cannot install|Could not find|No matching", line)), None
+        (line for line in errors if re.match(r"Cannot install|Could not find|No matching", line)),
+        None,
     )
     if why is None:
         raise RuntimeError(f"pip failed on {' '.join(requirements)}: {done.stderr[-1500:]}")
@@ -136,7 +153,9 @@ class _Chance:
     versions: Mapping[str, Sequence[str]]
 
     def version(self, name: str, *, least: str = "0") -> str:
-        return self.random.choice([item for item in self.versions[name] if Version(item) >= Version(least)])
+        return self.random.choice(
+            [item for item in self.versions[name] if Version(item) >= Version(least)]
+        )
 
     def wanted(self, name: str, version: str, target: str) -> str | None:
         """Return the version that a recorded release requires exactly, if there is one."""
@@ -150,7 +169,10 @@ class _Chance:
     def near(self, name: str, around: str) -> str:
         """Return a version up to two places from the last one at or below `around`."""
         every = self.versions[name]
-        at = max([place for place, item in enumerate(every) if Version(item) <= Version(around)], default=0)
+        at = max(
+            [place for place, item in enumerate(every) if Version(item) <= Version(around)],
+            default=0,
+        )
         return every[min(max(at + self.random.choice((-2, -1, 0, 0, 1)), 0), len(every) - 1)]
 
 
@@ -169,7 +191,9 @@ def _partner(chance: _Chance, name: str, version: str, partner: str) -> str:
 def _library(chance: _Chance, torch: str) -> str | None:
     """Return a pin of a library of NVIDIA that a release of torch requires: the same version, or one near it."""
     release = wheels.packages().get("torch", {}).get(torch)
-    texts = [text for text in release.requires or () if text.startswith("nvidia-")] if release else []
+    texts = (
+        [text for text in release.requires or () if text.startswith("nvidia-")] if release else []
+    )
     if not texts:
         return None
     name, _, rest = chance.random.choice(texts).partition("==")
@@ -229,7 +253,10 @@ NAMES = (
         f"nvidia-{name}-cu12"
         for name in ("cublas", "cuda-runtime", "cuda-nvrtc", "cuda-cupti", "cufft", "curand")
     ),
-    *(f"nvidia-{name}-cu12" for name in ("cusolver", "cusparse", "nvjitlink", "nvtx", "cufile", "nvshmem")),
+    *(
+        f"nvidia-{name}-cu12"
+        for name in ("cusolver", "cusparse", "nvjitlink", "nvtx", "cufile", "nvshmem")
+    ),
     *("nvidia-nvshmem-cu13", "nvidia-cublas", "nvidia-cuda-runtime"),
 )
 
@@ -270,7 +297,9 @@ def main() -> None:
 
     def one(row: dict[str, Any]) -> str | None:
         try:
-            answer = ask(row["requirements"], row["python"], row["machine"], pip=asked.pip, cache=asked.cache)
+            answer = ask(
+                row["requirements"], row["python"], row["machine"], pip=asked.pip, cache=asked.cache
+            )
         except RuntimeError as problem:
             print(problem, file=sys.stderr, flush=True)
             return None
@@ -278,7 +307,11 @@ def main() -> None:
             print("no answer in time:", row, file=sys.stderr, flush=True)
             return None
         text = _text(
-            {**row, "accepts": answer.accepts, **({"reason": answer.reason} if answer.reason else {})}
+            {
+                **row,
+                "accepts": answer.accepts,
+                **({"reason": answer.reason} if answer.reason else {}),
+            }
         )
         print(text, flush=True)
         return text
@@ -294,7 +327,9 @@ def main() -> None:
         "# Written by `python -m tests.pip_resolver`. accepts: whether pip resolves the set for this Python and machine, wheels only;",
         "# reason: its first line that says why not.",
     ]
-    asked.out.write_text("\n".join([*head, "", *(f"- {text}" for text in rows)]) + "\n", encoding="utf-8")
+    asked.out.write_text(
+        "\n".join([*head, "", *(f"- {text}" for text in rows)]) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ _USER = "postgres"  # initdb refuses root
 
 def binaries() -> Path | None:
     """Return the directory of PostgreSQL's programs, the newest version; None where it is not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
+    )
     if found:
         return found[-1].parent
     other = shutil.which("initdb")
@@ -136,7 +138,9 @@ def cluster(fsync: str = "off") -> Iterator[Cluster]:
     """Yield a running server; its data is deleted afterwards."""
     found = Cluster(_directory(), fsync)
     try:
-        found.run("initdb", "-D", str(found.data), "-U", _user(), "-A", "trust", "-E", "UTF8", "--no-sync")
+        found.run(
+            "initdb", "-D", str(found.data), "-U", _user(), "-A", "trust", "-E", "UTF8", "--no-sync"
+        )
         found.start()
         yield found
     finally:
@@ -148,7 +152,11 @@ def _user() -> str:
 
 
 def _as_user() -> list[str]:
-    return ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--init-groups"] if os.geteuid() == 0 else []
+    return (
+        ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--init-groups"]
+        if os.geteuid() == 0
+        else []
+    )
 
 
 def _directory() -> Path:

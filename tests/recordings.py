@@ -28,7 +28,13 @@ CAPTURE = ROOT / "tests/cases/recorded/simulated_l4_x1_580.95.05/capture.json"
 COLUMNS = 120
 LINE, CHARACTER, MARGIN, BAR = 17, 7.25, 14, 30  # pixels
 SECONDS = 6  # that a screen of the tour is shown
-COLOURS = {"back": "#1e1e2e", "bar": "#313244", "text": "#cdd6f4", "prompt": "#a6e3a1", "note": "#9399b2"}
+COLOURS = {
+    "back": "#1e1e2e",
+    "bar": "#313244",
+    "text": "#cdd6f4",
+    "prompt": "#a6e3a1",
+    "note": "#9399b2",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,9 @@ def wrapped(output: str) -> tuple[str, ...]:
     found: list[str] = []
     for line in output.rstrip("\n").splitlines():
         indent = " " * min(len(line) - len(line.lstrip()), 20)
-        found += textwrap.wrap(line, COLUMNS, subsequent_indent=indent, break_on_hyphens=False) or [""]
+        found += textwrap.wrap(line, COLUMNS, subsequent_indent=indent, break_on_hyphens=False) or [
+            ""
+        ]
     return tuple(found)
 
 
@@ -74,7 +82,9 @@ def _styles(screens: int) -> str:
                 f".s{number} {{ opacity: {int(number == 0)}; animation: s{number} {total}s infinite; }}"
             )
         # Readers that want no motion see the first screen.
-        rules.append("@media (prefers-reduced-motion: reduce) { g { animation: none !important; } }")
+        rules.append(
+            "@media (prefers-reduced-motion: reduce) { g { animation: none !important; } }"
+        )
     return "\n".join(rules)
 
 
@@ -112,15 +122,15 @@ def run(command: str, where: Path) -> Screen:
 
 def tour(where: Path) -> str:
     """Return the recording of the quick tour: a health check, a compatibility check, an explanation of an Xid."""
-    subprocess.run([str(BIN / "goldnode"), "node-program", "--out", str(where / "goldnode-node")], check=True)
+    subprocess.run(
+        [str(BIN / "goldnode"), "node-program", "--out", str(where / "goldnode-node")], check=True
+    )
     capture = json.loads(CAPTURE.read_text(encoding="utf-8"))
     capture["gpus"][0]["remapped_rows"].update(pending=True, uncorrectable=1)
     (where / "node.json").write_text(json.dumps(capture), encoding="utf-8")
     commands = ("./goldnode-node check --from node.json", "goldnode check -c l4", "goldnode xid 79")
     note = "goldnode: quick tour (the hardware in node.json is simulated)"
-    title = (
-        "A health check of a simulated GPU, a compatibility check of a class, and an explanation of Xid 79"
-    )
+    title = "A health check of a simulated GPU, a compatibility check of a class, and an explanation of Xid 79"
     return svg([run(command, where) for command in commands], title, note)
 
 
@@ -142,7 +152,9 @@ def report(where: Path) -> str:
     _, output, _ = play(where, fleet())
     text = output[output.index("goldnode: ") :].replace(str(where / "runs"), ".goldnode/runs")
     screen = Screen("ansible-playbook -i inventories/mine site.yml", ("…", *wrapped(text)))
-    title = "The report of a run of site.yml: hosts by result, and a line per reason with the remedy"
+    title = (
+        "The report of a run of site.yml: hosts by result, and a line per reason with the remedy"
+    )
     return svg([screen], title, "goldnode: report of a run (simulated nodes)")
 
 

@@ -18,7 +18,9 @@ EPOCH = 1_700_000_000
 def export(into: Path, *, private: bool = False) -> Path:
     """Copy the files that git knows or would take; `private`: with other modes and times, as another user has them."""
     argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    names = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\0"
+    )
     # In another order, because some file systems list files in the order of their creation.
     for name in sorted(filter(None, names), reverse=private):
         source, target = ROOT / name, into / name
@@ -92,16 +94,26 @@ def install(release: Path, into: Path) -> Installed:
     ]
     wheel = next(release.glob("*.whl"))
     done = subprocess.run(
-        [*pip, "--disable-pip-version-check", str(wheel)], capture_output=True, text=True, check=False
+        [*pip, "--disable-pip-version-check", str(wheel)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    for name in ("ansible", "ansible-playbook", "ansible-inventory", "ansible-galaxy", "ansible-doc"):
+    for name in (
+        "ansible",
+        "ansible-playbook",
+        "ansible-inventory",
+        "ansible-galaxy",
+        "ansible-doc",
+    ):
         script = into / "venv/bin" / name
         short = name.removeprefix("ansible-").replace("ansible", "adhoc")
         script.write_text(f'#!/bin/sh\nexec {python} -m ansible {short} "$@"\n')
         script.chmod(0o755)
     assert (
-        f"{found.package}/" in found.run("python", "-c", "import goldnode; print(goldnode.__file__)").stdout
+        f"{found.package}/"
+        in found.run("python", "-c", "import goldnode; print(goldnode.__file__)").stdout
     )
     archive = next(release.glob("goldnode-node-*.tar.gz"))
     done = found.run("ansible-galaxy", "collection", "install", "--offline", str(archive))

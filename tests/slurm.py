@@ -66,7 +66,11 @@ class SlurmCluster:
     def call(self, *argv: str) -> str:
         """Run a program of Slurm, and return its output."""
         done = subprocess.run(
-            argv, capture_output=True, text=True, check=False, env={**os.environ, "SLURM_CONF": self.conf}
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "SLURM_CONF": self.conf},
         )
         assert done.returncode == 0, (argv, done.stdout, done.stderr)
         return done.stdout
@@ -87,10 +91,19 @@ class SlurmCluster:
 
     def job(self, node: str, seconds: int, limit: str) -> str:
         """Start a job on one node, and return its id when it runs."""
-        words = ("--parsable", f"--nodelist={node}", f"--time={limit}", "--output=/dev/null", "--chdir=/tmp")
+        words = (
+            "--parsable",
+            f"--nodelist={node}",
+            f"--time={limit}",
+            "--output=/dev/null",
+            "--chdir=/tmp",
+        )
         found = self.call("sbatch", *words, "--wrap", f"sleep {seconds}").strip()
         self.wait(
-            lambda: self.call("squeue", "--noheader", f"--jobs={found}", "--format=%T").strip() == "RUNNING"
+            lambda: (
+                self.call("squeue", "--noheader", f"--jobs={found}", "--format=%T").strip()
+                == "RUNNING"
+            )
         )
         return found
 
@@ -129,7 +142,9 @@ def cluster(count: int, more: str = "") -> Iterator[SlurmCluster]:
 
     `more` are further lines of slurm.conf, in which {directory} is the directory of the cluster.
     """
-    directory = Path(tempfile.mkdtemp(prefix="goldnode-slurm-"))  # short: it is in the path of a socket
+    directory = Path(
+        tempfile.mkdtemp(prefix="goldnode-slurm-")
+    )  # short: it is in the path of a socket
     names = tuple(f"n{number}" for number in range(1, count + 1))
     host = socket.gethostname().partition(".")[0]
     ports = _ports(count + 1)
@@ -169,7 +184,9 @@ def cluster(count: int, more: str = "") -> Iterator[SlurmCluster]:
     try:
         for words in programs:
             with (directory / f"log-{len(running)}").open("wb") as log:
-                running.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+                running.append(
+                    subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                )
             if len(running) == 1:
                 found.wait((munge / "socket").exists)
         end = time.monotonic() + 60

@@ -34,7 +34,10 @@ def contenders(folder: Path) -> dict[str, tuple[str, list[str]]]:
     goldnode = str(Path(sys.executable).with_name("goldnode"))
     return {
         "check": (f"`goldnode check --class {CLASS}`", [goldnode, "check", "--class", CLASS]),
-        "image": ("the same with an image", [goldnode, "check", "--class", CLASS, "--image", IMAGE]),
+        "image": (
+            "the same with an image",
+            [goldnode, "check", "--class", CLASS, "--image", IMAGE],
+        ),
         "all": ("`goldnode check`, all classes", [goldnode, "check"]),
         "explain": (
             "`goldnode check --explain cuda-driver`",
@@ -73,13 +76,17 @@ def fleet(folder: Path, classes: Sequence[str], hosts: int) -> Path:
         lines.append(f"[{name}]")
         for number in range(place * each, (place + 1) * each):
             address = f"10.{number >> 16}.{(number >> 8) & 255}.{number & 255}"
-            lines.append(f"node{number:05} ansible_host={address} goldnode_cohort={name}-{number // 250}")
+            lines.append(
+                f"node{number:05} ansible_host={address} goldnode_cohort={name}-{number // 250}"
+            )
     file = folder / "fleet.ini"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file
 
 
-def measure_fleet(runs: int, hosts: int, environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def measure_fleet(
+    runs: int, hosts: int, environment: Mapping[str, str], folder: Path
+) -> dict[str, Any]:
     """Return CPU, wall time and peak memory of `check -i` and of `ansible-inventory` on the same file, in pairs."""
     classes = sorted(item.stem for item in (ROOT / "catalog/classes").glob("*.yml"))[:5]
     programs = Path(sys.executable).parent
@@ -97,12 +104,16 @@ def measure_fleet(runs: int, hosts: int, environment: Mapping[str, str], folder:
             for name in names:
                 taken[name].append(run(commands[name], plain))
         ratios = [
-            check["cpu"] / ansible["cpu"] for check, ansible in zip(*reversed(taken.values()), strict=True)
+            check["cpu"] / ansible["cpu"]
+            for check, ansible in zip(*reversed(taken.values()), strict=True)
         ]
         found["sizes"][str(size)] = {
             "ratio": summary(ratios),
             **{
-                name: {key: summary([row[key] for row in rows]) for key in ("wall", "cpu", "memory_mib")}
+                name: {
+                    key: summary([row[key] for row in rows])
+                    for key in ("wall", "cpu", "memory_mib")
+                }
                 for name, rows in taken.items()
             },
         }
@@ -114,7 +125,9 @@ def measure(runs: int, checks: int, hosts: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         site = Path(folder) / "site.yml"
         site.write_text("archives: {}\n", encoding="utf-8")
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("GOLDNODE_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("GOLDNODE_")
+        }
         environment |= {"GOLDNODE_SITE": str(site), "PYTHONPATH": str(ROOT)}
         chosen = contenders(Path(folder))
         taken: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
@@ -171,7 +184,11 @@ def measure(runs: int, checks: int, hosts: int) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Return what it was measured on, and how busy that was."""
-    more = {"python": platform.python_version(), "click": version("click"), "pydantic": version("pydantic")}
+    more = {
+        "python": platform.python_version(),
+        "click": version("click"),
+        "pydantic": version("pydantic"),
+    }
     return {**pages.machine(), **more, "priority": os.getpriority(os.PRIO_PROCESS, 0)}
 
 
@@ -236,12 +253,21 @@ def _cell(value: Mapping[str, float]) -> str:
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(
-        prog="benchmarks/run check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="benchmarks/run check",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--runs", type=int, default=15, help="measured runs of each command (default 15)")
-    parser.add_argument("--checks", type=int, default=1000, help="checks in one process (default 1000)")
     parser.add_argument(
-        "--hosts", type=int, default=10_000, help="hosts of the inventory, five at least (default 10000)"
+        "--runs", type=int, default=15, help="measured runs of each command (default 15)"
+    )
+    parser.add_argument(
+        "--checks", type=int, default=1000, help="checks in one process (default 1000)"
+    )
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        default=10_000,
+        help="hosts of the inventory, five at least (default 10000)",
     )
     parser.add_argument(
         "--out",

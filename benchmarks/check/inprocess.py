@@ -30,9 +30,14 @@ def references(count: int) -> list[str]:
     kinds = ("base", "runtime", "devel", "cudnn-runtime", "cudnn-devel")
     systems = ("ubuntu20.04", "ubuntu22.04", "ubuntu24.04")
     found += [
-        f"nvidia/cuda:{version}-{kind}-{system}" for version in cuda for kind in kinds for system in systems
+        f"nvidia/cuda:{version}-{kind}-{system}"
+        for version in cuda
+        for kind in kinds
+        for system in systems
     ]
-    return [found[index * len(found) // count] for index in range(count)]  # spread over all versions
+    return [
+        found[index * len(found) // count] for index in range(count)
+    ]  # spread over all versions
 
 
 def main() -> None:

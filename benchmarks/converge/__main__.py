@@ -46,11 +46,18 @@ def say(text: str) -> None:
 def main() -> None:
     """Set up, prove equal state, measure, report, take away."""
     parser = argparse.ArgumentParser(
-        prog="benchmarks/run converge", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="benchmarks/run converge",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--nodes", default="1,5,10", help="numbers of nodes to measure with (default 1,5,10)")
     parser.add_argument(
-        "--runs", type=int, default=3, help="measured runs of each contender at each number (default 3)"
+        "--nodes", default="1,5,10", help="numbers of nodes to measure with (default 1,5,10)"
+    )
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=3,
+        help="measured runs of each contender at each number (default 3)",
     )
     parser.add_argument(
         "--out",
@@ -58,7 +65,9 @@ def main() -> None:
         default=ROOT / "docs/benchmarks",
         help="where the report goes (default docs/benchmarks)",
     )
-    parser.add_argument("--keep", action="store_true", help="leave the nodes running, for the next run")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the nodes running, for the next run"
+    )
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     counts = sorted({int(number) for number in chosen.nodes.split(",")})
@@ -66,7 +75,10 @@ def main() -> None:
     names = [f"bench{number:02}" for number in range(1, counts[-1] + 1)]
     say(f"bringing up {len(names)} nodes")
     made = standin_lab.up(
-        LAB, [NodeSpec(name, CLASS, flavour="warm") for name in names], client=engine.connect(), say=say
+        LAB,
+        [NodeSpec(name, CLASS, flavour="warm") for name in names],
+        client=engine.connect(),
+        say=say,
     )
     try:
         if not (
@@ -82,7 +94,11 @@ def main() -> None:
 
 
 def bench(
-    made: standin_lab.StandinLab, names: Sequence[str], counts: Sequence[int], runs: int, peers: Path
+    made: standin_lab.StandinLab,
+    names: Sequence[str],
+    counts: Sequence[int],
+    runs: int,
+    peers: Path,
 ) -> dict[str, Any]:
     """Everything that is measured, with what it was measured on."""
     nodes = [made.lab.node(name) for name in names]
@@ -92,7 +108,9 @@ def bench(
     work.mkdir(exist_ok=True)
     document = class_document(CLASS, catalog=load_catalog(), site=load_site())
     file, missing = state.write(document, work)
-    inventories = {number: inventory(made, nodes[:number], work / f"inventory{number}") for number in counts}
+    inventories = {
+        number: inventory(made, nodes[:number], work / f"inventory{number}") for number in counts
+    }
 
     say("making them members of their class")
     everybody = contenders(nodes, inventories[counts[-1]], site, file, peers, work)
@@ -101,14 +119,18 @@ def bench(
         node.restart()  # what was installed is booted, as on a node at work
     say("proving that all keep the same state")
     agree(
-        contenders(nodes[:1], inventory(made, nodes[:1], work / "inventory1"), site, file, peers, work),
+        contenders(
+            nodes[:1], inventory(made, nodes[:1], work / "inventory1"), site, file, peers, work
+        ),
         nodes[0],
     )
 
     rows: list[dict[str, Any]] = []
     for number in counts:
         rows += measure(
-            contenders(nodes[:number], inventories[number], site, file, peers, work), nodes[:number], runs
+            contenders(nodes[:number], inventories[number], site, file, peers, work),
+            nodes[:number],
+            runs,
         )
     return {
         "schema": "goldnode.benchmark/1",
@@ -145,14 +167,22 @@ def agree(everybody: Sequence[Contender], node: LabNode) -> None:
     for contender in keepers:
         node.shell(DAMAGE)
         if contender.unchanged(contender.run()):
-            raise SystemExit(f"{contender.title} did not see the damage: it does not keep the state")
-        plan = json.loads(node.run("/usr/lib/goldnode/goldnode-node", "plan", "--format", "json").output)
+            raise SystemExit(
+                f"{contender.title} did not see the damage: it does not keep the state"
+            )
+        plan = json.loads(
+            node.run("/usr/lib/goldnode/goldnode-node", "plan", "--format", "json").output
+        )
         if plan["actions"] or plan["refusals"]:
-            raise SystemExit(f"after {contender.title} mended the node, goldnode finds: {plan['parts']}")
+            raise SystemExit(
+                f"after {contender.title} mended the node, goldnode finds: {plan['parts']}"
+            )
         say(f"  {contender.title}: mends what is damaged, and goldnode finds nothing more")
 
 
-def measure(everybody: Sequence[Contender], nodes: Sequence[LabNode], runs: int) -> list[dict[str, Any]]:
+def measure(
+    everybody: Sequence[Contender], nodes: Sequence[LabNode], runs: int
+) -> list[dict[str, Any]]:
     """Every contender `runs` times, in turns, so that what else happens on the machine meets all of them; first once unmeasured."""
     number = len(nodes)
     samples: dict[str, list[dict[str, float]]] = {contender.name: [] for contender in everybody}
@@ -190,7 +220,10 @@ def measure(everybody: Sequence[Contender], nodes: Sequence[LabNode], runs: int)
 def machine(node: LabNode, peers: Path) -> dict[str, Any]:
     """What the figures depend on."""
     installed = subprocess.run(
-        [str(peers / "bin/python"), "-m", "pip", "freeze"], capture_output=True, text=True, check=True
+        [str(peers / "bin/python"), "-m", "pip", "freeze"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     peer = {name: re.search(rf"(?m)^{name}==(.*)$", installed) for name in ("pyinfra", "mitogen")}
     trips = []

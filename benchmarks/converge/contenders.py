@@ -57,7 +57,9 @@ class Contender:
         wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode != 0:
             raise RuntimeError(f"{self.title} ended with {done.returncode}:\n{done.stdout[-4000:]}")
-        return Ran(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout)
+        return Ran(
+            wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+        )
 
     def unchanged(self, ran: Ran) -> bool:
         """Whether the run says that it found everything as it should be."""
@@ -71,7 +73,11 @@ class Contender:
 
 def clean() -> dict[str, str]:
     """The environment without what the caller's shell says to Ansible and goldnode."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "GOLDNODE_"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("ANSIBLE_", "GOLDNODE_"))
+    }
     return {
         **kept,
         "PATH": f"{BIN}:{kept['PATH']}",
@@ -81,7 +87,12 @@ def clean() -> dict[str, str]:
 
 
 def contenders(
-    nodes: Sequence[LabNode], inventory: Path, site: Mapping[str, str], state: Path, peers: Path, work: Path
+    nodes: Sequence[LabNode],
+    inventory: Path,
+    site: Mapping[str, str],
+    state: Path,
+    peers: Path,
+    work: Path,
 ) -> list[Contender]:
     """Everybody, for these nodes. `site` is goldnode's environment, `state` the file of state.write, `peers` the virtual environment with
     pyinfra and mitogen, `work` a directory for files made here."""
@@ -106,19 +117,26 @@ def contenders(
         ),
         Contender(
             "pyinfra",
-            "pyinfra",
-            _pyinfra(nodes, state, peers, work),
-            {},
-            ["-vv"],
-            r"(?m)^\s*\[[^\]]+\] >>> ",
+            title="pyinfra",
+            command=_pyinfra(nodes, state, peers, work),
+            env={},
+            verbose=["-vv"],
+            remote=r"(?m)^\s*\[[^\]]+\] >>> ",
             changed=r"\] Success",
         ),
         Contender("mitogen", "the role, mitogen_linear", role, {**plain, **mitogen}),
         Contender("conventional", "a role of builtin modules", role, plain, *ssh),
         Contender(
-            "empty", "floor: an empty play", [*playbook, str(HERE / "empty.yml")], plain, *ssh, keeps=False
+            "empty",
+            "floor: an empty play",
+            [*playbook, str(HERE / "empty.yml")],
+            plain,
+            *ssh,
+            keeps=False,
         ),
-        Contender("ssh", "floor: `true` over an open ssh connection", _ssh(nodes, work), {}, keeps=False),
+        Contender(
+            "ssh", "floor: `true` over an open ssh connection", _ssh(nodes, work), {}, keeps=False
+        ),
     ]
 
 
@@ -141,13 +159,28 @@ def _pyinfra(nodes: Sequence[LabNode], state: Path, peers: Path, work: Path) -> 
     ]  # fmt: skip
     file = work / f"pyinfra{len(nodes)}.py"
     file.write_text(f"hosts = {hosts!r}\n", encoding="utf-8")
-    return [str(peers / "bin/pyinfra"), "-y", str(file), str(HERE / "deploy.py"), "--data", f"state={state}"]
+    return [
+        str(peers / "bin/pyinfra"),
+        "-y",
+        str(file),
+        str(HERE / "deploy.py"),
+        "--data",
+        f"state={state}",
+    ]
 
 
 def _ssh(nodes: Sequence[LabNode], work: Path) -> list[str]:
     """`true` on every node at once, over connections that stay open between the runs."""
-    socket = ["-o", "ControlMaster=auto", "-o", "ControlPersist=120s", "-o", f"ControlPath={work}/%C"]
+    socket = [
+        "-o",
+        "ControlMaster=auto",
+        "-o",
+        "ControlPersist=120s",
+        "-o",
+        f"ControlPath={work}/%C",
+    ]
     lines = [
-        " ".join(["ssh", *socket, *(f"'{word}'" for word in node.ssh("true")[1:]), "&"]) for node in nodes
+        " ".join(["ssh", *socket, *(f"'{word}'" for word in node.ssh("true")[1:]), "&"])
+        for node in nodes
     ]
     return ["sh", "-c", "\n".join([*lines, "wait"])]

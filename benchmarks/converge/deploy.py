@@ -16,11 +16,15 @@ def refuse(what: str) -> None:
     raise SystemExit(what)
 
 
-if f'VERSION_ID="{state["os"]["version"]}"' not in host.get_fact(Command, command="cat /etc/os-release"):
+if f'VERSION_ID="{state["os"]["version"]}"' not in host.get_fact(
+    Command, command="cat /etc/os-release"
+):
     refuse("another release")
 if host.get_fact(File, path="/usr/bin/nvidia-uninstall"):
     refuse("a driver of NVIDIA's .run file")
-if host.get_fact(Command, command="grep -ls /compute/cuda/repos/ /etc/apt/sources.list.d/[!g]* || true"):
+if host.get_fact(
+    Command, command="grep -ls /compute/cuda/repos/ /etc/apt/sources.list.d/[!g]* || true"
+):
     refuse("somebody else's GPU repository")
 if host.get_fact(Command, command="dpkg --audit"):
     refuse("unfinished packages")
@@ -28,7 +32,12 @@ if host.get_fact(Command, command="dpkg --audit"):
 for directory in state["directories"]:
     files.directory(path=directory, mode="755")
 for file in state["files"]:
-    files.put(src=file["content"], dest=file["path"], mode=file["mode"].lstrip("0"), create_remote_dir=False)
+    files.put(
+        src=file["content"],
+        dest=file["path"],
+        mode=file["mode"].lstrip("0"),
+        create_remote_dir=False,
+    )
 for path in ("/etc/initramfs-tools/modules", "/etc/modules"):
     files.replace(path=path, text=f"^({'|'.join(state['unwanted'])})\\b", replace="# \\1")
 
@@ -38,7 +47,9 @@ for part in ("kernel", "driver"):
         no_recommends=True,
         extra_install_args="--allow-downgrades --allow-change-held-packages",
     )
-if host.get_fact(Command, command="dpkg-query -W -f '${Package}\\n' 'nvidia-tesla-*' 2>/dev/null || true"):
+if host.get_fact(
+    Command, command="dpkg-query -W -f '${Package}\\n' 'nvidia-tesla-*' 2>/dev/null || true"
+):
     server.shell(commands=["apt-get remove -y 'nvidia-tesla-*'"])
 held = (host.get_fact(Command, command="apt-mark showhold") or "").split()
 if set(state["holds"]) - set(held):

@@ -34,7 +34,10 @@ def tables(found: Mapping[str, Any]) -> str:
     ratio = [
         [
             f"{titles[name]} : {titles[base]}",
-            *(f"**{cell[n, name]['wall']['best'] / cell[n, base]['wall']['best']:.1f}x**" for n in numbers),
+            *(
+                f"**{cell[n, name]['wall']['best'] / cell[n, base]['wall']['best']:.1f}x**"
+                for n in numbers
+            ),
         ]
         for base in BASES
         for name in ("conventional", "mitogen", "pyinfra")
@@ -59,10 +62,17 @@ def tables(found: Mapping[str, Any]) -> str:
         ]
         for name in names
     ]
-    counts = [[titles[name], *(str(cell[n, name]["executions"] or "-") for n in numbers)] for name in peers]
+    counts = [
+        [titles[name], *(str(cell[n, name]["executions"] or "-") for n in numbers)]
+        for name in peers
+    ]
     head = [f"N = {number}" for number in numbers]
     alone = found["state"]["kept_by_goldnode_alone"]
-    note = f"Kept by goldnode alone, so that the others do less: {', '.join(alone)}.\n" if alone else ""
+    note = (
+        f"Kept by goldnode alone, so that the others do less: {', '.join(alone)}.\n"
+        if alone
+        else ""
+    )
     parts = [
         told,
         f"State: class `{found['state']['class']}`, {found['state']['files']} files, {found['state']['packages']} locked and held packages, "

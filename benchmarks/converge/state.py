@@ -39,7 +39,11 @@ def write(document: Mapping[str, Any], directory: Path) -> tuple[Path, list[str]
         if "payload" in data:
             content = base64.b64decode(payloads[data["payload"]]["content"])
         else:
-            content = base64.b64decode(data["base64"]) if "base64" in data else str(data["content"]).encode()
+            content = (
+                base64.b64decode(data["base64"])
+                if "base64" in data
+                else str(data["content"]).encode()
+            )
         place = directory / "files" / action.target.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
@@ -52,11 +56,17 @@ def write(document: Mapping[str, Any], directory: Path) -> tuple[Path, list[str]
     state = {
         "os": document["os"],
         "directories": sorted(
-            {str(Path(file["path"]).parent) for file in files if "goldnode" in str(Path(file["path"]).parent)}
+            {
+                str(Path(file["path"]).parent)
+                for file in files
+                if "goldnode" in str(Path(file["path"]).parent)
+            }
         ),
         "files": files,
         "links": [
-            {"path": action.target, "to": action.data["to"]} for action in actions if action.kind == "link"
+            {"path": action.target, "to": action.data["to"]}
+            for action in actions
+            if action.kind == "link"
         ],
         "packages": requested,
         "holds": sorted(package["name"] for package in document["packages"]),

@@ -133,7 +133,10 @@ def own(store: Path, *, verify: bool) -> dict[str, Any]:
 def source_image(work: Path) -> Path:
     """A plain Debian that boots and lets somebody in: made once, and not counted."""
     root, site = work / "source", load_site()
-    rows = [(archive_url(site, "debian"), SUITE), (archive_url(site, "debian-security"), f"{SUITE}-security")]
+    rows = [
+        (archive_url(site, "debian"), SUITE),
+        (archive_url(site, "debian-security"), f"{SUITE}-security"),
+    ]
     lines = [f"deb [signed-by={KEYRING}] {url} {suite} {COMPONENTS}" for url, suite in rows]
     hooks = [
         '--customize-hook=chroot "$1" systemctl enable ssh systemd-networkd systemd-resolved',
@@ -183,7 +186,9 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
             snapshot=False,
             form="qcow2",
             key=key,
-            credentials={"ssh.authorized_keys.root": key.with_suffix(".pub").read_text(encoding="utf-8")},
+            credentials={
+                "ssh.authorized_keys.root": key.with_suffix(".pub").read_text(encoding="utf-8")
+            },
         ),
     )
     with guest:
@@ -194,7 +199,8 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
             options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
             connection = f"ansible_host=127.0.0.1 ansible_port={guest.port} ansible_user=root ansible_ssh_private_key_file={key}"
             hosts.write_text(
-                f"[{CLASS}]\nbench {connection} ansible_ssh_common_args='{options}'\n", encoding="utf-8"
+                f"[{CLASS}]\nbench {connection} ansible_ssh_common_args='{options}'\n",
+                encoding="utf-8",
             )
             playbook = str(Path(sys.executable).with_name("ansible-playbook"))
             run(
@@ -210,12 +216,24 @@ def peer(base: Path, work: Path) -> dict[str, Any]:
             deadline = time.monotonic() + 300
             while guest.running():
                 if time.monotonic() > deadline:
-                    raise SystemExit(f"the virtual machine does not shut down:\n{guest.console()[-3000:]}")
+                    raise SystemExit(
+                        f"the virtual machine does not shut down:\n{guest.console()[-3000:]}"
+                    )
                 time.sleep(0.2)
     with stages("compact"):
         image = work / "image.qcow2"
         run(
-            ["qemu-img", "convert", "-O", "qcow2", "-c", "-o", "compression_type=zstd", str(disk), str(image)]
+            [
+                "qemu-img",
+                "convert",
+                "-O",
+                "qcow2",
+                "-c",
+                "-o",
+                "compression_type=zstd",
+                str(disk),
+                str(image),
+            ]
         )
     return {
         "stages": stages.seconds,
@@ -247,11 +265,15 @@ def asked(guest: VirtualMachine, script: str) -> str:
 def main() -> None:
     """Measure in turns, and report."""
     parser = argparse.ArgumentParser(
-        prog="benchmarks/run disks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="benchmarks/run disks",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--runs", type=int, default=2, help="paired runs (default 2)")
     parser.add_argument(
-        "--no-verify", action="store_true", help="do not boot what goldnode builds: half of the time of a run"
+        "--no-verify",
+        action="store_true",
+        help="do not boot what goldnode builds: half of the time of a run",
     )
     parser.add_argument(
         "--only", choices=["own", "peer"], help="one of the two, for a look; nothing is written"
@@ -262,18 +284,24 @@ def main() -> None:
         default=ROOT / "docs/benchmarks",
         help="where the report goes (default docs/benchmarks)",
     )
-    parser.add_argument("--note", default="", help="what a reader has to know of the machine while this ran")
+    parser.add_argument(
+        "--note", default="", help="what a reader has to know of the machine while this ran"
+    )
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="goldnode-disks-", dir=os.environ.get("TMPDIR")) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="goldnode-disks-", dir=os.environ.get("TMPDIR")
+    ) as name:
         work = Path(name)
         base = None
         if chosen.only != "own":
             say("making the source image of the Packer way, which is not counted")
             base = source_image(work)
         for turn in range(chosen.runs):
-            names = [chosen.only] if chosen.only else ["goldnode", "packer"][:: -1 if turn % 2 else 1]
+            names = (
+                [chosen.only] if chosen.only else ["goldnode", "packer"][:: -1 if turn % 2 else 1]
+            )
             for which in names:
                 say(f"turn {turn + 1}: {which}")
                 before = resource.getrusage(resource.RUSAGE_CHILDREN)

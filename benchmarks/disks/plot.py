@@ -12,7 +12,9 @@ mpl.rcParams["svg.hashsalt"] = "goldnode"  # the same figures give the same file
 import matplotlib.pyplot as plt  # noqa: E402 - the backend is chosen before
 
 found = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-rows = {name: [row for row in found["rows"] if row["name"] == name] for name in ("goldnode", "packer")}
+rows = {
+    name: [row for row in found["rows"] if row["name"] == name] for name in ("goldnode", "packer")
+}
 bars = {
     "goldnode, cold": (
         rows["goldnode"],
@@ -32,11 +34,20 @@ for place, (_, (samples, stages)) in enumerate(bars.items()):
     for stage in stages:
         middle = statistics.median(row["stages"][stage] for row in samples)
         axis.barh(
-            place, middle, left=left, color=colours[stage], label=stage if stage not in ("warm",) else None
+            place,
+            middle,
+            left=left,
+            color=colours[stage],
+            label=stage if stage not in ("warm",) else None,
         )
         left += middle
     axis.annotate(
-        f"{left:.0f} s", (left, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9
+        f"{left:.0f} s",
+        (left, place),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
     )
 axis.set_yticks(range(len(bars)), list(bars))
 axis.invert_yaxis()

@@ -26,7 +26,9 @@ def total(row: Mapping[str, Any], *stages: str) -> float:
 def tables(found: Mapping[str, Any]) -> str:
     """What was measured, as ratios of paired runs first."""
     machine = found["machine"]
-    mine, theirs = ([row for row in found["rows"] if row["name"] == name] for name in ("goldnode", "packer"))
+    mine, theirs = (
+        [row for row in found["rows"] if row["name"] == name] for name in ("goldnode", "packer")
+    )
     pairs = list(zip(sorted(mine, key=_turn), sorted(theirs, key=_turn), strict=True))
     note = f" **{machine['note']}**" if machine["note"] else ""
     why = f" ({machine['why']})" if machine["why"] else ""
@@ -56,13 +58,16 @@ def tables(found: Mapping[str, Any]) -> str:
         )
     inside = dict.fromkeys(stage for row in mine for stage in row["inside"])
     figures = [
-        [f"goldnode: {stage}", _cell([row["stages"][stage] for row in mine])] for stage in mine[0]["stages"]
+        [f"goldnode: {stage}", _cell([row["stages"][stage] for row in mine])]
+        for stage in mine[0]["stages"]
     ]
     figures += [
         [f"in a cold build: {stage}", _cell([row["inside"].get(stage, 0) for row in mine])]
         for stage in inside
     ]
-    figures += [[f"Packer way: {stage}", _cell([row["stages"][stage] for row in theirs])] for stage in PEER]
+    figures += [
+        [f"Packer way: {stage}", _cell([row["stages"][stage] for row in theirs])] for stage in PEER
+    ]
     sizes = [
         [
             title,

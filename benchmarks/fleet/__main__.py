@@ -55,7 +55,8 @@ def prepare(address: str) -> StoreDatabase:
     store = StoreDatabase(address)
     store.run(schema.migrate)
     fleet = [
-        StoredNode(f"n{number:05}", CLASS, f"r{number // 8}", f"l{number // 64}") for number in range(NODES)
+        StoredNode(f"n{number:05}", CLASS, f"r{number // 8}", f"l{number // 64}")
+        for number in range(NODES)
     ]
     limits = {CLASS: FleetLimits("2%", "8%", "10%", {"rack": 1, "leaf": 2})}
     store.run(lambda c: nodes.put(c, fleet, limits, "benchmark", 0.0))
@@ -101,7 +102,9 @@ def batches(address: str, seconds: float) -> dict[str, float]:
         number += 1
         for change in (grants.grant_all, grants.give_back_all):
             start = time.monotonic()
-            answers = batch.commit(store, [batch.SharedRequest(change, request(one)) for one in some])
+            answers = batch.commit(
+                store, [batch.SharedRequest(change, request(one)) for one in some]
+            )
             if any(isinstance(answer, Exception) for answer in answers):
                 raise RuntimeError(str(answers))
             times += [time.monotonic() - start] * len(some)
@@ -116,12 +119,21 @@ def controller(address: str, seconds: float) -> dict[str, float]:
 
     def begin(connection: Connection) -> Controller:
         limits = FleetLimits("2%", "8%", "10%", {"rack": 1, "leaf": 2})
-        controllers.submit(connection, Submission("r", CLASS, "new", "rollout: r", limits, author="a"), 0.0)
+        controllers.submit(
+            connection, Submission("r", CLASS, "new", "rollout: r", limits, author="a"), 0.0
+        )
         own = Controller("r", controllers.take_over(connection, "r", "c", 0.0) or 0, "c")
-        rollouts.write(connection, own, [Start(tuple(f"n{number:05}" for number in range(NODES)))], 0.0)
+        rollouts.write(
+            connection, own, [Start(tuple(f"n{number:05}" for number in range(NODES)))], 0.0
+        )
         return own
 
-    own, times, prior, round_ = store.run(begin), [], Prior(in_service=True, digest="old", boot_id="b"), 0
+    own, times, prior, round_ = (
+        store.run(begin),
+        [],
+        Prior(in_service=True, digest="old", boot_id="b"),
+        0,
+    )
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         names = [f"n{(round_ + 64 * one) % NODES:05}" for one in range(GROUP)]
@@ -271,7 +283,10 @@ def main() -> None:
         stores, others = {"sqlite": str(place / "fleet.db")}, {"sqlite": str(place / "rollout.db")}
         if postgresql.missing() is None:
             server = stack.enter_context(postgresql.cluster("on"))
-            stores["postgresql"], others["postgresql"] = server.create("fleet"), server.create("rollout")
+            stores["postgresql"], others["postgresql"] = (
+                server.create("fleet"),
+                server.create("rollout"),
+            )
         for name, address in stores.items():
             prepare(address).close()
             found["stores"][name] = {

@@ -35,7 +35,12 @@ def run(command: Sequence[str], env: Mapping[str, str]) -> dict[str, float]:
     with tempfile.TemporaryFile("w+") as output:
         began = time.perf_counter()
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**clean(), **env}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command,
+            cwd=ROOT,
+            env={**clean(), **env},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - began
@@ -73,11 +78,19 @@ def measure(
         place = inventory(made, count, made.lab.directory / f"hosts{count}")
         for turn in range(runs):
             for name, (words, env) in ways.items():
-                command = [str(BIN / "ansible-playbook"), "-i", str(place), "--forks", str(forks), *words]
+                command = [
+                    str(BIN / "ansible-playbook"),
+                    "-i",
+                    str(place),
+                    "--forks",
+                    str(forks),
+                    *words,
+                ]
                 row = run(command, env)
                 rows.append({"hosts": count, "name": name, "turn": turn, **row})
                 print(
-                    f"  {count:5} hosts, {name}: {row['wall']:.1f} s, {row['cpu']:.1f} s of CPU", flush=True
+                    f"  {count:5} hosts, {name}: {row['wall']:.1f} s, {row['cpu']:.1f} s of CPU",
+                    flush=True,
                 )
     return rows
 
@@ -111,10 +124,14 @@ def tables(found: Mapping[str, Any]) -> str:
 def main() -> None:
     """Bring up the nodes, make them members of their class, measure, report, take away."""
     parser = argparse.ArgumentParser(prog="benchmarks/run hosts", description=__doc__)
-    parser.add_argument("--hosts", default="100,300,1000", help="numbers of hosts (default 100,300,1000)")
+    parser.add_argument(
+        "--hosts", default="100,300,1000", help="numbers of hosts (default 100,300,1000)"
+    )
     parser.add_argument("--runs", type=int, default=2, help="runs at each number (default 2)")
     parser.add_argument("--forks", type=int, default=8, help="nodes at the same time (default 8)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs/benchmarks", help="where the report goes"
+    )
     parser.add_argument("--peers", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     os.environ["GOLDNODE_CATALOG"] = str(ROOT / "tests/e2e/catalog")

@@ -91,7 +91,9 @@ class Peer:
             (archive_url(site, "debian-security"), f"{SUITE}-security"),
         ]
         self.sources.write_text(
-            "".join(f"deb [signed-by={KEYRING}] {url} {suite} {COMPONENTS}\n" for url, suite in rows_of)
+            "".join(
+                f"deb [signed-by={KEYRING}] {url} {suite} {COMPONENTS}\n" for url, suite in rows_of
+            )
         )
         self.options = [
             "--root",
@@ -104,10 +106,14 @@ class Peer:
 
     def build(self) -> None:
         """Build every tag; a parent is named by its tag, as in a Dockerfile."""
-        if not (self.folder / "root").exists():  # as `docker pull` of Debian's image would have brought it
+        if not (
+            self.folder / "root"
+        ).exists():  # as `docker pull` of Debian's image would have brought it
             empty = self.folder / "empty"
             empty.mkdir()
-            self._build(empty, "debian:12", f"FROM scratch\nADD {self.base.name} /\n", self.base.parent)
+            self._build(
+                empty, "debian:12", f"FROM scratch\nADD {self.base.name} /\n", self.base.parent
+            )
         for row in self.rows:
             wanted = " ".join(name for name in row.debs if not name.startswith("?"))
             text = (
@@ -158,7 +164,9 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> None:
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+        raise SystemExit(
+            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}"
+        )
 
 
 def timed(step: Callable[[], None]) -> dict[str, float]:
@@ -178,7 +186,9 @@ def measure(runs: int) -> dict[str, Any]:
         name: {step: [] for step in STEPS} for name in ("own", "peer")
     }
     load = [round(os.getloadavg()[0], 1)]
-    held: dict[str, dict[str, list[int]]] = {name: {step: [] for step in STEPS} for name in ("own", "peer")}
+    held: dict[str, dict[str, list[int]]] = {
+        name: {step: [] for step in STEPS} for name in ("own", "peer")
+    }
     with tempfile.TemporaryDirectory(prefix="goldnode-images-") as name:
         folder = Path(name)
         base = folder / "debian.tar"
@@ -205,9 +215,14 @@ def measure(runs: int) -> dict[str, Any]:
             for which in contenders:
                 shutil.rmtree(folder / which)
     git = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    seconds = {which: {step: _medians(found) for step, found in of.items()} for which, of in taken.items()}
+    seconds = {
+        which: {step: _medians(found) for step, found in of.items()} for which, of in taken.items()
+    }
     ratios = {
         step: {
             what: [
@@ -242,7 +257,9 @@ def tables(found: Mapping[str, Any]) -> str:
     """Return the figures as Markdown."""
     told = found["machine"]
     low, high = min(found["load"]), max(found["load"])
-    runs = "one paired run" if found["runs"] == 1 else f"{found['runs']} paired runs, in turn, medians"
+    runs = (
+        "one paired run" if found["runs"] == 1 else f"{found['runs']} paired runs, in turn, medians"
+    )
     busy = (
         " The machine was busy with other work: its wall figures say little, CPU and the ratios more."
         if high > 2 * told["cores"]
@@ -276,7 +293,9 @@ def tables(found: Mapping[str, Any]) -> str:
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(
-        prog="benchmarks/run images", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="benchmarks/run images",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--runs", type=int, default=2, help="measured runs of each (default 2)")
     parser.add_argument(

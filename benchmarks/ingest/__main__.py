@@ -37,12 +37,17 @@ def write(folder: Path, nodes: int, at: datetime, chance: random.Random) -> int:
         found = capture(number, at)
         found["identity"]["class"] = f"class{number * 4 // nodes}"
         for gpu in found["gpus"]:
-            gpu["temperature"] |= {"gpu_c": chance.randint(30, 80), "memory_c": chance.randint(40, 90)}
+            gpu["temperature"] |= {
+                "gpu_c": chance.randint(30, 80),
+                "memory_c": chance.randint(40, 90),
+            }
             gpu["power"]["draw_w"] = round(chance.uniform(70, 700), 1)
             gpu["clocks"]["current"]["sm_mhz"] = chance.randrange(300, 1981, 15)
             for reason in gpu["throttle"]["violation_ns"]:
                 gpu["throttle"]["violation_ns"][reason] = chance.randrange(10**9)
-        size += (folder / f"n{number:05}-{at:%Y%m%d%H}.json").write_text(json.dumps(found), encoding="utf-8")
+        size += (folder / f"n{number:05}-{at:%Y%m%d%H}.json").write_text(
+            json.dumps(found), encoding="utf-8"
+        )
     return size
 
 
@@ -54,14 +59,17 @@ def measure(nodes: int, hours: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         source, data = Path(folder, "captures"), Path(folder, "data")
         source.mkdir()
-        size = sum(write(source, nodes, NOW - timedelta(hours=hour), chance) for hour in range(hours))
+        size = sum(
+            write(source, nodes, NOW - timedelta(hours=hour), chance) for hour in range(hours)
+        )
         wall, cpu = time.monotonic(), time.process_time()
         result = ingest(IngestRequest(data, (source,), NOW), NOW)
         wall, cpu = time.monotonic() - wall, time.process_time() - cpu
         if (result.stored, result.refused) != (nodes * hours, []):
             raise SystemExit(f"stored {result.stored}, refused {result.refused[:3]}")
         files = {
-            table: sum(file.stat().st_size for file in (data / table).rglob("*.parquet")) for table in ORDER
+            table: sum(file.stat().st_size for file in (data / table).rglob("*.parquet"))
+            for table in ORDER
         }
     bytes_each = {table: round(count / result.stored, 1) for table, count in files.items()}
     return {
@@ -89,7 +97,11 @@ def tables(found: Mapping[str, Any]) -> str:
         ["bytes of a capture as JSON", f"{figures['json_bytes']:,}"],
     ]
     sizes = [
-        [table, f"{figures['parquet_bytes'][table]:,}", f"{figures['gb_of_90_days_hourly'][table]:.2f}"]
+        [
+            table,
+            f"{figures['parquet_bytes'][table]:,}",
+            f"{figures['gb_of_90_days_hourly'][table]:.2f}",
+        ]
         for table in ORDER
     ]
     total = sum(figures["gb_of_90_days_hourly"].values())

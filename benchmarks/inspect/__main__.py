@@ -33,7 +33,8 @@ def root(named: Path | None) -> Path:
         MADE.parent.mkdir(parents=True, exist_ok=True)
         tar = MADE.with_suffix(".tar")
         subprocess.run(
-            ["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(tar)], check=True
+            ["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(tar)],
+            check=True,
         )
         new = MADE.with_suffix(".new")
         new.mkdir(exist_ok=True)
@@ -62,14 +63,19 @@ def measure(folder: Path, runs: int, peers: Path) -> dict[str, Any]:
                 taken[name].append(json.loads(done.stdout))
         print(f"run {number} of {runs}", flush=True)
     git = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return {
         "date": str(dt.datetime.now(tz=dt.UTC).date()),
         "commit": git.stdout.strip(),
         "machine": machine(),
         "runs": runs,
-        "of": {name: {key: rows[0][key] for key in ("elf", "needed")} for name, rows in taken.items()},
+        "of": {
+            name: {key: rows[0][key] for key in ("elf", "needed")} for name, rows in taken.items()
+        },
         "root": {key: taken["own"][0][key] for key in ("files", "bytes", "refused")},
         "seconds": {
             name: {
@@ -106,7 +112,9 @@ def tables(found: Mapping[str, Any]) -> str:
     ):
         wall, cpu = seconds[name][f"{part}wall"], seconds[name][f"{part}cpu"]
         counts = "| | |" if part else f"| {of[name]['elf']:,} | {of[name]['needed']:,} |"
-        rows.append(f"| {title} {counts} {_cell(wall)} | {_cell(cpu)} | {cpu['median'] / peer:.2f}x |")
+        rows.append(
+            f"| {title} {counts} {_cell(wall)} | {_cell(cpu)} | {cpu['median'] / peer:.2f}x |"
+        )
     return "\n".join(rows) + "\n"
 
 
@@ -117,7 +125,9 @@ def _cell(value: Mapping[str, float]) -> str:
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(
-        prog="benchmarks/run inspect", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="benchmarks/run inspect",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--runs", type=int, default=7, help="measured runs of each (default 7)")
     parser.add_argument(

@@ -81,7 +81,8 @@ def store(events: Sequence[TraceEvent], directory: Path) -> None:
             }
             content[NODES].append(own | more)
             content[FINDINGS] += [
-                own | {"id": fault, "outcome": "mismatch", "severity": "drain", "domain": "hardware"}
+                own
+                | {"id": fault, "outcome": "mismatch", "severity": "drain", "domain": "hardware"}
                 for fault in faults
             ]
         for table, listed in content.items():
@@ -107,7 +108,9 @@ def held(ranked: Mapping[str, float], faults: Mapping[str, int], count: int) -> 
         total += sum(faults.get(node, 0) for node in nodes) * min(1, left / len(nodes))
         left = max(0, left - len(nodes))
     others = [node for node in faults if node not in ranked]
-    return total + sum(faults[node] for node in others) * left / max(1, NODES_OF_TRACE - len(ranked))
+    return total + sum(faults[node] for node in others) * left / max(
+        1, NODES_OF_TRACE - len(ranked)
+    )
 
 
 def faults_between(events: Iterable[TraceEvent], low: float, high: float) -> Counter[str]:
@@ -115,7 +118,9 @@ def faults_between(events: Iterable[TraceEvent], low: float, high: float) -> Cou
     return Counter(event.node for event in events if event.begins and low <= event.day < high)
 
 
-def rolling(events: Sequence[TraceEvent], directory: Path, low: float, high: float) -> dict[str, float]:
+def rolling(
+    events: Sequence[TraceEvent], directory: Path, low: float, high: float
+) -> dict[str, float]:
     """Return how many times as many faults as random nodes the top 5 %, and the listed nodes, have in the next days."""
     top = expected = listed = listed_expected = 0.0
     count, lists, day = int(SHARE * NODES_OF_TRACE), 0, low
@@ -148,7 +153,9 @@ def measure(file: Path) -> dict[str, Any]:
             "faults": sum(event.begins for event in events),
             "first_half": rolling(events, directory, WARM_UP, half),
             "second_half": rolling(events, directory, half, DAYS),
-            "frozen": round(held(frozen, later, int(SHARE * NODES_OF_TRACE)) / (later.total() * SHARE), 2),
+            "frozen": round(
+                held(frozen, later, int(SHARE * NODES_OF_TRACE)) / (later.total() * SHARE), 2
+            ),
         }
 
 
@@ -169,7 +176,11 @@ def tables(found: Mapping[str, Any]) -> str:
         ],
         ["the top 5 % of the list at half time, over the second half", "", f"{figures['frozen']}x"],
     ]
-    head = ["Faults, compared with as many random nodes", "first half (choice)", "second half (test)"]
+    head = [
+        "Faults, compared with as many random nodes",
+        "first half (choice)",
+        "second half (test)",
+    ]
     return (
         f"{found['date']}, commit `{found['commit']}`. {figures['faults']} faults of {NODES_OF_TRACE} nodes in {DAYS} days.\n\n"
         f"{pages.table(head, table)}"

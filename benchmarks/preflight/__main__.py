@@ -50,7 +50,9 @@ def node(folder: Path) -> dict[str, Any]:
         "class_digest": "sha256:c1",
         "boot_identity": "b/42",
         "uptime": 100.0,
-        "findings": [{"id": f"x.{number}", "outcome": "match", "severity": "drain"} for number in range(120)],
+        "findings": [
+            {"id": f"x.{number}", "outcome": "match", "severity": "drain"} for number in range(120)
+        ],
     }
     for name, content in {
         "proc/uptime": "160.5 1\n",
@@ -60,7 +62,9 @@ def node(folder: Path) -> dict[str, Any]:
         "etc/goldnode/class.json": json.dumps(CLASS),
         "run/goldnode/verdict.json": json.dumps(verdict),
         "run/goldnode/public.json": json.dumps(public(capture)),
-        "image.json": json.dumps({"Config": {"Env": ["CUDA_VERSION=13.0.1", "NCCL_VERSION=2.27.3"]}}),
+        "image.json": json.dumps(
+            {"Config": {"Env": ["CUDA_VERSION=13.0.1", "NCCL_VERSION=2.27.3"]}}
+        ),
     }.items():
         path = folder / "root" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +72,9 @@ def node(folder: Path) -> dict[str, Any]:
     values = checks.shared(public(capture), "sha256:c1", "2.27.3")
     for number in range(1, NODES):
         cohort.publish(str(folder / "job"), f"n{number}", values)
-    request = components.KeyRequest(CLASS, image="sha256:" + "a" * 64, glibc="2.36", python_abi="cpython-312")
+    request = components.KeyRequest(
+        CLASS, image="sha256:" + "a" * 64, glibc="2.36", python_abi="cpython-312"
+    )
     found = components.components(capture, request)
     variables = {}
     for cache, variable in (("cuda", "CUDA_CACHE_PATH"), ("triton", "TRITON_CACHE_DIR")):

@@ -50,21 +50,33 @@ def say(text: str) -> None:
 def main() -> None:
     """Set up, measure in turns, report after each, take away."""
     parser = argparse.ArgumentParser(
-        prog="benchmarks/run provision", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="benchmarks/run provision",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--runs", type=int, default=3, help="measured runs of each contender (default 3)")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="measured runs of each contender (default 3)"
+    )
     parser.add_argument(
         "--out",
         type=Path,
         default=ROOT / "docs/benchmarks",
         help="where the report goes (default docs/benchmarks)",
     )
-    parser.add_argument("--leg", action="append", choices=LEGS, help="what to measure (repeat; default all)")
     parser.add_argument(
-        "--lab", default=LAB, help="lab whose mirror is used, made unless it is up (default provision)"
+        "--leg", action="append", choices=LEGS, help="what to measure (repeat; default all)"
     )
-    parser.add_argument("--keep", action="store_true", help="leave mirror and images, for the next run")
-    parser.add_argument("--note", default="", help="what a reader has to know of the machine while this ran")
+    parser.add_argument(
+        "--lab",
+        default=LAB,
+        help="lab whose mirror is used, made unless it is up (default provision)",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave mirror and images, for the next run"
+    )
+    parser.add_argument(
+        "--note", default="", help="what a reader has to know of the machine while this ran"
+    )
     parser.add_argument("--peers", type=Path, required=True, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     os.environ["GOLDNODE_CATALOG"] = str(ROOT / "tests/e2e/catalog")
@@ -113,7 +125,9 @@ def bench(made: stacks.StackLab, chosen: argparse.Namespace) -> None:
     say(f"written to {chosen.out}")
 
 
-def measured(made: stacks.StackLab, leg: str, contender: Contender, image: str | None) -> dict[str, Any]:
+def measured(
+    made: stacks.StackLab, leg: str, contender: Contender, image: str | None
+) -> dict[str, Any]:
     """One run on a fresh node: seconds of wall and CPU, bytes, and what it ended with."""
     node = fresh(made, image if leg == STEP else None)
     try:
@@ -146,10 +160,16 @@ def fresh(made: stacks.StackLab, image: str | None) -> LabNode:
     return made.lab.up([spec])[0]
 
 
-def run(made: stacks.StackLab, node: LabNode, group: str, contender: Contender) -> tuple[float, float]:
+def run(
+    made: stacks.StackLab, node: LabNode, group: str, contender: Contender
+) -> tuple[float, float]:
     """site.yml once: seconds of wall, and of CPU on the controller."""
     os.environ.update(
-        {"GOLDNODE_SITE": str(contender.site), "GOLDNODE_LOCKS": str(made.locks), "GOLDNODE_RUNS": "off"}
+        {
+            "GOLDNODE_SITE": str(contender.site),
+            "GOLDNODE_LOCKS": str(made.locks),
+            "GOLDNODE_RUNS": "off",
+        }
     )
     hosts = inventory(made.lab, node, group)
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -161,10 +181,14 @@ def run(made: stacks.StackLab, node: LabNode, group: str, contender: Contender) 
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def described(made: stacks.StackLab, rows: list[dict[str, Any]], runs: int, note: str) -> dict[str, Any]:
+def described(
+    made: stacks.StackLab, rows: list[dict[str, Any]], runs: int, note: str
+) -> dict[str, Any]:
     """Everything that is measured, with what it was measured on."""
     results = made.lab.directory / "mirror/modules/results"
-    built = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
+    built = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))
+    ]
     return {
         "schema": "goldnode.benchmark/1",
         "benchmark": "provision",

@@ -26,10 +26,18 @@ for axis, (measure, title, unit) in zip(axes, PANELS, strict=True):
     for index, name in enumerate(COLOURS):
         for place, leg in enumerate(legs):
             samples = [
-                row[measure] / unit for row in found["rows"] if (row["leg"], row["name"]) == (leg, name)
+                row[measure] / unit
+                for row in found["rows"]
+                if (row["leg"], row["name"]) == (leg, name)
             ]
             at, middle = place * 3 + index, statistics.median(samples)
-            axis.bar(at, middle, color=COLOURS[name], alpha=0.85, label=titles[name] if place == 0 else None)
+            axis.bar(
+                at,
+                middle,
+                color=COLOURS[name],
+                alpha=0.85,
+                label=titles[name] if place == 0 else None,
+            )
             axis.plot([at] * len(samples), samples, "o", color="#222222", markersize=3)
             axis.annotate(
                 f"{middle:.0f}",
@@ -47,6 +55,8 @@ for axis, (measure, title, unit) in zip(axes, PANELS, strict=True):
     )
     axis.margins(y=0.15)
     axis.spines[["top", "right"]].set_visible(False)
-figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=2, frameon=False, fontsize=9)
+figure.legend(
+    *axes[0].get_legend_handles_labels(), loc="lower center", ncols=2, frameon=False, fontsize=9
+)
 figure.tight_layout(rect=(0, 0.09, 1, 1))
 figure.savefig(sys.argv[2], metadata={"Date": None})

@@ -30,7 +30,8 @@ def values(found: Mapping[str, Any], leg: str, name: str, measure: str) -> list[
     """The samples of one measure, in the order of the turns; the driver's share is what a first run costs above one without a driver."""
     if leg == SHARE:
         whole, without = (
-            values(found, part, name, measure) for part in ("first run", "first run without a driver")
+            values(found, part, name, measure)
+            for part in ("first run", "first run without a driver")
         )
         return [a - b for a, b in zip(whole, without, strict=True)]
     return [row[measure] for row in found["rows"] if (row["leg"], row["name"]) == (leg, name)]
@@ -45,7 +46,9 @@ def tables(found: Mapping[str, Any]) -> str:
     titles = {row["name"]: row["title"] for row in sorted(rows, key=lambda row: row["name"])}
     note = f" {machine['note']}" if machine["note"] else ""
     once = (
-        f"{found['built_once_seconds']:.0f} s" if found["built_once_seconds"] is not None else "not recorded"
+        f"{found['built_once_seconds']:.0f} s"
+        if found["built_once_seconds"] is not None
+        else "not recorded"
     )
     told = (
         f"{found['date']}, commit `{found['commit']}`: {machine['cores']} cores ({machine['processor']}), kernel {machine['kernel']}, "
@@ -59,7 +62,9 @@ def tables(found: Mapping[str, Any]) -> str:
             pairs = [
                 a / b
                 for a, b in zip(
-                    values(found, leg, "dkms", measure), values(found, leg, "prebuilt", measure), strict=True
+                    values(found, leg, "dkms", measure),
+                    values(found, leg, "prebuilt", measure),
+                    strict=True,
                 )
             ]
             cells.append(f"**{statistics.median(pairs):.1f}x** ({min(pairs):.1f}-{max(pairs):.1f})")

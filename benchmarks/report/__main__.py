@@ -46,7 +46,10 @@ def one(directory: Path, page: Path) -> None:
     wall = time.perf_counter()
     content = html(found).encode()
     page.write_bytes(content)
-    row |= {"page_seconds": round(time.perf_counter() - wall, 2), "page_mb": round(len(content) / 1e6, 2)}
+    row |= {
+        "page_seconds": round(time.perf_counter() - wall, 2),
+        "page_mb": round(len(content) / 1e6, 2),
+    }
     print(json.dumps(row))
 
 
@@ -64,7 +67,9 @@ def first_paint(page: Path) -> float | None:
         browser = started.chromium.launch(executable_path=chromium, args=options)
         window = browser.new_page(viewport={"width": 1280, "height": 900}, bypass_csp=True)
         window.goto(page.as_uri())
-        window.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
+        window.wait_for_function(
+            "performance.getEntriesByName('first-contentful-paint').length > 0"
+        )
         painted: float = window.evaluate(
             "performance.getEntriesByName('first-contentful-paint')[0].startTime"
         )
@@ -95,7 +100,10 @@ def tables(found: Mapping[str, Any]) -> str:
     """Return the table of the page."""
     figures = found["figures"]
     names = ("seconds", "cpu_seconds", "peak_mib", "page_seconds", "page_mb")
-    rows = [[str(place), *(str(row[name]) for name in names)] for place, row in enumerate(figures["runs"], 1)]
+    rows = [
+        [str(place), *(str(row[name]) for name in names)]
+        for place, row in enumerate(figures["runs"], 1)
+    ]
     head = [
         "Report",
         "seconds",

@@ -50,7 +50,10 @@ def _day(
     stamp = f"TIMESTAMP_MS '{time:%Y-%m-%d %H:%M:%S}'"
     earlier = "true" if NOW - time > timedelta(days=6) else "false"
     present = f"(SELECT range AS n, {_NAME.replace('n)', 'range)')} AS node FROM range({nodes}) WHERE {earlier} OR range % 50 <> 11)"
-    odd = {topic: f"({rule.replace('NOT earlier', 'NOT ' + earlier)})" for topic, rule in _DRIFT.items()}
+    odd = {
+        topic: f"({rule.replace('NOT earlier', 'NOT ' + earlier)})"
+        for topic, rule in _DRIFT.items()
+    }
     selects = {
         NODES: f"""SELECT p.node, {stamp} AS time, printf('ring%04d', n // 8) AS cohort, {stamp} AS received,
             printf('boot-%d', n) AS boot_id, 3600.0 AS uptime, true AS simulated,
@@ -87,4 +90,6 @@ def _day(
         file.parent.mkdir(parents=True, exist_ok=True)
         seeds = next(iter((seed / table).glob("*/*/*.parquet")))
         with_seed = f"WITH seed AS (SELECT * FROM read_parquet('{seeds}', hive_partitioning=false))"
-        connection.execute(f"COPY ({with_seed} {select}) TO '{file}' (FORMAT parquet, COMPRESSION zstd)")
+        connection.execute(
+            f"COPY ({with_seed} {select}) TO '{file}' (FORMAT parquet, COMPRESSION zstd)"
+        )

@@ -60,7 +60,9 @@ def settings() -> RolloutSettings:
         return load(path).settings
 
 
-def measure(found: RolloutSettings, faults: tuple[str, ...], nodes: int, runs: int) -> dict[str, Any]:
+def measure(
+    found: RolloutSettings, faults: tuple[str, ...], nodes: int, runs: int
+) -> dict[str, Any]:
     """Return CPU seconds, simulated hours and touched nodes of some runs."""
     times, hours, touched = [], [], []
     for seed in range(1, runs + 1):
@@ -75,7 +77,9 @@ def measure(found: RolloutSettings, faults: tuple[str, ...], nodes: int, runs: i
         "cpu_seconds_most": round(max(times), 2),
         "simulated_hours_p50": round(percentile(hours, 0.5), 1),
         "stopped": len(touched),
-        "touched_p50_p95": [percentile(touched, 0.5), percentile(touched, 0.95)] if touched else None,
+        "touched_p50_p95": [percentile(touched, 0.5), percentile(touched, 0.95)]
+        if touched
+        else None,
     }
 
 
@@ -94,7 +98,14 @@ def tables(found: Mapping[str, Any]) -> str:
                 f"{touched[0]:.0f} / {touched[1]:.0f}" if touched else "",
             ]
         )
-    head = ["The change", "CPU s, median", "most", "Simulated hours", "Stopped", "Nodes touched, p50 / p95"]
+    head = [
+        "The change",
+        "CPU s, median",
+        "most",
+        "Simulated hours",
+        "Stopped",
+        "Nodes touched, p50 / p95",
+    ]
     return f"{pages.about(found)} {found['nodes']:,} simulated nodes, {found['runs']} seeds.\n\n{pages.table(head, rows)}"
 
 

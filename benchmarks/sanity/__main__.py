@@ -39,7 +39,12 @@ def node(folder: Path, library: Path) -> Path:
     """A simulated node below `folder`, with the answers of systemctl and ldconfig as files."""
     document = classes.document(CLASS)
     root = machine.write(
-        machine.scenario(document), folder / "node", document, cpus=THREADS, others=OTHERS, library=library
+        machine.scenario(document),
+        folder / "node",
+        document,
+        cpus=THREADS,
+        others=OTHERS,
+        library=library,
     )
     host = machine.Machine(root, library)
     (root / "ldconfig.txt").write_text(host.run("ldconfig", "-p").out, encoding="utf-8")
@@ -74,7 +79,9 @@ def contenders(
         if starting.make(data, digest) is None:
             raise SystemExit("the program cannot compile itself here; run the benchmark as root")
         copy = starting.named(digest)
-    (place / starting.STAMP).write_text(f"{starting.marked(file.stat())} {digest}", encoding="ascii")
+    (place / starting.STAMP).write_text(
+        f"{starting.marked(file.stat())} {digest}", encoding="ascii"
+    )
     shutil.copy(str(starting.__file__), folder / "starting.py")  # launch.py is __main__ itself
     python = [sys.executable, "-I", "-S"]
     driver = [*python, copy, "device", "capture", "settings"]
@@ -113,7 +120,9 @@ def contenders(
                 ],
             )  # fmt: skip
     if nhc is not None:
-        (folder / "nhc.conf").write_text("".join(f"* || {check}\n" for check in NHC), encoding="utf-8")
+        (folder / "nhc.conf").write_text(
+            "".join(f"* || {check}\n" for check in NHC), encoding="utf-8"
+        )
         quiet = [
             "MARK_OFFLINE=0",
             "DETACHED_MODE=0",
@@ -168,9 +177,14 @@ def measure(runs: int, peers: Path | None, nhc: Path | None) -> dict[str, Any]:
         library = build(folder / "library").parent
         root = node(folder, library)
         environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "PYTHON"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("GOLDNODE_", "PYTHON"))
         }
-        environment |= {"LD_LIBRARY_PATH": str(library), "GOLDNODE_SIMULATOR": str(root / machine.PLACE)}
+        environment |= {
+            "LD_LIBRARY_PATH": str(library),
+            "GOLDNODE_SIMULATOR": str(root / machine.PLACE),
+        }
         os.environ.update(
             LD_LIBRARY_PATH=environment["LD_LIBRARY_PATH"],
             GOLDNODE_SIMULATOR=environment["GOLDNODE_SIMULATOR"],
@@ -202,7 +216,10 @@ def measure(runs: int, peers: Path | None, nhc: Path | None) -> dict[str, Any]:
         for key, (title, _) in chosen.items()
     }
     commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     return {
         "date": str(dt.datetime.now(tz=dt.UTC).date()), "commit": commit, "machine": about(), "runs": runs,
@@ -228,7 +245,10 @@ def tables(found: Mapping[str, Any]) -> str:
         f"{told['python']}; load {told['load']} by others and it{raised}. Median of {found['runs']} runs in turn; best in brackets. "
         f"**Simulated**: eight H100, {THREADS} threads, {OTHERS} further PCI functions; {found['findings']} findings, all as declared.\n"
     )
-    rows = ["| | wall, ms | CPU, ms | memory, MiB | CPU : floor |", "| --- | ---: | ---: | ---: | ---: |"]
+    rows = [
+        "| | wall, ms | CPU, ms | memory, MiB | CPU : floor |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
     floor = figures["pass"]["cpu"]["median"]
     for row in figures.values():
         cells = [

@@ -25,7 +25,9 @@ def main() -> int:
 
     starting.PLACE = place
     if starting.known(file) is None:
-        raise SystemExit("the program does not know its own file: not what a node does at each start")
+        raise SystemExit(
+            "the program does not know its own file: not what a node does at each start"
+        )
     starting.settle(file)
     if not sys.path[0].startswith("/proc/"):
         raise SystemExit(

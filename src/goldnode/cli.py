@@ -25,7 +25,10 @@ from goldnode.core.files import file_remedy
 _SECTIONS = {
     "Declare and check": {
         "adopt": ("adopt", "Propose a class and a stack for a machine that runs already."),
-        "check": ("check.command", "Check that classes, stacks, images and requirements are compatible."),
+        "check": (
+            "check.command",
+            "Check that classes, stacks, images and requirements are compatible.",
+        ),
         "check-catalog": (
             "check.catalog_command",
             "Check the catalog, the site file, the facts and all locks.",
@@ -33,7 +36,10 @@ _SECTIONS = {
         "class": ("classes", "Export the document of a node class, or propose its baseline."),
         "classes": ("classes", "List the node classes."),
         "facts": ("facts", "Check the compatibility facts, and update them without a release."),
-        "init": ("init.command", "Write a site directory: inventory, class, site file and ansible.cfg."),
+        "init": (
+            "init.command",
+            "Write a site directory: inventory, class, site file and ansible.cfg.",
+        ),
         "matrix": ("matrix", "Show the compatibility matrix of all stacks and classes."),
         "schema": ("schema.command", "Print or write the JSON Schemas of all files and documents."),
     },
@@ -47,21 +53,39 @@ _SECTIONS = {
         "images": ("images", "Lock, build, inspect, test and publish container images."),
     },
     "Operate nodes": {
-        "apply": ("apply", "Apply a node class to this machine, without an inventory and without SSH."),
+        "apply": (
+            "apply",
+            "Apply a node class to this machine, without an inventory and without SSH.",
+        ),
         "canary": (
             "canary",
             "Run representative jobs on nodes, and measure how fast they are.",
         ),
         "cache": ("cache", "Show, explain and verify the keys of caches of compiled GPU code."),
         "check-node": ("check.node", "Check a node by a capture or by the output of nvidia-smi."),
-        "dual": ("dual", "Compare what two stacks, images or backends compute from the same inputs."),
+        "dual": (
+            "dual",
+            "Compare what two stacks, images or backends compute from the same inputs.",
+        ),
         "events": ("events", "Run hooks on changes of nodes, gates, rollouts and channels."),
-        "fleet": ("fleet", "Run the lock service, freeze and release nodes, and maintain the store."),
-        "floors": ("floors", "Learn performance floors from canary results, and check results against them."),
-        "node-program": ("node_program", "Write goldnode-node, the program that runs on nodes, to a file."),
+        "fleet": (
+            "fleet",
+            "Run the lock service, freeze and release nodes, and maintain the store.",
+        ),
+        "floors": (
+            "floors",
+            "Learn performance floors from canary results, and check results against them.",
+        ),
+        "node-program": (
+            "node_program",
+            "Write goldnode-node, the program that runs on nodes, to a file.",
+        ),
         "plan": ("plan", "Show what site.yml would change on the hosts of an inventory."),
         "rollout": ("rollout", "Check, simulate, run and watch rollouts of a class, wave by wave."),
-        "slurm": ("slurm", "Write Slurm's configuration of the GPUs of a class, and check slurmd's."),
+        "slurm": (
+            "slurm",
+            "Write Slurm's configuration of the GPUs of a class, and check slurmd's.",
+        ),
         "xid": ("xid", "Explain NVIDIA Xid and SXid errors."),
     },
     "Set up the shell": {
@@ -107,7 +131,15 @@ class _Commands(LazyGroup):
 
 # Commands that may take longer than a few seconds: they show progress.
 _LONG = {"adopt", "canary", "disks", "images", "lock", "mirror", "modules", "plan"}
-_WITHOUT_SITE = {"--help", "-h", "completion", "init", "node-program", "schema", "xid"}  # need no site file
+_WITHOUT_SITE = {
+    "--help",
+    "-h",
+    "completion",
+    "init",
+    "node-program",
+    "schema",
+    "xid",
+}  # need no site file
 _LABEL = 70  # characters
 INTERRUPTED = 130  # exit status, as of a shell: 128 + SIGINT
 _GIVEN = "goldnode.given"  # key of click's Context.meta: the words of the command line
@@ -140,7 +172,11 @@ def _of_a_file(problem: OSError) -> GoldnodeError | None:
         )
     if problem.errno in _OF_FILES:
         full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "free space where `goldnode --debug …` shows" if full else "`goldnode --debug …` shows which"
+        remedy = (
+            "free space where `goldnode --debug …` shows"
+            if full
+            else "`goldnode --debug …` shows which"
+        )
         return GoldnodeError(f"a file cannot be read or written: {problem.strerror}", remedy=remedy)
     return None
 

@@ -52,7 +52,9 @@ def _paragraphs(text: str) -> list[str]:
     """Return the paragraphs of a docstring; one after click's mark `\\b` keeps its lines."""
     found = []
     for part in re.split(r"\n\s*\n", text.partition("\f")[0].strip()):
-        found.append(part.replace("\b\n", "", 1) if "\b" in part else _WRAPPED.sub(" ", part).strip())
+        found.append(
+            part.replace("\b\n", "", 1) if "\b" in part else _WRAPPED.sub(" ", part).strip()
+        )
     return found
 
 
@@ -84,7 +86,9 @@ def of_node() -> list[ManualEntry]:
     found = [_argparse(top)]
     for name in _subcommands(top):
         found.append(_argparse(_subcommands(parser([name]))[name]))
-        found += [_argparse(below) for below in _subcommands(_subcommands(parser([name]))[name]).values()]
+        found += [
+            _argparse(below) for below in _subcommands(_subcommands(parser([name]))[name]).values()
+        ]
     return found
 
 
@@ -104,10 +108,14 @@ def _argparse(command: argparse.ArgumentParser) -> ManualEntry:
     )
     options = []
     for action in command._actions:
-        shown = action.help != argparse.SUPPRESS and not isinstance(action, argparse._SubParsersAction)
+        shown = action.help != argparse.SUPPRESS and not isinstance(
+            action, argparse._SubParsersAction
+        )
         if not shown or "--help" in action.option_strings:
             continue
-        value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
+        value = action.metavar or (
+            "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
+        )
         if not value and action.nargs != 0:
             value = action.dest.upper()
         names = ", ".join(action.option_strings) or (
@@ -146,7 +154,11 @@ def man(entries: list[ManualEntry]) -> str:
     if len(entries) > 1:
         lines.append(".SH COMMANDS")
         for entry in entries[1:]:
-            lines += [f'.SS "{_roff(entry.name)}"', f".B {_roff(entry.name)}", _roff(entry.synopsis) or "\\&"]
+            lines += [
+                f'.SS "{_roff(entry.name)}"',
+                f".B {_roff(entry.name)}",
+                _roff(entry.synopsis) or "\\&",
+            ]
             lines += [".PP", *_body(entry)]
     lines += [".SH SEE ALSO", _roff(_SEE[first.name])]
     return "\n".join(lines) + "\n"
@@ -161,13 +173,23 @@ def _body(entry: ManualEntry) -> Iterator[str]:
 
 
 def _markdown(entry: ManualEntry, level: str) -> Iterator[str]:
-    yield from (f"{level} {entry.name}", "", "```text", f"{entry.name} {entry.synopsis}".strip(), "```", "")
+    yield from (
+        f"{level} {entry.name}",
+        "",
+        "```text",
+        f"{entry.name} {entry.synopsis}".strip(),
+        "```",
+        "",
+    )
     for paragraph in entry.text:
-        yield from ("```text", paragraph, "```", "") if "\n" in paragraph else (_escaped(paragraph), "")
+        yield from (
+            ("```text", paragraph, "```", "") if "\n" in paragraph else (_escaped(paragraph), "")
+        )
     if entry.options:
         yield from ("| Option | Meaning |", "|---|---|")
         yield from (
-            f"| `{_cell(flags)}` | {_escaped(_cell(_sentence(text)))} |" for flags, text in entry.options
+            f"| `{_cell(flags)}` | {_escaped(_cell(_sentence(text)))} |"
+            for flags, text in entry.options
         )
         yield ""
 
@@ -179,7 +201,9 @@ def _cell(text: str) -> str:
 def _escaped(text: str) -> str:
     """Escape what Markdown would read as emphasis or as an HTML tag, outside code."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([*_<])", r"\\\1", part) for part in parts)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*_<])", r"\\\1", part) for part in parts
+    )
 
 
 def page() -> str:
@@ -197,7 +221,9 @@ def page() -> str:
 
 
 @click.command()
-@click.option("--man", "directory", type=click.Path(path_type=Path), help="Directory for the man pages.")
+@click.option(
+    "--man", "directory", type=click.Path(path_type=Path), help="Directory for the man pages."
+)
 @click.option("--markdown", type=click.Path(path_type=Path), help="File for the page in Markdown.")
 def main(directory: Path | None, markdown: Path | None) -> None:
     """Write the man pages, or the page of all commands."""

@@ -73,9 +73,13 @@ def left_in(store: Path) -> tuple[list[str], list[str]]:
     mounts, processes = set(), []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            mounts |= {line for line in (place / "mounts").read_text().splitlines() if str(store) in line}
+            mounts |= {
+                line for line in (place / "mounts").read_text().splitlines() if str(store) in line
+            }
             reported = [str((place / name).readlink()) for name in ("root", "cwd")]
-            reported.append((place / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "))
+            reported.append(
+                (place / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            )
         except OSError:
             continue
         if int(place.name) != os.getpid() and any(str(store) in text for text in reported):
@@ -92,7 +96,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     text = builtin_definition().read_text()
     assert "esp_mib: 512" in text
     (found.home / "disks.yml").write_text(text.replace("esp_mib: 512", "esp_mib: 192"))
-    for arguments in (("lock", STACK, "--out", str(found.home / "locks")), ("disks", "lock", CLASS)):
+    for arguments in (
+        ("lock", STACK, "--out", str(found.home / "locks")),
+        ("disks", "lock", CLASS),
+    ):
         done = found.run(*arguments)
         assert done.returncode == 0, done.stderr
     yield found

@@ -93,7 +93,12 @@ def eager(share: float) -> None:
 
 
 def main() -> None:
-    for kind, target in (("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/run")):
+    for kind, target in (
+        ("proc", "/proc"),
+        ("sysfs", "/sys"),
+        ("devtmpfs", "/dev"),
+        ("tmpfs", "/run"),
+    ):
         mount(kind, target, kind)
     for driver in pathlib.Path("/modules").read_text().split():
         load(driver)
@@ -187,7 +192,9 @@ def main() -> None:
         os.close(handle)
 
     runs("a")
-    eager(next(float(word.partition("=")[2]) for word in words if word.startswith("goldnode.eager=")))
+    eager(
+        next(float(word.partition("=")[2]) for word in words if word.startswith("goldnode.eager="))
+    )
     steps: list[tuple[str, Callable[[], Any]]] = [
         ("sync", lambda: slots.sync(host, "6.1.0-902-amd64")),
         ("words", lambda: slots.edit_cmdline(host, ["quiet"], [])),

@@ -67,12 +67,15 @@ def initramfs(files: Mapping[str, tuple[int, bytes, int]]) -> bytes:
     folders = {str(parent) for name in files for parent in Path(name).parents if str(parent) != "."}
     rows = {
         **dict.fromkeys(
-            sorted(folders - set(files), key=lambda name: (name.count("/"), name)), (0o040755, b"", EPOCH)
+            sorted(folders - set(files), key=lambda name: (name.count("/"), name)),
+            (0o040755, b"", EPOCH),
         ),
         **files,
     }
     out = bytearray()
-    for number, (name, (mode, content, time)) in enumerate([*rows.items(), ("TRAILER!!!", (0, b"", 0))], 1):
+    for number, (name, (mode, content, time)) in enumerate(
+        [*rows.items(), ("TRAILER!!!", (0, b"", 0))], 1
+    ):
         raw = name.encode() + b"\0"
         numbers = (number, mode, 0, 0, 1, time, len(content), 0, 0, 0, 0, len(raw), 0)
         out += b"070701" + b"".join(b"%08x" % value for value in numbers) + raw
@@ -98,7 +101,11 @@ def parts(tree: Path) -> tuple[bytes, dict[str, tuple[int, bytes, int]]]:
                 kernel = content(item)
             elif base.removesuffix(".ko") in MODULES and base.endswith(".ko"):
                 modules[base.removesuffix(".ko")] = content(item)
-            elif name.startswith("usr/lib/python3.11/") and item.isfile() and not LEFT_OUT.search(name):
+            elif (
+                name.startswith("usr/lib/python3.11/")
+                and item.isfile()
+                and not LEFT_OUT.search(name)
+            ):
                 files[name] = (0o100644, content(item), int(item.mtime))
             elif name in ("usr/bin/python3.11", "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"):
                 files[name] = (0o100755, content(item), EPOCH)
@@ -108,7 +115,11 @@ def parts(tree: Path) -> tuple[bytes, dict[str, tuple[int, bytes, int]]]:
                 item = rows[f"usr/lib/x86_64-linux-gnu/{item.linkname}"]
             files[f"usr/lib/x86_64-linux-gnu/{library}"] = (0o100755, content(item), EPOCH)
     files["lib"] = (0o120777, b"usr/lib", EPOCH)
-    files["lib64/ld-linux-x86-64.so.2"] = (0o120777, b"/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", EPOCH)
+    files["lib64/ld-linux-x86-64.so.2"] = (
+        0o120777,
+        b"/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
+        EPOCH,
+    )
     order = [name for name in MODULES if name in modules]
     files.update({f"m/{name}.ko": (0o100644, modules[name], EPOCH) for name in order})
     files["modules"] = (0o100644, "".join(f"/m/{name}.ko\n" for name in order).encode(), EPOCH)
@@ -156,7 +167,8 @@ def real(tree: Path, names: Sequence[str]) -> dict[str, Version]:
             name = item.name.removeprefix("./")
             data = opened.extractfile(item) if item.isfile() else None
             if data and re.fullmatch(
-                r"usr/lib/klibc/bin/(sh|mount|cat|poweroff)|usr/lib/klibc-[^/]+\.so|boot/vmlinuz-[^/]+", name
+                r"usr/lib/klibc/bin/(sh|mount|cat|poweroff)|usr/lib/klibc-[^/]+\.so|boot/vmlinuz-[^/]+",
+                name,
             ):
                 files[name.replace("usr/lib/klibc-", "lib/klibc-")] = data.read()
     (kernel,) = [name for name in files if name.startswith("boot/")]
@@ -164,15 +176,19 @@ def real(tree: Path, names: Sequence[str]) -> dict[str, Version]:
     for name in names:
         script = f"#!/usr/lib/klibc/bin/sh\nPATH=/usr/lib/klibc/bin\nmount -t proc proc /proc\necho POWER BOOTED {name}: $(cat /proc/cmdline)\npoweroff\n"
         rows = {
-            file: (0o100755, content, EPOCH) for file, content in {**files, "init": script.encode()}.items()
+            file: (0o100755, content, EPOCH)
+            for file, content in {**files, "init": script.encode()}.items()
         }
         made[name] = Version(
-            linux + name.encode().ljust(16), initramfs({**rows, "proc/.keep": (0o100644, b"", EPOCH)})
+            linux + name.encode().ljust(16),
+            initramfs({**rows, "proc/.keep": (0o100644, b"", EPOCH)}),
         )
     return made
 
 
-def entry(slot: str, sequence: int, build: str, version: Version, options: str = WORDS) -> dict[str, bytes]:
+def entry(
+    slot: str, sequence: int, build: str, version: Version, options: str = WORDS
+) -> dict[str, bytes]:
     """What the ESP holds of a slot, as goldnode writes it."""
     about = {
         "name": f"cpu-{build}",
@@ -195,7 +211,9 @@ def entry(slot: str, sequence: int, build: str, version: Version, options: str =
     }
 
 
-def blank(target: Path, size: int, extra: Mapping[str, bytes], versions: Mapping[str, Version]) -> Path:
+def blank(
+    target: Path, size: int, extra: Mapping[str, bytes], versions: Mapping[str, Version]
+) -> Path:
     """A disk whose slot a runs and whose slot b holds an older image, or nothing; the ESP is made as goldnode makes that of every image."""
     files = {
         "EFI/BOOT/BOOTX64.EFI": b"a boot loader",
@@ -286,7 +304,9 @@ def record(
     console = done.stdout.decode(errors="replace").replace("\r", "")
     (scratch / "console").write_text(console)
     if "POWER finished" not in console:
-        raise GuestError(f"the guest did not come to its end ({done.returncode})\n{console[-6000:]}")
+        raise GuestError(
+            f"the guest did not come to its end ({done.returncode})\n{console[-6000:]}"
+        )
     work.unlink()
     return Recording(base, log, size, ((START + size + MIB) // SECTOR, len(ROOT)))
 
@@ -367,7 +387,10 @@ def windows(found: Iterable[Write | Mark | str]) -> Iterator[Window]:
         elif isinstance(event, Write):
             sectors = []
             for number in range(len(event.data) // SECTOR):
-                at, data = event.sector + number, event.data[number * SECTOR : (number + 1) * SECTOR]
+                at, data = (
+                    event.sector + number,
+                    event.data[number * SECTOR : (number + 1) * SECTOR],
+                )
                 rows = now.versions.setdefault(at, [])
                 if (rows[-1] if rows else now.before.get(at)) != data:
                     rows.append(data)
@@ -386,7 +409,9 @@ def windows(found: Iterable[Write | Mark | str]) -> Iterator[Window]:
             now = Window(step, ended, dict(sure))
 
 
-def cuts(window: Window, chance: random.Random, few: int = 64, many: int = 24) -> Iterator[dict[int, bytes]]:
+def cuts(
+    window: Window, chance: random.Random, few: int = 64, many: int = 24
+) -> Iterator[dict[int, bytes]]:
     """Disks that a power cut in a window can leave, as what differs from `before`.
 
     Every one where there are at most `few`. Else none and all of the writes; every one alone, every one missing, and all up to it (of a kernel's
@@ -510,7 +535,9 @@ class Volume:
                 sum_ == check for _, sum_, _ in long
             )
             name = (
-                b"".join(part for _, _, part in reversed(long)).decode("utf-16-le", "replace").split("\0")[0]
+                b"".join(part for _, _, part in reversed(long))
+                .decode("utf-16-le", "replace")
+                .split("\0")[0]
                 if long and whole
                 else ""
             )
@@ -554,7 +581,9 @@ def chosen(volume: Volume) -> tuple[str, Mapping[str, str]]:
         if folder or not name.endswith(".conf"):
             continue
         try:
-            item = loader.parse(name, volume.read(f"loader/entries/{name}").decode("utf-8", "replace"))
+            item = loader.parse(
+                name, volume.read(f"loader/entries/{name}").decode("utf-8", "replace")
+            )
         except BrokenError:
             continue
         kernel = item.fields.get("linux")
@@ -569,7 +598,9 @@ def chosen(volume: Volume) -> tuple[str, Mapping[str, str]]:
     return choice.entry.file, choice.entry.fields
 
 
-def boots(volume: Volume, root: bytes, known: Mapping[tuple[str, str, str, str, bytes | None], str]) -> str:
+def boots(
+    volume: Volume, root: bytes, known: Mapping[tuple[str, str, str, str, bytes | None], str]
+) -> str:
     """Which image a disk boots, by the name that it has in `known`; BrokenError where it boots none, or something that is not whole."""
     file, fields = chosen(volume)
     slot = file.rpartition(".conf")[0].partition("+")[0][-1]
@@ -592,7 +623,10 @@ def known(versions: Mapping[str, Version]) -> dict[tuple[str, str, str, str, byt
     found: dict[tuple[str, str, str, str, bytes | None], str] = {}
 
     def add(name: str, slot: str, words: Sequence[str], root: bytes | None) -> None:
-        files = [hashlib.sha256(part).hexdigest() for part in (versions[name].kernel, versions[name].initrd)]
+        files = [
+            hashlib.sha256(part).hexdigest()
+            for part in (versions[name].kernel, versions[name].initrd)
+        ]
         for more in words:
             found[(slot, *files, f"root=PARTLABEL=root-{slot} {WORDS}{more}", root)] = name  # type: ignore[index]
 
@@ -603,7 +637,8 @@ def known(versions: Mapping[str, Version]) -> dict[tuple[str, str, str, str, byt
     add("new b", "b", ("", f" {slots.WATCHDOG}"), ROOT)
     add("newer b", "b", ("",), ROOT)
     files = [
-        hashlib.sha256(part).hexdigest() for part in (versions["newer b"].kernel, versions["newer b"].initrd)
+        hashlib.sha256(part).hexdigest()
+        for part in (versions["newer b"].kernel, versions["newer b"].initrd)
     ]
     found[("b", *files, f"control root=PARTLABEL=root-b {WORDS}", ROOT)] = "control"  # type: ignore[index]
     return found
@@ -691,7 +726,9 @@ def judge(
 
     def of_root(state: Mapping[int, bytes]) -> bytes:
         count = -(-root_size // SECTOR)
-        return b"".join(state.get(root_at + number, bytes(SECTOR)) for number in range(count))[:root_size]
+        return b"".join(state.get(root_at + number, bytes(SECTOR)) for number in range(count))[
+            :root_size
+        ]
 
     def verdict(root: bytes) -> str:
         volume = Volume(work)
@@ -711,7 +748,11 @@ def judge(
                         os.pwrite(out.fileno(), data, (sector - first) * SECTOR)
         sure = hash(frozenset((sector, data) for sector, data in window.before.items()))
         for changed in cuts(window, chance, few, many):
-            differs = {sector: data for sector, data in changed.items() if window.before.get(sector) != data}
+            differs = {
+                sector: data
+                for sector, data in changed.items()
+                if window.before.get(sector) != data
+            }
             if chance.random() >= share:
                 continue
             token = (f"{window.step} {window.ended}", hash((sure, frozenset(differs.items()))))
@@ -729,16 +770,18 @@ def judge(
                 else bytes(root_size)
             )
             raw = verdict(root)
-            done = subprocess.run(["fsck.vfat", "-a", str(work)], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["fsck.vfat", "-a", str(work)], capture_output=True, text=True, check=False
+            )
             repaired = verdict(root)
             may_boot = OVER.get(window.step, MAY[window.step]) if window.ended else MAY[window.step]
             yield Copy(
                 window.step,
-                differs,
-                window.before,
-                raw,
-                repaired,
-                done.returncode,
-                done.stdout + done.stderr,
-                may_boot,
+                changed=differs,
+                before=window.before,
+                raw=raw,
+                repaired=repaired,
+                status=done.returncode,
+                reported=done.stdout + done.stderr,
+                may=may_boot,
             )

@@ -132,7 +132,9 @@ rm -f "$1"/etc/ssh/ssh_host_* "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archiv
 
 def tree(archives: list[Archive], cache: Path | None = None) -> Path:
     """The tar of the tree of this recipe, from the cache or made now (root, minutes, and the archives are needed then)."""
-    recipe = "\0".join([CONFIGURE, *PACKAGES, *(f"{a.suite} {' '.join(a.components)}" for a in archives)])
+    recipe = "\0".join(
+        [CONFIGURE, *PACKAGES, *(f"{a.suite} {' '.join(a.components)}" for a in archives)]
+    )
     home = (cache or Path.home() / ".cache" / "goldnode" / "slots") / hashlib.sha256(
         recipe.encode()
     ).hexdigest()[:16]
@@ -181,7 +183,20 @@ def root_image(root: Path, image: Path, size: int = ROOT_SIZE) -> Path:
     """The root file system of a tree."""
     image.touch()
     os.truncate(image, size)
-    run("mke2fs", "-q", "-F", "-t", "ext4", "-L", "root-a", "-O", "^metadata_csum_seed", "-d", root, image)
+    run(
+        "mke2fs",
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+        "-L",
+        "root-a",
+        "-O",
+        "^metadata_csum_seed",
+        "-d",
+        root,
+        image,
+    )
     return image
 
 
@@ -189,7 +204,9 @@ def disk(root: Path, image: Path, about: Mapping[str, Any], target: Path, scratc
     """A disk as shipped: slot a holds the image, whose entry has no counter; slot b is empty."""
     kernel = str(about["kernel"])
     files = {
-        "EFI/BOOT/BOOTX64.EFI": (root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi").read_bytes(),
+        "EFI/BOOT/BOOTX64.EFI": (
+            root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+        ).read_bytes(),
         "loader/loader.conf": b"default goldnode-*\ntimeout 0\neditor no\n",
         f"loader/entries/goldnode-{about['build_id']}-a.conf": (
             f"title goldnode {about['class']}\nsort-key goldnode\nversion {about['sequence']}~{about['build_id']}\n"
@@ -236,7 +253,9 @@ def disk(root: Path, image: Path, about: Mapping[str, Any], target: Path, scratc
     return target
 
 
-def payload(files: Mapping[str, bytes | str | Path], target: Path, scratch: Path, size: str = "512M") -> Path:
+def payload(
+    files: Mapping[str, bytes | str | Path], target: Path, scratch: Path, size: str = "512M"
+) -> Path:
     """A disk of files for the guest, found by its label; `run` is what it runs at each boot."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     for name, content in files.items():
@@ -284,19 +303,28 @@ class Guest:
                 if (self.lines and self.lines[-1] == "GUEST ENDED") or not self.news.wait(
                     max(0.0, end - time.monotonic())
                 ):
-                    raise GuestError(f"the guest never said {text!r}\n" + "\n".join(self.lines[-60:]))
+                    raise GuestError(
+                        f"the guest never said {text!r}\n" + "\n".join(self.lines[-60:])
+                    )
 
 
 @contextmanager
 def guest(
-    target: Path, more: Path, scratch: Path, *extra: str, name: str = "console", port: int | None = None
+    target: Path,
+    more: Path,
+    scratch: Path,
+    *extra: str,
+    name: str = "console",
+    port: int | None = None,
 ) -> Iterator[Guest]:
     """Boot a disk with its payload; the machine is killed at the end. `port` of this machine leads to the guest's ssh."""
     variables = scratch / "vars.fd"
     if not variables.exists():
         shutil.copy(OVMF_VARS, variables)
     net = (
-        ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"] if port else ["-nic", "none"]
+        ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22"]
+        if port
+        else ["-nic", "none"]
     )
     command = [
         # It ends with whoever started it, however that ends. A processor without AES and AVX: their self-tests take minutes, emulated.

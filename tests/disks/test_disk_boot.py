@@ -63,8 +63,12 @@ def test_a_machine_starts_shows_its_console_and_leaves_nothing(empty: Path, tmp_
 
 
 def test_a_machine_that_qemu_refuses_is_an_error_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(qemu.MachineError, match=r"QEMU does not start: .*nothing\.raw.*No such file"):
-        qemu.VirtualMachine(tmp_path / "nothing.raw", tmp_path / "m", qemu.VmOptions(memory=256)).start()
+    with pytest.raises(
+        qemu.MachineError, match=r"QEMU does not start: .*nothing\.raw.*No such file"
+    ):
+        qemu.VirtualMachine(
+            tmp_path / "nothing.raw", tmp_path / "m", qemu.VmOptions(memory=256)
+        ).start()
 
 
 def test_a_killed_run_leaves_no_machine_behind(empty: Path, tmp_path: Path) -> None:
@@ -74,7 +78,9 @@ def test_a_killed_run_leaves_no_machine_behind(empty: Path, tmp_path: Path) -> N
         "print(machine.pid, flush=True)\ntime.sleep(600)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(empty), str(tmp_path / "m")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, str(empty), str(tmp_path / "m")],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as run:
         assert run.stdout is not None
         pid = int(run.stdout.readline())
@@ -88,7 +94,9 @@ def test_a_killed_run_leaves_no_machine_behind(empty: Path, tmp_path: Path) -> N
         assert gone(pid)
 
 
-def test_a_damaged_image_is_refused_before_a_machine_starts(built: BuiltDisk, tmp_path: Path) -> None:
+def test_a_damaged_image_is_refused_before_a_machine_starts(
+    built: BuiltDisk, tmp_path: Path
+) -> None:
     place = tmp_path / "built" / built.class_ / built.build_id
     place.mkdir(parents=True)
     shutil.copy(built.directory / "disk.json", place)

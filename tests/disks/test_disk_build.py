@@ -27,7 +27,12 @@ def test_the_manifest_says_what_is_in_it(built: BuiltDisk, lock: DiskLock) -> No
         (deb.name, deb.version, deb.sha256) for deb in lock.debs
     ]
     assert {row.outcome for row in built.hygiene} == {"passed"}
-    assert (built.loader, built.layout, built.driver, built.simulated) == ("systemd-boot", "ab", None, False)
+    assert (built.loader, built.layout, built.driver, built.simulated) == (
+        "systemd-boot",
+        "ab",
+        None,
+        False,
+    )
     assert built.epoch == lock.epoch
     assert [row.id for row in built.pending], "an image cannot hold everything"
     raw = built.path("raw")
@@ -40,7 +45,9 @@ def test_the_manifest_says_what_is_in_it(built: BuiltDisk, lock: DiskLock) -> No
 
 def test_what_is_there_is_not_built_again(site: Site, built: BuiltDisk) -> None:
     before = built.path("raw").stat()
-    done = site.run("disks", "build", CLASS, "--offline", "--image-format", "raw", "--format", "json")
+    done = site.run(
+        "disks", "build", CLASS, "--offline", "--image-format", "raw", "--format", "json"
+    )
     assert done.returncode == 0, done.stderr
     (reported,) = json.loads(done.stdout)["disks"]
     assert (reported["made"], reported["build_id"], reported["raw"]["sha256"]) == (
@@ -81,7 +88,9 @@ def test_a_damaged_package_stops_it_before_anything_is_made(
     assert left_in(other) == ([], [])
 
 
-def test_a_full_disk_is_reported_before_anything_is_made(site: Site, fetched: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_anything_is_made(
+    site: Site, fetched: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "store"
     other.mkdir()
     # A namespace of its own: the small file system goes with the command.
@@ -110,7 +119,9 @@ def test_a_full_disk_is_reported_before_anything_is_made(site: Site, fetched: Pa
         pytest.param([CLASS, "--image-format", "qcow"], 'Use "qcow2"', id="no-such-format"),
     ],
 )
-def test_what_cannot_be_built_is_refused_at_once(site: Site, arguments: list[str], message: str) -> None:
+def test_what_cannot_be_built_is_refused_at_once(
+    site: Site, arguments: list[str], message: str
+) -> None:
     done = site.run("disks", "build", *arguments)
     assert done.returncode == 2
     assert message in done.stderr

@@ -79,7 +79,9 @@ class Fleet:
         self.store.run(schema.migrate)
         stored = [StoredNode(name, CLASS, f"r-{name}") for name in (GUEST, *OTHERS)]
         self.store.run(lambda c: nodes.put(c, stored, {CLASS: LIMITS}, "test", time.time()))
-        self.keys = ChannelKeys([key_file(directory, "online.pem")], [key_file(directory, "root.pem")])
+        self.keys = ChannelKeys(
+            [key_file(directory, "online.pem")], [key_file(directory, "root.pem")]
+        )
         self.machines = {name: SimulatedMachine("aaa", kind="disk") for name in OTHERS}
         self.port, self.web = free_port(), free_port()
         self.rollout: FollowedRollout | None = None
@@ -95,7 +97,9 @@ class Fleet:
     def submit(self, name: str, origin: str, target: str, timeout: str) -> None:
         text = TEXT.format(name=name, origin=origin, target=target, timeout=timeout)
         found = documents.loads(text)
-        given = Submission(name, CLASS, target, text, LIMITS, "alice@c")
+        given = Submission(
+            name, node_class=CLASS, target=target, document=text, limits=LIMITS, author="alice@c"
+        )
         self.store.run(lambda c: controllers.submit(c, given, time.time()))
         self.rollout = FollowedRollout(
             self.directory, self.where, found.settings, self.machines, self.keys, self.port
@@ -135,7 +139,9 @@ class Fleet:
 
     def observed(self) -> str:
         with self.store.read() as connection:
-            return str(connection.exec_driver_sql("SELECT digest FROM node WHERE name = 'guest'").scalar())
+            return str(
+                connection.exec_driver_sql("SELECT digest FROM node WHERE name = 'guest'").scalar()
+            )
 
 
 @pytest.fixture
@@ -165,7 +171,14 @@ def image_of(build: str, kernel: str, image: Path, *words: str) -> update.Update
     """The root file system as a build, with words on its command line."""
     options = " ".join(["root=PARTLABEL=root-a", slotdisk.OPTIONS, *words])
     head = update.StreamHeader(
-        f"{CLASS}-{build}", CLASS, build, kernel, options, update.digest(image), 1, None
+        f"{CLASS}-{build}",
+        node_class=CLASS,
+        build_id=build,
+        kernel=kernel,
+        options=options,
+        root=update.digest(image),
+        tries=1,
+        unverified=None,
     ).data()
     disk: Any = SimpleNamespace(build_id=build)
     return update.UpdateImage(disk, image, 0, head)
@@ -174,17 +187,27 @@ def image_of(build: str, kernel: str, image: Path, *words: str) -> update.Update
 def started(tree: Path, fleet: Fleet, scratch: Path) -> tuple[Path, Path]:
     """The disk of the guest, which runs build aaa, and its payload. The channel has a good image and a broken one."""
     root = slotdisk.unpack(tree, scratch / "root")
-    for unit in ("systemd-networkd.service", "systemd-networkd.socket"):  # this guest needs the network
+    for unit in (
+        "systemd-networkd.service",
+        "systemd-networkd.socket",
+    ):  # this guest needs the network
         (root / "etc/systemd/system" / unit).unlink()
     kernel = slotdisk.release(root)
     apply(root, following(root, fleet))
     replace_file(
-        root / "etc/goldnode/follow/root.json", (fleet.channel / "metadata/1.root.json").read_bytes()
+        root / "etc/goldnode/follow/root.json",
+        (fleet.channel / "metadata/1.root.json").read_bytes(),
     )
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", root / "etc/ssh/ssh_host_ed25519_key")
     assert (root / "etc/systemd/system/goldnode-follow.timer").is_file()
     image = slotdisk.root_image(root, scratch / "root.img")
-    about = {"name": f"{CLASS}-aaa", "class": CLASS, "build_id": "aaa", "sequence": 1, "kernel": kernel}
+    about = {
+        "name": f"{CLASS}-aaa",
+        "class": CLASS,
+        "build_id": "aaa",
+        "sequence": 1,
+        "kernel": kernel,
+    }
     made = slotdisk.disk(root, image, about, scratch / "disk.raw", scratch)
     shutil.rmtree(root)
     # The broken image starts no initramfs, and finds no root: the kernel panics.

@@ -20,7 +20,10 @@ WORDS = {"console=tty0", "console=ttyS0,115200n8"}
 def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_path: Path) -> None:
     definition, locks = tmp_path / "disks.yml", tmp_path / "locks"
     text = (site.home / "disks.yml").read_text()
-    for shipped, wanted in (("loader: systemd-boot", "loader: grub"), ("layout: ab", "layout: single")):
+    for shipped, wanted in (
+        ("loader: systemd-boot", "loader: grub"),
+        ("layout: ab", "layout: single"),
+    ):
         assert text.count(shipped) == 1
         text = text.replace(shipped, wanted)
     definition.write_text(text)
@@ -36,7 +39,9 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
     place = overlay(disk.path("raw"), tmp_path / "disk.qcow2", size=disk.raw.size)
     with VirtualMachine(
-        place, tmp_path / "machine", VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials)
+        place,
+        tmp_path / "machine",
+        VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials),
     ) as machine:
 
         def reported(*command: str) -> str:
@@ -58,7 +63,9 @@ def test_what_boots_next_is_known_before_and_after_update_grub(site: Site, tmp_p
 
         first = comes_up()
         known()
-        assert "Written by goldnode when the disk was made" in reported("cat", "/boot/grub/grub.cfg")
+        assert "Written by goldnode when the disk was made" in reported(
+            "cat", "/boot/grub/grub.cfg"
+        )
 
         # What the package of a new kernel runs.
         release = reported("uname", "-r").strip()

@@ -74,7 +74,11 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
     database = work / "tracker.json"
     row = {
         "releases": {
-            "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u14", "urgency": "high"}
+            "bookworm": {
+                "status": "resolved",
+                "fixed_version": "2.36-9+deb12u14",
+                "urgency": "high",
+            }
         }
     }
     # The requirement takes a database of fewer packages for an excerpt, and one of a month ago for stale.
@@ -83,7 +87,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
     today = dt.datetime.now(tz=dt.UTC).date()
     for disk in disks:
         prove(disk, None, papers=False, inspection=None)
-        out = found.run("evidence", disk.name, *found.key, "--database", f"debian={database}@{today}")
+        out = found.run(
+            "evidence", disk.name, *found.key, "--database", f"debian={database}@{today}"
+        )
         assert "SBOM (CycloneDX)" in out
         assert "1 known, 1 of them with a fix" in out
     return found
@@ -168,7 +174,10 @@ def test_from_the_store_to_another_machine_and_back_again(real: Real, tmp_path: 
             (image,) = (tmp_path / "mirror").rglob("*.qcow2")
             assert image.read_bytes() == real.a.path("qcow2").read_bytes()
     authentic = command("authenticate", f"{CLASS}:stable", "--store", str(other), *real.trust)
-    assert f"{real.a.name}\n" in subprocess.run(authentic, check=True, capture_output=True, text=True).stdout
+    assert (
+        f"{real.a.name}\n"
+        in subprocess.run(authentic, check=True, capture_output=True, text=True).stdout
+    )
     assert "opt/which" in real.run("diff", real.a.name, real.b.name)
 
 
@@ -176,7 +185,9 @@ def test_a_place_that_is_really_full(real: Real, tmp_path: Path) -> None:
     """A file system of 16 MiB in a mount namespace of its own, which passes the look at free space because noise does not compress."""
     place = tmp_path / "small"
     place.mkdir()
-    words = command("publish", real.a.name, "--store", str(real.store), "--to", str(place), *real.key)
+    words = command(
+        "publish", real.a.name, "--store", str(real.store), "--to", str(place), *real.key
+    )
     script = 'mount -t tmpfs -o size="$1" tmpfs "$2"; shift 2; "$@"; echo "status $?"; find . -type f -not -name .lock'
     for size, reported in (("16m", "is full"), ("2m", "MiB free, and")):
         done = subprocess.run(
@@ -204,7 +215,9 @@ def test_a_place_that_is_really_full(real: Real, tmp_path: Path) -> None:
 def test_a_publisher_that_is_killed(real: Real, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    words = command("publish", real.a.name, "--store", str(real.store), "--to", str(place), *real.key)
+    words = command(
+        "publish", real.a.name, "--store", str(real.store), "--to", str(place), *real.key
+    )
     staged = place / ".staging" / real.a.name
     with subprocess.Popen(
         words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -267,6 +280,10 @@ def test_other_programs_verify_what_is_published(real: Real, tmp_path: Path) -> 
         if altered:
             (here / "SHA256SUMS").write_text((here / "SHA256SUMS").read_text().replace("a", "b", 1))
         done = subprocess.run(
-            [*verify, "-sigfile", "SHA256SUMS.sig"], cwd=here, capture_output=True, text=True, check=False
+            [*verify, "-sigfile", "SHA256SUMS.sig"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (done.returncode != 0) == altered, done.stdout + done.stderr

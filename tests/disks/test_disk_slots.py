@@ -66,7 +66,9 @@ def document(root: Path) -> dict[str, Any]:
     release = slotdisk.release(root)
     status = (root / "var/lib/dpkg/status").read_text()
     package = re.search(
-        rf"^Package: linux-image-{re.escape(release)}\n(?:\S.*\n| .*\n)*?Version: (\S+)$", status, re.M
+        rf"^Package: linux-image-{re.escape(release)}\n(?:\S.*\n| .*\n)*?Version: (\S+)$",
+        status,
+        re.M,
     )
     assert package is not None
     made = class_document(release, package[1])
@@ -153,13 +155,13 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
     image = slotdisk.root_image(root, tmp_path / "root.img")
     head = update.StreamHeader(
         "boot_test-bbb",
-        "boot_test",
-        "bbb",
-        kernel,
-        f"root=PARTLABEL=root-a {slotdisk.OPTIONS}",
-        update.digest(image),
-        3,
-        None,
+        node_class="boot_test",
+        build_id="bbb",
+        kernel=kernel,
+        options=f"root=PARTLABEL=root-a {slotdisk.OPTIONS}",
+        root=update.digest(image),
+        tries=3,
+        unverified=None,
     ).data()
     with (tmp_path / "image").open("wb") as out:
         update.send(image, 0, head, out.write)
@@ -181,7 +183,11 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
         output, at = reported(machine, "BOOT", 0)
         assert output.startswith("slot=a ")
         shipped = json.loads(reported(machine, "SLOTS", at)[0])
-        assert (shipped["running"], shipped["tried"], shipped["slots"]["b"]["state"]) == ("a", None, "empty")
+        assert (shipped["running"], shipped["tried"], shipped["slots"]["b"]["state"]) == (
+            "a",
+            None,
+            "empty",
+        )
         identity, at = reported(machine, "IDENTITY", at)
         output, at = reported(machine, "WRITTEN", at)
         assert output.startswith("0 "), output
@@ -201,7 +207,9 @@ def test_a_broken_image_falls_back_by_itself_and_says_why(root: Path, tmp_path: 
         assert found["slots"]["b"]["entry"] == "goldnode-bbb-b.conf"
         # The GPU that it lacks drains the node, and is no reason to take the image back.
         findings, at = reported(machine, "FINDINGS", at)
-        assert [row["outcome"] for row in json.loads(findings) if row["id"] == "gpu.count"] == ["mismatch"]
+        assert [row["outcome"] for row in json.loads(findings) if row["id"] == "gpu.count"] == [
+            "mismatch"
+        ]
         # systemd keeps to what the command line says in this boot; the next one has no watchdog (below).
         output, at = reported(machine, "WATCHDOG", at)
         assert output == "Software Watchdog active 1min", output

@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.disks, pytest.mark.long, pytest.mark.xdist_group("disk
 
 MIB = 1024 * 1024
 WHY = "a test of the update itself"
-SECONDS = "5400"  # of the wall clock, for all tries of an image in an emulated machine on a busy one
+SECONDS = (
+    "5400"  # of the wall clock, for all tries of an image in an emulated machine on a busy one
+)
 
 
 def variant(site: Site, word: str) -> BuiltDisk:
@@ -58,10 +60,14 @@ def machine(built: BuiltDisk, tmp_path: Path) -> Iterator[VirtualMachine]:
     """The first image, running, on a disk with room for a second slot."""
     key = make_key(tmp_path)
     root = next(part for part in built.partitions if part.name == "root-a")
-    disk = overlay(built.path("raw"), tmp_path / "disk.qcow2", size=built.raw.size + root.size + 512 * MIB)
+    disk = overlay(
+        built.path("raw"), tmp_path / "disk.qcow2", size=built.raw.size + root.size + 512 * MIB
+    )
     credentials = {"ssh.authorized_keys.root": key.with_suffix(".pub").read_text()}
     with VirtualMachine(
-        disk, tmp_path / "machine", VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials)
+        disk,
+        tmp_path / "machine",
+        VmOptions(snapshot=False, form="qcow2", key=key, credentials=credentials),
     ) as made:
         made.wait_ssh(900)
         asked = made.ssh(["systemctl", "is-system-running", "--wait"], limit=900)
@@ -93,7 +99,11 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
     def state() -> tuple[str, str, dict[str, str]]:
         """The slot that runs, the one that boots next, and what each one holds."""
         found = json.loads(reported("/usr/lib/goldnode/goldnode-node slot status --format json"))
-        return found["running"], found["next"], {slot: row["image"] for slot, row in found["slots"].items()}
+        return (
+            found["running"],
+            found["next"],
+            {slot: row["image"] for slot, row in found["slots"].items()},
+        )
 
     who = reported("cat /etc/machine-id /etc/ssh/ssh_host_ed25519_key.pub")
     good = variant(site, "goldnode-test=successor")
@@ -125,7 +135,9 @@ def test_an_update_over_ssh_its_way_back_and_images_that_fall_back(
         ("systemd.mask=docker.service", "docker"),
     ):
         bad = variant(site, word)
-        fell = update("--image", str(bad.directory), "--unverified", WHY, "--tries", "1", "--reboot")
+        fell = update(
+            "--image", str(bad.directory), "--unverified", WHY, "--tries", "1", "--reboot"
+        )
         assert fell.returncode == 2, (word, fell.stdout, fell.stderr, machine.tail())
         assert re.search(
             rf"gpu07 fell back: image {bad.name} in slot b failed its try: .*{reason}", fell.stderr

@@ -87,9 +87,9 @@ def test_a_volume_is_read_as_mtools_reads_it(tmp_path: Path) -> None:
             text=True,
             check=True,
         )
-        assert {line.rstrip("/").rpartition("/")[2].lower() for line in listed.stdout.split()} == set(
-            volume.list(folder)
-        )
+        assert {
+            line.rstrip("/").rpartition("/")[2].lower() for line in listed.stdout.split()
+        } == set(volume.list(folder))
         for name, (directory, _, _) in volume.list(folder).items():
             if not directory:
                 read = subprocess.run(
@@ -106,15 +106,19 @@ def test_a_volume_is_read_as_mtools_reads_it(tmp_path: Path) -> None:
 def test_the_hardest_disks_boot_under_real_firmware(tree: Path, tmp_path: Path) -> None:
     """Of each step the disk with most to repair, not repaired: OVMF's FAT, systemd-boot and Linux start what was expected of it."""
     versions = powercut.real(tree, NAMES)
-    efi = {"EFI/BOOT/BOOTX64.EFI": powercut.from_tree(tree, "usr/lib/systemd/boot/efi/systemd-bootx64.efi")}
+    efi = {
+        "EFI/BOOT/BOOTX64.EFI": powercut.from_tree(
+            tree, "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+        )
+    }
     found = powercut.record(tree, tmp_path, size=264 * MIB, eager=0.5, versions=versions, extra=efi)
     hardest: dict[str, powercut.Copy] = {}
     with memory(tmp_path) as place:
         for copy in powercut.judge(found, versions, place, share=0.1):
             assert copy.step == "control" or not copy.bad, (copy.step, copy.raw, copy.repaired)
-            if copy.step not in hardest or copy.reported.count("\n") > hardest[copy.step].reported.count(
-                "\n"
-            ):
+            if copy.step not in hardest or copy.reported.count("\n") > hardest[
+                copy.step
+            ].reported.count("\n"):
                 hardest[copy.step] = copy
     (tmp_path / "none").write_bytes(bytes(MIB))
     for step in ("sync", "write", "good", "again", "back"):

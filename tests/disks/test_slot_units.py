@@ -67,7 +67,10 @@ systemctl show -p ExecStartPost systemd-bless-boot.service; ls /efi/loader/entri
 # What is no reason to go back: nothing, a GPU that the machine does not have, and whatever is wrong once the entry has no counter.
 STAYS = {
     "good": (":", slots.GOOD),
-    "blessed": (f"mv /efi/loader/entries/{TRIED} /efi/loader/entries/goldnode-bbb-b.conf; {MODULE}", None),
+    "blessed": (
+        f"mv /efi/loader/entries/{TRIED} /efi/loader/entries/goldnode-bbb-b.conf; {MODULE}",
+        None,
+    ),
     "not counted": (f"rm /variable; : >/variable; sed -i '/firmware/d' /begin; {MODULE}", None),
 }
 
@@ -85,7 +88,9 @@ def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     (root / "begin").chmod(0o755)
     (root / "cmdline").write_text("root=PARTLABEL=root-b ro panic=5\n")
     (root / "osrelease").write_text(f"{kernel}\n")
-    (root / "variable").write_bytes(b"\x06\0\0\0" + f"\\loader\\entries\\{TRIED}\0".encode("utf-16-le"))
+    (root / "variable").write_bytes(
+        b"\x06\0\0\0" + f"\\loader\\entries\\{TRIED}\0".encode("utf-16-le")
+    )
     for unit in MASKED:
         (root / "etc/systemd/system" / unit).unlink(missing_ok=True)
         (root / "etc/systemd/system" / unit).symlink_to("/dev/null")
@@ -114,7 +119,9 @@ def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         (root / "efi/loader/entries" / name).write_text(text)
     name = f"goldnode-slots-{uuid.uuid4().hex[:8]}"
     packed = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
-    subprocess.run(["docker", "import", "-", name], stdin=packed.stdout, check=True, capture_output=True)
+    subprocess.run(
+        ["docker", "import", "-", name], stdin=packed.stdout, check=True, capture_output=True
+    )
     assert packed.wait() == 0
     shutil.rmtree(root)
     yield name
@@ -133,8 +140,19 @@ class Boot:
             "-v",
             "/sys/fs/cgroup:/sys/fs/cgroup:rw",
         ]
-        options += ["--tmpfs", "/run", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec", "--network", "none"]
-        self.name = run("docker", "run", "-d", *options, image, "sh", "-c", f"{change}\nexec /begin").strip()
+        options += [
+            "--tmpfs",
+            "/run",
+            "--tmpfs",
+            "/run/lock",
+            "--tmpfs",
+            "/tmp:exec",
+            "--network",
+            "none",
+        ]
+        self.name = run(
+            "docker", "run", "-d", *options, image, "sh", "-c", f"{change}\nexec /begin"
+        ).strip()
 
     def inside(self, *command: str) -> str:
         return subprocess.run(
@@ -158,7 +176,9 @@ class Boot:
         raise AssertionError(self.inside("journalctl", "-b", "--no-pager", "-o", "cat")[-4000:])
 
     def history(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.inside("cat", "/efi/goldnode/history").splitlines()]
+        return [
+            json.loads(line) for line in self.inside("cat", "/efi/goldnode/history").splitlines()
+        ]
 
 
 @pytest.fixture

@@ -54,7 +54,9 @@ class World:
             if extra
             else None
         )
-        node = self.lab.up([NodeSpec(name, group, os=os_name, flavour="warm", image=image, engine=engine)])[0]
+        node = self.lab.up(
+            [NodeSpec(name, group, os=os_name, flavour="warm", image=image, engine=engine)]
+        )[0]
         self.status(node).write_text(node.read("/var/lib/dpkg/status"))
         return node
 
@@ -67,7 +69,9 @@ class World:
         archive = self.publish()
         locks = self.directory / f"locks-{name}"
         locks.mkdir(exist_ok=True)
-        path = archive.write_site(self.directory / f"{name}-site.yml", self.server.url, release=release)
+        path = archive.write_site(
+            self.directory / f"{name}-site.yml", self.server.url, release=release
+        )
         return Site(catalog=CATALOG, site=path, locks=locks)
 
     def lock(self, site: Site, node: LabNode, *stacks: str) -> None:
@@ -123,7 +127,15 @@ def make(world: World) -> Iterator[Callable[..., tuple[LabNode, Site]]]:
 
 # A scheduler and a monitoring system, as Debian packages them: one node is controller and compute node, and watches itself.
 SERVICES_NODE = "services"
-SERVICES = ("curl", "munge", "prometheus", "prometheus-node-exporter", "slurm-client", "slurmctld", "slurmd")
+SERVICES = (
+    "curl",
+    "munge",
+    "prometheus",
+    "prometheus-node-exporter",
+    "slurm-client",
+    "slurmctld",
+    "slurmd",
+)
 
 
 @pytest.fixture(scope="session")

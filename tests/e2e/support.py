@@ -19,7 +19,9 @@ from goldnode.testing.lab.nodes import LabNode
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-RECAP = re.compile(r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
+RECAP = re.compile(
+    r"^(\S+)\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class Site:
 def environment(site: Site) -> dict[str, str]:
     """What a user's shell would hold, and nothing of pytest's."""
     stored = {
-        key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
     }
     return {
         **stored,

@@ -121,14 +121,19 @@ def class_document(release: str, version: str) -> dict[str, Any]:
 def installed_version(image: Path, package: str) -> str:
     """From the guest's own dpkg status."""
     status = disk.read(image, "/var/lib/dpkg/status").decode()
-    found = re.search(rf"^Package: {re.escape(package)}\n(?:\S.*\n| .*\n)*?Version: (\S+)$", status, re.M)
+    found = re.search(
+        rf"^Package: {re.escape(package)}\n(?:\S.*\n| .*\n)*?Version: (\S+)$", status, re.M
+    )
     assert found
     return found[1]
 
 
 def read_choice(image: Path) -> grub.GrubChoice:
     """Our reading of the guest's files; the plain reader of the node suite must agree wherever it can tell."""
-    config, stored = disk.read(image, "/boot/grub/grub.cfg").decode(), disk.read(image, "/boot/grub/grubenv")
+    config, stored = (
+        disk.read(image, "/boot/grub/grub.cfg").decode(),
+        disk.read(image, "/boot/grub/grubenv"),
+    )
     choice = grub.next_boot(config, stored)
     bare = booted_by_id(config, grub.environment(stored))
     assert bare in (None, choice.release)
@@ -144,7 +149,9 @@ def booted(console: str) -> str:
     return str(found[0])
 
 
-def test_the_class_decides_which_kernel_boots_and_how_it_is_tuned(base: disk.Base, tmp_path: Path) -> None:
+def test_the_class_decides_which_kernel_boots_and_how_it_is_tuned(
+    base: disk.Base, tmp_path: Path
+) -> None:
     older, newest = base.releases
     image = disk.copy(base, tmp_path / "disk.raw")
     document = {

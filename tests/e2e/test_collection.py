@@ -57,4 +57,6 @@ def test_a_first_node_from_the_collection(
     _, changed = play("-e", "goldnode_state=absent")
     assert changed > 0
     assert node.shell("test -e /usr/lib/goldnode", check=False).rc != 0
-    assert list((tmp_path / "empty").iterdir()) == [], "a run leaves something in the directory of the user"
+    assert list((tmp_path / "empty").iterdir()) == [], (
+        "a run leaves something in the directory of the user"
+    )

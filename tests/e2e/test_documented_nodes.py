@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.lab, pytest.mark.long]
 def reader(tmp_path: Path) -> Iterator[Reader]:
     found = documented.online(tmp_path)
     yield found
-    for state in sorted(tmp_path.glob("**/.goldnode/lab/*")):  # of a page that ended before its last block
+    for state in sorted(
+        tmp_path.glob("**/.goldnode/lab/*")
+    ):  # of a page that ended before its last block
         command = [sys.executable, "-m", "goldnode.testing.lab", "down", state.name]
         subprocess.run(command, cwd=state.parents[2], check=False)
 

@@ -59,9 +59,13 @@ def fleet(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory) ->
     first, site = make("ten-0", "e2e_r535", "debian12_r535", "debian12_cpu")
     nodes = [
         first,
-        *world.lab.up([NodeSpec(f"ten-{number}", "e2e_cpu", flavour="warm") for number in range(1, 10)]),
+        *world.lab.up(
+            [NodeSpec(f"ten-{number}", "e2e_cpu", flavour="warm") for number in range(1, 10)]
+        ),
     ]
-    first.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
+    first.shell(
+        "mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'"
+    )
     nodes[1].put(
         {
             HOOK: b"#!/bin/sh\n[ \"$1\" = prereqs ] && exit 0\necho 'a hook of somebody else fails' >&2\nexit 1\n"
@@ -108,7 +112,9 @@ def test_six_of_ten_converge_and_the_report_says_what_keeps_the_others(fleet: Fl
         False,
         False,
     ]
-    assert fleet.nodes[0].run("test", "-e", "/etc/goldnode", check=False).rc != 0, "the held node was touched"
+    assert fleet.nodes[0].run("test", "-e", "/etc/goldnode", check=False).rc != 0, (
+        "the held node was touched"
+    )
     # What was changed, why, and for how long, resource by resource; and the same on the node, with the locks.
     parts = record["hosts"]["ten-2"]["parts"]
     (transaction,) = [row for row in parts["kernel"] if row["kind"] == "packages.transact"]

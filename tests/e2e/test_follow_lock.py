@@ -102,7 +102,14 @@ class Followed:
             )
 
     def serve(self) -> None:
-        tls = ("--tls-certificate", "server.pem", "--tls-key", "server.key", "--client-ca", "ca.pem")
+        tls = (
+            "--tls-certificate",
+            "server.pem",
+            "--tls-key",
+            "server.key",
+            "--client-ca",
+            "ca.pem",
+        )
         listen = ("--host", self.gateway, "--port", str(self.port))
         self.service = self.start("service.log", "fleet", "serve", *listen, *tls)
 
@@ -156,11 +163,34 @@ def authority(place: Path, gateway: str) -> None:
         subprocess.run(["openssl", *words], cwd=place, check=True, capture_output=True)
 
     key = ("-newkey", "ed25519", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=fleet", "-days", "2")
+    openssl(
+        "req",
+        "-x509",
+        *key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-subj",
+        "/CN=fleet",
+        "-days",
+        "2",
+    )
     for name, more in (("server", f"IP:{gateway}"), ("node", f"DNS:{NAME}")):
         (place / "ext").write_text(f"subjectAltName={more}\n")
         openssl("req", *key, "-keyout", f"{name}.key", "-out", "csr", "-subj", f"/CN={name}")
-        signed = ("-req", "-in", "csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+        signed = (
+            "-req",
+            "-in",
+            "csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+        )
         openssl("x509", *signed, "-extfile", "ext", "-out", f"{name}.pem")
 
 
@@ -185,7 +215,9 @@ def drained_by_command(hosts: Path, directory: Path) -> None:
     """Let the inventory drain with programs of the site, which note each call."""
     (directory / "out").mkdir()
     for name, text in (("drain", DRAIN), ("resume", RESUME)):
-        (directory / name).write_text(text.format(log=directory / "calls.log", out=directory / "out"))
+        (directory / name).write_text(
+            text.format(log=directory / "calls.log", out=directory / "out")
+        )
         (directory / name).chmod(0o755)
     content = yaml.safe_load((hosts / "hosts.yml").read_text())
     content["all"]["vars"] |= {
@@ -217,9 +249,14 @@ def followed(world: World, tmp_path: Path) -> Iterator[Followed]:
         assert site.locks is not None
         path = site.locks / f"{CLASS}.lock.yml"
         digests.append(load_lock(path).digest)
-        node.put({f"/root/e2e/{digests[-1].removeprefix('sha256:')}/{path.name}": path.read_bytes()})
+        node.put(
+            {f"/root/e2e/{digests[-1].removeprefix('sha256:')}/{path.name}": path.read_bytes()}
+        )
     authority(tmp_path, gateway)
-    files = {f"{TLS}/{name}": (tmp_path / name).read_bytes() for name in ("ca.pem", "node.pem", "node.key")}
+    files = {
+        f"{TLS}/{name}": (tmp_path / name).read_bytes()
+        for name in ("ca.pem", "node.pem", "node.key")
+    }
     node.put(files, 0o600)
     node.put({"/usr/local/sbin/apply-lock": APPLY.encode()}, 0o755)
     environment_there = put_site(node, first, export(tmp_path / "tree"))
@@ -230,7 +267,15 @@ def followed(world: World, tmp_path: Path) -> Iterator[Followed]:
     node.restart()  # the verdict of a node whose boot is pending is not good
     hosts = inventory(tmp_path / "inventory", {CLASS: [node]})
     drained_by_command(hosts, tmp_path)
-    found = Followed(node, second, tmp_path, gateway, hosts, (digests[0], digests[1]), port)
+    found = Followed(
+        node,
+        site=second,
+        directory=tmp_path,
+        gateway=gateway,
+        hosts=hosts,
+        locks=(digests[0], digests[1]),
+        port=port,
+    )
     yield found
     if found.service is not None and found.service.poll() is None:
         found.stop_service()
@@ -241,7 +286,10 @@ def followed(world: World, tmp_path: Path) -> Iterator[Followed]:
 def test_node_follows_to_a_lock_and_a_service_that_is_away_starts_and_hurts_nothing(
     followed: Followed,
 ) -> None:
-    online, root = key_file(followed.directory, "online.pem"), key_file(followed.directory, "root.pem")
+    online, root = (
+        key_file(followed.directory, "online.pem"),
+        key_file(followed.directory, "root.pem"),
+    )
     document = followed.directory / "kernel.yml"
     text = DOCUMENT.format(class_=CLASS, origin=followed.locks[0], target=followed.locks[1])
     document.write_text(text, encoding="utf-8")
@@ -262,17 +310,25 @@ def test_node_follows_to_a_lock_and_a_service_that_is_away_starts_and_hurts_noth
     # In a freeze the controller grants nothing, and the node starts nothing.
     followed.goldnode("fleet", "freeze", "--class", CLASS, "--reason", "cable work")
     run = ("rollout", "run", str(document), "-i", str(followed.hosts), "--tick", "0.5")
-    controller = followed.start("run.log", *run, "--channel", "channel", "--channel-key", str(online))
+    controller = followed.start(
+        "run.log", *run, "--channel", "channel", "--channel-key", str(online)
+    )
     try:
         followed.passes(f"{NAME}: ", 3)
         assert followed.untouched(boot)
         assert followed.stored("SELECT node FROM hold") == []
-        assert "cable work" in followed.node.run("goldnode-node", "follow", "--check", check=False).output
+        assert (
+            "cable work"
+            in followed.node.run("goldnode-node", "follow", "--check", check=False).output
+        )
 
         # The service is away: the node is granted and drained, and starts nothing.
         followed.stop_service()
         followed.goldnode("fleet", "unfreeze", "--class", CLASS, "--reason", "done")
-        wait(lambda: followed.stored("SELECT phase FROM step") == [("applying",)], "the node is not granted")
+        wait(
+            lambda: followed.stored("SELECT phase FROM step") == [("applying",)],
+            "the node is not granted",
+        )
         assert followed.out()
         followed.passes("is away", 2)
         assert followed.untouched(boot)
@@ -281,7 +337,10 @@ def test_node_follows_to_a_lock_and_a_service_that_is_away_starts_and_hurts_noth
         followed.serve()
         wait(followed.began, "the node does not begin")
         followed.stop_service()
-        wait(lambda: followed.node.state == "running" and followed.boot() != boot, "the node does not boot")
+        wait(
+            lambda: followed.node.state == "running" and followed.boot() != boot,
+            "the node does not boot",
+        )
         followed.node.wait()
         followed.passes("is away", 2)
         assert followed.lock() == followed.locks[1]

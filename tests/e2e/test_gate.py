@@ -115,13 +115,19 @@ def gated(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Gated:
         yaml.safe_dump(
             {
                 **text,
-                "gate": {"drain": ["/usr/local/sbin/drain-node"], "resume": ["/usr/local/sbin/resume-node"]},
+                "gate": {
+                    "drain": ["/usr/local/sbin/drain-node"],
+                    "resume": ["/usr/local/sbin/resume-node"],
+                },
             }
         )
     )
     found = Gated(node, Site(site.catalog, path, site.locks), directory)
     node.put(
-        {"/usr/lib/systemd/system/docker.service": DOCKER, "/usr/lib/systemd/system/docker.socket": SOCKET}
+        {
+            "/usr/lib/systemd/system/docker.service": DOCKER,
+            "/usr/lib/systemd/system/docker.socket": SOCKET,
+        }
     )
     node.put({f"/usr/local/sbin/{name}-node": HOOK for name in ("drain", "resume")}, 0o755)
     node.run("systemctl", "daemon-reload")
@@ -174,7 +180,9 @@ def test_a_fresh_node_has_its_metrics_and_the_journal_its_transitions(gated: Gat
         for entry in journal_entries(gated.node, "node.verdict")
     ]
     assert statuses[0][0] == "none", "the first check of the boot"
-    assert [after for _, after in statuses[-2:]] == ["drain", "could_not_check"], "spoilt, and put right"
+    assert [after for _, after in statuses[-2:]] == ["drain", "could_not_check"], (
+        "spoilt, and put right"
+    )
     last = journal_entries(gated.node, "node.verdict")[-1]
     assert last["GOLDNODE_STATUS_BEFORE"] == "drain"
     assert (last["SYSLOG_IDENTIFIER"], last["GOLDNODE_CLASS"], last["_UID"]) == (
@@ -193,7 +201,9 @@ def test_report_starts_what_it_reports(gated: Gated) -> None:
     assert "boot.initramfs" in str(gated.state()["reasons"])
     gated.node.run("systemctl", "restart", "docker.service")
     assert gated.docker() == "active"
-    assert re.search(r"goldnode: class e2e_gate_report, verdict: drain \(exit code 2\)", gated.login())
+    assert re.search(
+        r"goldnode: class e2e_gate_report, verdict: drain \(exit code 2\)", gated.login()
+    )
     gated.repair()
 
 
@@ -219,16 +229,23 @@ def test_block_refuses_a_start_and_stops_nothing(gated: Gated) -> None:
     node = gated.node
     gated.converge("block")
     assert (gated.passes(), gated.docker()) == (True, "active")
-    sound = node.run("systemd-analyze", "verify", "--recursive-errors=no", "docker.service", check=False)
+    sound = node.run(
+        "systemd-analyze", "verify", "--recursive-errors=no", "docker.service", check=False
+    )
     assert (sound.rc, sound.output) == (0, ""), "the drop-in, as systemd reads it"
     started = node.run("systemctl", "show", "-p", "ExecMainStartTimestamp", "docker.service").output
     gated.spoil()
     gated.watch()
     assert (gated.passes(), gated.docker()) == (False, "active")
-    assert node.run("systemctl", "show", "-p", "ExecMainStartTimestamp", "docker.service").output == started
+    assert (
+        node.run("systemctl", "show", "-p", "ExecMainStartTimestamp", "docker.service").output
+        == started
+    )
     node.run("systemctl", "restart", "docker.service", check=False)
     assert gated.docker() == "inactive"
-    assert "goldnode gate: boot.initramfs: missing (want initrd.img-6.1.0-902-amd64)" in gated.status()
+    assert (
+        "goldnode gate: boot.initramfs: missing (want initrd.img-6.1.0-902-amd64)" in gated.status()
+    )
     assert "the gate is closed: boot.initramfs: missing" in gated.login()
     (closed,) = journal_entries(node, "gate.closed")
     assert (closed["GOLDNODE_MODE"], closed["PRIORITY"]) == ("block", "4")
@@ -239,7 +256,10 @@ def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated
     gated.boot()
     assert (gated.passes(), gated.docker()) == (False, "inactive")
     assert "goldnode gate: boot.initramfs: missing" in gated.status()
-    assert gated.node.run("systemctl", "is-active", "goldnode-sanity.service").output.strip() == "active"
+    assert (
+        gated.node.run("systemctl", "is-active", "goldnode-sanity.service").output.strip()
+        == "active"
+    )
     # Whoever asks for it through its socket, or again and again by hand, runs into systemd's start limits; the gate clears them.
     gated.node.run(
         "python3", "-c", "import socket; socket.socket(socket.AF_UNIX).connect('/run/docker.sock')"
@@ -247,7 +267,10 @@ def test_block_keeps_out_at_boot_and_lets_in_when_the_cause_is_gone(gated: Gated
     for _ in range(6):
         gated.node.run("systemctl", "start", "docker.service", check=False)
     assert gated.docker() == "inactive"
-    assert gated.node.run("systemctl", "is-active", "docker.socket", check=False).output.strip() == "failed"
+    assert (
+        gated.node.run("systemctl", "is-active", "docker.socket", check=False).output.strip()
+        == "failed"
+    )
     gated.repair()
     gated.watch()
     assert (gated.passes(), gated.docker()) == (True, "active")
@@ -274,7 +297,9 @@ def test_the_node_suite_agrees(gated: Gated) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
-    assert re.search(r"^[1-9][0-9]* verified, 0 failed", done.stdout, re.MULTILINE), done.stdout[-1000:]
+    assert re.search(r"^[1-9][0-9]* verified, 0 failed", done.stdout, re.MULTILINE), done.stdout[
+        -1000:
+    ]
 
 
 @pytest.mark.parametrize(("decide", "undo"), [("mask", "unmask"), ("disable", "enable")])
@@ -322,9 +347,9 @@ def test_a_checker_that_stopped_is_noticed(gated: Gated) -> None:
 def test_drain_reports_once_and_takes_back_only_its_own(gated: Gated) -> None:
     node = gated.node
     gated.converge("drain")
-    assert not node.run("sh", "-c", "ls /etc/systemd/system/docker.service.d", check=False).output.startswith(
-        "goldnode"
-    )
+    assert not node.run(
+        "sh", "-c", "ls /etc/systemd/system/docker.service.d", check=False
+    ).output.startswith("goldnode")
     node.run("systemctl", "restart", "docker.service")
     gated.spoil()
     for _ in range(2):
@@ -333,7 +358,9 @@ def test_drain_reports_once_and_takes_back_only_its_own(gated: Gated) -> None:
     gated.watch()
     assert gated.docker() == "active", "drain keeps no runtime down"
     hooks = node.read("/var/log/hooks").splitlines()
-    assert hooks == ["drain-node goldnode: boot.initramfs: missing (want initrd.img-6.1.0-902-amd64)"]
+    assert hooks == [
+        "drain-node goldnode: boot.initramfs: missing (want initrd.img-6.1.0-902-amd64)"
+    ]
     gated.repair()
     for _ in range(2):
         gated.watch()

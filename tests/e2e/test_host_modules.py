@@ -40,22 +40,31 @@ def tuned(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode
 
 def findings(node: LabNode) -> dict[str, dict[str, Any]]:
     """What the check on the node says now, by the name of the item."""
-    verdict = json.loads(node.run(PROGRAM, "check", "--no-write", "--format", "json", check=False).output)
+    verdict = json.loads(
+        node.run(PROGRAM, "check", "--no-write", "--format", "json", check=False).output
+    )
     return {finding["id"]: finding for finding in verdict["findings"]}
 
 
 def against(node: LabNode, module: str = "standin_peer") -> tuple[str, str]:
     """The inode of the standin_ofed that a module was compiled against, and of the one that is there."""
     reported = node.run("modinfo", "-k", RELEASE, "-F", "against", module).output.strip()
-    return reported, node.shell(f"stat -c %i $(modinfo -k {RELEASE} -n standin_ofed)").output.strip()
+    return reported, node.shell(
+        f"stat -c %i $(modinfo -k {RELEASE} -n standin_ofed)"
+    ).output.strip()
 
 
-def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[LabNode, Site, Path]) -> None:
+def test_modules_are_built_in_order_and_the_files_are_there(
+    tuned: tuple[LabNode, Site, Path],
+) -> None:
     node, site, hosts = tuned
     run = succeeded(site_yml(hosts, site=site))
     assert run.changed["tuned"] > 0
     for module in ("standin_ofed", "nvidia-current", "nvidia-current-peermem", "standin_peer"):
-        assert node.run("modinfo", "-k", RELEASE, "-F", "vermagic", module).output.split()[0] == RELEASE
+        assert (
+            node.run("modinfo", "-k", RELEASE, "-F", "vermagic", module).output.split()[0]
+            == RELEASE
+        )
     reported, there = against(node)
     assert reported == there
     assert node.read("/etc/modules-load.d/goldnode.conf").split("\n")[1:] == [
@@ -63,7 +72,9 @@ def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[LabNode
         "standin_peer",
         "",
     ]
-    assert "softdep nvidia-current pre: standin_ofed\n" in node.read("/etc/modprobe.d/goldnode-modules.conf")
+    assert "softdep nvidia-current pre: standin_ofed\n" in node.read(
+        "/etc/modprobe.d/goldnode-modules.conf"
+    )
     order = node.shell(f"modprobe -n -v -S {RELEASE} standin_peer").output
     assert re.findall(r"(standin_\w+)\.ko", order) == ["standin_ofed", "standin_peer"], order
     held = node.run("apt-mark", "showhold").output.split()
@@ -77,12 +88,18 @@ def test_modules_are_built_in_order_and_the_files_are_there(tuned: tuple[LabNode
     assert succeeded(site_yml(hosts, site=site)).changed["tuned"] == 0
 
 
-def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[LabNode, Site, Path]) -> None:
+def test_the_host_keeps_what_a_container_can_keep(
+    world: World, tuned: tuple[LabNode, Site, Path]
+) -> None:
     node, _, _ = tuned
     assert node.read("/etc/fstab") == FSTAB.replace("/swapfile", "# goldnode: /swapfile")
-    assert node.run("systemctl", "is-enabled", "swap.target", check=False).output.strip() == "masked"
+    assert (
+        node.run("systemctl", "is-enabled", "swap.target", check=False).output.strip() == "masked"
+    )
     # Locked memory: a fresh login through pam_limits, and a unit that starts now.
-    login = subprocess.run(node.ssh("ulimit -Hl; ulimit -Sl"), capture_output=True, text=True, check=True)
+    login = subprocess.run(
+        node.ssh("ulimit -Hl; ulimit -Sl"), capture_output=True, text=True, check=True
+    )
     assert login.stdout.split() == ["4096", "4096"]
     assert (
         node.run("systemd-run", "--wait", "--pipe", "--quiet", "sh", "-c", "ulimit -l")
@@ -90,13 +107,21 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Lab
         .endswith("4096")
     )
     # systemd's own readers take the files: only keys of net. would be set, and there are none.
-    assert "vm.nr_hugepages = 64\n" in node.run("/usr/lib/systemd/systemd-sysctl", "--cat-config").output
-    answer = node.run("/usr/lib/systemd/systemd-sysctl", "--prefix=net", "/etc/sysctl.d/90-goldnode.conf")
+    assert (
+        "vm.nr_hugepages = 64\n"
+        in node.run("/usr/lib/systemd/systemd-sysctl", "--cat-config").output
+    )
+    answer = node.run(
+        "/usr/lib/systemd/systemd-sysctl", "--prefix=net", "/etc/sysctl.d/90-goldnode.conf"
+    )
     assert answer.output == ""
     shown = node.shell(
         "mkdir -p /tmp/grub; GRUB_CMDLINE_LINUX=quiet; . /etc/default/grub.d/91-goldnode-cmdline.cfg; echo $GRUB_CMDLINE_LINUX"
     )
-    assert shown.output.strip() == "quiet intel_iommu=on iommu=pt hugepagesz=1G hugepages=1 pci=realloc"
+    assert (
+        shown.output.strip()
+        == "quiet intel_iommu=on iommu=pt hugepagesz=1G hugepages=1 pci=realloc"
+    )
     # `udevadm verify` came with systemd 254, which is Debian 13's.
     newer = world.node("udev", "e2e_modules", "debian13")
     rules = "/etc/udev/rules.d/90-goldnode-net.rules"
@@ -106,7 +131,9 @@ def test_the_host_keeps_what_a_container_can_keep(world: World, tuned: tuple[Lab
         reported.output
     )
     newer.put({rules: node.read(rules).replace("ATTR{mtu}", "ATTRS{mtu}").encode()})
-    assert newer.run("udevadm", "verify", rules, check=False).rc != 0, "verify passes whatever it is given"
+    assert newer.run("udevadm", "verify", rules, check=False).rc != 0, (
+        "verify passes whatever it is given"
+    )
     newer.destroy()
     found = {
         name.removeprefix("policy.host."): row
@@ -172,23 +199,34 @@ def test_a_kernel_without_the_modules_is_reported_for_each(
     answer = node.shell(
         "apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1"
     ).output
-    for module in ("nvidia-current 535.309.01", "standin_ofed", "nvidia-current-peermem", "standin_peer"):
+    for module in (
+        "nvidia-current 535.309.01",
+        "standin_ofed",
+        "nvidia-current-peermem",
+        "standin_peer",
+    ):
         assert f"goldnode: kernel 6.1.0-904-amd64 has no module {module} (found: none)" in answer
     node.shell("apt-get purge -y linux-image-6.1.0-904-amd64")
     # One alone: the others are silent.
     node.shell(f"mv /lib/modules/{RELEASE}/updates/dkms/standin_peer.ko* /root; depmod {RELEASE}")
     answer = node.run("/etc/kernel/postinst.d/zz-goldnode", RELEASE).output
-    assert [line.split(" has no module ")[1].split()[0] for line in answer.splitlines()] == ["standin_peer"]
+    assert [line.split(" has no module ")[1].split()[0] for line in answer.splitlines()] == [
+        "standin_peer"
+    ]
     node.shell(f"mv /root/standin_peer.ko* /lib/modules/{RELEASE}/updates/dkms/; depmod {RELEASE}")
     world.publish(GROUPS)
 
 
-def test_a_class_without_them_takes_the_files_away(tuned: tuple[LabNode, Site, Path], tmp_path: Path) -> None:
+def test_a_class_without_them_takes_the_files_away(
+    tuned: tuple[LabNode, Site, Path], tmp_path: Path
+) -> None:
     node, site, _ = tuned
     hosts = inventory(tmp_path, {"e2e_r535": [node]})
     succeeded(site_yml(hosts, site=site))
     assert node.read("/etc/fstab") == FSTAB
-    assert node.run("systemctl", "is-enabled", "swap.target", check=False).output.strip() == "static"
+    assert (
+        node.run("systemctl", "is-enabled", "swap.target", check=False).output.strip() == "static"
+    )
     left = node.shell(
         "ls /etc/sysctl.d /etc/security/limits.d /etc/udev/rules.d /etc/default/grub.d /etc/modules-load.d 2>/dev/null"
     ).output

@@ -32,7 +32,9 @@ def hashes(node: LabNode) -> dict[str, str]:
     listed = node.shell("find / -xdev -not -type f -printf '%p\\t%y %m %u:%g %l\\n'").output
     summed = node.shell("find / -xdev -type f -print0 | xargs -0 sha256sum").output
     found = dict(line.split("\t", 1) for line in listed.splitlines())
-    found.update((name, digest) for digest, _, name in (line.partition("  ") for line in summed.splitlines()))
+    found.update(
+        (name, digest) for digest, _, name in (line.partition("  ") for line in summed.splitlines())
+    )
     return {name: text for name, text in found.items() if not OWN.fullmatch(name)}
 
 
@@ -161,7 +163,9 @@ def test_what_does_not_fit_is_refused(
             ("[cuda-driver]", "only by forward compatibility"),
             id="cuda-13-with-the-package-on-a-data-centre-gpu",
         ),
-        pytest.param(OLDER, ("[cuda-driver]", "minor-version compatibility", "PTX"), id="cuda-12.4-on-535"),
+        pytest.param(
+            OLDER, ("[cuda-driver]", "minor-version compatibility", "PTX"), id="cuda-12.4-on-535"
+        ),
     ],
 )
 def test_what_fits_within_limits_goes_on_and_says_them(

@@ -83,7 +83,9 @@ def test_killed_at_every_step_one_after_the_other(make: Make, tmp_path: Path) ->
     node.shell("rm -rf /run/killed /root/watch; rm -f /usr/local/sbin/*")
     succeeded(site_yml(hosts, site=site))
     assert (
-        node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current").output.strip()
+        node.run(
+            "modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current"
+        ).output.strip()
         == "535.309.01"
     )
     assert node.run("dpkg", "--audit").output == ""

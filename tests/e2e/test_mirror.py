@@ -47,14 +47,18 @@ class Mirrored:
         return site_yml(self.hosts, *arguments, site=self.site)
 
     def packages(self) -> str:
-        return self.node.run("dpkg-query", "-W", "-f", "${Package}=${Version} ${db:Status-Status}\n").output
+        return self.node.run(
+            "dpkg-query", "-W", "-f", "${Package}=${Version} ${db:Status-Status}\n"
+        ).output
 
     def publication(self) -> Publication:
         return Publication.read(publications(self.directory, STACK)[0])
 
 
 @pytest.fixture(scope="module")
-def mirrored(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
+def mirrored(
+    world: World, make: Make, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mirrored]:
     """The tests of this module follow one node through its life in their order."""
     node, site = make("mirrored", "e2e_r535", STACK)
     directory, keys = tmp_path_factory.mktemp("mirror"), tmp_path_factory.mktemp("keys")
@@ -73,7 +77,9 @@ def mirrored(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory)
     path.write_text(yaml.safe_dump(text))
     hosts = inventory(tmp_path_factory.mktemp("inventory"), {"e2e_r535": [node]})
     lock = load_lock(site.locks / f"{STACK}.lock.yml")
-    yield Mirrored(world, node, replace(site, site=path), hosts, directory, lock)
+    yield Mirrored(
+        world, node=node, site=replace(site, site=path), hosts=hosts, directory=directory, lock=lock
+    )
     server.destroy()
     world.publish()
 
@@ -82,7 +88,9 @@ def test_a_class_that_is_not_in_the_mirror_is_refused(mirrored: Mirrored) -> Non
     before = mirrored.packages()
     run = mirrored.run()
     assert run.rc != 0
-    assert f'the lock of stack "{STACK}". Run `goldnode mirror {STACK}`' in run.output.replace('\\"', '"')
+    assert f'the lock of stack "{STACK}". Run `goldnode mirror {STACK}`' in run.output.replace(
+        '\\"', '"'
+    )
     assert mirrored.packages() == before
     assert mirrored.node.run("ls", "/etc/goldnode", check=False).rc != 0
 
@@ -91,7 +99,9 @@ def test_a_truncated_package_is_refused_by_the_node_and_repaired_here(mirrored: 
     """The first run finds a mirror whose disk has lost half of a package."""
     mirrored.fetch()
     before = mirrored.packages()
-    kernel = next(row for row in mirrored.publication().packages if row["name"].startswith("linux-image-"))
+    kernel = next(
+        row for row in mirrored.publication().packages if row["name"].startswith("linux-image-")
+    )
     file = mirrored.publication().directory / kernel["pool"]
     file.chmod(0o644)
     with file.open("r+b") as opened:
@@ -146,7 +156,9 @@ def test_it_is_what_the_class_says_and_stays_so(mirrored: Mirrored) -> None:
     # Held whole: an upgrade with every source the node has moves none of it.
     simulated = mirrored.node.run("apt-get", "-s", "-y", "dist-upgrade").output
     assert not [
-        item.name for item in mirrored.lock.stack_set(nvswitch=False) if f"Inst {item.name} " in simulated
+        item.name
+        for item in mirrored.lock.stack_set(nvswitch=False)
+        if f"Inst {item.name} " in simulated
     ]
 
 
@@ -167,7 +179,9 @@ def test_a_mirror_that_is_mounted_on_the_node_serves_as_well(mirrored: Mirrored)
     """As an air gap has it: a disk or a share with the mirror on it, named by a file address."""
     node = mirrored.node
     files = [path for path in (mirrored.directory / "stacks").rglob("*") if path.is_file()]
-    node.put({f"/srv/mirror/{path.relative_to(mirrored.directory)}": path.read_bytes() for path in files})
+    node.put(
+        {f"/srv/mirror/{path.relative_to(mirrored.directory)}": path.read_bytes() for path in files}
+    )
     assert mirrored.site.site is not None
     text = yaml.safe_load(mirrored.site.site.read_text())
     text["mirror"]["url"] = "file:///srv/mirror"

@@ -46,12 +46,18 @@ def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
         ):
             assert text in reported.stdout, reported.stdout
         assert difference(before, tree(bare)) == []
-        assert bare.run("test", "-e", "/run/goldnode", check=False).rc != 0, "the program was left behind"
+        assert bare.run("test", "-e", "/run/goldnode", check=False).rc != 0, (
+            "the program was left behind"
+        )
 
     # A job on the GPU; and a class that one of its nodes is already of.
     succeeded(site_yml(hosts, "--limit", "held", site=site))
-    bare.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
-    reported = goldnode("plan", "-i", str(hosts), "--limit", "bare:held", "--format", "json", site=site)
+    bare.shell(
+        "mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'"
+    )
+    reported = goldnode(
+        "plan", "-i", str(hosts), "--limit", "bare:held", "--format", "json", site=site
+    )
     found = json.loads(reported.stdout)
     assert reported.returncode == 2, "a refusal is no success"
     assert found["schema"] == "goldnode.plans/1"
@@ -70,7 +76,10 @@ def test_a_fleet_of_two_classes(make: Make, tmp_path: Path) -> None:
     assert moves["nvidia-kernel-dkms"] == (None, "535.309.01-0+deb12u1+standin1", "driver")
     alone = goldnode("plan", "-i", str(hosts), "--limit", "held", site=site)
     assert (alone.returncode, "1 reboot pending" in alone.stdout) == (0, True)
-    assert goldnode("plan", "-i", str(hosts), "--limit", "held", "--exit-code", site=site).returncode == 1
+    assert (
+        goldnode("plan", "-i", str(hosts), "--limit", "held", "--exit-code", site=site).returncode
+        == 1
+    )
     unmatched = goldnode("plan", "-i", str(hosts), "--limit", "nobody", site=site)
     assert unmatched.returncode == 2
     assert "error: " in unmatched.stderr

@@ -36,12 +36,18 @@ def policy_findings(node: LabNode) -> tuple[int, dict[str, dict[str, Any]]]:
     done = node.run(PROGRAM, "check", "--format", "json", "--no-write", check=False)
     verdict = json.loads(done.output)
     assert verdict["simulated"] is True
-    own = {row["id"].partition(".")[2]: row for row in verdict["findings"] if row["id"].startswith("policy.")}
+    own = {
+        row["id"].partition(".")[2]: row
+        for row in verdict["findings"]
+        if row["id"].startswith("policy.")
+    }
     return done.rc, own
 
 
 @pytest.fixture(scope="module")
-def world_of_one(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode, Site, Path]:
+def world_of_one(
+    make: Make, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LabNode, Site, Path]:
     """A node with four simulated boards; the tests of this module follow it through its life in their order."""
     node, site = make("policy", "e2e_policy", "debian12_r535")
     exported = goldnode("class", "export", "e2e_policy", site=site)
@@ -76,7 +82,9 @@ def test_everything_is_set_and_read_back(world_of_one: tuple[LabNode, Site, Path
     assert node.run(PROGRAM, "policy", "assert", check=False).rc == 0
     again = succeeded(site_yml(hosts, "-vvv", site=site))
     assert (again.changed["policy"], again.executions) == (0, 1)
-    assert node.run("systemctl", "is-enabled", "goldnode-policy.service").output.strip() == "enabled"
+    assert (
+        node.run("systemctl", "is-enabled", "goldnode-policy.service").output.strip() == "enabled"
+    )
 
 
 DRIFTS = {
@@ -113,7 +121,11 @@ def test_ecc_asks_for_a_reboot_and_gets_it(world_of_one: tuple[LabNode, Site, Pa
     assert (code, found["ecc"]["got"]) == (2, "GPU 2: off")
     assert "ECC becomes active at the next boot" in succeeded(site_yml(hosts, site=site)).output
     assert policy_findings(node)[1]["ecc"]["got"] == "GPU 2: off, on from the next boot"
-    succeeded(site_yml(hosts, "-e", "goldnode_reboot=true", "-e", '{"goldnode_accepted": [0, 3]}', site=site))
+    succeeded(
+        site_yml(
+            hosts, "-e", "goldnode_reboot=true", "-e", '{"goldnode_accepted": [0, 3]}', site=site
+        )
+    )
     assert {row["outcome"] for row in policy_findings(node)[1].values()} == {"match"}
 
 
@@ -125,10 +137,14 @@ def test_the_unit_sets_it_again_after_a_boot_and_after_a_reload_of_the_driver(
     # --wait: the node counts as up before its last units have ended.
     node.run("systemctl", "is-system-running", "--wait", check=False)
     assert (
-        node.run("systemctl", "show", "-p", "Result", "--value", "goldnode-policy.service").output.strip()
+        node.run(
+            "systemctl", "show", "-p", "Result", "--value", "goldnode-policy.service"
+        ).output.strip()
         == "success"
     )
-    assert any("nvmlDeviceSetPowerManagementLimit 350000 rc=0" in call for call in simulator.calls(node))
+    assert any(
+        "nvmlDeviceSetPowerManagementLimit 350000 rc=0" in call for call in simulator.calls(node)
+    )
     assert node.run(PROGRAM, "policy", "assert", check=False).rc == 0
     node.run("rm", "-r", simulator.VOLATILE)
     assert node.run(PROGRAM, "policy", "assert", check=False).rc == 1
@@ -173,7 +189,10 @@ def test_another_class_locked_clocks_and_a_mig_layout_that_a_boot_takes_away(
     node.restart()
     node.run("systemctl", "is-system-running", "--wait", check=False)
     _, found = policy_findings(node)
-    assert (found["mig"]["outcome"], found["clocks.graphics_mhz"]["outcome"]) == ("match", "not_exposed")
+    assert (found["mig"]["outcome"], found["clocks.graphics_mhz"]["outcome"]) == (
+        "match",
+        "not_exposed",
+    )
     node.run("rm", "-r", simulator.VOLATILE)
     _, found = policy_findings(node)
     assert found["clocks.graphics_mhz"]["got"].endswith("not set since the driver was loaded")

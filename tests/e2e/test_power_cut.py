@@ -61,21 +61,31 @@ def kernel_package(image: Path, release: str, scratch: Path) -> tuple[bytes, str
             shutil.copy(file, target)
     (tree / "boot").mkdir()
     for part in ("vmlinuz", "config", "System.map"):
-        (tree / "boot" / f"{part}-{release}").write_bytes(disk.read(image, f"/boot/{part}-{release}"))
+        (tree / "boot" / f"{part}-{release}").write_bytes(
+            disk.read(image, f"/boot/{part}-{release}")
+        )
     (tree / "DEBIAN").mkdir()
     for script in ("preinst", "postinst", "prerm", "postrm"):
-        (tree / "DEBIAN" / script).write_bytes(disk.read(image, f"/var/lib/dpkg/info/{name}.{script}"))
+        (tree / "DEBIAN" / script).write_bytes(
+            disk.read(image, f"/var/lib/dpkg/info/{name}.{script}")
+        )
         (tree / "DEBIAN" / script).chmod(0o755)
     status = disk.read(image, "/var/lib/dpkg/status").decode()
-    (stanza,) = [part for part in status.split("\n\n") if part.lstrip().startswith(f"Package: {name}\n")]
+    (stanza,) = [
+        part for part in status.split("\n\n") if part.lstrip().startswith(f"Package: {name}\n")
+    ]
     lines = [
-        line for line in stanza.strip().splitlines() if not line.startswith(("Status:", "Config-Version:"))
+        line
+        for line in stanza.strip().splitlines()
+        if not line.startswith(("Status:", "Config-Version:"))
     ]
     control = "\n".join(lines) + "\n"
     (tree / "DEBIAN/control").write_text(control)
     disk.run("dpkg-deb", "--root-owner-group", "-Zgzip", "-b", tree, scratch / "kernel.deb")
     data = (scratch / "kernel.deb").read_bytes()
-    fields = f"Filename: ./kernel.deb\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+    fields = (
+        f"Filename: ./kernel.deb\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+    )
     # The long description comes last in a stanza: the fields go before the first.
     return data, control.replace("\n", "\n" + fields, 1)
 
@@ -148,7 +158,8 @@ def documents(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The class documents of both kernels, the older first."""
     made = [
-        class_document(release, installed_version(image, f"linux-image-{release}")) for release in releases
+        class_document(release, installed_version(image, f"linux-image-{release}"))
+        for release in releases
     ]
     return with_package(made[0], None), with_package(made[1], data)
 
@@ -193,16 +204,24 @@ def finished(machine: Machine, console: str, releases: tuple[str, ...]) -> None:
 
 
 @pytest.mark.long
-def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tmp_path: Path) -> None:
+def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(
+    base: disk.Base, tmp_path: Path
+) -> None:
     """The power goes while the initramfs is written. The disk is looked at as it is while the kernel is unpacked and while GRUB is configured."""
     older, newer = base.releases
     machine, begin, outside = start(base, tmp_path)
     unpacking, initramfs, configuring = (
         sign.format(newer)
-        for sign in ("/boot/vmlinuz-{}.dpkg-new", "/boot/initrd.img-{}.new", "/boot/grub/grub.cfg.new")
+        for sign in (
+            "/boot/vmlinuz-{}.dpkg-new",
+            "/boot/initrd.img-{}.new",
+            "/boot/grub/grub.cfg.new",
+        )
     )
     forward = f"{DRIVER} forward /run/payload/newer.json"
-    halves = [Machine(tmp_path / name, tmp_path, {}) for name in ("unpacking.raw", "configuring.raw")]
+    halves = [
+        Machine(tmp_path / name, tmp_path, {}) for name in ("unpacking.raw", "configuring.raw")
+    ]
     console = machine.boot(
         *begin,
         f"{forward} {unpacking} {initramfs}",
@@ -213,23 +232,35 @@ def test_after_a_power_cut_it_boots_and_the_next_run_goes_on(base: disk.Base, tm
     assert kernel(console) == older
     assert machine.default() == older
     console = machine.boot(
-        f"{forward} {configuring}", "dpkg --audit >/root/audit", copies={configuring: halves[1].image}
+        f"{forward} {configuring}",
+        "dpkg --audit >/root/audit",
+        copies={configuring: halves[1].image},
     )
     finished(machine, console, base.releases)
     for half in halves:
         assert half.default() == older, half.image
-        assert disk.read(half.image, f"/boot/vmlinuz-{older}") == (tmp_path / "vmlinuz").read_bytes()
+        assert (
+            disk.read(half.image, f"/boot/vmlinuz-{older}") == (tmp_path / "vmlinuz").read_bytes()
+        )
 
 
 @pytest.mark.long
-def test_after_three_power_cuts_it_boots_and_the_next_run_goes_on(base: disk.Base, tmp_path: Path) -> None:
+def test_after_three_power_cuts_it_boots_and_the_next_run_goes_on(
+    base: disk.Base, tmp_path: Path
+) -> None:
     older, newer = base.releases
     machine, begin, outside = start(base, tmp_path)
-    signs = (f"/boot/vmlinuz-{newer}.dpkg-new", f"/boot/initrd.img-{newer}.new", "/boot/grub/grub.cfg.new")
+    signs = (
+        f"/boot/vmlinuz-{newer}.dpkg-new",
+        f"/boot/initrd.img-{newer}.new",
+        "/boot/grub/grub.cfg.new",
+    )
     for sign in signs:
         first = sign == signs[0]
         forward = f"{DRIVER} forward /run/payload/newer.json {sign}"
-        console = machine.boot(*(begin if first else ()), forward, cut=sign, **(outside if first else {}))
+        console = machine.boot(
+            *(begin if first else ()), forward, cut=sign, **(outside if first else {})
+        )
         assert kernel(console) == older
         assert machine.default() == older, sign
     console = machine.boot(f"{DRIVER} forward /run/payload/newer.json", "dpkg --audit >/root/audit")

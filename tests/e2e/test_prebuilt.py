@@ -91,11 +91,11 @@ def shop(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sho
     try:
         yield Shop(
             node,
-            sites["dkms"],
-            sites["prebuilt"],
-            root,
-            inventory(directory / "hosts", {"e2e_r535": [node]}),
-            world.status(node),
+            dkms=sites["dkms"],
+            prebuilt=sites["prebuilt"],
+            root=root,
+            hosts=inventory(directory / "hosts", {"e2e_r535": [node]}),
+            status=world.status(node),
         )
     finally:
         node.destroy()
@@ -153,7 +153,10 @@ def test_from_dkms_to_built_modules_and_nothing_is_left(shop: Shop) -> None:
     done = goldnode("mirror", STACK, "--on", str(shop.status), site=shop.dkms)
     assert done.returncode == 0, done.stderr
     succeeded(site_yml(shop.hosts, site=shop.dkms))
-    assert "/updates/dkms/" in node.run("modinfo", "-k", RELEASE, "-F", "filename", "nvidia-current").output
+    assert (
+        "/updates/dkms/"
+        in node.run("modinfo", "-k", RELEASE, "-F", "filename", "nvidia-current").output
+    )
     assert set(SOURCES) <= installed(node)
     succeeded(site_yml(shop.hosts, site=shop.prebuilt))
     proved(node)
@@ -162,10 +165,17 @@ def test_from_dkms_to_built_modules_and_nothing_is_left(shop: Shop) -> None:
 
 
 def test_a_module_that_was_taken_away_is_put_there_again(shop: Shop) -> None:
-    shop.node.shell(f"rm /lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko && depmod {RELEASE}")
+    shop.node.shell(
+        f"rm /lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko && depmod {RELEASE}"
+    )
     verdict = json.loads(
         shop.node.run(
-            "/usr/lib/goldnode/goldnode-node", "check", "--no-write", "--format", "json", check=False
+            "/usr/lib/goldnode/goldnode-node",
+            "check",
+            "--no-write",
+            "--format",
+            "json",
+            check=False,
         ).output
     )
     wrong = {row["id"]: row for row in verdict["findings"] if row["outcome"] == "mismatch"}
@@ -177,12 +187,17 @@ def test_a_module_that_was_taken_away_is_put_there_again(shop: Shop) -> None:
 def test_and_back_to_dkms(shop: Shop) -> None:
     node = shop.node
     succeeded(site_yml(shop.hosts, site=shop.dkms))
-    assert "/updates/dkms/" in node.run("modinfo", "-k", RELEASE, "-F", "filename", "nvidia-current").output
+    assert (
+        "/updates/dkms/"
+        in node.run("modinfo", "-k", RELEASE, "-F", "filename", "nvidia-current").output
+    )
     assert PACKAGE not in installed(node)
     assert node.run("test", "-e", f"/lib/modules/{RELEASE}/updates/goldnode", check=False).rc != 0
     assert succeeded(site_yml(shop.hosts, site=shop.dkms)).changed[node.name] == 0
     succeeded(site_yml(shop.hosts, "-e", "goldnode_state=absent", site=shop.dkms))
-    assert not {name for name in installed(node) if name.startswith(("nvidia", "linux-image-6.1.0-902"))}
+    assert not {
+        name for name in installed(node) if name.startswith(("nvidia", "linux-image-6.1.0-902"))
+    }
 
 
 def proved(node: LabNode) -> None:

@@ -42,7 +42,9 @@ class Monitored:
 
     def ask(self, path: str) -> Any:
         return json.loads(
-            self.node.run("curl", "-sS", "--fail", "-g", f"http://localhost:9090/api/v1/{path}").output
+            self.node.run(
+                "curl", "-sS", "--fail", "-g", f"http://localhost:9090/api/v1/{path}"
+            ).output
         )["data"]
 
     def firing(self) -> set[str]:
@@ -74,7 +76,9 @@ def monitored(services: Services) -> Monitored:
     node = services.node
     # The rules as they are, but for how long they wait.
     rules = {
-        f"/etc/prometheus/{path.name}": re.sub(r"(?m)^ +(for|interval): .*\n", "", path.read_text()).encode()
+        f"/etc/prometheus/{path.name}": re.sub(
+            r"(?m)^ +(for|interval): .*\n", "", path.read_text()
+        ).encode()
         for path in (INTEGRATIONS / "prometheus").glob("*.rules.yml")
     }
     node.put({"/etc/prometheus/prometheus.yml": CONF.encode(), **rules})
@@ -82,16 +86,21 @@ def monitored(services: Services) -> Monitored:
     found = Monitored(node)
     found.watch()
     found.until(
-        lambda: node.run("curl", "-sS", "--fail", "http://localhost:9090/-/ready", check=False).rc == 0
+        lambda: (
+            node.run("curl", "-sS", "--fail", "http://localhost:9090/-/ready", check=False).rc == 0
+        )
     )
-    found.until(lambda: found.ask("query?query=goldnode_last_run_timestamp_seconds{job='node'}")["result"])
+    found.until(
+        lambda: found.ask("query?query=goldnode_last_run_timestamp_seconds{job='node'}")["result"]
+    )
     return found
 
 
 def test_promtool_passes_the_rules_and_the_metrics(monitored: Monitored) -> None:
     node = monitored.node
     files = {
-        f"/root/rules/{path.name}": path.read_bytes() for path in (INTEGRATIONS / "prometheus").iterdir()
+        f"/root/rules/{path.name}": path.read_bytes()
+        for path in (INTEGRATIONS / "prometheus").iterdir()
     }
     node.put(files)
     reported = node.shell(
@@ -141,14 +150,24 @@ def test_a_checker_that_died_alerts(monitored: Monitored) -> None:
 
 def get(node: LabNode, path: str, *more: str) -> tuple[int, str]:
     done = node.run(
-        "curl", "-sS", "-o", "/root/body", "-w", "%{http_code}", *more, f"http://127.0.0.1:9478{path}"
+        "curl",
+        "-sS",
+        "-o",
+        "/root/body",
+        "-w",
+        "%{http_code}",
+        *more,
+        f"http://127.0.0.1:9478{path}",
     )
     return int(done.output), node.read("/root/body")
 
 
 def test_the_endpoint_is_started_by_its_socket_and_has_no_privileges(monitored: Monitored) -> None:
     node = monitored.node
-    units = ("/etc/systemd/system/goldnode-serve.socket", "/etc/systemd/system/goldnode-serve.service")
+    units = (
+        "/etc/systemd/system/goldnode-serve.socket",
+        "/etc/systemd/system/goldnode-serve.service",
+    )
     sound = node.run("systemd-analyze", "verify", "--recursive-errors=no", *units, check=False)
     assert (sound.rc, sound.output) == (0, "")
     status, body = get(node, "/diagnostics")
@@ -212,7 +231,8 @@ def test_a_class_without_settings_takes_it_all_away(services: Services) -> None:
     assert node.shell(f"{left} || true").output.split() == [PROGRAM]
     assert node.run("ss", "-Hltn", "sport", "=", "9478").output == ""
     assert (
-        node.run("systemctl", "is-active", "goldnode-serve.socket", check=False).output.strip() == "inactive"
+        node.run("systemctl", "is-active", "goldnode-serve.socket", check=False).output.strip()
+        == "inactive"
     )
     services.converge("e2e_serve")
     assert get(node, "/metrics")[0] == 200

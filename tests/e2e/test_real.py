@@ -105,7 +105,9 @@ def older_than_security(node: LabNode) -> str | None:
 
 
 @pytest.mark.long
-def test_a_node_without_compiler_gets_the_real_driver(node: LabNode, compiled: Sites, tmp_path: Path) -> None:
+def test_a_node_without_compiler_gets_the_real_driver(
+    node: LabNode, compiled: Sites, tmp_path: Path
+) -> None:
     sites = compiled
     result = json.loads(next((sites.mirror / "modules/results").glob("*.json")).read_text())
     assert result["ok"]
@@ -132,7 +134,9 @@ def test_a_node_without_compiler_gets_the_real_driver(node: LabNode, compiled: S
     assert not [name for name in have if BUILDERS.match(name)]
     assert node.run("dpkg", "--audit").output.strip() == ""
     assert not [
-        name for name in ("gcc", "cc", "make", "dkms") if node.run("which", name, check=False).rc == 0
+        name
+        for name in ("gcc", "cc", "make", "dkms")
+        if node.run("which", name, check=False).rc == 0
     ]
     # What a person installs beside the stack from Debian does not bring DKMS back.
     own = node.read("/etc/apt/sources.list.d/debian.sources")
@@ -140,7 +144,9 @@ def test_a_node_without_compiler_gets_the_real_driver(node: LabNode, compiled: S
     main = next(
         stanza for stanza in own.split("\n\n") if "-security" not in stanza
     )  # security's has a newer driver
-    node.put({more: main.replace("Components: main", "Components: contrib non-free").encode() + b"\n"})
+    node.put(
+        {more: main.replace("Components: main", "Components: contrib non-free").encode() + b"\n"}
+    )
     simulated = node.shell(
         "apt-get update >&2; apt-get -s install --no-install-recommends nvidia-driver"
     ).output
@@ -165,27 +171,38 @@ def test_security_offers_newer_and_none_of_the_stack_moves(node: LabNode, sites:
     kernel = node.run("apt-cache", "madison", "linux-image-amd64").output
     main = next(row.split("|")[1].strip() for row in kernel.splitlines() if " bookworm/main" in row)
     # As an installer leaves it: the metapackage of main's kernel. Its pin (no version) is ours, so it is named with one.
-    node.shell(f"apt-get install -y --no-install-recommends linux-image-amd64={main} unattended-upgrades")
+    node.shell(
+        f"apt-get install -y --no-install-recommends linux-image-amd64={main} unattended-upgrades"
+    )
     succeeded(
-        site_yml(inventory(Path(str(sites.dkms.locks)) / "hosts", {"e2e_main": [node]}), site=sites.prebuilt)
+        site_yml(
+            inventory(Path(str(sites.dkms.locks)) / "hosts", {"e2e_main": [node]}),
+            site=sites.prebuilt,
+        )
     )
     base = older_than_security(node)
     wanted = document(node)
     stack = {package["name"] for package in wanted["packages"]} | set(wanted["fence"])  # type: ignore[attr-defined, call-overload]
 
     def apt_moves() -> set[str]:
-        return set(re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE))
+        return set(
+            re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE)
+        )
 
     def unattended_moves() -> set[str]:
         reported = node.shell("unattended-upgrade --dry-run --debug 2>&1").output
         found = re.search(r"Packages that will be upgraded: (.*)", reported)
         moved = set(found[1].split()) if found else set()
-        print(f"unattended-upgrade would move {sorted(moved)}:\n{reported[-3000:]}")  # shown with a failure
+        print(
+            f"unattended-upgrade would move {sorted(moved)}:\n{reported[-3000:]}"
+        )  # shown with a failure
         return moved
 
     held = apt_moves(), unattended_moves()
     assert not (held[0] | held[1]) & stack
-    if base is not None:  # there is such a package on most days, and the stand-ins have one on every day
+    if (
+        base is not None
+    ):  # there is such a package on most days, and the stand-ins have one on every day
         assert base in held[0]
         assert base in held[1]
     let_go = "apt-mark showhold | xargs apt-mark unhold; mv /etc/apt/preferences.d/goldnode-stack /root; mv /etc/apt/apt.conf.d/52goldnode-fence /root"
@@ -220,7 +237,9 @@ def test_the_real_driver_is_built_on_the_node(node: LabNode, site: Site, tmp_pat
 
 
 @pytest.mark.long  # two images of the initramfs on a busy node; the default run does the same with stand-in packages
-def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: LabNode, site: Site, tmp_path: Path) -> None:
+def test_nouveau_forced_into_the_real_initramfs_is_cleaned(
+    node: LabNode, site: Site, tmp_path: Path
+) -> None:
     release, _ = prove(node)
     node.shell(
         f"rm /etc/initramfs-tools/hooks/zz-goldnode; echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k {release}"
@@ -230,7 +249,10 @@ def test_nouveau_forced_into_the_real_initramfs_is_cleaned(node: LabNode, site: 
     succeeded(site_yml(inventory(tmp_path, {"e2e_r535": [node]}), site=site))
     assert "/nouveau.ko" not in node.shell(listed).output
     # modprobe -n may end non-zero once it has met /bin/false; what it printed is what is judged.
-    assert "install /bin/false" in node.shell(f"modprobe -n -v -S {release} nouveau 2>&1", check=False).output
+    assert (
+        "install /bin/false"
+        in node.shell(f"modprobe -n -v -S {release} nouveau 2>&1", check=False).output
+    )
 
 
 @pytest.mark.long  # the demo, which follows, verifies an image of this node with the same suite
@@ -288,9 +310,9 @@ def test_the_demo_from_set_up_to_removal(lab: Lab, node: LabNode, site: Site, ru
     ):
         assert text in first.stdout, text
     # What is right stands together, wrapped, behind "ok (NUMBER): ".
-    assert re.search(r"^ok \(\d+\): (?:[^:]*\s)?driver\.module_file\b", first.stdout, re.MULTILINE), (
-        first.stdout[-3000:]
-    )
+    assert re.search(
+        r"^ok \(\d+\): (?:[^:]*\s)?driver\.module_file\b", first.stdout, re.MULTILINE
+    ), first.stdout[-3000:]
     assert ["changed=0" in done.stdout for done in second] == [True] * (runs - 1)
     assert "The demo is gone" in down.stdout
     assert not Lab("demo", engine.connect(), state=ROOT / ".goldnode").nodes()

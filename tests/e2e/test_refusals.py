@@ -92,14 +92,22 @@ def test_a_locked_dpkg(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node.run("systemd-run", "--unit=holder", "python3", "-c", holder)
     try:
         run = site_yml(hosts_of(tmp_path, node), "-e", "goldnode_lock_timeout=1", site=site)
-        refused(run, "dpkg-locked", "dpkg is locked by process", "(python3)", "never remove the lock file")
+        refused(
+            run,
+            "dpkg-locked",
+            "dpkg is locked by process",
+            "(python3)",
+            "never remove the lock file",
+        )
     finally:
         node.run("systemctl", "stop", "holder")
 
 
 def test_a_gpu_in_use(bare: tuple[LabNode, Site], tmp_path: Path) -> None:
     node, site = bare
-    node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 600 < /dev/nvidia0'")
+    node.shell(
+        "mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 600 < /dev/nvidia0'"
+    )
     try:
         refused(
             site_yml(hosts_of(tmp_path, node), site=site),
@@ -149,18 +157,28 @@ def test_a_driver_from_a_run_file(bare: tuple[LabNode, Site], tmp_path: Path) ->
     node, site = bare
     node.shell("touch /usr/bin/nvidia-uninstall")
     try:
-        refused(site_yml(hosts_of(tmp_path, node), site=site), "runfile", "/usr/bin/nvidia-uninstall")
+        refused(
+            site_yml(hosts_of(tmp_path, node), site=site), "runfile", "/usr/bin/nvidia-uninstall"
+        )
     finally:
         node.run("rm", "/usr/bin/nvidia-uninstall")
 
 
-def test_an_archive_signed_by_another_key(world: World, bare: tuple[LabNode, Site], tmp_path: Path) -> None:
+def test_an_archive_signed_by_another_key(
+    world: World, bare: tuple[LabNode, Site], tmp_path: Path
+) -> None:
     node, site = bare
     world.publish(key="wrong")
-    failed(site_yml(hosts_of(tmp_path, node), site=site), "apt cannot read the stack's archives", "NO_PUBKEY")
+    failed(
+        site_yml(hosts_of(tmp_path, node), site=site),
+        "apt cannot read the stack's archives",
+        "NO_PUBKEY",
+    )
 
 
-def test_a_key_that_is_not_the_pinned_one(world: World, bare: tuple[LabNode, Site], tmp_path: Path) -> None:
+def test_a_key_that_is_not_the_pinned_one(
+    world: World, bare: tuple[LabNode, Site], tmp_path: Path
+) -> None:
     node, site = bare
     text = (site.site or Path()).read_text()
     other = tmp_path / "site.yml"
@@ -169,7 +187,9 @@ def test_a_key_that_is_not_the_pinned_one(world: World, bare: tuple[LabNode, Sit
     failed(run, "F" * 40, "this is not the key of archive")
 
 
-def test_a_locked_version_that_has_vanished(world: World, bare: tuple[LabNode, Site], tmp_path: Path) -> None:
+def test_a_locked_version_that_has_vanished(
+    world: World, bare: tuple[LabNode, Site], tmp_path: Path
+) -> None:
     node, site = bare
     world.publish(withdraw=["*_535.309.01-*"])
     run = site_yml(hosts_of(tmp_path, node), site=site)
@@ -226,7 +246,8 @@ def test_hosts_and_classes(
 ) -> None:
     node, site = bare
     failed(
-        site_yml(inventory(tmp_path / "inventory", {group: [node] for group in groups}), site=site), *texts
+        site_yml(inventory(tmp_path / "inventory", {group: [node] for group in groups}), site=site),
+        *texts,
     )
 
 
@@ -236,10 +257,15 @@ def test_a_pattern_that_matches_no_host(bare: tuple[LabNode, Site], tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def fleet(world: World, make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[LabNode], Site]:
+def fleet(
+    world: World, make: Make, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[LabNode], Site]:
     """Three nodes that match their class but for the reboot that it needs."""
     first, site = make("fleet-0", "e2e_cpu", "debian12_cpu")
-    nodes = [first, *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in (1, 2)])]
+    nodes = [
+        first,
+        *world.lab.up([NodeSpec(f"fleet-{n}", "e2e_cpu", flavour="warm") for n in (1, 2)]),
+    ]
     succeeded(site_yml(inventory(tmp_path_factory.mktemp("fleet"), {"e2e_cpu": nodes}), site=site))
     return nodes, site
 
@@ -298,22 +324,28 @@ def test_a_batch_that_does_not_come_back_healthy_ends_the_reboots(
     assert [old != new for old, new in zip(after, boots(), strict=True)] == [False, False, True]
 
 
-def test_a_kernel_for_which_the_module_does_not_build(world: World, make: Make, tmp_path: Path) -> None:
+def test_a_kernel_for_which_the_module_does_not_build(
+    world: World, make: Make, tmp_path: Path
+) -> None:
     node, site = make("broken", "e2e_broken", "debian12_r535")
     succeeded(site_yml(inventory(tmp_path / "good", {"e2e_r535": [node]}), site=site))
     world.publish({*apt_archive.DEFAULT, apt_archive.BROKEN})
     world.lock(site, node, "e2e_broken")
     run = site_yml(inventory(tmp_path / "bad", {"e2e_broken": [node]}), site=site)
     failed(run, "make.log")
-    log = node.read("/var/lib/dkms/nvidia-current/535.309.01/build/make.log").strip().splitlines()[-1]
+    log = (
+        node.read("/var/lib/dkms/nvidia-current/535.309.01/build/make.log").strip().splitlines()[-1]
+    )
     assert log[:60] in run.output
     assert (
-        node.run("modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current").output.strip()
+        node.run(
+            "modinfo", "-k", "6.1.0-902-amd64", "-F", "version", "nvidia-current"
+        ).output.strip()
         == "535.309.01"
     ), "the way back still has its module"
     back = succeeded(site_yml(inventory(tmp_path / "back", {"e2e_r535": [node]}), site=site))
     assert back.changed["broken"] > 0
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
-    assert [finding["id"] for finding in verdict["findings"] if finding["outcome"] == "mismatch"] == [
-        "boot.pending"
-    ]
+    assert [
+        finding["id"] for finding in verdict["findings"] if finding["outcome"] == "mismatch"
+    ] == ["boot.pending"]

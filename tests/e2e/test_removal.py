@@ -107,7 +107,9 @@ def gone(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode,
     return node, site, inventory(tmp_path_factory.mktemp("inventory"), {"e2e_r535": [node]})
 
 
-def test_a_node_is_what_it_was_before(make: Make, gone: tuple[LabNode, Site, Path], tmp_path: Path) -> None:
+def test_a_node_is_what_it_was_before(
+    make: Make, gone: tuple[LabNode, Site, Path], tmp_path: Path
+) -> None:
     node, site, hosts = gone
     assert succeeded(site_yml(hosts, *ABSENT, "-vvv", site=site)).changed["gone"] == 0, (
         "nothing is there to be taken away"
@@ -115,7 +117,9 @@ def test_a_node_is_what_it_was_before(make: Make, gone: tuple[LabNode, Site, Pat
     before, managed = tree(node), administration(node)
     succeeded(site_yml(inventory(tmp_path / "r470", {"e2e_r470": [node]}), site=site))
     succeeded(site_yml(hosts, site=site))
-    assert len(difference(before, tree(node))) > 100, "the comparison does not see what a run brings"
+    assert len(difference(before, tree(node))) > 100, (
+        "the comparison does not see what a run brings"
+    )
     assert "# goldnode: nouveau" in node.read("/etc/initramfs-tools/modules")
     # A user goes on living on it: drift, a unit that failed, a setting of his own, a package of his own.
     node.shell(
@@ -125,19 +129,28 @@ def test_a_node_is_what_it_was_before(make: Make, gone: tuple[LabNode, Site, Pat
     reported = site_yml(hosts, *ABSENT, "--check", "--diff", site=site)
     assert "purge     nvidia-kernel-dkms" in succeeded(reported).output
     assert "-/usr/lib/goldnode" in reported.output
-    assert node.run("test", "-f", "/etc/goldnode/class.json").rc == 0, "check mode has changed something"
+    assert node.run("test", "-f", "/etc/goldnode/class.json").rc == 0, (
+        "check mode has changed something"
+    )
 
     run = succeeded(site_yml(hosts, *ABSENT, site=site))
     assert run.changed["gone"] == 1, "a removal is one task"
     assert "the next boot uses the drivers of the distribution" in run.output
-    assert "Needs a reboot: the kernel or driver of the class has left" in re.sub(r"\s+", " ", run.output)
+    assert "Needs a reboot: the kernel or driver of the class has left" in re.sub(
+        r"\s+", " ", run.output
+    )
     assert administration(node) == managed
     assert difference(before, tree(node)) == []
     assert node.run("test", "-e", "/run/goldnode", check=False).rc != 0
-    assert "goldnode" not in node.shell("systemctl list-units --all --no-legend --plain 'goldnode*'").output
+    assert (
+        "goldnode"
+        not in node.shell("systemctl list-units --all --no-legend --plain 'goldnode*'").output
+    )
 
 
-def test_a_second_removal_costs_one_execution_and_changes_nothing(gone: tuple[LabNode, Site, Path]) -> None:
+def test_a_second_removal_costs_one_execution_and_changes_nothing(
+    gone: tuple[LabNode, Site, Path],
+) -> None:
     node, site, hosts = gone
     before = tree(node)
     run = succeeded(site_yml(hosts, *ABSENT, "-vvv", site=site))
@@ -153,13 +166,17 @@ def test_it_may_come_again(gone: tuple[LabNode, Site, Path]) -> None:
     assert succeeded(site_yml(hosts, site=site)).changed["gone"] == 0
 
 
-def test_the_class_may_have_left_the_catalog(gone: tuple[LabNode, Site, Path], tmp_path: Path) -> None:
+def test_the_class_may_have_left_the_catalog(
+    gone: tuple[LabNode, Site, Path], tmp_path: Path
+) -> None:
     """The host in a group that is no class; a reboot between drain and return, without a check that is no longer there."""
     node, site, _ = gone
     started = node.run("cut", "-d ", "-f22", "/proc/1/stat").output
     hosts = inventory(tmp_path, {"forgotten": [node]})
     run = succeeded(
-        site_yml(hosts, *ABSENT, "-e", "goldnode_reboot=true", "-e", "sanity_verify=true", site=site)
+        site_yml(
+            hosts, *ABSENT, "-e", "goldnode_reboot=true", "-e", "sanity_verify=true", site=site
+        )
     )
     assert node.run("cut", "-d ", "-f22", "/proc/1/stat").output != started, run.output[-2000:]
     assert "nvidia" not in node.shell("dpkg-query -W -f '${Package}\\n'").output
@@ -219,7 +236,9 @@ DEFAULT = ("dpkg while it removes",)
     ("what", "deed"),
     [
         pytest.param(
-            *step, marks=[] if step[0] in DEFAULT else [pytest.mark.long], id=step[0].replace(" ", "-")
+            *step,
+            marks=[] if step[0] in DEFAULT else [pytest.mark.long],
+            id=step[0].replace(" ", "-"),
         )
         for step in STEPS
     ],

@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 from benchmarks.converge import state
-from tests.e2e.support import BIN, RECAP, ROOT, Run, Site, environment, inventory, site_yml, succeeded
+from tests.e2e.support import (
+    BIN,
+    RECAP,
+    ROOT,
+    Run,
+    Site,
+    environment,
+    inventory,
+    site_yml,
+    succeeded,
+)
 
 from goldnode.node.state.domains.program import CLASS, PROGRAM
 from goldnode.testing.lab.nodes import LabNode
@@ -48,12 +58,21 @@ def member(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNod
     return node, site, hosts
 
 
-def plan(member: tuple[LabNode, Site, Path], where: Path, *options: str) -> tuple[dict[str, Any], str]:
+def plan(
+    member: tuple[LabNode, Site, Path], where: Path, *options: str
+) -> tuple[dict[str, Any], str]:
     """The plan as the controller has it in the end, and what -vvv tells."""
     _, site, hosts = member
     (where / "plan.yml").write_text(PLAYBOOK)
     done = subprocess.run(
-        [str(BIN / "ansible-playbook"), "-i", str(hosts), str(where / "plan.yml"), "-vvv", *options],
+        [
+            str(BIN / "ansible-playbook"),
+            "-i",
+            str(hosts),
+            str(where / "plan.yml"),
+            "-vvv",
+            *options,
+        ],
         cwd=ROOT,
         env=environment(site),
         stdin=subprocess.DEVNULL,
@@ -108,7 +127,9 @@ def test_another_mirror_of_the_same_class_is_another_document(
     """The site is no part of the class's own digest, and what is on the node must not be planned by an earlier one."""
     node, site, hosts = member
     assert site.site is not None
-    (tmp_path / "site.yml").write_text(site.site.read_text().replace("/debian\n", "/debian-elsewhere\n"))
+    (tmp_path / "site.yml").write_text(
+        site.site.read_text().replace("/debian\n", "/debian-elsewhere\n")
+    )
     elsewhere = Site(site.catalog, tmp_path / "site.yml", site.locks)
     found, reported = plan((node, elsewhere, hosts), tmp_path)
     assert OTHER_CLASS in reported
@@ -146,7 +167,9 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(
     node.put({FOREIGN: f"#!/bin/sh\n[ $(id -u) != 0 ] || touch {RAN}\n".encode()})
     node.shell(f"chown -R mallory /home/mallory; chmod 755 {FOREIGN}")
     for what, (damage, abuse, reason) in DAMAGE.items():
-        node.shell(f"systemctl stop goldnode-watch.timer; {damage}")  # which would run it within five minutes
+        node.shell(
+            f"systemctl stop goldnode-watch.timer; {damage}"
+        )  # which would run it within five minutes
         done = node.run(PROGRAM, "check", "--no-write", "--format", "json", check=False)
         found = {row["id"]: row for row in json.loads(done.output)["findings"]}
         assert done.rc == 2, what
@@ -154,15 +177,24 @@ def test_what_a_user_can_change_is_reported_put_right_and_never_run(
         node.shell(f"runuser -u mallory -- sh -c '{abuse}'")
         run = succeeded(
             site_yml(
-                hosts, "-vvv", "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [0, 1, 3]}', site=site
+                hosts,
+                "-vvv",
+                "-e",
+                "sanity_verify=true",
+                "-e",
+                '{"sanity_accepted": [0, 1, 3]}',
+                site=site,
             )
         )
         assert OTHER in run.output, what
         assert run.changed["resident"] > 0, what
         assert (
-            node.run("stat", "-c", "%F %U:%G %a", PROGRAM).output.strip() == "regular file root:root 755"
+            node.run("stat", "-c", "%F %U:%G %a", PROGRAM).output.strip()
+            == "regular file root:root 755"
         ), what
-        assert node.run("test", "-e", RAN, check=False).rc == 1, f"{what}: the user's program ran as root"
+        assert node.run("test", "-e", RAN, check=False).rc == 1, (
+            f"{what}: the user's program ran as root"
+        )
     found, reported = plan(member, tmp_path)
     assert RESIDENT in reported
     assert found["actions"] == []
@@ -199,7 +231,9 @@ def test_the_role_it_is_measured_against_keeps_the_same_state(
             check=False,
         )
         return Run(
-            done.returncode, done.stdout, {found[1]: int(found[3]) for found in RECAP.finditer(done.stdout)}
+            done.returncode,
+            done.stdout,
+            {found[1]: int(found[3]) for found in RECAP.finditer(done.stdout)},
         )
 
     assert succeeded(keep()).changed == {"resident": 0}

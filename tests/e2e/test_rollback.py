@@ -41,7 +41,9 @@ def closure(node: LabNode) -> str:
 
 def stored(node: LabNode) -> list[dict[str, Any]]:
     """The rows of the documents that the node keeps."""
-    found: list[dict[str, Any]] = json.loads(node.read("/var/lib/goldnode/classes/index.json"))["rows"]
+    found: list[dict[str, Any]] = json.loads(node.read("/var/lib/goldnode/classes/index.json"))[
+        "rows"
+    ]
     return found
 
 
@@ -94,10 +96,14 @@ def test_a_node_that_has_had_one_stack_has_nothing_to_return_to(moved: Moved) ->
     assert run.rc != 0
     assert "[nothing-earlier]" in run.output
     assert tree(moved.node).keys() == moved.files.keys()
-    assert [(row["by"], row["whole"], row["good"]) for row in stored(moved.node)] == [("apply", True, True)]
+    assert [(row["by"], row["whole"], row["good"]) for row in stored(moved.node)] == [
+        ("apply", True, True)
+    ]
 
 
-def test_what_has_left_the_archives_is_refused_before_anything_is_touched(world: World, moved: Moved) -> None:
+def test_what_has_left_the_archives_is_refused_before_anything_is_touched(
+    world: World, moved: Moved
+) -> None:
     succeeded(site_yml(moved.newer, site=moved.site))
     assert closure(moved.node) != moved.closure
     before = tree(moved.node)
@@ -157,12 +163,21 @@ docker.from_env().containers.get("{node.container.id}").exec_run("systemctl stop
     }
     log = node.read("/var/log/apt/history.log").count("Start-Date")
     run = succeeded(
-        back(moved.newer, "-e", "goldnode_drain_for_waiting=true", "-e", json.dumps(words), site=moved.site)
+        back(
+            moved.newer,
+            "-e",
+            "goldnode_drain_for_waiting=true",
+            "-e",
+            json.dumps(words),
+            site=moved.site,
+        )
     )
     node.shell("rm /dev/nvidia0")
     why = r"moved goldnode run \S+ of \S+ at \S+: rollback to an earlier class document\n"
     assert re.fullmatch(why, (tmp_path / "log").read_text())
-    assert "It was taken out of service by this run and is still out." in re.sub(r"\s+", " ", run.output)
+    assert "It was taken out of service by this run and is still out." in re.sub(
+        r"\s+", " ", run.output
+    )
     assert node.read("/var/log/apt/history.log").count("Start-Date") == log + 1, "one transaction"
     assert closure(node) == moved.closure
     assert administration(node) == moved.managed
@@ -170,12 +185,16 @@ docker.from_env().containers.get("{node.container.id}").exec_run("systemctl stop
     assert left == []
     assert json.loads(node.read("/etc/goldnode/class.json"))["class"] == "e2e_main"
     assert (
-        node.run("modinfo", "-k", "6.1.0-901-amd64", "-F", "version", "nvidia-current").output.strip()
+        node.run(
+            "modinfo", "-k", "6.1.0-901-amd64", "-F", "version", "nvidia-current"
+        ).output.strip()
         == "535.261.03"
     )
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
     assert (verdict["class"], verdict["exit_code"]) == ("e2e_main", 3)
-    assert [row["id"] for row in verdict["findings"] if row["outcome"] == "mismatch"] == ["boot.pending"]
+    assert [row["id"] for row in verdict["findings"] if row["outcome"] == "mismatch"] == [
+        "boot.pending"
+    ]
     # Told, recorded by the controller, and recorded on the node.
     assert "taken back: moved" in run.output
     assert "THE NEXT RUN OF site.yml TAKES THEM FORWARD AGAIN" in run.output
@@ -223,5 +242,9 @@ def test_removal_takes_the_stored_documents_too(moved: Moved) -> None:
         "goldnode_drain_command": ["true"],
         "goldnode_resume_command": ["true"],
     }
-    succeeded(site_yml(moved.older, "-e", "goldnode_state=absent", "-e", json.dumps(hooks), site=moved.site))
+    succeeded(
+        site_yml(
+            moved.older, "-e", "goldnode_state=absent", "-e", json.dumps(hooks), site=moved.site
+        )
+    )
     assert moved.node.run("test", "-e", "/var/lib/goldnode", check=False).rc != 0

@@ -100,7 +100,17 @@ class Fleet:
 
     def start(self, document: Path) -> subprocess.Popen[str]:
         """Start a controller, in a directory of its own as a user has one."""
-        words = ["rollout", "run", str(document), "-i", str(self.hosts), "--jobs", "4", "--tick", "0.5"]
+        words = [
+            "rollout",
+            "run",
+            str(document),
+            "-i",
+            str(self.hosts),
+            "--jobs",
+            "4",
+            "--tick",
+            "0.5",
+        ]
         return subprocess.Popen(
             [str(BIN / "goldnode"), *words],
             cwd=self.directory,
@@ -119,7 +129,9 @@ class Fleet:
         """What the rules of the simulator refuse in the trace of this rollout."""
         store = StoreDatabase(str(self.directory / ".goldnode/fleet.db"))
         with store.read() as connection:
-            found = rollout_trace.violations(connection, loads(document.read_text(encoding="utf-8")).settings)
+            found = rollout_trace.violations(
+                connection, loads(document.read_text(encoding="utf-8")).settings
+            )
         store.close()
         return found
 
@@ -165,7 +177,9 @@ def fleet(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fl
         content["all"]["children"][CLASS]["hosts"][node.name]["goldnode_rack"] = f"rack{number % 3}"
     (hosts / "hosts.yml").write_text(yaml.safe_dump(content))
     found = Fleet(world, nodes, site, directory, hosts)
-    succeeded(site_yml(hosts, "-e", "goldnode_reboot=true", "-e", "goldnode_reboot_batch=100%", site=site))
+    succeeded(
+        site_yml(hosts, "-e", "goldnode_reboot=true", "-e", "goldnode_reboot_batch=100%", site=site)
+    )
     (directory / "calls.log").unlink()
     yield found
     for node in nodes:
@@ -219,13 +233,17 @@ def test_kernel_whose_module_does_not_build_is_stopped_in_the_canary_wave_and_ro
     assert after.lock in loaded.state.denied
 
 
-def test_state_that_fails_its_boot_check_is_stopped_in_the_canary_wave_and_rolled_back(fleet: Fleet) -> None:
+def test_state_that_fails_its_boot_check_is_stopped_in_the_canary_wave_and_rolled_back(
+    fleet: Fleet,
+) -> None:
     before = replace(fleet, site=replace(fleet.site, locks=fleet.directory / "locks-newer"))
     # The class of this version of the site expects a service that no package of its lock has.
     catalog = fleet.directory / "catalog"
     shutil.copytree(CATALOG, catalog)
     path = catalog / f"classes/{CLASS}.yml"
-    path.write_text(path.read_text() + "baseline: {services: [exporter.service]}\n", encoding="utf-8")
+    path.write_text(
+        path.read_text() + "baseline: {services: [exporter.service]}\n", encoding="utf-8"
+    )
     after = replace(fleet, site=replace(fleet.site, catalog=catalog))
     document = after.document("bad-check", before.lock, after.lock)
     code, output = after.run(document)
@@ -238,7 +256,8 @@ def test_state_that_fails_its_boot_check_is_stopped_in_the_canary_wave_and_rolle
     # The denied state is refused by site.yml too, before it contacts a node.
     done = subprocess.run(
         command(after.hosts),
-        env=environment(after.site) | {"GOLDNODE_FLEET_STORE": str(fleet.directory / ".goldnode/fleet.db")},
+        env=environment(after.site)
+        | {"GOLDNODE_FLEET_STORE": str(fleet.directory / ".goldnode/fleet.db")},
         capture_output=True,
         text=True,
         check=False,

@@ -78,10 +78,19 @@ class Pushed:
     def settings(self, number: int) -> PushSettings:
         document = self.documents[number]
         return PushSettings(
-            self.project, ("hosts",), ROLLOUT, self.lock(number), document, parallel=2, tries=1, pause=3.0
+            self.project,
+            ("hosts",),
+            ROLLOUT,
+            self.lock(number),
+            document,
+            parallel=2,
+            tries=1,
+            pause=3.0,
         )
 
-    def task(self, phase: StepPhase, direction: Direction = Direction.FORWARD, attempt: int = 1) -> NodeTask:
+    def task(
+        self, phase: StepPhase, direction: Direction = Direction.FORWARD, attempt: int = 1
+    ) -> NodeTask:
         return NodeTask(NAME, phase, direction, attempt, self.prior)
 
     def calls(self) -> list[str]:
@@ -173,7 +182,8 @@ def served(found: list[Observation]) -> bool:
 
 def judged(found: list[Observation]) -> bool:
     return any(
-        isinstance(item, NodeObservation) and item.verdict in (Answer.PASSES, Answer.FAILS) for item in found
+        isinstance(item, NodeObservation) and item.verdict in (Answer.PASSES, Answer.FAILS)
+        for item in found
     )
 
 
@@ -233,7 +243,9 @@ def controller(pushed: Pushed, number: int, task: NodeTask) -> Iterator[subproce
     process = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(file)])
     try:
         end = time.monotonic() + 120
-        while "kernel 1/" not in pushed.node.run("cat", "/run/goldnode/progress", check=False).output:
+        while (
+            "kernel 1/" not in pushed.node.run("cat", "/run/goldnode/progress", check=False).output
+        ):
             assert process.poll() is None
             assert time.monotonic() < end
             time.sleep(0.2)
@@ -279,7 +291,9 @@ def test_the_run_of_a_paused_controller_loses_the_node_to_that_of_the_next(
     pushed.prior = Prior(True, found.digest, found.boot_id)
 
 
-def test_an_application_that_fails_is_reported_and_the_node_goes_back(pushed: Pushed, world: World) -> None:
+def test_an_application_that_fails_is_reported_and_the_node_goes_back(
+    pushed: Pushed, world: World
+) -> None:
     # What the third lock wants has left the archive.
     world.publish({apt_archive.SECURITY_UPDATES})
     worker = Push(pushed.settings(2))
@@ -287,7 +301,9 @@ def test_an_application_that_fails_is_reported_and_the_node_goes_back(pushed: Pu
     found = until(worker, pushed.task(StepPhase.APPLYING), failed)[-1]
     assert isinstance(found, NodeObservation)
     assert found.not_applied is not None
-    assert re.match(r"kernel: packages\.transact .*vanished from the archives", found.not_applied), found
+    assert re.match(
+        r"kernel: packages\.transact .*vanished from the archives", found.not_applied
+    ), found
     assert "failed/pushed.log" in worker.problems()[NAME]
     output = (pushed.settings(2).directory / "failed/pushed.log").read_text()
     assert "vanished" in output
@@ -322,11 +338,17 @@ def test_back_restores_the_earlier_class_of_the_node_through_the_death_of_a_cont
     assert "6.1.0-901-amd64" in pushed.kernels()
     until(worker, pushed.task(StepPhase.RETURNING, Direction.BACK), served)
     worker.close()
-    assert pushed.node.run("test", "-e", FILE, check=False).rc != 0, "the record of the drain is gone"
-    assert list(pushed.settings(1).directory.glob("run-*")) == [], "and so are the files of the runs"
+    assert pushed.node.run("test", "-e", FILE, check=False).rc != 0, (
+        "the record of the drain is gone"
+    )
+    assert list(pushed.settings(1).directory.glob("run-*")) == [], (
+        "and so are the files of the runs"
+    )
 
 
-def test_a_return_waits_for_the_tests_of_the_class(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_return_waits_for_the_tests_of_the_class(
+    pushed: Pushed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The suite runs on the node over ssh, and its result in the site directory ends the wait."""
     write(pushed.project / "catalog", {"classes/e2e_tested.yml": TESTED})
     catalogs = f"{os.environ['GOLDNODE_CATALOG']}{os.pathsep}{pushed.project / 'catalog'}"
@@ -337,7 +359,11 @@ def test_a_return_waits_for_the_tests_of_the_class(pushed: Pushed, monkeypatch: 
     until(worker, pushed.task(StepPhase.GRANTED), out)
     returning = dataclasses.replace(pushed.task(StepPhase.RETURNING), tested_since=time.time())
     calls = pushed.calls()
-    until(worker, returning, lambda _: "discovery has not run since" in worker.problems().get(NAME, ""))
+    until(
+        worker,
+        returning,
+        lambda _: "discovery has not run since" in worker.problems().get(NAME, ""),
+    )
     assert pushed.calls() == calls, "the node stays drained"
     words = ["canary", "run", NAME, "--how", "ssh", "-i", "hosts", "--class", "e2e_tested"]
     done = subprocess.run(

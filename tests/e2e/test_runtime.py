@@ -26,9 +26,7 @@ pytestmark = pytest.mark.real
 
 DAEMON = "/etc/docker/daemon.json"
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
-OWNERS = (
-    '{\n  "log-driver": "json-file",\n  "labels": ["rack=7"],\n  "runtimes": {"mine": {"path": "runc"}}\n}\n'
-)
+OWNERS = '{\n  "log-driver": "json-file",\n  "labels": ["rack=7"],\n  "runtimes": {"mine": {"path": "runc"}}\n}\n'
 CONTAINERD = """\
 # mine
 version = 2
@@ -54,7 +52,9 @@ def engine(world: World) -> Engine:
     """A function that gives a node in which an engine can run, with its owner's docker on it, and a site with a lock for `stack`."""
 
     def build(name: str, stack: str) -> tuple[LabNode, Site]:
-        release, os_name = {"12": ("bookworm", "debian12"), "13": ("trixie", "debian13")}[stack[-2:]]
+        release, os_name = {"12": ("bookworm", "debian12"), "13": ("trixie", "debian13")}[
+            stack[-2:]
+        ]
         node, site = world.node(name, stack, os_name, engine=True), world.site(name, release)
         # The stand-ins of the engines go, so that the real ones are what there is.
         world.publish(withdraw=["docker.io_*", "docker-cli_*", "containerd_*", "runc_*"])
@@ -91,11 +91,15 @@ def findings(node: LabNode) -> dict[str, str]:
     """Outcomes of the runtime's items, as the check on the node gives them now."""
     node.run("/usr/lib/goldnode/goldnode-node", "check", check=False)
     verdict = json.loads(node.read("/run/goldnode/verdict.json"))
-    return {row["id"]: row["outcome"] for row in verdict["findings"] if row["id"].startswith("runtime.")}
+    return {
+        row["id"]: row["outcome"] for row in verdict["findings"] if row["id"].startswith("runtime.")
+    }
 
 
 @pytest.fixture(scope="module")
-def docker12(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabNode, Site, Path]:
+def docker12(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LabNode, Site, Path]:
     """Debian 12's docker 20.10 with settings of its owner; the tests of this module follow the node in their order."""
     node, site = engine("engine12", "e2e_engine12")
     node.put({DAEMON: OWNERS.encode(), "/etc/containerd/config.toml": CONTAINERD.encode()})
@@ -103,12 +107,17 @@ def docker12(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return node, site, inventory(tmp_path_factory.mktemp("hosts"), {"e2e_engine12": [node]})
 
 
-def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(docker12: tuple[LabNode, Site, Path]) -> None:
+def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(
+    docker12: tuple[LabNode, Site, Path],
+) -> None:
     node, site, hosts = docker12
     succeeded(site_yml(hosts, site=site))
     found = json.loads(node.read(DAEMON))
     assert list(found) == ["log-driver", "labels", "runtimes"]
-    assert found["runtimes"] == {"mine": {"path": "runc"}, "nvidia": {"path": "nvidia-container-runtime"}}
+    assert found["runtimes"] == {
+        "mine": {"path": "runc"},
+        "nvidia": {"path": "nvidia-container-runtime"},
+    }
     assert node.read("/var/lib/goldnode/backup" + DAEMON) == OWNERS
     assert node.read("/etc/containerd/config.toml") == CONTAINERD, (
         "docker's class has nothing to say to containerd"
@@ -117,9 +126,14 @@ def test_docker_gets_the_toolkit_and_keeps_its_owners_settings(docker12: tuple[L
     assert 'mode = "legacy"' in node.read("/etc/nvidia-container-runtime/config.toml")
     # docker was there before the toolkit, so it had to be restarted to know --gpus.
     for way in ("--runtime=nvidia", "--gpus=all"):
-        reported = node.run("docker", "run", "--rm", "--network=none", way, "local:1", "/bin/env").output
+        reported = node.run(
+            "docker", "run", "--rm", "--network=none", way, "local:1", "/bin/env"
+        ).output
         assert ("GOLDNODE_STANDIN_TOOLKIT=1" in reported) == (way == "--runtime=nvidia"), reported
-    assert "GOLDNODE" not in node.run("docker", "run", "--rm", "--network=none", "local:1", "/bin/env").output
+    assert (
+        "GOLDNODE"
+        not in node.run("docker", "run", "--rm", "--network=none", "local:1", "/bin/env").output
+    )
     assert findings(node) == {
         "runtime.engine": "match",
         "runtime.config": "match",
@@ -158,7 +172,9 @@ def test_broken_json_is_refused_with_its_place_and_nothing_is_touched(
 
 def test_nothing_restarts_while_a_gpu_container_runs(docker12: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = docker12
-    node.shell("docker run -d --name training --network=none --runtime=nvidia local:1 /bin/sleep 9999")
+    node.shell(
+        "docker run -d --name training --network=none --runtime=nvidia local:1 /bin/sleep 9999"
+    )
     before = pid(node)
     # As if the toolkit had been installed just now; and the owner drops the runtime, which docker forgets at once.
     node.shell(f"chmod 755 {HOOK}")
@@ -167,14 +183,20 @@ def test_nothing_restarts_while_a_gpu_container_runs(docker12: tuple[LabNode, Si
     assert "nvidia" not in info(node)["Runtimes"]  # type: ignore[operator]
     run = succeeded(site_yml(hosts, site=site))
     assert "runtime.reload docker.service" in run.output
-    (waiting,) = json.loads(node.run("/usr/lib/goldnode/goldnode-node", "plan", "--format", "json").output)[
-        "waiting"
-    ]
+    (waiting,) = json.loads(
+        node.run("/usr/lib/goldnode/goldnode-node", "plan", "--format", "json").output
+    )["waiting"]
     assert waiting["subject"] == "docker.service"
-    assert "restarts with the next run once the node is drained: container training" in waiting["message"]
+    assert (
+        "restarts with the next run once the node is drained: container training"
+        in waiting["message"]
+    )
     assert pid(node) == before, "docker was told by SIGHUP, and not restarted"
     assert "nvidia" in info(node)["Runtimes"]  # type: ignore[operator]
-    assert node.run("docker", "inspect", "-f", "{{.State.Running}}", "training").output.strip() == "true"
+    assert (
+        node.run("docker", "inspect", "-f", "{{.State.Running}}", "training").output.strip()
+        == "true"
+    )
     assert findings(node)["runtime.config"] == "mismatch", "what waits is no pass"
     node.run("docker", "rm", "-f", "training")
     assert "runtime.restart docker.service" in succeeded(site_yml(hosts, "-v", site=site)).output
@@ -214,7 +236,9 @@ def test_containerd_takes_the_drop_in_and_keeps_its_owners_table(
     # The owner changes his table: the drop-in follows.
     node.put({"/etc/containerd/config.toml": text.replace("pause:3.9", "pause:4").encode()})
     succeeded(site_yml(hosts, site=site))
-    assert 'sandbox_image = "registry.example/pause:4"' in node.shell("containerd config dump").output
+    assert (
+        'sandbox_image = "registry.example/pause:4"' in node.shell("containerd config dump").output
+    )
 
 
 def test_debian_13s_docker_gives_gpus_by_cdi(engine: Engine, tmp_path: Path) -> None:
@@ -222,7 +246,9 @@ def test_debian_13s_docker_gives_gpus_by_cdi(engine: Engine, tmp_path: Path) -> 
     hosts = inventory(tmp_path, {"e2e_engine13": [node]})
     succeeded(site_yml(hosts, site=site))
     assert json.loads(node.read(DAEMON))["features"] == {"cdi": True}
-    assert info(node)["CDISpecDirs"] == ["/etc/cdi", "/var/run/cdi"], "docker had to be restarted for that"
+    assert info(node)["CDISpecDirs"] == ["/etc/cdi", "/var/run/cdi"], (
+        "docker had to be restarted for that"
+    )
     assert 'mode = "cdi"' in node.read("/etc/nvidia-container-runtime/config.toml")
     node.shell("test -L /etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.path")
     assert findings(node)["runtime.cdi"] == "not_verified_here", (
@@ -235,7 +261,13 @@ def test_debian_13s_docker_gives_gpus_by_cdi(engine: Engine, tmp_path: Path) -> 
     succeeded(site_yml(hosts, site=site))
     assert "nvidia.com/gpu" in node.read("/var/run/cdi/nvidia.yaml")
     reported = node.run(
-        "docker", "run", "--rm", "--network=none", "--device=nvidia.com/gpu=3", "local:1", "/bin/env"
+        "docker",
+        "run",
+        "--rm",
+        "--network=none",
+        "--device=nvidia.com/gpu=3",
+        "local:1",
+        "/bin/env",
     ).output
     assert "GOLDNODE_STANDIN_DEVICE=3" in reported
     everything = {
@@ -248,7 +280,9 @@ def test_debian_13s_docker_gives_gpus_by_cdi(engine: Engine, tmp_path: Path) -> 
     assert succeeded(site_yml(hosts, site=site)).changed[node.name] == 0
 
     # The driver moves and takes a library along that the spec names: found, and made anew.
-    node.shell("sed -i 's|hostPath: .*|hostPath: /usr/lib/gone/libcuda.so.1|' /var/run/cdi/nvidia.yaml")
+    node.shell(
+        "sed -i 's|hostPath: .*|hostPath: /usr/lib/gone/libcuda.so.1|' /var/run/cdi/nvidia.yaml"
+    )
     assert findings(node)["runtime.cdi"] == "mismatch"
     before = pid(node)
     succeeded(site_yml(hosts, site=site))

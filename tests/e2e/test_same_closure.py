@@ -50,7 +50,9 @@ def test_two_nodes_of_different_histories_end_in_one_closure(
     assert closure(fresh, names) == closure(used, names)
     shown = [node.shell(HELD).output.split()[0] for node in (fresh, used)]
     assert shown[0] == shown[1] == lock.stack_hash(nvswitch=False)
-    reported = json.loads(goldnode("lock", "debian12_r535", "--check", "--format", "json", site=site).stdout)
+    reported = json.loads(
+        goldnode("lock", "debian12_r535", "--check", "--format", "json", site=site).stdout
+    )
     assert reported["stack_sha256"]["without_nvswitch"] == shown[0], (
         "what the command says is what nodes show"
     )

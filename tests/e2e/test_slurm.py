@@ -70,7 +70,9 @@ class Cluster:
         """Until the node is in `state` for a reason that begins so."""
         end = time.monotonic() + seconds
         while (
-            (row := self.row())[0] != state or not row[1].startswith(reason) or bool(row[1]) != bool(reason)
+            (row := self.row())[0] != state
+            or not row[1].startswith(reason)
+            or bool(row[1]) != bool(reason)
         ):
             assert time.monotonic() < end, f"{row}, want {state} {reason!r}"
             time.sleep(0.3)
@@ -223,7 +225,9 @@ def test_a_node_returns_when_its_outstanding_tests_have_passed(
         tests = json.loads(node.read(gate.STATE))["tests"]
         since = {row["cause"]: row["since"] for row in before}
         opened = {row["cause"] for row in tests["causes"] if row["since"] != since[row["cause"]]}
-        assert (opened, len(tests["unknown"])) == (({"absence"}, 0) if synchronised else (set(), 1)), tests
+        assert (opened, len(tests["unknown"])) == (
+            ({"absence"}, 0) if synchronised else (set(), 1)
+        ), tests
         hosts = inventory(tmp_path / "hosts", {"e2e_serve": [node]})
         words = ["canary", "run", node.name, "--outstanding", "-i", str(hosts), "--tier", "cpu"]
         done = goldnode(*words, "--out", str(tmp_path / "results"), site=services.site)
@@ -297,9 +301,18 @@ class Controller:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         words = command(
-            self.hosts, "-e", "goldnode_drain=slurm", "-e", '{"goldnode_accepted": [0, 3]}', *arguments
+            self.hosts,
+            "-e",
+            "goldnode_drain=slurm",
+            "-e",
+            '{"goldnode_accepted": [0, 3]}',
+            *arguments,
         )
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        pipes = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+        }
         return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
             words, cwd=ROOT, env=self.environment, text=True, start_new_session=True, **pipes
         )
@@ -336,7 +349,9 @@ class Controller:
         (self.place / "trap").unlink(missing_ok=True)
 
     def wants_boot(self) -> None:
-        self.node.shell("mkdir -p /run/goldnode; echo '[\"a test wants it\"]' >/run/goldnode/reboot-required")
+        self.node.shell(
+            "mkdir -p /run/goldnode; echo '[\"a test wants it\"]' >/run/goldnode/reboot-required"
+        )
 
     def settle(self) -> None:
         """Wait until the boot is over that a killed run may have asked for at the last moment."""
@@ -354,7 +369,9 @@ class Controller:
 
 
 @pytest.fixture(scope="module")
-def controller(cluster: Cluster, services: Services, tmp_path_factory: pytest.TempPathFactory) -> Controller:
+def controller(
+    cluster: Cluster, services: Services, tmp_path_factory: pytest.TempPathFactory
+) -> Controller:
     cluster.node.run("systemctl", "enable", "munge.service", "slurmctld.service", "slurmd.service")
     return Controller(services, tmp_path_factory.mktemp("controller"))
 
@@ -369,7 +386,9 @@ def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(
     cluster.wait("IDLE+DRAIN", own)
     first = cluster.row()[1]
     # A job has a GPU open, and systemd is not reloaded meanwhile: that waits for the drain, which ends the job.
-    node.shell("mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'")
+    node.shell(
+        "mknod /dev/nvidia0 c 1 3; systemd-run --unit=train sh -c 'exec sleep 3600 < /dev/nvidia0'"
+    )
     node.shell("echo '# changed' >> /etc/systemd/system/goldnode-watch.timer")
     controller.killed(*MAY, task="Apply every part of the plan")
     cluster.wait("IDLE+DRAIN", own)
@@ -412,7 +431,9 @@ def test_a_node_of_which_the_record_is_lost_is_found_by_its_reason(
     cluster.wait("IDLE", "")
 
 
-def test_a_person_keeps_the_node_before_and_after_the_kill(cluster: Cluster, controller: Controller) -> None:
+def test_a_person_keeps_the_node_before_and_after_the_kill(
+    cluster: Cluster, controller: Controller
+) -> None:
     """State and reason, word for word: drained before the run, and drained again while nobody worked on it."""
     cluster.by_hand("State=DRAIN", "Reason=bad fan; ask ann")
     controller.wants_boot()

@@ -15,7 +15,16 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import World
-from tests.e2e.support import ROOT, Site, command, environment, goldnode, inventory, site_yml, succeeded
+from tests.e2e.support import (
+    ROOT,
+    Site,
+    command,
+    environment,
+    goldnode,
+    inventory,
+    site_yml,
+    succeeded,
+)
 from tests.simulators import apt_archive
 
 from goldnode.testing.lab.nodes import LabNode
@@ -88,10 +97,17 @@ def test_a_bare_node_becomes_a_member_of_its_class(small: tuple[LabNode, Site, P
     assert verdict["simulated"] is True
     wrong = [finding for finding in verdict["findings"] if finding["outcome"] == "mismatch"]
     assert [finding["id"] for finding in wrong] == ["boot.pending"], wrong
-    assert verdict["exit_code"] == 3, "a container cannot show its kernel, so it is never called healthy"
+    assert verdict["exit_code"] == 3, (
+        "a container cannot show its kernel, so it is never called healthy"
+    )
     outcomes = {finding["id"]: finding["outcome"] for finding in verdict["findings"]}
     assert outcomes["kernel.running"] == outcomes["boot.next"] == "not_verified_here"
-    assert outcomes["stack.lock"] == outcomes["stack.holds"] == outcomes["driver.module_file"] == "match"
+    assert (
+        outcomes["stack.lock"]
+        == outcomes["stack.holds"]
+        == outcomes["driver.module_file"]
+        == "match"
+    )
 
 
 def test_a_second_run_costs_one_execution_and_asks_nothing(
@@ -111,7 +127,9 @@ def test_a_second_run_costs_one_execution_and_asks_nothing(
     assert node.run("stat", "-c", "%i %Y", "/boot/initrd.img-6.1.0-902-amd64").output == image
     assert changes(node) == state
     judged = succeeded(
-        site_yml(hosts, "-vvv", "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [3]}', site=site)
+        site_yml(
+            hosts, "-vvv", "-e", "sanity_verify=true", "-e", '{"sanity_accepted": [3]}', site=site
+        )
     )
     assert (judged.executions, judged.changed["small"]) == (2, 0)
 
@@ -167,7 +185,9 @@ def test_the_reboot_happens_where_allowed_between_drain_and_return(
 def test_nouveau_forced_into_the_initramfs_is_cleaned(small: tuple[LabNode, Site, Path]) -> None:
     node, site, hosts = small
     # As on a node that goldnode has not seen: without its hook, which takes nouveau out again at every rebuild.
-    node.shell(f"rm {HOOK}; echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k all")
+    node.shell(
+        f"rm {HOOK}; echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k all"
+    )
     listed = "lsinitramfs /boot/initrd.img-6.1.0-902-amd64"
     assert "nouveau.ko" in node.shell(listed).output, (
         "the node was not spoilt, so that cleaning it would prove nothing"
@@ -176,9 +196,14 @@ def test_nouveau_forced_into_the_initramfs_is_cleaned(small: tuple[LabNode, Site
     succeeded(site_yml(hosts, site=site))
     assert "nouveau.ko" not in node.shell(listed).output
     # modprobe -n may end non-zero once it has met /bin/false; what it printed is what is judged.
-    assert "/bin/false" in node.shell("modprobe -n -v -S 6.1.0-902-amd64 nouveau 2>&1", check=False).output
+    assert (
+        "/bin/false"
+        in node.shell("modprobe -n -v -S 6.1.0-902-amd64 nouveau 2>&1", check=False).output
+    )
     node.shell("echo nouveau >> /etc/initramfs-tools/modules; update-initramfs -u -k all")
-    assert "nouveau.ko" not in node.shell(listed).output, "the next rebuild brings it back, forced or not"
+    assert "nouveau.ko" not in node.shell(listed).output, (
+        "the next rebuild brings it back, forced or not"
+    )
     succeeded(site_yml(hosts, site=site))
 
 
@@ -211,10 +236,13 @@ def test_a_kernel_without_the_module_is_reported_by_its_hook(
         "apt-get update >/dev/null; apt-get install -y --no-install-recommends linux-image-6.1.0-904-amd64 2>&1"
     ).output
     assert (
-        "goldnode: kernel 6.1.0-904-amd64 has no module nvidia-current 535.309.01 (found: none)" in reported
+        "goldnode: kernel 6.1.0-904-amd64 has no module nvidia-current 535.309.01 (found: none)"
+        in reported
     )
     assert (
-        node.run("dpkg-query", "-W", "-f", "${db:Status-Status}", "linux-image-6.1.0-904-amd64").output
+        node.run(
+            "dpkg-query", "-W", "-f", "${db:Status-Status}", "linux-image-6.1.0-904-amd64"
+        ).output
         == "installed"
     )
     node.shell("apt-get purge -y linux-image-6.1.0-904-amd64")
@@ -234,7 +262,9 @@ def test_branches_change_in_one_transaction_each_way(
     def returns() -> int:
         """How many transactions have led back from 470."""
         log = node.read("/var/log/apt/history.log")
-        return len(re.findall(r"^Commandline: .*nvidia-tesla-470-kernel-dkms-( |$)", log, re.MULTILINE))
+        return len(
+            re.findall(r"^Commandline: .*nvidia-tesla-470-kernel-dkms-( |$)", log, re.MULTILINE)
+        )
 
     before = returns()
     for number in range(times):
@@ -259,7 +289,9 @@ def test_branches_change_in_one_transaction_each_way(
     assert returns() - before == times // 2, "each way back is one transaction"
 
 
-def test_the_open_flavour_of_nvidias_repository(small: tuple[LabNode, Site, Path], tmp_path: Path) -> None:
+def test_the_open_flavour_of_nvidias_repository(
+    small: tuple[LabNode, Site, Path], tmp_path: Path
+) -> None:
     node, site, _ = small
     hosts = inventory(tmp_path, {"e2e_r580": [node]})
     succeeded(site_yml(hosts, site=site))
@@ -279,7 +311,10 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
     node, site = make("fenced", "e2e_r535", "debian12_r535", "e2e_main")
     succeeded(site_yml(inventory(tmp_path / "new", {"e2e_r535": [node]}), site=site))
     run = succeeded(site_yml(inventory(tmp_path / "old", {"e2e_main": [node]}), site=site))
-    assert "downgrade nvidia-kernel-dkms 535.309.01-0+deb12u1+standin1 -> 535.261.03-1+standin1" in run.output
+    assert (
+        "downgrade nvidia-kernel-dkms 535.309.01-0+deb12u1+standin1 -> 535.261.03-1+standin1"
+        in run.output
+    )
     assert modinfo(node, "6.1.0-901-amd64", "nvidia-current") == "535.261.03"
     assert node.run("test", "-f", "/boot/vmlinuz-6.1.0-902-amd64").rc == 0, (
         "the kernel before stays as a way back"
@@ -301,7 +336,9 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
     stack = {package["name"] for package in document["packages"]} | set(document["fence"])
 
     def apt_moves() -> set[str]:
-        return set(re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE))
+        return set(
+            re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE)
+        )
 
     def unattended_moves() -> set[str]:
         reported = node.shell("unattended-upgrade --dry-run -v 2>&1").output
@@ -311,8 +348,12 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
     for moves in (apt_moves, unattended_moves):
         assert "libstandin-base" in moves(), f"{moves.__name__}: base packages take their updates"
         assert not moves() & stack, moves.__name__
-    node.shell("apt-mark showhold | xargs apt-mark unhold; rm /etc/apt/preferences.d/goldnode-stack")
-    assert "nvidia-kernel-dkms" in apt_moves(), "let go, and still nothing moves: the test proves nothing"
+    node.shell(
+        "apt-mark showhold | xargs apt-mark unhold; rm /etc/apt/preferences.d/goldnode-stack"
+    )
+    assert "nvidia-kernel-dkms" in apt_moves(), (
+        "let go, and still nothing moves: the test proves nothing"
+    )
     assert "linux-image-amd64" in apt_moves()
     assert not unattended_moves() & stack, "the blacklist alone keeps unattended upgrades off"
     node.shell("rm /etc/apt/apt.conf.d/52goldnode-fence")
@@ -344,7 +385,13 @@ def test_an_older_kernel_and_driver_stay_while_security_offers_newer(
     ],
 )
 def test_other_classes(
-    make: Make, tmp_path: Path, os_name: str, group: str, stack: str, release: str, module: str | None
+    make: Make,
+    tmp_path: Path,
+    os_name: str,
+    group: str,
+    stack: str,
+    release: str,
+    module: str | None,
 ) -> None:
     node, site = make(group.replace("_", "-"), group, stack, os_name=os_name)
     hosts = inventory(tmp_path, {group: [node]})
@@ -407,7 +454,9 @@ def test_what_is_killed_is_finished_by_the_next_run(
             )
         output = run.communicate(timeout=900)[0].decode()
     again = site_yml(hosts, site=site)
-    assert again.rc == 0, f"{what}\n--- first run\n{output[-2500:]}\n--- next run\n{again.output[-4000:]}"
+    assert again.rc == 0, (
+        f"{what}\n--- first run\n{output[-2500:]}\n--- next run\n{again.output[-4000:]}"
+    )
     assert modinfo(node, "6.1.0-902-amd64", "nvidia-current") == "535.309.01"
     assert node.run("dpkg", "--audit").output == ""
     assert succeeded(site_yml(hosts, site=site)).changed["killed"] == 0

@@ -30,16 +30,22 @@ def converged(
 ) -> Converged:
     """A node of the class after its first run: node, site, inventory, what the run printed."""
     node, site = make("ubuntu", "e2e_ubuntu", "ubuntu2404_r580", os_name="ubuntu2404-standin")
-    assert "SIMULATED by goldnode" in node.read("/etc/os-release"), "a stand-in must say that it is one"
+    assert "SIMULATED by goldnode" in node.read("/etc/os-release"), (
+        "a stand-in must say that it is one"
+    )
     hosts = inventory(tmp_path_factory.mktemp("inventory"), {"e2e_ubuntu": [node]})
     return node, site, hosts, succeeded(site_yml(hosts, site=site)).output
 
 
 def installed(node: LabNode) -> dict[str, str]:
     """Installed packages and their versions."""
-    rows = node.shell("dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'").output.splitlines()
+    rows = node.shell(
+        "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'"
+    ).output.splitlines()
     return {
-        name: version for state, name, version in (row.split(" ") for row in rows) if state == "installed"
+        name: version
+        for state, name, version in (row.split(" ") for row in rows)
+        if state == "installed"
     }
 
 
@@ -104,11 +110,14 @@ def test_the_archive_moves_on_and_the_stack_does_not(world: World, converged: Co
     assert {package["name"] for package in document["packages"]} <= held
 
     def apt_moves() -> set[str]:
-        return set(re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE))
+        return set(
+            re.findall(r"^Inst (\S+)", node.shell("apt-get -s dist-upgrade").output, re.MULTILINE)
+        )
 
     def unattended_moves() -> set[str]:
         found = re.search(
-            r"Packages that will be upgraded: (.*)", node.shell("unattended-upgrade --dry-run -v 2>&1").output
+            r"Packages that will be upgraded: (.*)",
+            node.shell("unattended-upgrade --dry-run -v 2>&1").output,
         )
         return set(found[1].split()) if found else set()
 
@@ -127,7 +136,9 @@ def test_the_archive_moves_on_and_the_stack_does_not(world: World, converged: Co
 def test_what_was_exercised_is_reported_wherever_it_is_shown(converged: Converged) -> None:
     node, site, _, _ = converged
     row = next(
-        line for line in goldnode("classes", site=site).stdout.splitlines() if line.startswith("e2e_ubuntu")
+        line
+        for line in goldnode("classes", site=site).stdout.splitlines()
+        if line.startswith("e2e_ubuntu")
     )
     assert "local-archive" in row
     assert "simulated hardware" in row

@@ -132,9 +132,17 @@ def test_a_healthy_gpu_is_judged(userland: tuple[str, Path], user: bool) -> None
     assert verdict["detected"]["gpus"] == ["1 x L4"]
     assert any(text.startswith("debian") for text in verdict["detected"]["platform"])
     found = {row["id"]: row["outcome"] for row in verdict["findings"]}
-    assert {found[name] for name in ("gpu.memory", "gpu.ecc.uncorrected", "gpu.throttle")} == {"match"}
+    assert {found[name] for name in ("gpu.memory", "gpu.ecc.uncorrected", "gpu.throttle")} == {
+        "match"
+    }
     version = subprocess.run(
-        [CHROOT, root, "/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        [
+            CHROOT,
+            root,
+            "/usr/bin/python3",
+            "-c",
+            "import sys; print('%d.%d' % sys.version_info[:2])",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -150,7 +158,9 @@ def test_a_fault_is_found(userland: tuple[str, Path]) -> None:
         done = run(root, "check", "--format", "json")
     finally:
         write(Scenario.of(CLASS), root / "sim")
-    wrong = {row["id"] for row in json.loads(done.stdout)["findings"] if row["outcome"] == "mismatch"}
+    wrong = {
+        row["id"] for row in json.loads(done.stdout)["findings"] if row["outcome"] == "mismatch"
+    }
     assert (done.returncode, wrong) == (2, {"gpu.remap.failure"})
 
 

@@ -101,7 +101,10 @@ def main() -> int:
                 continue
             result = run(row, bases)
             bad += bool(result.wrong)
-            print(f"{row.name:5} {'as expected' if not result.wrong else 'WRONG'}  {row.text}", flush=True)
+            print(
+                f"{row.name:5} {'as expected' if not result.wrong else 'WRONG'}  {row.text}",
+                flush=True,
+            )
             for reported in result.wrong:
                 print(f"        {reported}")
     return 1 if bad else 0

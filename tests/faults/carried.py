@@ -62,14 +62,19 @@ def spoiled(row: Row, bases: Bases) -> Node:
         return node
     loose = {key: value for key, value in node.boards.faults.items() if SETTABLE.match(key)}
     node.boards = replace(
-        node.boards, faults={key: value for key, value in node.boards.faults.items() if key not in loose}
+        node.boards,
+        faults={key: value for key, value in node.boards.faults.items() if key not in loose},
     )
     node.faulty([])
     # A driver that enforces the limit it was given is part of the same drift.
     if any(key.endswith("power_limit") for key in loose):
         node.boards = replace(
             node.boards,
-            faults={k: v for k, v in node.boards.faults.items() if not k.endswith("enforced_power_limit")},
+            faults={
+                k: v
+                for k, v in node.boards.faults.items()
+                if not k.endswith("enforced_power_limit")
+            },
         )
         node.faulty([])
     if (node.document.get("policy") or {}).get("ecc") and node.boards.vendor == "nvidia":
@@ -129,7 +134,11 @@ def take(step: str, node: Node, row: Row, finding: Json) -> str | None:
     if step == remedy.ACKNOWLEDGE:
         if not (node.root / "run/goldnode/capture.json").exists():
             node.check()  # a boot ends with one
-        words = ["--id", finding["id"], *(["--subject", finding["subject"]] if finding["subject"] else [])]
+        words = [
+            "--id",
+            finding["id"],
+            *(["--subject", finding["subject"]] if finding["subject"] else []),
+        ]
         code, _, reported = node.command(
             "ack", *words, "--by", "test", "--reason", "the remedy was carried out"
         )
@@ -192,7 +201,9 @@ def judge(result: Carried) -> list[str]:
             wrong.append(f"{finding['id']} has become worse: {finding['got']}")
     left = [finding for finding in result.after if (finding["id"], finding["subject"]) == key]
     if left and not any(step in HUMAN for step in (*result.finding["steps"], *left[0]["steps"])):
-        wrong.append(f"it is still there, and no person is asked for: {left[0]['got']}; {left[0]['remedy']}")
+        wrong.append(
+            f"it is still there, and no person is asked for: {left[0]['got']}; {left[0]['remedy']}"
+        )
     ecc = [
         finding
         for finding in result.after

@@ -66,7 +66,9 @@ class Node:
             raise AssertionError("this node has no GPUs")
         self.hangs = self.hangs or any("=hang" in one for one in faults)
         before = self.boards
-        self.boards = machine.fault(self.machine, before, self.document, *faults, layout_faults=self.on_bus)
+        self.boards = machine.fault(
+            self.machine, before, self.document, *faults, layout_faults=self.on_bus
+        )
 
     def redocument(self, change: Callable[[Json], None]) -> None:
         """Another class document, as site.yml would have put it there."""
@@ -74,7 +76,9 @@ class Node:
         change(document)
         document["digest"] = program_domain.document_digest(document)
         self.document = document
-        machine.spoil(self.root, "etc/goldnode/class.json", program_domain.class_file(document).content)
+        machine.spoil(
+            self.root, "etc/goldnode/class.json", program_domain.class_file(document).content
+        )
 
     def now(self) -> float:
         """The node's clock. It does not go by that of the machine that runs this: a row may come minutes after its base."""
@@ -94,7 +98,9 @@ class Node:
             stack.enter_context(mock.patch.dict(os.environ, self.variables))
             stack.enter_context(
                 mock.patch.object(
-                    program, "Host", lambda root="/", live=None: host if root == "/" else _host(root, live)
+                    program,
+                    "Host",
+                    lambda root="/", live=None: host if root == "/" else _host(root, live),
                 )
             )
             stack.enter_context(mock.patch.object(time, "time", self.now))
@@ -148,7 +154,9 @@ def _hurried(limit: float) -> Iterator[None]:
             defaults = stream.Pending.finish.__defaults__
             if defaults:
                 stack.enter_context(
-                    mock.patch.object(stream.Pending.finish, "__defaults__", tuple(limit for _ in defaults))
+                    mock.patch.object(
+                        stream.Pending.finish, "__defaults__", tuple(limit for _ in defaults)
+                    )
                 )
         yield
 
@@ -236,7 +244,9 @@ def absent(verdict: Json) -> list[str]:
     for finding in verdict["findings"]:
         named = set(re.findall(r"`([a-z_.]+)`", str(finding["remedy"]))) & set(KINDS)
         if finding["outcome"] != "match" and named - reported:
-            found.append(f"{finding['id']}: its remedy names {named - reported}, which is not reported")
+            found.append(
+                f"{finding['id']}: its remedy names {named - reported}, which is not reported"
+            )
     return found
 
 

@@ -40,7 +40,9 @@ def bus(**faults: str) -> Step:
     """Faults of other functions on the bus; ``__`` stands for the dot of ``nic1.pcie.width``."""
 
     def do(node: Node, turn: int) -> None:
-        node.on_bus.update({name.replace("__", "."): counted(value, turn) for name, value in faults.items()})
+        node.on_bus.update(
+            {name.replace("__", "."): counted(value, turn) for name, value in faults.items()}
+        )
         node.faulty([])
 
     return do
@@ -50,7 +52,9 @@ def file(name: str, content: str | bytes | None, mode: int = 0o644) -> Step:
     """Another content of a file; None: it is not there."""
 
     def do(node: Node, turn: int) -> None:
-        machine.spoil(node.root, name, counted(content, turn) if isinstance(content, str) else content, mode)
+        machine.spoil(
+            node.root, name, counted(content, turn) if isinstance(content, str) else content, mode
+        )
 
     return do
 
@@ -62,7 +66,9 @@ def edit(name: str, pattern: str, new: str) -> Step:
         found = sorted(node.root.glob(name)) if "*" in name else [node.root / name]
         for place in found:
             real = place.resolve()
-            text, count = re.subn(pattern, counted(new, turn), real.read_text(), count=1, flags=re.M)
+            text, count = re.subn(
+                pattern, counted(new, turn), real.read_text(), count=1, flags=re.M
+            )
             if not count:
                 raise AssertionError(f"{name} has no {pattern}")
             machine.spoil(node.root, str(real.relative_to(node.root.resolve())), text)

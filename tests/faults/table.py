@@ -153,7 +153,8 @@ def suppressed(expires: str) -> Step:
         ]
 
     return several(
-        until(1, documented(change)), board("gpu3.power_limit=500000", "gpu3.enforced_power_limit=500000")
+        until(1, documented(change)),
+        board("gpu3.power_limit=500000", "gpu3.enforced_power_limit=500000"),
     )
 
 

@@ -22,7 +22,11 @@ def test_row(row: Row, bases: Bases) -> None:
 def test_the_node_is_healthy_before(name: str, bases: Bases) -> None:
     bases.base(name)
     for verdict in bases.verdicts[name]:
-        bad = [finding for finding in verdict["findings"] if finding["outcome"] not in ("match", "deferred")]
+        bad = [
+            finding
+            for finding in verdict["findings"]
+            if finding["outcome"] not in ("match", "deferred")
+        ]
         assert (verdict["exit_code"], verdict["rc"]) == (0, 0), bad
 
 

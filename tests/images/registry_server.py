@@ -60,7 +60,9 @@ def certificate(directory: Path) -> tuple[Path, Path, Path]:
             ),
             critical=True,
         )
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(secret.public_key()), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(secret.public_key()), critical=False
+        )
         .sign(secret, hashes.SHA256())
     )
     leaf = (
@@ -72,7 +74,8 @@ def certificate(directory: Path) -> tuple[Path, Path, Path]:
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=2))
         .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
         )
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(secret.public_key()), critical=False
@@ -91,7 +94,9 @@ class DockerRegistry:
 
     def __init__(self, directory: Path) -> None:
         program = shutil.which("docker-registry")
-        assert program is not None, "docker-registry is not on this machine: apt-get install docker-registry"
+        assert program is not None, (
+            "docker-registry is not on this machine: apt-get install docker-registry"
+        )
         self.directory, self.program = directory, program
         self.storage = directory / "storage"
         self.ca, self.certificate, self.key = certificate(directory)
@@ -163,8 +168,12 @@ class Proxy(Server):
         super().__init__((registry.certificate, registry.key))
 
     def _connect(self, request: Request, size: int) -> http.client.HTTPSConnection:
-        connection = http.client.HTTPSConnection(self.registry.host, context=self.context, timeout=20)
-        connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
+        connection = http.client.HTTPSConnection(
+            self.registry.host, context=self.context, timeout=20
+        )
+        connection.putrequest(
+            request.method, request.target, skip_host=True, skip_accept_encoding=True
+        )
         for key, value in request.headers.items():
             if key not in ("content-length", "connection"):
                 connection.putheader(
@@ -187,7 +196,9 @@ class Proxy(Server):
             for key, value in answer.getheaders()
             if key.lower() not in ("content-length", "transfer-encoding", "date")
         }
-        length = int(answer.headers.get("Content-Length") or 0) if request.method == "HEAD" else None
+        length = (
+            int(answer.headers.get("Content-Length") or 0) if request.method == "HEAD" else None
+        )
         connection.close()
         return Response(answer.status, headers, data, length)
 

@@ -61,11 +61,23 @@ def measured(*words: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("release", TORCH)
-def test_containers_of_both_images_sum(release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_of_both_images_sum(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The margin is wide: other work of this machine must not make a member slow."""
     monkeypatch.chdir(tmp_path)
     code, found = measured(
-        "a", "b", "c", "--how", "engine", "--image", built(release), "--patience", "180", "--margin", "0.8"
+        "a",
+        "b",
+        "c",
+        "--how",
+        "engine",
+        "--image",
+        built(release),
+        "--patience",
+        "180",
+        "--margin",
+        "0.8",
     )
     assert (code, found["answer"]) == (0, "passed"), found["reasons"]
     assert [member["state"] for member in found["members"]] == ["passed"] * 3
@@ -82,7 +94,10 @@ def test_slow_member_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     sources = pack.sources()
     name = "goldnode/canary/runner/cohort.py"
     assert sources[name].count(transfer) == 1
-    slowed = {**sources, name: sources[name].replace(transfer, transfer[:-1] + b"; time.sleep(1.5)\n")}
+    slowed = {
+        **sources,
+        name: sources[name].replace(transfer, transfer[:-1] + b"; time.sleep(1.5)\n"),
+    }
     usual = pack.program()
     monkeypatch.setattr(pack, "sources", lambda: slowed)
     pack.program.cache_clear()
@@ -96,7 +111,9 @@ def test_slow_member_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return b"%d %d\n" % (len(chosen), len(asked)) + chosen + asked
 
     monkeypatch.setattr(session, "payload", program)
-    settings = cohorts.CohortSettings("127.0.0.1", _free_port(), "gloo", mib=(2,), samples=5, patience=300.0)
+    settings = cohorts.CohortSettings(
+        "127.0.0.1", _free_port(), "gloo", mib=(2,), samples=5, patience=300.0
+    )
     given = request(load_suite(), (cohorts.JOB,), tier="cpu", watch=False)
     base, runs = launchers.run_name(), []
     options = ContainerOptions(built("bookworm"), network="host")
@@ -105,7 +122,9 @@ def test_slow_member_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         asked = cohorts.request(settings, number, 3, given)
         runs.append(launchers.engine_run(asked, f"n{number}", words, f"{base}-{number}", base))
     found = cohorts.judge(cohorts.run(runs), settings, "engine")
-    assert [member.node for member in found.members if member.slow] == ["n2"], found.model_dump_json()
+    assert [member.node for member in found.members if member.slow] == ["n2"], (
+        found.model_dump_json()
+    )
     assert found.answer == "failed"
 
 
@@ -121,7 +140,9 @@ def test_jobs_of_slurm_sum_and_an_absent_member_is_named(
     cluster.update("n3", "State=DRAIN", "Reason=fan broken")
     code, found = measured(*words, "--patience", "60", "--port", str(_free_port()))
     assert (code, found["answer"]) == (3, "could_not_check")
-    assert [reason.split()[:3] for reason in found["reasons"]] == [["n3", "is", "absent:"]], found["reasons"]
+    assert [reason.split()[:3] for reason in found["reasons"]] == [["n3", "is", "absent:"]], found[
+        "reasons"
+    ]
     states = {member["node"]: (member["state"], member["why"]) for member in found["members"]}
     assert states["n3"][0] == "absent"
     assert states["n1"] == states["n2"] == ("could_not_check", "member 2 did not come within 60 s")

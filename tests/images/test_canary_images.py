@@ -38,14 +38,28 @@ TORCH = {"bookworm": "1.13", "trixie": "2.6"}
 def built(release: str) -> str:
     """Return the image of a release. It is built once, and stays for later runs."""
     name = f"goldnode-canary-lab/torch-{release}"
-    if subprocess.run(["docker", "image", "inspect", name], capture_output=True, check=False).returncode == 0:
+    if (
+        subprocess.run(
+            ["docker", "image", "inspect", name], capture_output=True, check=False
+        ).returncode
+        == 0
+    ):
         return name
-    words = ["mmdebstrap", "--quiet", "--variant=apt", "--include=python3-torch", f"--keyring={KEYRING}"]
+    words = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=apt",
+        "--include=python3-torch",
+        f"--keyring={KEYRING}",
+    ]
     with subprocess.Popen(
         [*words, release, "-", archive_url(load_site(), "debian")], stdout=subprocess.PIPE
     ) as tree:
         subprocess.run(
-            ["docker", "import", "-", name], stdin=tree.stdout, stdout=subprocess.DEVNULL, check=True
+            ["docker", "import", "-", name],
+            stdin=tree.stdout,
+            stdout=subprocess.DEVNULL,
+            check=True,
         )
     assert tree.returncode == 0
     return name
@@ -71,7 +85,11 @@ def test_all_jobs_pass_in_an_image_with_pytorch(release: str) -> None:
     assert set(states.values()) == {("passed", "")}, states
     (inference,) = (job for job in found.jobs if job.name == "inference")
     assert str(inference.facts["torch"]).startswith(TORCH[release])
-    (warm,) = (metric for metric in inference.metrics if (metric.name, metric.phase) == ("inference", "warm"))
+    (warm,) = (
+        metric
+        for metric in inference.metrics
+        if (metric.name, metric.phase) == ("inference", "warm")
+    )
     assert results.quantiles(warm)[-1].bound is not None, "300 samples carry a claim about p99"
     assert {metric.name for metric in inference.metrics if metric.phase == "cold"} == {
         "torch_import",
@@ -94,11 +112,33 @@ class Bench:
         assert done.returncode == 0, (words, done.stderr)
 
     def start(self, image: str) -> None:
-        alone = ("--cgroup-parent", "/", "--cpu-shares", "262144", "--cpuset-cpus", "0", "--network", "none")
-        self.call("run", "--rm", "--detach", "--init", "--name", self.name, *alone, image, "sleep", "3600")
+        alone = (
+            "--cgroup-parent",
+            "/",
+            "--cpu-shares",
+            "262144",
+            "--cpuset-cpus",
+            "0",
+            "--network",
+            "none",
+        )
+        self.call(
+            "run", "--rm", "--detach", "--init", "--name", self.name, *alone, image, "sleep", "3600"
+        )
         # The neighbour: pinned to the same CPU, of which its quota gives it a tenth.
         spin = ("taskset", "--cpu-list", "0", "sh", "-c", "while :; do :; done")
-        self.call("run", "--rm", "--detach", "--name", self.neighbour, "--cpus", "0.1", *alone, image, *spin)
+        self.call(
+            "run",
+            "--rm",
+            "--detach",
+            "--name",
+            self.neighbour,
+            "--cpus",
+            "0.1",
+            *alone,
+            image,
+            *spin,
+        )
         self.call("kill", "--signal", "STOP", self.neighbour)
 
     @property
@@ -107,7 +147,9 @@ class Bench:
 
     def stop(self) -> None:
         subprocess.run(
-            [self.engine, "rm", "--force", self.name, self.neighbour], capture_output=True, check=False
+            [self.engine, "rm", "--force", self.name, self.neighbour],
+            capture_output=True,
+            check=False,
         )
 
     def run(self, arm: str, request: dict[str, Any]) -> CanaryDocument:

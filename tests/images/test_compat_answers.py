@@ -29,7 +29,11 @@ def test_pip_answers_as_recorded(pip: str, tmp_path: Path) -> None:
     rows = [row for row in test_pip_answers.ANSWERS if "vllm" not in row["requirements"][0]]
     for row in random.Random(18).sample(rows, 30):  # noqa: S311 - chance, not a secret
         answer = pip_resolver.ask(
-            row["requirements"], row["python"], row["machine"], pip=pip, cache=str(tmp_path / "cache")
+            row["requirements"],
+            row["python"],
+            row["machine"],
+            pip=pip,
+            cache=str(tmp_path / "cache"),
         )
         assert answer is not None, row
         assert answer.accepts == row["accepts"], (row, answer.reason)
@@ -37,6 +41,8 @@ def test_pip_answers_as_recorded(pip: str, tmp_path: Path) -> None:
 
 def test_every_row_depends_on_a_fact_or_rule(tmp_path: Path) -> None:
     without = [
-        vendor_rows.name(row) for row in vendor_rows.ROWS if vendor_rows.depends_on(row, tmp_path) is None
+        vendor_rows.name(row)
+        for row in vendor_rows.ROWS
+        if vendor_rows.depends_on(row, tmp_path) is None
     ]
     assert without == []

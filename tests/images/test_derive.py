@@ -54,7 +54,9 @@ def test_dockerfile_compiles_in_dev_and_runs_on_the_base(tmp_path: Path) -> None
     ]
 
     def buildah(*arguments: str) -> str:
-        done = subprocess.run(["buildah", *storage, *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["buildah", *storage, *arguments], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
@@ -65,9 +67,22 @@ def test_dockerfile_compiles_in_dev_and_runs_on_the_base(tmp_path: Path) -> None
     (tmp_path / "build/tool").mkdir(parents=True)
     (tmp_path / "build/tool/tool.c").write_text(SOURCE)
     (tmp_path / "build/tool/setup.py").write_text(SETUP)
-    (tmp_path / "build/Dockerfile").write_text(BUILD.format(dev="localhost/dev", base="localhost/base"))
-    options = ["--pull-never", "--isolation", "chroot", "--network", "host", "--tag", "localhost/app"]
+    (tmp_path / "build/Dockerfile").write_text(
+        BUILD.format(dev="localhost/dev", base="localhost/base")
+    )
+    options = [
+        "--pull-never",
+        "--isolation",
+        "chroot",
+        "--network",
+        "host",
+        "--tag",
+        "localhost/app",
+    ]
     buildah("build", *options, str(tmp_path / "build"))
     container = buildah("from", "--pull-never", "localhost/app")
     command = ["python3", "-c", "import tool; print(tool.version())"]
-    assert buildah("run", "--isolation", "chroot", "--network", "host", container, "--", *command) == "1"
+    assert (
+        buildah("run", "--isolation", "chroot", "--network", "host", container, "--", *command)
+        == "1"
+    )

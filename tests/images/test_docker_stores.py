@@ -72,7 +72,16 @@ def daemon(root: Path, store: str, folder: Path) -> Iterator[docker.DockerClient
     """A running dockerd with an image store, and its client."""
     folder.mkdir()
     driver, feature = STORES[store]
-    command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+    command = [
+        "unshare",
+        "--mount",
+        "--net",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--propagation",
+        "private",
+    ]
     command += ["bash", "-eu", "-c", DAEMON, "bash", str(root), str(folder), driver, feature]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -95,7 +104,11 @@ def daemon(root: Path, store: str, folder: Path) -> Iterator[docker.DockerClient
 
 @pytest.mark.parametrize("store", STORES)
 def test_image_is_tested_and_nothing_of_it_stays(
-    store: str, userland: Path, root: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: str,
+    userland: Path,
+    root: tuple[bytes, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     built = image(Layout(tmp_path / "store"), "cpu:1-runtime-debian12-abc", [root, own()])
     config = built.manifest["config"]["digest"]

@@ -46,9 +46,23 @@ def stacks(docker_client: DockerClient) -> dict[str, str]:
     }
 
 
-def recorded(directory: Path, name: str, image: str, *arguments: str, model: Path = MODEL) -> dict[str, Any]:
-    line = ["dual", "record", str(directory / name), "--model", str(model), "--image", image, "--name", name]
-    done = CliRunner().invoke(main, [*line, "--threads", "1", "--runs", "8", *arguments, "--format", "json"])
+def recorded(
+    directory: Path, name: str, image: str, *arguments: str, model: Path = MODEL
+) -> dict[str, Any]:
+    line = [
+        "dual",
+        "record",
+        str(directory / name),
+        "--model",
+        str(model),
+        "--image",
+        image,
+        "--name",
+        name,
+    ]
+    done = CliRunner().invoke(
+        main, [*line, "--threads", "1", "--runs", "8", *arguments, "--format", "json"]
+    )
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = documents.valid(done.stdout)
     return found
@@ -83,7 +97,11 @@ def test_two_releases_agree_and_a_fault_is_found_with_its_layer(
     assert (old["framework"]["version"][:4], new["framework"]["version"][:3]) == ("1.13", "2.6")
     assert old["weights_digest"] == new["weights_digest"]
     assert old["image"] != new["image"]
-    assert (old["repeatable"], old["hooks_change_output"], new["hooks_change_output"]) == (True, False, False)
+    assert (old["repeatable"], old["hooks_change_output"], new["hooks_change_output"]) == (
+        True,
+        False,
+        False,
+    )
 
     status, found = compared(tmp_path, "old", "new")
     assert (status, found["answer"]) == (0, "pass"), found["reasons"]
@@ -91,7 +109,11 @@ def test_two_releases_agree_and_a_fault_is_found_with_its_layer(
     assert states["embed"] == "equal"
     assert "outside" not in states.values()
     assert found["first_divergence"] is None
-    assert {row["what"] for row in found["differences"]} >= {"framework.version", "image", "machine.os"}
+    assert {row["what"] for row in found["differences"]} >= {
+        "framework.version",
+        "image",
+        "machine.os",
+    }
 
     for name, factor, expected in (("large", "1.001", 1), ("tiny", "1.0000001", 0)):
         model = tmp_path / f"{name}.py"
@@ -118,7 +140,15 @@ def test_other_weights_and_inputs_are_unknown(stacks: dict[str, str], tmp_path: 
     other = tmp_path / "other.py"
     other.write_text(MODEL.read_text().replace("state = 12345", "state = 1"), encoding="utf-8")
     recorded(tmp_path, "a", stacks["debian13"], "--no-layers")
-    recorded(tmp_path, "b", stacks["debian13"], "--no-layers", "--inputs", str(tmp_path / "a"), model=other)
+    recorded(
+        tmp_path,
+        "b",
+        stacks["debian13"],
+        "--no-layers",
+        "--inputs",
+        str(tmp_path / "a"),
+        model=other,
+    )
     recorded(tmp_path, "c", stacks["debian13"], "--no-layers", "--seed", "1")
     status, found = compared(tmp_path, "a", "b")
     assert status == 3
@@ -130,11 +160,18 @@ def test_other_weights_and_inputs_are_unknown(stacks: dict[str, str], tmp_path: 
 
 def test_bfloat16_is_judged_as_bfloat16(stacks: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "tolerances.yml").write_text(
-        "tolerances: 1\nprecisions: {bfloat16: {relative: 1.6e-2, absolute: 0.05}}\n", encoding="utf-8"
+        "tolerances: 1\nprecisions: {bfloat16: {relative: 1.6e-2, absolute: 0.05}}\n",
+        encoding="utf-8",
     )
     recorded(tmp_path, "full", stacks["debian13"])
     half = recorded(
-        tmp_path, "half", stacks["debian13"], "--precision", "bfloat16", "--inputs", str(tmp_path / "full")
+        tmp_path,
+        "half",
+        stacks["debian13"],
+        "--precision",
+        "bfloat16",
+        "--inputs",
+        str(tmp_path / "full"),
     )
     assert {row["dtype"] for row in half["arrays"] if row["role"] == "output"} == {"bfloat16"}
     status, found = compared(tmp_path, "full", "half")
@@ -145,8 +182,18 @@ def test_bfloat16_is_judged_as_bfloat16(stacks: dict[str, str], tmp_path: Path) 
     json.dumps(found, allow_nan=False)
 
 
-def test_an_image_that_is_not_there_is_one_error(docker_client: DockerClient, tmp_path: Path) -> None:
-    line = ["dual", "record", str(tmp_path / "r"), "--model", str(MODEL), "--image", "goldnode-lab/none:1"]
+def test_an_image_that_is_not_there_is_one_error(
+    docker_client: DockerClient, tmp_path: Path
+) -> None:
+    line = [
+        "dual",
+        "record",
+        str(tmp_path / "r"),
+        "--model",
+        str(MODEL),
+        "--image",
+        "goldnode-lab/none:1",
+    ]
     done = CliRunner().invoke(main, line)
     assert done.exit_code == 2
     assert "does not have the image goldnode-lab/none:1" in done.stderr
@@ -159,7 +206,9 @@ def test_model_of_the_guide_is_recorded(
     """The model of docs/how-to/dual-run.md, with weights in the image at the place that it names."""
     (block,) = (one for one in blocks().values() if one.page == "docs/how-to/dual-run.md")
     (tmp_path / "model.py").write_text(block.text, encoding="utf-8")
-    layers = "torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))"
+    layers = (
+        "torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))"
+    )
     assert layers in block.text
     save = f"import os, torch; os.mkdir('/models'); torch.save({layers}.state_dict(), '/models/small.pt')"
     made = docker_client.containers.run(

@@ -34,7 +34,9 @@ from goldnode.oci.registry import Where
 pytestmark = [
     pytest.mark.images,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates another machine than amd64"),
+    pytest.mark.skipif(
+        platform.machine() != "x86_64", reason="emulates another machine than amd64"
+    ),
 ]
 
 REGISTERED = Path("/proc/sys/fs/binfmt_misc")
@@ -58,7 +60,9 @@ def test_it_is_root_in_its_namespace_whenever_the_maps_come(foreign: Path) -> No
     words = emulation.emulated("arm64", ["id", "-u"])
 
     def run(_: int) -> str:
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=60
+        ).stdout.strip()
 
     with ThreadPoolExecutor(8) as threads:
         assert Counter(threads.map(run, range(160))) == {"0": 160}
@@ -66,26 +70,34 @@ def test_it_is_root_in_its_namespace_whenever_the_maps_come(foreign: Path) -> No
 
 def test_programs_of_arm64_go_to_the_emulator_in_the_build_alone(foreign: Path) -> None:
     before = sorted(path.name for path in REGISTERED.iterdir())
-    words = emulation.emulated("arm64", ["sh", "-c", f"id -u; {foreign} one; stat -c %u:%g /etc/shadow"])
+    words = emulation.emulated(
+        "arm64", ["sh", "-c", f"id -u; {foreign} one; stat -c %u:%g /etc/shadow"]
+    )
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     shadow = Path("/etc/shadow").stat()
-    assert done.stdout.splitlines() == ["0", f"{foreign} one", f"{shadow.st_uid}:{shadow.st_gid}"], (
-        done.stderr
-    )
+    assert done.stdout.splitlines() == [
+        "0",
+        f"{foreign} one",
+        f"{shadow.st_uid}:{shadow.st_gid}",
+    ], done.stderr
     assert sorted(path.name for path in REGISTERED.iterdir()) == before
     with pytest.raises(OSError, match="Exec format error"):
         subprocess.run([str(foreign)], check=False)
 
 
 def test_the_status_of_the_command_is_returned(foreign: Path) -> None:
-    done = subprocess.run(emulation.emulated("arm64", ["sh", "-c", "exit 7"]), check=False, timeout=60)
+    done = subprocess.run(
+        emulation.emulated("arm64", ["sh", "-c", "exit 7"]), check=False, timeout=60
+    )
     assert done.returncode == 7
 
 
 def test_nothing_outlives_a_killed_run(foreign: Path) -> None:
     marker = f"1000.{os.getpid()}"  # seconds
     words = emulation.emulated("arm64", ["sleep", marker])
-    parent = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({words!r})"])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess; subprocess.run({words!r})"]
+    )
 
     def left() -> list[int]:
         found = []
@@ -132,7 +144,9 @@ def goldnode(store: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageStore]:
     """A store with the image for both architectures; that of arm64 was built twice."""
     lacking = [
-        name for name in ("mmdebstrap", "buildah", emulation.program("arm64")) if shutil.which(name) is None
+        name
+        for name in ("mmdebstrap", "buildah", emulation.program("arm64"))
+        if shutil.which(name) is None
     ]
     if lacking:
         pytest.skip(f"needs {', '.join(lacking)}")
@@ -140,13 +154,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageStore]:
     for words in ((ARM, "--twice"), (IMAGE,)):
         done = goldnode(place, "build", *words, "--engine", "buildah")
         assert done.returncode == 0, done.stderr
-        assert "--twice" not in words or "2 images built twice: every digest is the same" in done.stderr
+        assert (
+            "--twice" not in words
+            or "2 images built twice: every digest is the same" in done.stderr
+        )
     yield ImageStore(place)
     shutil.rmtree(place, ignore_errors=True)
 
 
 def image_of(store: ImageStore, name: str) -> OciImage:
-    return store.layout.image(next(item.digest for item in store.built().values() if item.image == name))
+    return store.layout.image(
+        next(item.digest for item in store.built().values() if item.image == name)
+    )
 
 
 def sbom(layout: Layout, digest: str) -> str:
@@ -154,7 +173,9 @@ def sbom(layout: Layout, digest: str) -> str:
     return layout.read(manifest["layers"][0]["digest"]).decode()
 
 
-def published(store: ImageStore, images: Sequence[OciImage], public: Path, place: Path) -> dict[str, str]:
+def published(
+    store: ImageStore, images: Sequence[OciImage], public: Path, place: Path
+) -> dict[str, str]:
     """Publish images and their index to Debian's registry. Return the digest that skopeo (where installed)
     and goldnode get of the index for each architecture.
     """
@@ -168,7 +189,13 @@ def published(store: ImageStore, images: Sequence[OciImage], public: Path, place
             for image in images
         ]
         for ref in refs:
-            publish(store.layout, ref, where, client, ImagePublication(trust=load_public(public), settle=0))
+            publish(
+                store.layout,
+                ref,
+                where,
+                client,
+                ImagePublication(trust=load_public(public), settle=0),
+            )
         tag = publish_index(store.layout, refs, where, client).name.rpartition(":")[2]
         for image in images:
             architecture = image.config["architecture"]
@@ -195,7 +222,11 @@ def test_an_image_for_arm64_is_built_inspected_indexed_and_run_by_emulation(
     assert (arm.config["architecture"], amd.config["architecture"]) == ("arm64", "amd64")
     assert arm.labels["io.goldnode.emulated"].startswith("qemu-aarch64-static ")
     secret, public = make_key(tmp_path)
-    for words in (("inspect",), ("smoke", "--engine", "chroot"), ("evidence", "--key", str(secret))):
+    for words in (
+        ("inspect",),
+        ("smoke", "--engine", "chroot"),
+        ("evidence", "--key", str(secret)),
+    ):
         done = goldnode(store.root, words[0], IMAGE, ARM, *words[1:])
         assert done.returncode == 0, done.stdout + done.stderr
         if words[0] == "smoke":
@@ -212,9 +243,21 @@ def test_an_image_for_arm64_is_built_inspected_indexed_and_run_by_emulation(
     root = tmp_path / "root"
     root.mkdir()
     for layer in arm.layers:
-        subprocess.run(["tar", "-xzf", str(arm.layout.path(layer.digest)), "-C", str(root)], check=True)
-    run = [emulation.program("arm64"), "-L", str(root), str(root / "usr/bin/python3.11"), "-I", "-c"]
+        subprocess.run(
+            ["tar", "-xzf", str(arm.layout.path(layer.digest)), "-C", str(root)], check=True
+        )
+    run = [
+        emulation.program("arm64"),
+        "-L",
+        str(root),
+        str(root / "usr/bin/python3.11"),
+        "-I",
+        "-c",
+    ]
     done = subprocess.run(
-        [*run, "import platform; print(platform.machine())"], capture_output=True, text=True, check=True
+        [*run, "import platform; print(platform.machine())"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "aarch64"

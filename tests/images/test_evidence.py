@@ -87,7 +87,9 @@ def _image(layout: Layout, ref: str, layers: list[dict[str, object]]) -> str:
     }
     config_row = layout.put(canonical(config), CONFIG).document()
     found = layout.put(
-        canonical({"schemaVersion": 2, "mediaType": MANIFEST, "config": config_row, "layers": layers}),
+        canonical(
+            {"schemaVersion": 2, "mediaType": MANIFEST, "config": config_row, "layers": layers}
+        ),
         MANIFEST,
     )
     layout.set_ref(ref, found)
@@ -134,13 +136,18 @@ def test_the_sbom_has_what_dpkg_and_the_wheel_say(real: Real, tmp_path: Path) ->
     document = cyclonedx_bom.cyclonedx(image, there)
     cyclonedx_bom.validate(document)
     (wheel,) = (
-        row for row in json.loads(document)["components"] if row["name"] == "nvidia-cuda-runtime-cu12"
+        row
+        for row in json.loads(document)["components"]
+        if row["name"] == "nvidia-cuda-runtime-cu12"
     )
     hashes = {
-        row["name"]: {item["alg"]: item["content"] for item in row["hashes"]} for row in wheel["components"]
+        row["name"]: {item["alg"]: item["content"] for item in row["hashes"]}
+        for row in wheel["components"]
     }
     with zipfile.ZipFile(real.wheel) as archive:
-        library = hashlib.sha256(archive.read("nvidia/cuda_runtime/lib/libcudart.so.12")).hexdigest()
+        library = hashlib.sha256(
+            archive.read("nvidia/cuda_runtime/lib/libcudart.so.12")
+        ).hexdigest()
     assert hashes[f"/{HOME}/lib/libcudart.so.12"]["SHA-256"] == library
     assert len(hashes) > 50
 

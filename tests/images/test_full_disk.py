@@ -80,7 +80,9 @@ def steps(store: Path, sizes: list[int], *command: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "mount", "mmdebstrap", "buildah"))):
+    if os.geteuid() != 0 or not all(
+        map(shutil.which, ("unshare", "mount", "mmdebstrap", "buildah"))
+    ):
         pytest.skip("needs root, unshare, mmdebstrap and buildah")
     place = tmp_path / "store"
     place.mkdir()
@@ -174,7 +176,11 @@ def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = shutil.which("docker-registry")
-    if os.geteuid() != 0 or real is None or not all(map(shutil.which, ("unshare", "nsenter", "mount"))):
+    if (
+        os.geteuid() != 0
+        or real is None
+        or not all(map(shutil.which, ("unshare", "nsenter", "mount")))
+    ):
         pytest.skip("needs root, unshare, nsenter and docker-registry")
     for name in ("keys", "registry/storage", "bin"):
         (tmp_path / name).mkdir(parents=True)
@@ -190,9 +196,15 @@ def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(
     prove(source, digest, keys[0], papers=False)
     registry = DockerRegistry(tmp_path / "registry")
     try:
-        client, where, trust = registry.client(tries=2), Where(registry.host, "full"), load_public(keys[1])
+        client, where, trust = (
+            registry.client(tries=2),
+            Where(registry.host, "full"),
+            load_public(keys[1]),
+        )
         # It does not say what ails it: its answer is 500 alone.
-        with pytest.raises(ImageError, match=r"answers 500.*Run it again when the registry is well"):
+        with pytest.raises(
+            ImageError, match=r"answers 500.*Run it again when the registry is well"
+        ):
             publish(source, ref, where, client, ImagePublication(trust=trust, settle=0))
         assert client.repository("full/cuda").tags() == []
         assert registry.process is not None

@@ -27,7 +27,14 @@ pytestmark = pytest.mark.images
 
 RULES = policy.load()
 TODAY = dt.date(2026, 11, 22)
-PLATFORM = ("--only-binary=:all:", "--no-deps", "--python-version", "3.11", "--implementation", "cp")
+PLATFORM = (
+    "--only-binary=:all:",
+    "--no-deps",
+    "--python-version",
+    "3.11",
+    "--implementation",
+    "cp",
+)
 PLATFORMS = (
     "manylinux_2_28_x86_64",
     "manylinux_2_27_x86_64",
@@ -81,12 +88,16 @@ def one(folder: Path, name: str, backend: str) -> Inspection:
 def unpacked(folder: Path, name: str) -> dict[str, bytes]:
     (path,) = folder.glob(f"{name}-[0-9]*.whl")
     with zipfile.ZipFile(path) as archive:
-        return {info.filename: archive.read(info) for info in archive.infolist() if not info.is_dir()}
+        return {
+            info.filename: archive.read(info) for info in archive.infolist() if not info.is_dir()
+        }
 
 
 def test_a_cpu_image_with_the_wheel_of_xgboost(fetched: Path, tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    image(layout, "cpu:1-base-debian12", [BASE, installed(unpacked(fetched, "xgboost"))], packed=False)
+    image(
+        layout, "cpu:1-base-debian12", [BASE, installed(unpacked(fetched, "xgboost"))], packed=False
+    )
     (target,) = targets.find("cpu:1-base-debian12", layout)
     found, truth = examine(target, RULES, locked=locked_in(None))
     row = next(row for row in found.findings if row.severity == "refuse")
@@ -104,10 +115,14 @@ def test_a_cpu_image_with_the_wheel_of_xgboost(fetched: Path, tmp_path: Path) ->
 def test_a_runtime_whose_tag_says_another_release(fetched: Path, tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     image(
-        layout, "cuda:12.4.1-base-debian12", [BASE, installed(unpacked(fetched, "nvidia_cuda_runtime_cu12"))]
+        layout,
+        "cuda:12.4.1-base-debian12",
+        [BASE, installed(unpacked(fetched, "nvidia_cuda_runtime_cu12"))],
     )
     image(
-        layout, "cuda:12.9.1-base-debian12", [BASE, installed(unpacked(fetched, "nvidia_cuda_runtime_cu12"))]
+        layout,
+        "cuda:12.9.1-base-debian12",
+        [BASE, installed(unpacked(fetched, "nvidia_cuda_runtime_cu12"))],
     )
     (wrong,), (right,) = (
         targets.find(f"cuda:{version}-base-debian12", layout) for version in ("12.4.1", "12.9.1")
@@ -131,7 +146,12 @@ def test_a_runtime_whose_tag_says_another_release(fetched: Path, tmp_path: Path)
     ("name", "backend", "signals", "refused"),
     [
         ("ctranslate2", "cpu", {"fatbin", "dlopen"}, {"foreign-cuda"}),
-        ("bitsandbytes", "cpu", {"needed", "fatbin"}, {"foreign-cuda", "foreign-rocm", "foreign-oneapi"}),
+        (
+            "bitsandbytes",
+            "cpu",
+            {"needed", "fatbin"},
+            {"foreign-cuda", "foreign-rocm", "foreign-oneapi"},
+        ),
         ("bitsandbytes", "cuda", {"needed", "fatbin"}, {"foreign-rocm", "foreign-oneapi"}),
         ("xgboost", "rocm", {"requirement", "fatbin", "dlopen"}, {"foreign-cuda"}),
     ],
@@ -147,7 +167,12 @@ def test_wheels_that_hold_what_is_foreign(
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [("onnxruntime", "cpu"), ("onnxruntime", "rocm"), ("xgboost_cpu", "cpu"), ("ctranslate2", "cuda")],
+    [
+        ("onnxruntime", "cpu"),
+        ("onnxruntime", "rocm"),
+        ("xgboost_cpu", "cpu"),
+        ("ctranslate2", "cuda"),
+    ],
 )
 def test_wheels_that_are_clean(fetched: Path, name: str, backend: str) -> None:
     found = one(fetched, name, backend)
@@ -191,12 +216,18 @@ def test_a_rocm_image_with_the_cuda_build_of_torch_finds_all_of_its_set(tmp_path
         folder,
         "torch",
         "2.9.1",
-        {"torch/lib/libtorch_cuda.so": elf(needed=["libcudart.so.12"], sections={".nv_fatbin": b"x"})},
+        {
+            "torch/lib/libtorch_cuda.so": elf(
+                needed=["libcudart.so.12"], sections={".nv_fatbin": b"x"}
+            )
+        },
         requires,
     )
     (target,) = targets.find(str(folder), None)
     found = policy.inspect(target.view, RULES, "rocm", today=TODAY)
-    refused = {row.package.partition(" ")[0]: row for row in found.findings if row.severity == "refuse"}
+    refused = {
+        row.package.partition(" ")[0]: row for row in found.findings if row.severity == "refuse"
+    }
     assert set(refused) == {"torch", *small}
     asked = {what for signal, _, what in refused["torch"].evidence if signal == "requirement"}
     assert len(of_nvidia - small) == 10
@@ -204,7 +235,10 @@ def test_a_rocm_image_with_the_cuda_build_of_torch_finds_all_of_its_set(tmp_path
     assert found.signals["requirement"] == 10, "what is not there is still asked for"
     for name in small:
         assert refused[name].required_by[-1] == "torch 2.9.1"
-        assert refused[name].remedy == "use torch's build for ROCm (version +rocmX.Y) from the site's index"
+        assert (
+            refused[name].remedy
+            == "use torch's build for ROCm (version +rocmX.Y) from the site's index"
+        )
     cuda = policy.inspect(target.view, RULES, "cuda", today=TODAY)
     assert cuda.passed
 
@@ -213,10 +247,14 @@ def test_two_majors_of_cudnn(tmp_path: Path) -> None:
     # The wheels are 700 MB each: their shape is kept, their content is not.
     layout = Layout(tmp_path)
     eight = wheel_files(
-        "nvidia-cudnn-cu11", "8.9.7.29", {"nvidia/cudnn/lib/libcudnn.so.8": elf(soname="libcudnn.so.8")}
+        "nvidia-cudnn-cu11",
+        "8.9.7.29",
+        {"nvidia/cudnn/lib/libcudnn.so.8": elf(soname="libcudnn.so.8")},
     )
     nine = wheel_files(
-        "nvidia-cudnn-cu12", "9.10.2.21", {"nvidia/cudnn/lib/libcudnn.so.9": elf(soname="libcudnn.so.9")}
+        "nvidia-cudnn-cu12",
+        "9.10.2.21",
+        {"nvidia/cudnn/lib/libcudnn.so.9": elf(soname="libcudnn.so.9")},
     )
     image(
         layout,
@@ -239,10 +277,15 @@ CLEAN = {
 @pytest.mark.parametrize("backend", list(CLEAN))
 def test_debian_packages_are_clean(tmp_path: Path, backend: str) -> None:
     names = [
-        next(name for name in row.split("|") if name == row or _known(name)) for row in CLEAN[backend].split()
+        next(name for name in row.split("|") if name == row or _known(name))
+        for row in CLEAN[backend].split()
     ]
     done = subprocess.run(
-        ["apt-get", "download", "-qq", *names], cwd=tmp_path, capture_output=True, text=True, check=False
+        ["apt-get", "download", "-qq", *names],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     root = tmp_path / "root"
@@ -252,7 +295,9 @@ def test_debian_packages_are_clean(tmp_path: Path, backend: str) -> None:
     found = policy.inspect(target.view, RULES, backend, today=TODAY)
     assert found.elf_files > 2
     # The packages are unpacked without those that they depend on.
-    assert [row for row in found.findings if row.severity != "note" and row.rule != "missing-library"] == []
+    assert [
+        row for row in found.findings if row.severity != "note" and row.rule != "missing-library"
+    ] == []
     assert found.passed
 
 

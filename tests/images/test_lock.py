@@ -78,7 +78,12 @@ def test_debians_toolkit_is_locked_without_a_driver(tmp_path: Path) -> None:
     lock = load_lock(tmp_path / f"{TOOLKIT}.lock.yml")
     names = {deb.name for deb in lock.debs}
     assert {"nvidia-cuda-dev", "nvidia-cuda-toolkit"} <= names
-    assert not names & {"libcuda1", "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-alternative"}
+    assert not names & {
+        "libcuda1",
+        "libnvidia-ml1",
+        "libnvidia-ptxjitcompiler1",
+        "nvidia-alternative",
+    }
     (made,) = [deb for deb in lock.debs if deb.made]
     assert made.provides == ("libcuda.so.1 (= 520)", "libnvidia-ml.so.1 (= 520)")
     assert check_image_of(tmp_path) == []
@@ -113,7 +118,9 @@ def test_dpkg_is_content_with_the_hosts_driver(tmp_path: Path) -> None:
     row = load_matrix().row(TOOLKIT)
     lock = find_lock(row)
     asking = ("libnvidia-ml-dev", "libcuinj64-11.8")
-    few = lock.model_copy(update={"debs": [deb for deb in lock.debs if deb.name in asking or deb.made]})
+    few = lock.model_copy(
+        update={"debs": [deb for deb in lock.debs if deb.name in asking or deb.made]}
+    )
     fetch_all([(row, few)], tmp_path / "pool")
     files = {deb.name: str(pool_path(tmp_path / "pool", deb)) for deb in few.debs}
     assert len(files) == 3
@@ -131,10 +138,10 @@ def test_dpkg_is_content_with_the_hosts_driver(tmp_path: Path) -> None:
     versions = dict.fromkeys(others, "999") | {
         deb.name: deb.version for deb in lock.debs if deb.name in others
     }
-    fields = (
-        "Status: install ok installed\nArchitecture: amd64\nMulti-Arch: same\nMaintainer: x\nDescription: x"
-    )
-    stanzas = [f"Package: {name}\n{fields}\nVersion: {version}\n" for name, version in versions.items()]
+    fields = "Status: install ok installed\nArchitecture: amd64\nMulti-Arch: same\nMaintainer: x\nDescription: x"
+    stanzas = [
+        f"Package: {name}\n{fields}\nVersion: {version}\n" for name, version in versions.items()
+    ]
     (tmp_path / "admin/status").write_text("\n".join(stanzas))
     command = [
         "dpkg",
@@ -159,7 +166,14 @@ def test_dpkg_is_content_with_the_hosts_driver(tmp_path: Path) -> None:
 
 def needed_by(deb: str) -> list[str]:
     said = subprocess.run(
-        ["dpkg-deb", "--field", deb, "Depends", "Pre-Depends"], capture_output=True, text=True, check=True
+        ["dpkg-deb", "--field", deb, "Depends", "Pre-Depends"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
-    clauses = [clause for line in said.splitlines() for clause in line.partition(": ")[2].split(",")]
-    return [clause.split("|")[0].split()[0].partition(":")[0] for clause in clauses if clause.strip()]
+    clauses = [
+        clause for line in said.splitlines() for clause in line.partition(": ")[2].split(",")
+    ]
+    return [
+        clause.split("|")[0].split()[0].partition(":")[0] for clause in clauses if clause.strip()
+    ]

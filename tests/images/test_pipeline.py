@@ -24,7 +24,9 @@ def test_from_locks_to_a_container_of_the_registry_and_again(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     store = tmp_path / "store"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GOLDNODE_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("GOLDNODE_")
+    }
     environment |= {"GOLDNODE_IMAGES": str(store), "GOLDNODE_REGISTRY_PORT": str(port)}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +56,9 @@ def test_from_locks_to_a_container_of_the_registry_and_again(
         second = run(*IMAGES)
         assert second.returncode == 0, second.stdout[-3000:] + second.stderr[-3000:]
         again = json.loads((store / "run/built.json").read_text())["images"]
-        assert [(row["digest"], row["built"]) for row in again] == [(row["digest"], False) for row in built]
+        assert [(row["digest"], row["built"]) for row in again] == [
+            (row["digest"], False) for row in built
+        ]
     finally:
         down = run("--down")
         for image in docker_client.images.list():
@@ -70,7 +74,12 @@ def test_an_unknown_image_is_named_with_the_nearest_before_anything_is_made(tmp_
     command = [str(ROOT / "scripts/build-images"), "--yes", "cuda-12.9.1-bse-debian12"]
     environment = {**os.environ, "GOLDNODE_IMAGES": str(tmp_path / "store")}
     done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert "cuda-12.9.1-base-debian12" in done.stdout + done.stderr

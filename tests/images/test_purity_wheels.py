@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 from packaging.utils import parse_wheel_filename
-from tests.unit.images.inspect.wheel_table import WheelRow, facts, files, recorded, refused, rows, scan_of
+from tests.unit.images.inspect.wheel_table import (
+    WheelRow,
+    facts,
+    files,
+    recorded,
+    refused,
+    rows,
+    scan_of,
+)
 
 pytestmark = [pytest.mark.images, pytest.mark.long]
 
@@ -32,7 +40,9 @@ def test_wheel_has_recorded_facts_and_verdict(row: WheelRow, tmp_path: Path) -> 
     if folders is None:
         path.unlink()
     assert refused(view) == row.refused, row.because
-    assert recorded(view) == facts()[row.file], "python -m tests.unit.images.inspect.wheel_table DIRECTORY"
+    assert recorded(view) == facts()[row.file], (
+        "python -m tests.unit.images.inspect.wheel_table DIRECTORY"
+    )
 
 
 def download(row: WheelRow, folder: Path) -> None:
@@ -41,11 +51,28 @@ def download(row: WheelRow, folder: Path) -> None:
     wanted = folder / "requirements.txt"
     wanted.write_text(f"{name}=={version} --hash=sha256:{row.sha256}\n")
     platforms = sorted({tag.platform for tag in tags} - {"any"})
-    argv = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
-    argv += ["--only-binary=:all:", "--python-version=3.11", "--implementation=cp", "--require-hashes"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
+    argv += [
+        "--only-binary=:all:",
+        "--python-version=3.11",
+        "--implementation=cp",
+        "--require-hashes",
+    ]
     argv += [f"--platform={platform}" for platform in platforms]
     argv += ["-d", str(folder), "-r", str(wanted)]
     done = subprocess.run(
-        argv, capture_output=True, text=True, check=False, env={**os.environ, "PIP_CONSTRAINT": os.devnull}
+        argv,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PIP_CONSTRAINT": os.devnull},
     )
     assert done.returncode == 0, done.stderr

@@ -72,7 +72,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if os.geteuid() != 0 or not all(map(shutil.which, ("mmdebstrap", "buildah"))):
         pytest.skip("needs root, mmdebstrap and buildah")
     place = tmp_path_factory.mktemp("images") / "store"
-    first = subprocess.Popen(command(place, CUDA), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = subprocess.Popen(
+        command(place, CUDA), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     limit = time.monotonic() + 600
     while not list(place.glob("cache/work/*/mmdebstrap.*/var/lib/dpkg/info/libc6*")):
         assert first.poll() is None, "it ended before it could be killed"
@@ -103,7 +105,9 @@ def root(image: OciImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The image unpacked."""
     place = tmp_path_factory.mktemp("root")
     for layer in image.layers:
-        subprocess.run(["tar", "-xzf", str(image.layout.path(layer.digest)), "-C", str(place)], check=True)
+        subprocess.run(
+            ["tar", "-xzf", str(image.layout.path(layer.digest)), "-C", str(place)], check=True
+        )
     return place
 
 
@@ -124,7 +128,8 @@ def test_nothing_is_left_over(store: Path, image: OciImage) -> None:
     assert not list((store / "cache/work").iterdir())
     assert not list((store / "cache/running").glob("*"))
     assert not any(
-        path.startswith(("run/", "tmp/", "mnt/")) or path.endswith("aux-cache") for path in image.members
+        path.startswith(("run/", "tmp/", "mnt/")) or path.endswith("aux-cache")
+        for path in image.members
     )
 
 
@@ -186,7 +191,9 @@ def test_buildkit_where_there_is_one(store: Path) -> None:
         engines.choose("buildkit")
     except ImageError as problem:
         pytest.skip(f"no BuildKit here: {problem}")
-    buildkit = ["buildkit" if word == "buildah" else word for word in command(store, "--offline", CUDA)]
+    buildkit = [
+        "buildkit" if word == "buildah" else word for word in command(store, "--offline", CUDA)
+    ]
     done = subprocess.run(buildkit, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     images = [
@@ -228,7 +235,11 @@ def run(place: Path, store: Path, line: str) -> subprocess.CompletedProcess[str]
 def test_guide_is_followed_from_an_empty_directory(
     store: Path, tmp_path: Path, docker_client: DockerClient
 ) -> None:
-    guide = GUIDE.read_text(encoding="utf-8").partition("## Derive\n")[2].partition("### Follow a base")[0]
+    guide = (
+        GUIDE.read_text(encoding="utf-8")
+        .partition("## Derive\n")[2]
+        .partition("### Follow a base")[0]
+    )
     for name, text in re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", guide, re.MULTILINE | re.DOTALL):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

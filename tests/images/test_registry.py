@@ -80,7 +80,11 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 def image(
-    layout: Layout, keys: tuple[Path, Path], name: str = "a", content: bytes | None = None, **given: Any
+    layout: Layout,
+    keys: tuple[Path, Path],
+    name: str = "a",
+    content: bytes | None = None,
+    **given: Any,
 ) -> tuple[str, str]:
     ref, digest = make_image(layout, build=BUILDS[name], content=content or name.encode(), **given)
     prove(layout, digest, keys[0], papers=False)
@@ -114,7 +118,13 @@ def test_an_image_goes_there_with_its_evidence_and_comes_back_by_digest(
     """The login is docker's own; there is no Referrers API, so the documents are listed under the tag sha256-…."""
     (tmp_path / "config.json").write_text(
         json.dumps(
-            {"auths": {registry.host: {"auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}}}
+            {
+                "auths": {
+                    registry.host: {
+                        "auth": base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+                    }
+                }
+            }
         )
     )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -143,7 +153,13 @@ def test_a_wrong_login_or_an_unknown_certificate_is_told(
 
     for given in (None, Login(USER, "wr0ng")):
         with pytest.raises(RefusedError, match=r"401 UNAUTHORIZED.*docker login") as problem:
-            send(layout, ref, registry.client(logins=lambda host, name, given=given: given), prefix, keys)
+            send(
+                layout,
+                ref,
+                registry.client(logins=lambda host, name, given=given: given),
+                prefix,
+                keys,
+            )
         assert "wr0ng" not in str(problem.value)
     with pytest.raises(UnreachableError, match=r"certificate that is not trusted here.*certs\.d"):
         send(layout, ref, registry.client(ca=None), prefix, keys)
@@ -151,7 +167,12 @@ def test_a_wrong_login_or_an_unknown_certificate_is_told(
 
 @pytest.mark.parametrize("kind", ["half", "drop", "lost", "status"])
 def test_an_upload_that_is_cut_is_finished(
-    registry: DockerRegistry, proxy: Proxy, layout: Layout, keys: tuple[Path, Path], prefix: str, kind: str
+    registry: DockerRegistry,
+    proxy: Proxy,
+    layout: Layout,
+    keys: tuple[Path, Path],
+    prefix: str,
+    kind: str,
 ) -> None:
     ref, digest = image(layout, keys, bulk=400_000)
     proxy.rules.append(once(kind, "^PATCH", 503, skip=2))
@@ -176,7 +197,9 @@ def test_a_registry_that_dies_leaves_no_tag_and_a_repeat_completes_it(
         with running(Proxy(registry)) as proxy:
             proxy.rules.append(rule)
             with pytest.raises(UnreachableError, match=r"cannot be reached|502|cannot be sent"):
-                send(layout, ref, registry.client(proxy.host, chunk=64_000), prefix, keys, parallel=1)
+                send(
+                    layout, ref, registry.client(proxy.host, chunk=64_000), prefix, keys, parallel=1
+                )
         registry.start()
         assert registry.client().repository(f"{prefix}/cuda").digest(tag_of(ref)) is None
     assert send(layout, ref, registry.client(), prefix, keys).there > 0
@@ -194,11 +217,16 @@ def test_truncated_answers_are_continued_and_tampered_blobs_refused(
     ref, digest = image(layout, keys, bulk=900_000, content=prefix.encode())
     send(layout, ref, registry.client(), prefix, keys)
     layer = OciImage(layout, digest).layers[1]
-    proxy.rules += [once("cut", f"^GET .*{layer.digest}", 600_000), once("cut", "^GET .*manifests", 100)]
+    proxy.rules += [
+        once("cut", f"^GET .*{layer.digest}", 600_000),
+        once("cut", "^GET .*manifests", 100),
+    ]
     other = Layout(tmp_path / "other")
     pull(other, registry.client(proxy.host).repository(f"{prefix}/cuda"), digest)
     assert other.read(layer.digest) == layout.read(layer.digest)
-    assert [row.headers.get("range") is not None for row in proxy.log if layer.digest in row.path] == [
+    assert [
+        row.headers.get("range") is not None for row in proxy.log if layer.digest in row.path
+    ] == [
         False,
         True,
     ]
@@ -299,7 +327,9 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
     promote(
         plain,
         layout,
-        Move(line_of("cuda", tag_of(ref)), "candidate", load_signer(keys[0]), to=tag_of(ref), **given),
+        Move(
+            line_of("cuda", tag_of(ref)), "candidate", load_signer(keys[0]), to=tag_of(ref), **given
+        ),
     )
     cuts = 0
     for number in range(20):
@@ -322,7 +352,9 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
         assert plain.pointer(line, "candidate") == was
         assert (
             promote(
-                plain, layout, Move(line_of("cuda", tag), "candidate", load_signer(keys[0]), to=tag, **given)
+                plain,
+                layout,
+                Move(line_of("cuda", tag), "candidate", load_signer(keys[0]), to=tag, **given),
             ).now
             == now
         )
@@ -340,7 +372,10 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     ref, digest = image(layout, keys)
     other, rival = image(layout, keys, "b")
     client, trust = registry.client(), load_public(keys[1])
-    place, line = RegistryPlace(Where(client.host, prefix), client, layout), line_of("cuda", tag_of(ref))
+    place, line = (
+        RegistryPlace(Where(client.host, prefix), client, layout),
+        line_of("cuda", tag_of(ref)),
+    )
     waivers = [
         RequirementWaiver(gate, "ana", "a test")
         for gate in ("sbom", "provenance", "vulnerabilities", "smoke-gpu", "order")
@@ -362,7 +397,11 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
         )
     registry.kill()
     with pytest.raises(UnreachableError):
-        rollback(place, layout, Move(line, "stable", load_signer(keys[0]), by="ana", reason="slow", settle=0))
+        rollback(
+            place,
+            layout,
+            Move(line, "stable", load_signer(keys[0]), by="ana", reason="slow", settle=0),
+        )
     rollback(
         ImageStorePlace(layout, place.name),
         layout,
@@ -377,14 +416,29 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     rollback(
         place,
         layout,
-        Move(line, "stable", load_signer(keys[0]), by="ana", reason="back", to=tag_of(other), settle=0),
+        Move(
+            line,
+            "stable",
+            load_signer(keys[0]),
+            by="ana",
+            reason="back",
+            to=tag_of(other),
+            settle=0,
+        ),
     )
     assert place.pointer(line, "stable") == rival
     later = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
     third, _ = make_image(layout, build="c" * 12, content=b"c")
     prove(layout, layout.refs()[third].digest, keys[0], papers=False)
     send(layout, third, client, prefix, keys)
-    gone, _ = collect_registry(place, layout, ["cuda"], NeededContent(), trust, Collection(now=later))
+    gone, _ = collect_registry(
+        place,
+        layout=layout,
+        repositories=["cuda"],
+        keeps=NeededContent(),
+        trust=trust,
+        how=Collection(now=later),
+    )
     assert [item.what for item in gone] == [f"{client.host}/{prefix}/{third}"]
     left = place.repository(line).tags()
     assert tag_of(third) not in left
@@ -414,7 +468,14 @@ def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
     )
     gone = OciImage(layout, layout.refs()[other].digest).layers[1].digest
     later = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
-    collect_registry(place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=later))
+    collect_registry(
+        place,
+        layout=layout,
+        repositories=["cuda"],
+        keeps=NeededContent(),
+        trust=load_public(keys[1]),
+        how=Collection(now=later),
+    )
     registry.kill()
     command = [registry.program, "garbage-collect", str(registry.directory / "config.yml")]
     subprocess.run(command, check=True, capture_output=True)

@@ -64,7 +64,11 @@ def layer(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) ->
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for folder in sorted(
-            {str(parent) for name in (*files, *(links or {})) for parent in PurePosixPath(name).parents}
+            {
+                str(parent)
+                for name in (*files, *(links or {}))
+                for parent in PurePosixPath(name).parents
+            }
         ):
             info = tarfile.TarInfo(folder)
             info.type, info.mode = tarfile.DIRTYPE, 0o755
@@ -94,7 +98,8 @@ def image(
     blobs = [layout.put(data, LAYER + "+gzip").document() for data, _ in layers]
     kept = layout.put(canonical(config), CONFIG).document()
     manifest = layout.put(
-        canonical({"schemaVersion": 2, "mediaType": MANIFEST, "config": kept, "layers": blobs}), MANIFEST
+        canonical({"schemaVersion": 2, "mediaType": MANIFEST, "config": kept, "layers": blobs}),
+        MANIFEST,
     )
     layout.set_ref(name, manifest)
     return layout.image(name)
@@ -119,10 +124,17 @@ def kept_root(
 ) -> Iterator[None]:
     """docker keeps the lowest layer for the whole module, so that it is unpacked there once. At the end nothing of the tests stays."""
     before = {item.id for item in docker_client.images.list(all=True) if item.labels == LABELS}
-    with inside._loaded(docker_client, image(Layout(tmp_path_factory.mktemp("kept")), "cpu:root", [root])):
+    with inside._loaded(
+        docker_client, image(Layout(tmp_path_factory.mktemp("kept")), "cpu:root", [root])
+    ):
         yield
-    assert not docker_client.containers.list(all=True, filters={"name": f"gni-smoke-.*-{os.getpid()}"})
-    assert not {item.id for item in docker_client.images.list(all=True) if item.labels == LABELS} - before
+    assert not docker_client.containers.list(
+        all=True, filters={"name": f"gni-smoke-.*-{os.getpid()}"}
+    )
+    assert (
+        not {item.id for item in docker_client.images.list(all=True) if item.labels == LABELS}
+        - before
+    )
 
 
 @pytest.mark.parametrize("engine", ["docker", "chroot"])
@@ -211,7 +223,9 @@ def test_links_of_an_image_lead_nowhere_outside(layout: Layout, tmp_path: Path) 
     victim.mkdir()
     links = layer({}, {"usr": str(victim), "etc": "../../../../../../../../.." + str(victim)})
     for number, name in enumerate(("usr/file", "etc/file", "..", "../../../escape")):
-        built = image(layout, "cpu:evil", [links, (gzip.compress(bare(name)), digest_of(bare(name)))])
+        built = image(
+            layout, "cpu:evil", [links, (gzip.compress(bare(name)), digest_of(bare(name)))]
+        )
         target = tmp_path / f"out{number}/root"
         target.mkdir(parents=True)
         if name.endswith("escape"):
@@ -270,7 +284,17 @@ def test_the_kernels_assemble_for_every_architecture(tmp_path: Path) -> None:
     from goldnode.images.smoke.runner import ptx
 
     wheel = "nvidia-cuda-nvcc-cu12==12.9.86"
-    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path), wheel]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(tmp_path),
+        wheel,
+    ]
     assert subprocess.run(argv, check=False).returncode == 0
     shutil.unpack_archive(next(tmp_path.glob("*.whl")), tmp_path / "wheel", "zip")
     assembler = next((tmp_path / "wheel").rglob("bin/ptxas"))

@@ -48,10 +48,14 @@ def inside(
 class VerifierContainer:
     """A Debian 13 with the tools. `directory` has keys, the registry's certificate and the login, as /t."""
 
-    def __init__(self, client: DockerClient, image: str, directory: Path, registry: DockerRegistry) -> None:
+    def __init__(
+        self, client: DockerClient, image: str, directory: Path, registry: DockerRegistry
+    ) -> None:
         self.directory, self.registry = directory, registry
         login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-        (directory / "config.json").write_text(json.dumps({"auths": {registry.host: {"auth": login}}}))
+        (directory / "config.json").write_text(
+            json.dumps({"auths": {registry.host: {"auth": login}}})
+        )
         (directory / "ca.crt").write_bytes(registry.ca.read_bytes())
         (directory / "root.json").write_text(
             '{"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1"}'
@@ -82,7 +86,12 @@ class VerifierContainer:
     def cosign(self, command: str, key: str, *rest: str) -> tuple[int, str]:
         """Run cosign with a public key, without a transparency log."""
         return self.run(
-            "cosign", *command.split(), "--key", f"/t/{key}.pub", "--insecure-ignore-tlog=true", *rest
+            "cosign",
+            *command.split(),
+            "--key",
+            f"/t/{key}.pub",
+            "--insecure-ignore-tlog=true",
+            *rest,
         )
 
 
@@ -121,7 +130,9 @@ def prepared(client: DockerClient) -> str:
     )
     try:
         install = f"apt-get -q update && apt-get -q install -y --no-install-recommends {' '.join(PACKAGES)}"
-        status, text = inside(container, ["sh", "-ec", install], {"DEBIAN_FRONTEND": "noninteractive"})
+        status, text = inside(
+            container, ["sh", "-ec", install], {"DEBIAN_FRONTEND": "noninteractive"}
+        )
         assert status == 0, text
         repository, _, tag = wanted.partition(":")
         container.commit(repository, tag, changes=f"LABEL {lab.LABEL}=snapshot")
@@ -138,7 +149,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerRegistr
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory, registry: DockerRegistry) -> dict[str, PublishedWithKey]:
+def images(
+    tmp_path_factory: pytest.TempPathFactory, registry: DockerRegistry
+) -> dict[str, PublishedWithKey]:
     directory = tmp_path_factory.mktemp("keys")
     return {kind: PublishedWithKey(directory, registry, kind) for kind in KINDS}
 
@@ -206,7 +219,9 @@ def test_cosign_refuses_a_signature_that_was_moved_to_another_image(
     _, digest = make_image(other, build="f" * 12, content=b"tampered")
     prove(other, digest, image.secret, papers=False)
     found = ImagePublication(load_public(image.public), settle=0)
-    publish(other, next(iter(other.refs())), Where(registry.host, "ecdsa"), registry.client(), found)
+    publish(
+        other, next(iter(other.refs())), Where(registry.host, "ecdsa"), registry.client(), found
+    )
     for suffix in ("sig", "att"):
         moved = image.target.manifest(f"{referrers_tag(image.digest)}.{suffix}")
         assert moved is not None
@@ -274,7 +289,10 @@ def test_skopeo_and_goldnode_read_one_policy(
             "signedIdentity": {"type": "matchRepository"},
         }
         file = tools.directory / f"policy-{key.stem}.json"
-        document = {"default": [{"type": "reject"}], "transports": {"docker": {image.repository: [required]}}}
+        document = {
+            "default": [{"type": "reject"}],
+            "transports": {"docker": {image.repository: [required]}},
+        }
         file.write_text(json.dumps(document))
         return file
 
@@ -300,7 +318,9 @@ def test_goldnode_pulls_an_image_that_only_cosign_signed(
     tools: VerifierContainer, images: dict[str, PublishedWithKey], tmp_path: Path
 ) -> None:
     image = images["ed25519"]
-    _, digest = make_image(image.layout, build="a" * 12, content=b"of a team", labels={"backend": ""})
+    _, digest = make_image(
+        image.layout, build="a" * 12, content=b"of a team", labels={"backend": ""}
+    )
     push(image.layout, digest, image.target, PublishedImage("", digest))
     status, text = tools.run(
         *["sh", "-ec"],
@@ -318,4 +338,6 @@ def test_goldnode_pulls_an_image_that_only_cosign_signed(
     found = pull(Layout(tmp_path / "other"), image.target, digest, ImagePull(load_trust([key])))
     assert found.signed_by == (load_public(key)[0].keyid[:12],)
     with pytest.raises(ImageError, match="no signature of cosign is valid"):
-        pull(Layout(tmp_path / "third"), image.target, digest, ImagePull(load_trust([image.public])))
+        pull(
+            Layout(tmp_path / "third"), image.target, digest, ImagePull(load_trust([image.public]))
+        )

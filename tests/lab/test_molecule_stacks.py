@@ -20,6 +20,10 @@ def test_there_and_back_between_real_stacks() -> None:
     text = proof.read_text()
     assert f"{2 * rounds + 1} legs verified, 0 failed ({rounds} times there and back)" in text
     assert (
-        len(re.findall(r"^leg \d+ to .* every file as after the first leg there$", text, re.MULTILINE))
+        len(
+            re.findall(
+                r"^leg \d+ to .* every file as after the first leg there$", text, re.MULTILINE
+            )
+        )
         == 2 * rounds - 1
     )

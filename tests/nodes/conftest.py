@@ -32,9 +32,14 @@ def node(host: Any) -> Node:
     """The host under test with its class document, as the inventory's vars plugin gives it."""
     document = bare(host.ansible.get_variables().get("goldnode_node_class"))
     if document is None:
-        pytest.fail("the inventory puts this host in no group that is named like a node class", pytrace=False)
+        pytest.fail(
+            "the inventory puts this host in no group that is named like a node class",
+            pytrace=False,
+        )
     if "error" in document:
-        pytest.fail(f"class {document['class']} does not compile: {document['error']}", pytrace=False)
+        pytest.fail(
+            f"class {document['class']} does not compile: {document['error']}", pytrace=False
+        )
     # Asked once, before any check: a test that needs nothing of the host would pass for one that is not there.
     why = ""
     try:
@@ -47,7 +52,8 @@ def node(host: Any) -> Node:
         pytest.fail(f"this host cannot be reached: {why}", pytrace=False)
     if answer.stdout.strip() != "goldnode":
         pytest.fail(
-            f"this host cannot run a command: {answer.stderr.strip() or answer.stdout.strip()}", pytrace=False
+            f"this host cannot run a command: {answer.stderr.strip() or answer.stdout.strip()}",
+            pytrace=False,
         )
     return Node(host, document)
 
@@ -80,7 +86,9 @@ class Summary:
                 self.skipped.append(f"{name}: {reason}")
         elif report.failed and report.when == "setup":
             # Of a host that cannot be looked at every check fails for one reason, which is told once.
-            self.absent[name.rpartition("[")[2].rstrip("]").partition("-/")[0]] = str(report.longrepr)
+            self.absent[name.rpartition("[")[2].rstrip("]").partition("-/")[0]] = str(
+                report.longrepr
+            )
             self.failed.append(name)
         elif report.failed:
             self.failed.append(name)
@@ -102,13 +110,20 @@ class Summary:
         for name, reason in self.elsewhere:
             terminalreporter.write_line(f"not verified here  {name}: {reason}")
         for name in sorted(self.simulated.intersection(self.verified)):
-            terminalreporter.write_line(f"on SIMULATED hardware  {name}: it says nothing of a real GPU")
+            terminalreporter.write_line(
+                f"on SIMULATED hardware  {name}: it says nothing of a real GPU"
+            )
         for line in self.skipped:
             terminalreporter.write_line(f"skipped, which counts as failed  {line}", red=True)
-        for line in [*self.lines, *(f"FAILED  {host}: {reason}" for host, reason in self.absent.items())]:
+        for line in [
+            *self.lines,
+            *(f"FAILED  {host}: {reason}" for host, reason in self.absent.items()),
+        ]:
             terminalreporter.write_line(line, red=True)
         if not self.verified:
-            terminalreporter.write_line("nothing was verified: no host, or no check could be made", red=True)
+            terminalreporter.write_line(
+                "nothing was verified: no host, or no check could be made", red=True
+            )
         terminalreporter.write_line(
             f"{len(self.verified)} verified, {len(self.failed)} failed, {len(self.elsewhere)} not verified here"
         )

@@ -46,7 +46,11 @@ def policy_of(policy: Document, gpu: Document) -> Document:
     for override in policy.get("overrides", ()):
         if gpu["uuid"] == override.get("uuid") or gpu["pci_id"] in override.get("pci_ids", ()):
             found.update(
-                {key: value for key, value in override.items() if key not in ("model", "uuid", "pci_ids")}
+                {
+                    key: value
+                    for key, value in override.items()
+                    if key not in ("model", "uuid", "pci_ids")
+                }
             )
     if found.get("sharing") in ("exclusive", "mps"):
         found["compute_mode"] = "exclusive_process"

@@ -50,7 +50,9 @@ class Node:
         self.host, self.document = host, document
         self.release: str = document["kernel"]["release"]
         self.driver: Document | None = document["driver"]
-        self.stack: dict[str, Document] = {package["name"]: package for package in document["packages"]}
+        self.stack: dict[str, Document] = {
+            package["name"]: package for package in document["packages"]
+        }
 
     def out(self, command: str, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:
         """Standard output of a shell command (arguments are quoted in place of %s); any other exit status is a failure."""
@@ -87,7 +89,8 @@ class Node:
     def kernels(self) -> list[str]:
         """Releases of the kernels in /boot."""
         return sorted(
-            path.removeprefix("/boot/vmlinuz-") for path in self.out("ls -1 /boot/vmlinuz-*").split()
+            path.removeprefix("/boot/vmlinuz-")
+            for path in self.out("ls -1 /boot/vmlinuz-*").split()
         )
 
     @functools.cached_property

@@ -64,7 +64,9 @@ def wrong(
 ) -> list[str]:
     """One line per GPU that is not as declared."""
     return [
-        f"GPU {b['index']} {b['uuid']}: want {want(b)}, have {have(b)}" for b in boards if want(b) != have(b)
+        f"GPU {b['index']} {b['uuid']}: want {want(b)}, have {have(b)}"
+        for b in boards
+        if want(b) != have(b)
     ]
 
 
@@ -102,7 +104,9 @@ def test_power_limit(boards: Callable[[str], list[Document]]) -> None:
 
 
 def test_clocks(boards: Callable[[str], list[Document]]) -> None:
-    locked = [board for board in boards("clocks") if board["wanted"]["clocks"].get("mode") == "locked"]
+    locked = [
+        board for board in boards("clocks") if board["wanted"]["clocks"].get("mode") == "locked"
+    ]
     bound = [board for board in boards("clocks") if board not in locked]
     hidden = [board for board in bound if any(map(unexposed, board["application_clocks"]))]
     readable = [board for board in bound if board not in hidden]
@@ -136,18 +140,28 @@ def test_ecc(boards: Callable[[str], list[Document]]) -> None:
 def test_compute_mode(boards: Callable[[str], list[Document]]) -> None:
     found = boards("compute_mode")
     assert (
-        wrong(found, lambda b: COMPUTE_MODES[b["wanted"]["compute_mode"]], lambda b: b["compute_mode"]) == []
+        wrong(
+            found, lambda b: COMPUTE_MODES[b["wanted"]["compute_mode"]], lambda b: b["compute_mode"]
+        )
+        == []
     )
 
 
 def test_mig(boards: Callable[[str], list[Document]]) -> None:
     """The mode now and after a reset; the GPU instances by profile, each with compute instances."""
     found = boards("mig")
-    absent = [board for board in found if unexposed(board["mig"]) and not board["wanted"]["mig"]["enabled"]]
+    absent = [
+        board
+        for board in found
+        if unexposed(board["mig"]) and not board["wanted"]["mig"]["enabled"]
+    ]
     rest = [board for board in found if board not in absent]  # a board without MIG has it off
     assert wrong(rest, lambda b: [int(b["wanted"]["mig"]["enabled"])] * 2, lambda b: b["mig"]) == []
     laid = [board for board in rest if board["wanted"]["mig"].get("profiles")]
-    assert wrong(laid, lambda b: sorted(b["wanted"]["mig"]["profiles"]), lambda b: b["instances"]) == []
+    assert (
+        wrong(laid, lambda b: sorted(b["wanted"]["mig"]["profiles"]), lambda b: b["instances"])
+        == []
+    )
     assert [
         f"GPU {b['index']}: {b['mig_devices']} MIG devices"
         for b in laid
@@ -158,7 +172,11 @@ def test_mig(boards: Callable[[str], list[Document]]) -> None:
 def test_amd_power_cap_and_performance_level(node: Node) -> None:
     """From sysfs; the cap is in microwatts. Connectors (card0-DP-1) and the console's card have no such files."""
     gpu, policy = node.document["gpu"], node.document["policy"]
-    if not gpu or gpu["vendor"] != "amd" or not {"power_limit_watts", "performance_level"} & set(policy):
+    if (
+        not gpu
+        or gpu["vendor"] != "amd"
+        or not {"power_limit_watts", "performance_level"} & set(policy)
+    ):
         return
     if node.document["simulated"]:
         not_here("AMD boards are simulated as files alone, which no node shows")

@@ -32,14 +32,18 @@ def test_class_document(node: Node) -> None:
         json.dumps(bare, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     ).hexdigest()
     assert held["class"] == node.document["class"]
-    assert held["digest"] == node.document["digest"], "another version of the class than the inventory's"
+    assert held["digest"] == node.document["digest"], (
+        "another version of the class than the inventory's"
+    )
     assert held["digest"] == f"sha256:{digest}", "its content is not what its digest says"
 
 
 def test_operating_system(node: Node) -> None:
     wanted = node.document["os"]
     have = dict(
-        re.findall(r'^(ID|VERSION_ID|VERSION_CODENAME)="?([^"\n]*)', node.text("/etc/os-release"), re.M)
+        re.findall(
+            r'^(ID|VERSION_ID|VERSION_CODENAME)="?([^"\n]*)', node.text("/etc/os-release"), re.M
+        )
     )
     assert (have["ID"], have["VERSION_ID"], have["VERSION_CODENAME"]) == (
         wanted["id"],
@@ -55,8 +59,12 @@ def test_operating_system(node: Node) -> None:
 def test_packages_at_their_locked_versions(node: Node) -> None:
     wrong = []
     for name, package in node.stack.items():
-        version, architecture, state = node.installed.get(name, ("missing", package["architecture"], "ii"))
-        if (version, architecture) != (package["version"], package["architecture"]) or state[1:] != "i":
+        version, architecture, state = node.installed.get(
+            name, ("missing", package["architecture"], "ii")
+        )
+        if (version, architecture) != (package["version"], package["architecture"]) or state[
+            1:
+        ] != "i":
             wrong.append(
                 f"{name}: {version} {architecture} {state}, want {package['version']} {package['architecture']}"
             )
@@ -66,7 +74,9 @@ def test_packages_at_their_locked_versions(node: Node) -> None:
 
 def test_dpkg_is_complete(node: Node) -> None:
     assert node.out("dpkg --audit").strip() == ""
-    assert [f"{name} {row[2]}" for name, row in node.installed.items() if row[2][1] not in "ic"] == []
+    assert [
+        f"{name} {row[2]}" for name, row in node.installed.items() if row[2][1] not in "ic"
+    ] == []
 
 
 def test_no_stray_member_of_the_driver_family(node: Node) -> None:
@@ -96,8 +106,12 @@ def test_everything_is_on_hold(node: Node) -> None:
 def test_a_full_upgrade_moves_nothing_of_the_stack(node: Node) -> None:
     """Simulated by apt itself, from the indexes that the node has."""
     reported = node.out("env LC_ALL=C apt-get -s -o Debug::NoLocking=1 dist-upgrade")
-    assert re.search(r"^\d+ upgraded, \d+ newly installed, \d+ to remove", reported, re.M), reported[-300:]
-    moved = {name.partition(":")[0] for name in re.findall(r"^(?:Inst|Remv|Purg) (\S+)", reported, re.M)}
+    assert re.search(r"^\d+ upgraded, \d+ newly installed, \d+ to remove", reported, re.M), (
+        reported[-300:]
+    )
+    moved = {
+        name.partition(":")[0] for name in re.findall(r"^(?:Inst|Remv|Purg) (\S+)", reported, re.M)
+    }
     fence = set(node.document["fence"])
     assert sorted(moved & (set(node.stack) | fence)) == []
     assert sorted(name for name in moved if re.match(r"linux-(image|headers)-\d", name)) == [], (
@@ -166,7 +180,9 @@ def _sources(node: Node) -> list[tuple[str, str, set[str], str, str]]:
 def _fingerprints(raw: bytes) -> set[str]:
     """Version 4 fingerprints of the primary keys in an OpenPGP keyring, armoured or not (RFC 4880, 4.2 and 12.2)."""
     if raw.lstrip().startswith(b"-----BEGIN"):
-        body = re.sub(rb"^.*?-----BEGIN[^\n]*\n(?:[^\n]+: [^\n]*\n)*\s*", b"", raw, count=1, flags=re.S)
+        body = re.sub(
+            rb"^.*?-----BEGIN[^\n]*\n(?:[^\n]+: [^\n]*\n)*\s*", b"", raw, count=1, flags=re.S
+        )
         raw = b64decode(re.split(rb"\n=[A-Za-z0-9+/]{4}|\n-----END", body)[0])
     found, at = set(), 0
     while at < len(raw):
@@ -185,7 +201,9 @@ def _fingerprints(raw: bytes) -> set[str]:
             size, skip = int.from_bytes(raw[at + 1 : at + 1 + width], "big"), 1 + width
         body = raw[at + skip : at + skip + size]
         if tag == 6 and body[:1] == b"\x04":
-            found.add(hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper())  # noqa: S324
+            found.add(
+                hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()  # noqa: S324
+            )
         at += skip + size
     return found
 
@@ -247,7 +265,9 @@ def test_pins_choose_the_locked_versions(node: Node) -> None:
             seen.add(name)
             version = node.stack[name]["version"]
             candidate = re.search(r"^  Candidate: (\S+)", block, re.M)
-            priority = dict(re.findall(r"^ (?:\*\*\*|   ) (\S+) (-?\d+)$", block, re.M)).get(version, "0")
+            priority = dict(re.findall(r"^ (?:\*\*\*|   ) (\S+) (-?\d+)$", block, re.M)).get(
+                version, "0"
+            )
             # From 1000 on apt also goes down to a version, which a node that ran ahead needs.
             if not candidate or candidate[1] != version or int(priority) < 1000:
                 wrong.append(
@@ -277,9 +297,16 @@ def test_unattended_upgrades_keep_off_exactly_the_stack(node: Node) -> None:
     own = set(re.findall(r'^\s*"(.*)";', node.text("/etc/apt/apt.conf.d/52goldnode-fence"), re.M))
     guarded = set(node.stack) | set(node.document["fence"])
     assert own <= set(patterns)
-    assert sorted(name for name in guarded if not any(re.match(pattern, name) for pattern in own)) == []
     assert (
-        sorted(name for name in node.installed if name not in guarded and any(re.match(p, name) for p in own))
+        sorted(name for name in guarded if not any(re.match(pattern, name) for pattern in own))
+        == []
+    )
+    assert (
+        sorted(
+            name
+            for name in node.installed
+            if name not in guarded and any(re.match(p, name) for p in own)
+        )
         == []
     )
 
@@ -332,7 +359,9 @@ def test_module_options(node: Node) -> None:
         re.findall(rf"^options {re.escape(name)} (.*)$", reported.replace("-", "_"), re.M)
     ).split()
     assert [
-        f"{key}={value}" for key, value in options.items() if f"{key}={value}".replace("-", "_") not in given
+        f"{key}={value}"
+        for key, value in options.items()
+        if f"{key}={value}".replace("-", "_") not in given
     ] == []
 
 
@@ -344,7 +373,9 @@ def test_unwanted_modules_are_excluded(node: Node) -> None:
         # What it depends on may come first; the module itself must be the command that fails, and never a file.
         steps = node.out("modprobe -S %s -n -v %s", node.release, module).split("\n")
         assert [step.strip() for step in steps if step][-1] == "install /bin/false", module
-        assert not re.search(rf"/{re.escape(module).replace('_', '[-_]')}\.ko", "\n".join(steps)), module
+        assert not re.search(rf"/{re.escape(module).replace('_', '[-_]')}\.ko", "\n".join(steps)), (
+            module
+        )
 
 
 def test_no_file_loads_an_unwanted_module(node: Node) -> None:
@@ -353,7 +384,9 @@ def test_no_file_loads_an_unwanted_module(node: Node) -> None:
         "cat /etc/modules /etc/modules-load.d/*.conf /etc/initramfs-tools/modules 2>/dev/null || true"
     ).splitlines()
     names = {
-        line.split()[0].replace("-", "_") for line in lines if line.strip() and line.lstrip()[0] not in "#;"
+        line.split()[0].replace("-", "_")
+        for line in lines
+        if line.strip() and line.lstrip()[0] not in "#;"
     }
     assert sorted(names & set(node.document["blacklist"])) == []
 
@@ -397,9 +430,16 @@ def test_kernel_hook(node: Node) -> None:
     hook = node.host.file("/etc/kernel/postinst.d/zz-goldnode")
     assert hook.mode & 0o111 == 0o111
     assert (hook.user, hook.group) == ("root", "root")
-    order = [path.rpartition("/")[2] for path in node.out("run-parts --test /etc/kernel/postinst.d").split()]
-    assert "dkms" not in order[order.index("zz-goldnode") :], "it would speak before the module is built"
-    strange = node.host.run("/etc/kernel/postinst.d/zz-goldnode 0.0.1-none /boot/vmlinuz-0.0.1-none")
+    order = [
+        path.rpartition("/")[2]
+        for path in node.out("run-parts --test /etc/kernel/postinst.d").split()
+    ]
+    assert "dkms" not in order[order.index("zz-goldnode") :], (
+        "it would speak before the module is built"
+    )
+    strange = node.host.run(
+        "/etc/kernel/postinst.d/zz-goldnode 0.0.1-none /boot/vmlinuz-0.0.1-none"
+    )
     assert strange.rc == 0
     assert "0.0.1-none" in strange.stderr + strange.stdout
     for module in node.document["modules"]:
@@ -453,14 +493,19 @@ def test_host_policy_lasts(node: Node) -> None:
     """What makes the values come back at the next boot, asked of the programs that will read it."""
     host = node.document["policy"].get("host", {})
     kernel = node.out("/usr/lib/systemd/systemd-sysctl --cat-config")
-    given = dict(re.findall(r"^([\w.]+) *= *(\S+)$", kernel, re.M))  # the last one wins, as with systemd
+    given = dict(
+        re.findall(r"^([\w.]+) *= *(\S+)$", kernel, re.M)
+    )  # the last one wins, as with systemd
     if "2M" in host.get("hugepages", {}):
         assert given["vm.nr_hugepages"] == str(host["hugepages"]["2M"])
     if "numa_balancing" in host:
         assert given["kernel.numa_balancing"] == str(int(host["numa_balancing"]))
     if host.get("swap") is False:
         assert node.out("systemctl is-enabled swap.target", codes=(0, 1)).strip() == "masked"
-        assert re.findall(r"^[^#\s]\S*\s+\S+\s+swap\s+(?!\S*noauto)", node.text("/etc/fstab"), re.M) == []
+        assert (
+            re.findall(r"^[^#\s]\S*\s+\S+\s+swap\s+(?!\S*noauto)", node.text("/etc/fstab"), re.M)
+            == []
+        )
     script = 'for file in /etc/default/grub /etc/default/grub.d/*.cfg; do [ ! -e "$file" ] || . "$file"; done; echo "$GRUB_CMDLINE_LINUX"'
     words = node.out("sh -c %s", script).split()
     assert [word for word in host.get("cmdline", []) if word not in words] == []
@@ -481,7 +526,9 @@ def test_host_policy_of_locked_memory(node: Node) -> None:
     assert node.out("systemd-run --wait --pipe --quiet sh -c 'ulimit -l'").split() == [wanted], (
         "a unit that starts now"
     )
-    assert node.out("su -s /bin/sh -c 'ulimit -l' - nobody").split()[-1:] == [wanted], "a session through PAM"
+    assert node.out("su -s /bin/sh -c 'ulimit -l' - nobody").split()[-1:] == [wanted], (
+        "a session through PAM"
+    )
 
 
 def test_host_policy_now(node: Node) -> None:
@@ -493,9 +540,9 @@ def test_host_policy_now(node: Node) -> None:
     if host.get("swap") is False:
         assert node.out("swapon --show --noheadings").strip() == ""
     if "governor" in host and node.host.file("/sys/devices/system/cpu/cpu0/cpufreq").exists:
-        assert set(node.out("cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor").split()) == {
-            host["governor"]
-        }
+        assert set(
+            node.out("cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor").split()
+        ) == {host["governor"]}
     if "transparent_hugepages" in host:
         assert f"[{host['transparent_hugepages']}]" in node.text(
             "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -553,7 +600,8 @@ def test_next_boot(node: Node) -> None:
         not_here("the default boot entry, since this machine does not boot by GRUB")
     config = node.text("/boot/grub/grub.cfg")
     stored = dict(
-        line.partition("=")[::2] for line in node.out("grub-editenv list", codes=(0, 1)).splitlines()
+        line.partition("=")[::2]
+        for line in node.out("grub-editenv list", codes=(0, 1)).splitlines()
     )
     assert booted_by_id(config, stored) == node.release
 
@@ -565,7 +613,9 @@ def test_boot_check_is_enabled(node: Node) -> None:
     assert node.host.service("goldnode-sanity").is_enabled
     unit = node.out("systemctl cat goldnode-sanity.service")
     assert "/usr/lib/goldnode/goldnode-node" in unit
-    assert not re.search(r"^Requires=|^RequiredBy=", unit, re.M), "a check must never be what stops a runtime"
+    assert not re.search(r"^Requires=|^RequiredBy=", unit, re.M), (
+        "a check must never be what stops a runtime"
+    )
 
 
 def run_program(node: Node, words: str) -> Any:
@@ -604,7 +654,9 @@ def _check_verdict(node: Node, verdict: Document) -> None:
         assert finding.keys() >= {"id", "outcome", "severity", "expected", "got", "remedy"}
         assert finding["outcome"] in OUTCOMES
     for outcome in OUTCOMES:
-        assert verdict["counts"][outcome] == sum(finding["outcome"] == outcome for finding in findings)
+        assert verdict["counts"][outcome] == sum(
+            finding["outcome"] == outcome for finding in findings
+        )
     outcomes = {finding["outcome"] for finding in findings}
     if verdict["exit_code"] == 0:
         assert outcomes <= {"match", "not_exposed"}, "healthy, although not all was seen to match"
@@ -673,7 +725,9 @@ def test_gate_matches_the_verdict(node: Node) -> None:
 
 def test_no_reboot_is_pending(node: Node) -> None:
     pending = [
-        f["got"] for f in node.verdict["findings"] if f["id"] == "boot.pending" and f["outcome"] == "mismatch"
+        f["got"]
+        for f in node.verdict["findings"]
+        if f["id"] == "boot.pending" and f["outcome"] == "mismatch"
     ]
     if pending:
         node.machine_only(f"what a reboot would bring ({'; '.join(pending)}) cannot be seen")
@@ -697,7 +751,9 @@ def _docker(node: Node) -> Document:
         "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/docker.sock'); "
         "s.sendall(b'GET /info HTTP/1.0\\r\\n\\r\\n'); print(b''.join(iter(lambda: s.recv(65536), b'')).decode())"
     )
-    found: Document = json.loads(node.out("python3 -c %s", ask).replace("\r", "").partition("\n\n")[2])
+    found: Document = json.loads(
+        node.out("python3 -c %s", ask).replace("\r", "").partition("\n\n")[2]
+    )
     return found
 
 
@@ -719,7 +775,9 @@ def test_container_engine_knows_the_gpu_runtime(node: Node) -> None:
     if toolkit["vendor"] == "nvidia":
         config = node.text("/etc/nvidia-container-runtime/config.toml")
         assert re.search(
-            rf'^\[nvidia-container-runtime\]\n(?:[^\[].*\n)*?mode = "{toolkit["mode"]}"$', config, re.M
+            rf'^\[nvidia-container-runtime\]\n(?:[^\[].*\n)*?mode = "{toolkit["mode"]}"$',
+            config,
+            re.M,
         ), config
     if runtime["engine"] == "docker":
         info = _docker(node)

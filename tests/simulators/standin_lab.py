@@ -44,7 +44,16 @@ class StandinLab:
         status.write_text(self.lab.nodes()[0].read("/var/lib/dpkg/status"), encoding="utf-8")
         program = Path(sys.executable).with_name("goldnode")
         done = subprocess.run(
-            [str(program), "lock", stack, "--upgrade", "--on", str(status), "--out", str(self.locks)],
+            [
+                str(program),
+                "lock",
+                stack,
+                "--upgrade",
+                "--on",
+                str(status),
+                "--out",
+                str(self.locks),
+            ],
             env={**os.environ, **(env or {}), "GOLDNODE_SITE": str(self.site)},
             capture_output=True,
             text=True,
@@ -71,7 +80,9 @@ def up(
     lab.up(nodes)
     server = lab.serve(archive.directory)
     release = RELEASES[nodes[0].os].calls_itself
-    site = archive.write_site(lab.directory / "site.yml", server.url, release=release, locks="locks")
+    site = archive.write_site(
+        lab.directory / "site.yml", server.url, release=release, locks="locks"
+    )
     locks = lab.directory / "locks"
     locks.mkdir(exist_ok=True)
     return StandinLab(lab, archive, server, site, locks)

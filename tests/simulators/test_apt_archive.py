@@ -32,7 +32,16 @@ def signed(directory: Path, tmp_path: Path) -> bool:
     """Return whether gpgv accepts every InRelease with the published key."""
     keyring = tmp_path / "keyring.gpg"
     subprocess.run(
-        ["gpg", "--batch", "--yes", "--quiet", "--output", str(keyring), "--dearmor", str(directory / KEY)],
+        [
+            "gpg",
+            "--batch",
+            "--yes",
+            "--quiet",
+            "--output",
+            str(keyring),
+            "--dearmor",
+            str(directory / KEY),
+        ],
         check=True,
     )
     files = sorted(directory.glob("**/InRelease"))
@@ -71,7 +80,10 @@ def test_indexes_are_signed_and_true(tmp_path: Path) -> None:
     assert ("nvidia-kernel-dkms", "535.261.03-1+standin1") in rows
     for fields in rows.values():
         data = (root / "debian" / fields["Filename"]).read_bytes()
-        assert (hashlib.sha256(data).hexdigest(), len(data)) == (fields["SHA256"], int(fields["Size"]))
+        assert (hashlib.sha256(data).hexdigest(), len(data)) == (
+            fields["SHA256"],
+            int(fields["Size"]),
+        )
 
 
 def test_flat_repositories_name_their_files(tmp_path: Path) -> None:
@@ -108,7 +120,8 @@ def test_a_withdrawn_version_is_gone_from_index_and_pool(tmp_path: Path) -> None
 def test_groups_decide_the_newest_kernel(tmp_path: Path, groups: set[str], newest: str) -> None:
     root = publish(tmp_path / "archive", groups=groups).directory
     images = sorted(
-        path.name.split("_")[0] for path in root.glob("debian*/pool/bookworm*/main/linux-image-6.1.*.deb")
+        path.name.split("_")[0]
+        for path in root.glob("debian*/pool/bookworm*/main/linux-image-6.1.*.deb")
     )
     assert images[-1] == f"linux-image-{newest}"
 
@@ -127,11 +140,15 @@ def test_publishing_again_is_newer_in_whole_seconds(tmp_path: Path) -> None:
 
 def test_site_file(tmp_path: Path) -> None:
     archive = publish(tmp_path / "archive")
-    site = archive.write_site(tmp_path / "site.yml", "http://10.0.0.9/", release="trixie", locks="locks")
+    site = archive.write_site(
+        tmp_path / "site.yml", "http://10.0.0.9/", release="trixie", locks="locks"
+    )
     reported = yaml.safe_load(site.read_text())
     assert reported["locks"] == "locks"
     assert reported["archives"]["debian"]["url"] == "http://10.0.0.9/debian"
-    assert reported["archives"]["nvidia-cuda"]["url"] == "http://10.0.0.9/nvidia-cuda/debian13/x86_64"
+    assert (
+        reported["archives"]["nvidia-cuda"]["url"] == "http://10.0.0.9/nvidia-cuda/debian13/x86_64"
+    )
     assert reported["archives"]["debian-security"]["fingerprints"] == [archive.fingerprint]
 
 

@@ -74,7 +74,9 @@ class Machine(Host):
     def calls(self) -> list[str]:
         """Return name and return code of all setter calls since the driver was loaded."""
         lines = (
-            (self.place / "run/calls").read_text().splitlines() if (self.place / "run/calls").exists() else []
+            (self.place / "run/calls").read_text().splitlines()
+            if (self.place / "run/calls").exists()
+            else []
         )
         return [f"{line.split()[0]} {line.split()[1]}" for line in lines]
 
@@ -91,7 +93,9 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+def machine(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Machine]:
     def make(model: str = "A100-SXM4-40GB", count: int = 2) -> Machine:
         monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
         monkeypatch.setenv("GOLDNODE_SIMULATOR", str(tmp_path / "opt/goldnode-simulator"))
@@ -164,7 +168,9 @@ def test_library_of_branch_470_is_read_with_the_calls_that_it_has(
     answer = child.ask(host, READ)
     for name, gpu in answer["gpus"].items():
         different = {key for key, value in values(gpu).items() if values(whole[name])[key] != value}
-        assert different == {".mig.profiles"}  # without names; they are derived from slices and memory
+        assert different == {
+            ".mig.profiles"
+        }  # without names; they are derived from slices and memory
     found = captured(host)
     assert found["gpu_error"] is None
     assert [gpu["processes"] for gpu in found["gpus"]] == [[], []]
@@ -191,9 +197,9 @@ def test_the_whole_policy_is_set_read_back_and_left_alone(machine: Callable[...,
     host = machine()
     done = settle(host, EVERYTHING)
     assert done[:2] == ["persistence_mode 0", "persistence_mode 1"]
-    assert [line.partition(" ")[0] for line in done[2:]] == ["power_limit_watts"] * 2 + ["clocks"] * 2 + [
-        "compute_mode"
-    ] * 2
+    assert [line.partition(" ")[0] for line in done[2:]] == ["power_limit_watts"] * 2 + [
+        "clocks"
+    ] * 2 + ["compute_mode"] * 2
     assert plan(host, EVERYTHING) == []
     assert {outcome for outcome, _ in outcomes(host, EVERYTHING).values()} == {MATCH}
     assert host.commands.count((host.program, "device")) == 4, (
@@ -213,9 +219,12 @@ def test_a_reload_of_the_driver_is_drift_and_is_repaired(machine: Callable[..., 
     settle(host, EVERYTHING)
     host.load_driver()
     off = {item for item, (outcome, _) in outcomes(host, EVERYTHING).items() if outcome == MISMATCH}
-    assert off == {"persistence_mode", "power_limit_watts", "clocks.graphics_mhz", "compute_mode"} | (
-        off & {"clocks.memory_mhz"}
-    )
+    assert off == {
+        "persistence_mode",
+        "power_limit_watts",
+        "clocks.graphics_mhz",
+        "compute_mode",
+    } | (off & {"clocks.memory_mhz"})
     settle(host, EVERYTHING)
     assert {outcome for outcome, _ in outcomes(host, EVERYTHING).values()} == {MATCH}
 
@@ -282,10 +291,17 @@ def turn(host: Machine, item: str, current: bool, pending: bool) -> None:
     """Leave a mode of both GPUs in this state, as someone with `nvidia-smi` would."""
     child.ask(host, READ)  # the first call makes the simulator register its boot
     place = host.place / "state"
-    rows = dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
+    rows = (
+        dict(line.split("=", 1) for line in place.read_text().splitlines())
+        if place.exists()
+        else {}
+    )
     for gpu in range(2):
         rows.update(
-            {f"gpu{gpu}.{item}_current": str(int(current)), f"gpu{gpu}.{item}_pending": str(int(pending))}
+            {
+                f"gpu{gpu}.{item}_current": str(int(current)),
+                f"gpu{gpu}.{item}_pending": str(int(pending)),
+            }
         )
     place.write_text("".join(f"{key}={value}\n" for key, value in sorted(rows.items())))
 
@@ -300,7 +316,9 @@ def carry_out(host: Machine, wanted: dict[str, Any], steps: tuple[str, ...]) -> 
 
 
 def finding_of(host: Machine, wanted: dict[str, Any], item: str) -> Finding:
-    return next(found for found in policy.findings(*look(host, wanted)) if found.id == f"policy.{item}")
+    return next(
+        found for found in policy.findings(*look(host, wanted)) if found.id == f"policy.{item}"
+    )
 
 
 def mode_of(host: Machine, item: str) -> bool:
@@ -310,7 +328,12 @@ def mode_of(host: Machine, item: str) -> bool:
 
 @pytest.mark.parametrize(("model", "item", "current", "pending", "declared"), CELLS)
 def test_remedy_of_a_mode_leads_to_what_is_declared_and_never_away_from_it(
-    machine: Callable[..., Machine], model: str, item: str, current: bool, pending: bool, declared: bool
+    machine: Callable[..., Machine],
+    model: str,
+    item: str,
+    current: bool,
+    pending: bool,
+    declared: bool,
 ) -> None:
     host = machine(model)
     wanted: dict[str, Any] = {item: declared if item == "ecc" else {"enabled": declared}}
@@ -349,7 +372,9 @@ def test_reset_of_a_gpu_makes_its_pending_modes_current_and_forgets_what_was_set
     assert off["power_limit_watts"] == (MISMATCH, "GPU 0: 400 W"), "the other GPU is as it was"
 
 
-def test_pending_mig_mode_is_set_back_without_touching_the_instances(machine: Callable[..., Machine]) -> None:
+def test_pending_mig_mode_is_set_back_without_touching_the_instances(
+    machine: Callable[..., Machine],
+) -> None:
     host, wanted = machine(), {"mig": {"enabled": True, "profiles": ["3g.20gb", "4g.20gb"]}}
     settle(host, wanted)
     turn(host, "mig", current=True, pending=False)
@@ -381,9 +406,9 @@ def test_mig_waits_for_a_process_on_its_gpu(machine: Callable[..., Machine]) -> 
     host.fault("gpu1.processes=4711:1000000")
     wanted = {"mig": {"enabled": True}}
     _, _, waiting = policy.plan(*look(host, wanted))
-    assert [(item.part, "GPU 1" in item.subject, "pid 4711" in item.message) for item in waiting] == [
-        ("gpu_policy", True, True)
-    ]
+    assert [
+        (item.part, "GPU 1" in item.subject, "pid 4711" in item.message) for item in waiting
+    ] == [("gpu_policy", True, True)]
     assert settle(host, wanted) == ["mig 0"]
 
 
@@ -457,7 +482,9 @@ def test_a_setter_that_fails_is_an_error_with_its_return_code(
 ) -> None:
     host = machine()
     host.fault(f"gpu1.set.power_limit={fault}")
-    with pytest.raises(NodeError, match=r"power_limit_watts of GPU 1 .* cannot be set to 350") as caught:
+    with pytest.raises(
+        NodeError, match=r"power_limit_watts of GPU 1 .* cannot be set to 350"
+    ) as caught:
         settle(host, EVERYTHING)
     assert text in str(caught.value)
 
@@ -505,6 +532,16 @@ def test_mig_parted_is_used_where_it_is_installed(machine: Callable[..., Machine
         "goldnode": [{"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 2}}]
     }
     assert asked == [
-        ("/usr/bin/nvidia-mig-parted", "apply", "-f", "/run/goldnode/mig-parted.json", "-c", "goldnode")
+        (
+            "/usr/bin/nvidia-mig-parted",
+            "apply",
+            "-f",
+            "/run/goldnode/mig-parted.json",
+            "-c",
+            "goldnode",
+        )
     ]
-    assert host.calls() == ["gpu0 nvmlDeviceSetPersistenceMode", "gpu0 nvmlDeviceSetPowerManagementLimit"]
+    assert host.calls() == [
+        "gpu0 nvmlDeviceSetPersistenceMode",
+        "gpu0 nvmlDeviceSetPowerManagementLimit",
+    ]

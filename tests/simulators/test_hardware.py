@@ -31,9 +31,7 @@ def get(call, *arguments):
 def show(*values):
     print(json.dumps(values))
 """
-INIT = (
-    "nvmlInit(); gpus = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]; gpu = gpus[0]\n"
-)
+INIT = "nvmlInit(); gpus = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]; gpu = gpus[0]\n"
 
 
 def document(model: str = "A100-SXM4-40GB", count: int = 8) -> dict[str, Any]:
@@ -59,7 +57,9 @@ class Machine:
             "GOLDNODE_SIMULATOR": str(self.directory),
         }
         argv = [sys.executable, "-c", PRELUDE + init + code]
-        return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def run(self, code: str, init: str = INIT) -> list[Any]:
         """Return the values that `code` passes to `show`."""
@@ -100,7 +100,9 @@ def test_boards_are_those_of_the_class(machine: Callable[..., Machine]) -> None:
     )
     assert (driver, count, name) == ("535.309.01", 8, "NVIDIA A100-SXM4-40GB")
     assert len(set(uuids)) == 8
-    assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", uuid) for uuid in uuids)
+    assert all(
+        re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", uuid) for uuid in uuids
+    )
     vendor, device = facts.gpu("A100-SXM4-40GB").pci_ids[0].split(":")
     assert pci == [f"0x{device}{vendor}", "00000000:10:00.0"]
     assert memory == [(facts.gpu("A100-SXM4-40GB").memory_mib or 0) << 20] * 2
@@ -133,7 +135,9 @@ def test_every_function_of_pynvml_is_there(library: Path) -> None:
     reported = subprocess.run(
         ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
     ).stdout
-    assert sorted(set(functions(pynvml_source())) - set(re.findall(r" T (nvml\w+)", reported))) == []
+    assert (
+        sorted(set(functions(pynvml_source())) - set(re.findall(r" T (nvml\w+)", reported))) == []
+    )
 
 
 def test_the_library_runs_on_an_older_system(library: Path) -> None:
@@ -141,7 +145,9 @@ def test_the_library_runs_on_an_older_system(library: Path) -> None:
     reported = subprocess.run(
         ["objdump", "-T", str(library)], capture_output=True, text=True, check=True
     ).stdout
-    needed = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", reported)}
+    needed = {
+        tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", reported)
+    }
     assert needed
     assert max(needed) <= (2, 31)
 
@@ -203,7 +209,10 @@ def test_what_one_process_sets_another_reads(machine: Callable[..., Machine]) ->
     assert second == [0, 400000, 400000, 0, 1410]
     have.reboot()
     assert have.run(read)[0] == second
-    assert "nvmlDeviceSetPowerManagementLimit 300000 rc=0" in (have.directory / "run" / "calls").read_text()
+    assert (
+        "nvmlDeviceSetPowerManagementLimit 300000 rc=0"
+        in (have.directory / "run" / "calls").read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,7 +244,9 @@ def test_locked_clocks_show_only_in_the_clock_that_runs(machine: Callable[..., M
         "nvmlDeviceSetGpuLockedClocks(gpu, 1200, 1300); nvmlDeviceSetMemoryLockedClocks(gpu, 1215, "
         "1215); show()"
     )
-    assert have.run("show(nvmlDeviceGetClockInfo(gpu, 0), nvmlDeviceGetApplicationsClock(gpu, 0))") == [
+    assert have.run(
+        "show(nvmlDeviceGetClockInfo(gpu, 0), nvmlDeviceGetApplicationsClock(gpu, 0))"
+    ) == [
         1200,
         1410,
     ]
@@ -251,13 +262,20 @@ def test_ecc_waits_for_the_reboot(machine: Callable[..., Machine]) -> None:
     ) == [[1, 0], [1, 1]]
     assert have.run("show(nvmlDeviceGetEccMode(gpu))") == [[1, 0]]
     have.reboot()
-    assert have.run("show(nvmlDeviceGetEccMode(gpu), nvmlDeviceGetEccMode(gpus[1]))") == [[0, 0], [1, 1]]
+    assert have.run("show(nvmlDeviceGetEccMode(gpu), nvmlDeviceGetEccMode(gpus[1]))") == [
+        [0, 0],
+        [1, 1],
+    ]
 
 
-def test_ecc_counters_are_cleared_but_for_the_lifetime_ones(machine: Callable[..., Machine]) -> None:
+def test_ecc_counters_are_cleared_but_for_the_lifetime_ones(
+    machine: Callable[..., Machine],
+) -> None:
     have = machine()
     (have.directory / "run").mkdir()
-    (have.directory / "run" / "state").write_text("booted=1\ngpu0.ecc_errors.1.0=3\ngpu0.ecc_errors.1.1=7\n")
+    (have.directory / "run" / "state").write_text(
+        "booted=1\ngpu0.ecc_errors.1.0=3\ngpu0.ecc_errors.1.1=7\n"
+    )
     found = have.run(
         "show(nvmlDeviceGetTotalEccErrors(gpu, 1, 0), nvmlDeviceGetTotalEccErrors(gpu, 1, 1), "
         "nvmlDeviceClearEccErrorCounts(gpu, 0),"
@@ -304,7 +322,9 @@ def test_mig_layout(machine: Callable[..., Machine]) -> None:
         " get(nvmlGpuInstanceCreateComputeInstance, three, 0), get(nvmlGpuInstanceDestroy, three), "
         "get(nvmlDeviceSetMigMode, gpu, 0))"
     )
-    assert made[0] == sorted(f"MIG {name}" for name in facts.gpu("A100-SXM4-40GB").mig_profiles or ())
+    assert made[0] == sorted(
+        f"MIG {name}" for name in facts.gpu("A100-SXM4-40GB").mig_profiles or ()
+    )
     assert made[1:] == [{"rc": 23}, {"rc": 23}, {"rc": 19}, {"rc": 19}]
     seen, mig = have.run(
         layout + "m = nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)\n"
@@ -315,7 +335,9 @@ def test_mig_layout(machine: Callable[..., Machine]) -> None:
     assert seen == [["MIG 3g.20gb", 1, 4, 4], ["MIG 4g.20gb", 2, 0, 4]]
     assert mig == ["MIG-", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", {"rc": 6}, {"rc": 3}, {"rc": 3}]
     have.reboot()  # an Ampere board retains the mode, but no board retains the instances
-    assert have.run(layout + "show(nvmlDeviceGetMigMode(gpu), listed(), nvmlDeviceSetMigMode(gpu, 0))") == [
+    assert have.run(
+        layout + "show(nvmlDeviceGetMigMode(gpu), listed(), nvmlDeviceSetMigMode(gpu, 0))"
+    ) == [
         [1, 1],
         [],
         0,
@@ -357,12 +379,19 @@ def test_a_board_without_mig_does_not_support_it(machine: Callable[..., Machine]
 
 @pytest.mark.parametrize(
     ("fault", "rc"),
-    [("init=error:driver_not_loaded", 9), ("init=error:library_mismatch", 18), ("init=error:999", 999)],
+    [
+        ("init=error:driver_not_loaded", 9),
+        ("init=error:library_mismatch", 18),
+        ("init=error:999", 999),
+    ],
 )
 def test_init_fails(machine: Callable[..., Machine], fault: str, rc: int) -> None:
     have = machine()
     have.fault(fault)
-    assert have.run("show(get(nvmlInit), get(nvmlDeviceGetCount))", init="") == [{"rc": rc}, {"rc": 1}]
+    assert have.run("show(get(nvmlInit), get(nvmlDeviceGetCount))", init="") == [
+        {"rc": rc},
+        {"rc": 1},
+    ]
 
 
 def test_faults_of_one_gpu(machine: Callable[..., Machine]) -> None:
@@ -406,7 +435,9 @@ def test_faults_are_seen_at_the_next_init(machine: Callable[..., Machine]) -> No
         "same = nvmlDeviceGetTemperature(gpu, 0); nvmlShutdown(); nvmlInit(); show(before, same, "
         "nvmlDeviceGetTemperature(gpu, 0))"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == [30, 30, 95]
 
 
@@ -449,7 +480,9 @@ def test_sixteen_gpus_and_no_more(machine: Callable[..., Machine]) -> None:
 def test_setters_at_the_same_time_lose_nothing(machine: Callable[..., Machine]) -> None:
     have = machine()
     work = [
-        have.start(f"for n in range(40): nvmlDeviceSetPowerManagementLimit(gpus[{g}], 200000 + n)\nshow()")
+        have.start(
+            f"for n in range(40): nvmlDeviceSetPowerManagementLimit(gpus[{g}], 200000 + n)\nshow()"
+        )
         for g in range(8)
     ]
     for process in work:
@@ -475,9 +508,13 @@ def test_a_fault_that_cannot_be_is_explained(fault: str, output: str) -> None:
     assert output in str(reported.value)
 
 
-@pytest.mark.parametrize("model", [sku for sku, gpu in facts.gpus().items() if gpu.vendor == "nvidia"])
+@pytest.mark.parametrize(
+    "model", [sku for sku, gpu in facts.gpus().items() if gpu.vendor == "nvidia"]
+)
 def test_every_model_of_the_facts_can_be_simulated(model: str) -> None:
     scenario = Scenario.of(document(model, 1))
     assert scenario.gpus[0]["name"]
-    profiles = {row.split(",")[-1] for key, row in scenario.gpus[0].items() if key.startswith("mig_profile")}
+    profiles = {
+        row.split(",")[-1] for key, row in scenario.gpus[0].items() if key.startswith("mig_profile")
+    }
     assert bool(profiles) == bool(facts.gpu(model).mig_capable)

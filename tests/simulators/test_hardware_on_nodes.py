@@ -36,7 +36,9 @@ PACKAGE = "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.535.1"
 
 
 @pytest.fixture(scope="module")
-def node(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabNode]:
+def node(
+    docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LabNode]:
     lab = Lab("hardware", docker_client, state=tmp_path_factory.mktemp("hardware"))
     lab.down()
     try:
@@ -46,7 +48,15 @@ def node(docker_client: DockerClient, tmp_path_factory: pytest.TempPathFactory) 
         code.write_text("int real(void) { return 1; }\n")
         made_file = code.with_suffix(".so")
         subprocess.run(
-            ["cc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", str(made_file), str(code)],
+            [
+                "cc",
+                "-shared",
+                "-fPIC",
+                "-Wl,-soname,libnvidia-ml.so.1",
+                "-o",
+                str(made_file),
+                str(code),
+            ],
             check=True,
         )
         made.put({PACKAGE: made_file.read_bytes()})
@@ -117,7 +127,12 @@ def test_goldnode_observes_the_simulators_bus_and_never_the_machines(node: LabNo
         "print(json.dumps([seen.container, seen.simulated, seen.library, seen.gpus and [gpu['id'] for "
         "gpu in seen.gpus]]))"
     )
-    assert json.loads(node.run("python3", "-c", code).output) == [True, True, PACKAGE, ["10de:20b0"] * 8]
+    assert json.loads(node.run("python3", "-c", code).output) == [
+        True,
+        True,
+        PACKAGE,
+        ["10de:20b0"] * 8,
+    ]
     node.run("systemctl", "stop", simulated.UNIT)
     assert json.loads(node.run("python3", "-c", code).output) == [True, True, PACKAGE, None]
     node.run("systemctl", "start", simulated.UNIT)

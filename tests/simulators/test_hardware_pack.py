@@ -34,7 +34,9 @@ def packed(tmp_path: Path, *words: str) -> dict[str, tarfile.TarInfo]:
         str(out),
         *words,
     ]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     (tmp_path / "root").mkdir()
     subprocess.run(["tar", "-x", "-f", out, "-C", tmp_path / "root"], check=True)

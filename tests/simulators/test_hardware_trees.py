@@ -37,25 +37,37 @@ def test_the_bus_has_the_gpus_of_the_class(tmp_path: Path, devices: str) -> None
 
 
 def test_nothing_leads_out_of_the_tree(tmp_path: Path) -> None:
-    for scenario, place in ((Scenario.of(document()), tmp_path / "nvidia"), (amd(), tmp_path / "amd")):
+    for scenario, place in (
+        (Scenario.of(document()), tmp_path / "nvidia"),
+        (amd(), tmp_path / "amd"),
+    ):
         root = tree.write(scenario, place)
         links = [path for path in root.rglob("*") if path.is_symlink()]
         assert links
         assert [
-            str(path) for path in links if not path.exists() or not path.resolve().is_relative_to(root)
+            str(path)
+            for path in links
+            if not path.exists() or not path.resolve().is_relative_to(root)
         ] == []
 
 
 def test_faults_are_on_the_bus_too(tmp_path: Path) -> None:
     scenario = Scenario.of(document()).with_faults(
-        ["gpu3.absent=1", "gpu0.pcie.width=8", "gpu1.pcie.port_generation=3", "gpu2.pcie.width=error:lost"]
+        [
+            "gpu3.absent=1",
+            "gpu0.pcie.width=8",
+            "gpu1.pcie.port_generation=3",
+            "gpu2.pcie.width=error:lost",
+        ]
     )
     root = tree.write(scenario, tmp_path)
     addresses = [str(gpu["address"]) for gpu in gpus(Host(str(root)), functions(Host(str(root))))]
     assert len(addresses) == 7
     assert scenario.gpus[3]["pci.address"] not in addresses
     bus = root / "sys/bus/pci/devices"
-    width = [(bus / address / "current_link_width").read_text().strip() for address in addresses[:3]]
+    width = [
+        (bus / address / "current_link_width").read_text().strip() for address in addresses[:3]
+    ]
     assert width == ["8", "16", "16"]
     assert (bus / hops(root, addresses[1])[1] / "max_link_speed").read_text() == "8.0 GT/s PCIe\n"
     assert (bus / addresses[1] / "max_link_speed").read_text() == "16.0 GT/s PCIe\n"
@@ -69,7 +81,8 @@ def test_nvml_and_the_bus_agree(tmp_path: Path) -> None:
         assert (place / "device").read_text().strip() == f"0x{gpu['pci.device_id'][:4]}"
         assert (place / "current_link_width").read_text().strip() == gpu["pcie.width"]
         assert (
-            gpu["uuid"] in (root / "proc/driver/nvidia/gpus" / gpu["pci.address"] / "information").read_text()
+            gpu["uuid"]
+            in (root / "proc/driver/nvidia/gpus" / gpu["pci.address"] / "information").read_text()
         )
 
 
@@ -86,14 +99,16 @@ def test_amd_boards_have_their_power_cap_and_level(tmp_path: Path) -> None:
     (monitor,) = (device / "hwmon").iterdir()
     watts = facts.gpu("MI300X").power_limit_default_w or 0
     assert [
-        int((monitor / name).read_text()) for name in ("power1_cap", "power1_cap_max", "power1_cap_min")
+        int((monitor / name).read_text())
+        for name in ("power1_cap", "power1_cap_max", "power1_cap_min")
     ] == [
         watts * 10**6,
         watts * 10**6,
         0,
     ]
     assert (
-        "gfx_target_version 90402\n" in (root / "sys/class/kfd/kfd/topology/nodes/1/properties").read_text()
+        "gfx_target_version 90402\n"
+        in (root / "sys/class/kfd/kfd/topology/nodes/1/properties").read_text()
     )
     assert (root / "sys/class/kfd/kfd/topology/nodes/1/name").read_text() == "gfx942\n"
 
@@ -116,7 +131,9 @@ def test_a_pair_of_gpus_shares_a_switch_with_its_nics(tmp_path: Path) -> None:
     address = {name: place.rpartition("/")[2] for name, place in where.items()}
     above = {name: hops(root, address[name])[1:] for name in address}
     assert {len(above[f"gpu{index}"]) for index in range(8)} == {3}
-    assert [above["gpu0"][1:] == above[name][1:] for name in ("gpu1", "nic0", "nic1", "gpu2", "nic2")] == [
+    assert [
+        above["gpu0"][1:] == above[name][1:] for name in ("gpu1", "nic0", "nic1", "gpu2", "nic2")
+    ] == [
         True,
         True,
         True,
@@ -140,7 +157,9 @@ def test_hops_have_faults_of_their_own(tmp_path: Path) -> None:
         [*faults, "gpu7.pcie.port_now_width=4", "gpu7.pci.gone=1", "gpu6.pci.power_state=D3cold"]
     )
     root = tree.write(
-        scenario, tmp_path, layout=tree.Layout(per_switch=2, nics=4, nodes=2, faults={"nic3.pcie.width": "8"})
+        scenario,
+        tmp_path,
+        layout=tree.Layout(per_switch=2, nics=4, nodes=2, faults={"nic3.pcie.width": "8"}),
     )
     gpus = [gpu["pci.address"] for gpu in scenario.gpus]
     up = {index: hops(root, gpus[index]) for index in range(8)}
@@ -150,7 +169,12 @@ def test_hops_have_faults_of_their_own(tmp_path: Path) -> None:
         ["8.0", "8.0", "16", "16"],
         ["8.0", "32.0", "16", "16"],
     ]
-    assert [link(root, hop)[2:] for hop in up[3]] == [["16", "16"], ["16", "16"], ["8", "16"], ["8", "8"]]
+    assert [link(root, hop)[2:] for hop in up[3]] == [
+        ["16", "16"],
+        ["16", "16"],
+        ["8", "16"],
+        ["8", "8"],
+    ]
     assert [link(root, hop)[2:] for hop in up[5][:2]] == [["8", "16"], ["8", "8"]]
     assert [link(root, hop)[2:] for hop in up[4][:2]] == [["16", "16"], ["16", "16"]]
     bus = root / "sys/bus/pci/devices"

@@ -57,8 +57,12 @@ class Here:
         }
         command = command.replace("/sys/", f"{self.directory}/sys/")
         argv = command % tuple(map(shlex.quote, arguments)) if arguments else command
-        done = subprocess.run(argv, shell=True, env=env, capture_output=True, text=True, check=False)  # noqa: S602
-        return SimpleNamespace(rc=done.returncode, stdout=done.stdout, stderr=done.stderr, command=argv)
+        done = subprocess.run(  # noqa: S602
+            argv, shell=True, env=env, capture_output=True, text=True, check=False
+        )
+        return SimpleNamespace(
+            rc=done.returncode, stdout=done.stdout, stderr=done.stderr, command=argv
+        )
 
     def file(self, _: str) -> Any:
         return SimpleNamespace(exists=True)
@@ -80,7 +84,9 @@ class Suite:
             path = self.directory / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(
-                "".join(f"gpu{gpu}.{key}={value}\n" for gpu in range(2) for key, value in rows.items())
+                "".join(
+                    f"gpu{gpu}.{key}={value}\n" for gpu in range(2) for key, value in rows.items()
+                )
             )
         declared = {
             "gpu": {"vendor": "nvidia", "count": 2, "pci_ids": ["10de:20b0"]},
@@ -103,7 +109,13 @@ def made(library: Path, tmp_path: Path) -> Suite:
     return Suite(tmp_path)
 
 
-CHECKS = ["test_persistence_mode", "test_power_limit", "test_clocks", "test_ecc", "test_compute_mode"]
+CHECKS = [
+    "test_persistence_mode",
+    "test_power_limit",
+    "test_clocks",
+    "test_ecc",
+    "test_compute_mode",
+]
 
 
 def test_a_node_as_declared_passes(made: Suite) -> None:
@@ -143,7 +155,9 @@ def test_each_drift_is_seen(made: Suite, check: str, state: dict[str, str]) -> N
         ),
     ],
 )
-def test_another_mig_layout_is_seen(made: Suite, policy: dict[str, Any], state: dict[str, str]) -> None:
+def test_another_mig_layout_is_seen(
+    made: Suite, policy: dict[str, Any], state: dict[str, str]
+) -> None:
     with pytest.raises(AssertionError, match="GPU 0"):
         suite.test_mig(made.boards(made.node(policy, state)))
 
@@ -163,7 +177,11 @@ def test_the_declared_mig_layout_passes(made: Suite) -> None:
             "gpu0.temperature.0=30",
             "locked clocks: the driver has no getter",
         ),
-        ({"clocks": {"graphics_mhz": 1200}}, "gpu*.application_clock.0=error:not_supported", "no getter"),
+        (
+            {"clocks": {"graphics_mhz": 1200}},
+            "gpu*.application_clock.0=error:not_supported",
+            "no getter",
+        ),
         ({"ecc": True}, "gpu*.ecc_current=error:not_supported", "does not expose"),
     ],
 )
@@ -176,7 +194,8 @@ def test_what_has_no_getter_is_not_verified(
 
 
 @pytest.mark.parametrize(
-    "fault", ["init=error:driver_not_loaded", "gpu1.all=error:lost", "gpu1.uuid=@gpu0.uuid", "count=1"]
+    "fault",
+    ["init=error:driver_not_loaded", "gpu1.all=error:lost", "gpu1.uuid=@gpu0.uuid", "count=1"],
 )
 def test_an_nvml_that_does_not_answer_fails(made: Suite, fault: str) -> None:
     node = made.node(POLICY, SET, fault)
@@ -195,8 +214,12 @@ def test_overrides_are_for_their_gpus(made: Suite) -> None:
         },
         SET,
     )
-    assert [(b["wanted"]["power_limit_watts"], b["wanted"]["ecc"]) for b in gpus(node)] == [(300, False)] * 2
-    assert gpus(made.node({"sharing": "mps"}, SET))[0]["wanted"]["compute_mode"] == "exclusive_process"
+    assert [(b["wanted"]["power_limit_watts"], b["wanted"]["ecc"]) for b in gpus(node)] == [
+        (300, False)
+    ] * 2
+    assert (
+        gpus(made.node({"sharing": "mps"}, SET))[0]["wanted"]["compute_mode"] == "exclusive_process"
+    )
 
 
 @pytest.mark.parametrize(

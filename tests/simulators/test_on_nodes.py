@@ -78,12 +78,20 @@ def install(node: LabNode, *packages: str) -> str:
     ],
 )  # fmt: skip
 def test_family_installs_and_its_module_is_built(
-    world: World, os_name: str, release: str, packages: list[str], module: str, version: str, library: str
+    world: World,
+    os_name: str,
+    release: str,
+    packages: list[str],
+    module: str,
+    version: str,
+    library: str,
 ) -> None:
     node = world.node(os_name, nvidia=packages == ["nvidia-open"])
     reported = install(node, f"linux-image-{release}", f"linux-headers-{release}", *packages)
     assert "+standin" in reported
-    assert node.run("modinfo", "-k", release, "-F", "version", module).output.strip() == version, reported
+    assert node.run("modinfo", "-k", release, "-F", "version", module).output.strip() == version, (
+        reported
+    )
     vermagic = node.run("modinfo", "-k", release, "-F", "vermagic", module).output
     assert vermagic.startswith(f"{release} ")
     found = node.run("readlink", "-f", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").output.strip()
@@ -118,7 +126,12 @@ def test_security_offers_newer_and_base_packages_move(world: World) -> None:
     )
     offered = node.run("apt-get", "-s", "dist-upgrade", env=APT).output
     moved = set(re.findall(r"^Inst (\S+)", offered, re.MULTILINE))
-    assert moved == {"linux-image-amd64", "linux-image-6.1.0-902-amd64", "libstandin-base", "nvidia-modprobe"}
+    assert moved == {
+        "linux-image-amd64",
+        "linux-image-6.1.0-902-amd64",
+        "libstandin-base",
+        "nvidia-modprobe",
+    }
     tried = node.run("unattended-upgrade", "--dry-run", "-v", env=APT).output
     assert re.search(r"Packages that will be upgraded: .*libstandin-base", tried)
 
@@ -128,7 +141,9 @@ def test_no_module_builds_for_the_broken_kernel(world: World) -> None:
     try:
         node = world.node("debian12")
         release = "6.1.0-904-amd64"
-        reported = install(node, f"linux-image-{release}", f"linux-headers-{release}", "nvidia-kernel-dkms")
+        reported = install(
+            node, f"linux-image-{release}", f"linux-headers-{release}", "nvidia-kernel-dkms"
+        )
     finally:
         publish(world.archive.directory)
     assert "Bad return status for module build" in reported

@@ -63,7 +63,10 @@ def test_the_newest_kernel_whose_four_packages_are_there(tmp_path: Path) -> None
         f"linux-{name}"
         for name in (
             "headers-6.8.0-902",
-            *(f"{kind}-6.8.0-902-generic" for kind in ("headers", "image", "modules", "modules-extra")),
+            *(
+                f"{kind}-6.8.0-902-generic"
+                for kind in ("headers", "image", "modules", "modules-extra")
+            ),
         )
     ]
     assert {rows[name].archive for name in kernel} == {"ubuntu-updates"}, (
@@ -71,7 +74,9 @@ def test_the_newest_kernel_whose_four_packages_are_there(tmp_path: Path) -> None
     )
     assert rows["docker.io"].archive == "ubuntu"
     older = resolved(tmp_path, "linux-modules-extra-6.8.0-902-*")
-    assert older.kernel_release == "6.8.0-901-generic", "a kernel without all of its modules is none"
+    assert older.kernel_release == "6.8.0-901-generic", (
+        "a kernel without all of its modules is none"
+    )
 
 
 def test_hwe_kernel_has_all_of_its_modules_in_one_package(tmp_path: Path) -> None:
@@ -87,7 +92,9 @@ def test_hwe_kernel_has_all_of_its_modules_in_one_package(tmp_path: Path) -> Non
 
 
 def test_a_kernel_without_its_modules_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="has an image but no headers and modules of the same version"):
+    with pytest.raises(
+        LockError, match="has an image but no headers and modules of the same version"
+    ):
         resolved(tmp_path, "linux-modules-extra-*")
 
 
@@ -95,5 +102,7 @@ def test_ubuntus_archives_have_public_addresses_by_architecture() -> None:
     catalog = load_catalog()
     system = catalog.stacks["ubuntu2404_r580"].item.os
     for architecture, host in (("amd64", "archive"), ("arm64", "ports")):
-        places = ArchivePlaces(catalog, Site(), system.model_copy(update={"architecture": architecture}))
+        places = ArchivePlaces(
+            catalog, Site(), system.model_copy(update={"architecture": architecture})
+        )
         assert urlsplit(places.address("ubuntu")).hostname == f"{host}.ubuntu.com"

@@ -66,7 +66,9 @@ class Vendors:
             for name in STANDINS
         }
         if fingerprints:
-            archives |= dict.fromkeys(("nvidia-cuda", "nvidia-container-toolkit", "nvidia-doca"), pin)
+            archives |= dict.fromkeys(
+                ("nvidia-cuda", "nvidia-container-toolkit", "nvidia-doca"), pin
+            )
         document = {
             "upstream_mirrors": {host: f"{base}/{place}" for host, place in hosts.items()},
             "archives": archives,
@@ -171,7 +173,9 @@ def test_apt_takes_a_package_with_the_fetched_key(vendors: Vendors, workplace: P
     with apt_root(sources, "amd64", workplace / "cache") as root:
         root.use_status(workplace / "status")
         root.refresh(offline=False)
-        wanted = [item for item in root.resolve(["nvidia-modprobe"]) if item.name == "nvidia-modprobe"]
+        wanted = [
+            item for item in root.resolve(["nvidia-modprobe"]) if item.name == "nvidia-modprobe"
+        ]
         into = workplace / "debs"
         into.mkdir()
         root.fetch(wanted, into)
@@ -180,7 +184,9 @@ def test_apt_takes_a_package_with_the_fetched_key(vendors: Vendors, workplace: P
         assert wanted[0].uri.startswith(f"{vendors.url}/nvidia/compute/cuda/repos/debian13/x86_64/")
 
 
-def test_the_pinned_keys_of_the_catalog_refuse_the_stand_ins(vendors: Vendors, workplace: Path) -> None:
+def test_the_pinned_keys_of_the_catalog_refuse_the_stand_ins(
+    vendors: Vendors, workplace: Path
+) -> None:
     done = lock(workplace, vendors.site(fingerprints=False), "debian13_r580")
     assert done.exit_code == 2
     assert "is not the pinned one" in done.stderr
@@ -228,7 +234,9 @@ def test_optional_parts_are_locked_where_a_class_asks_and_change_nothing_else(
     # The class with the parts holds them, on its own archive; another class of the stack does not see them.
     locks = {"ubuntu2404_r580": made}
     document = class_document("mine", catalog, load_site(site), locks)
-    assert {"nvlsm", "doca-ofed", "nvidia-fabricmanager"} <= {row["name"] for row in document["packages"]}
+    assert {"nvlsm", "doca-ofed", "nvidia-fabricmanager"} <= {
+        row["name"] for row in document["packages"]
+    }
     assert [row["id"] for row in document["site"]["archives"]][-1] == "nvidia-doca"
     catalog = node_class(workplace, "ubuntu2404_r580")
     document = class_document("mine", catalog, load_site(site), locks)
@@ -236,14 +244,19 @@ def test_optional_parts_are_locked_where_a_class_asks_and_change_nothing_else(
     assert "nvidia-doca" not in [row["id"] for row in document["site"]["archives"]]
 
 
-def test_a_part_that_follows_the_driver_must_exist_at_its_version(workplace: Path, tmp_path: Path) -> None:
+def test_a_part_that_follows_the_driver_must_exist_at_its_version(
+    workplace: Path, tmp_path: Path
+) -> None:
     archive = publish(tmp_path / "lacking", withdraw=["nvidia-imex_580.178.04*"])
-    site = archive.write_site(tmp_path / "lacking.yml", f"file://{archive.directory}", release="trixie")
+    site = archive.write_site(
+        tmp_path / "lacking.yml", f"file://{archive.directory}", release="trixie"
+    )
     node_class(workplace, "debian13_r580", "imex")
     done = lock(workplace, site, "debian13_r580")
     assert done.exit_code == 2
     assert (
-        "nvidia-imex must have the driver's version 580.178.04; the archives have 580.173.02" in done.stderr
+        "nvidia-imex must have the driver's version 580.178.04; the archives have 580.173.02"
+        in done.stderr
     )
 
 

@@ -37,7 +37,11 @@ class StackLab:
     def goldnode(self, *arguments: str) -> str:
         """Run the command line with this site and return what it printed. Raises GoldnodeError with its complaint."""
         program = Path(sys.executable).with_name("goldnode")
-        environment = {**os.environ, "GOLDNODE_SITE": str(self.site), "GOLDNODE_LOCKS": str(self.locks)}
+        environment = {
+            **os.environ,
+            "GOLDNODE_SITE": str(self.site),
+            "GOLDNODE_LOCKS": str(self.locks),
+        }
         done = subprocess.run(
             [str(program), *arguments], env=environment, capture_output=True, text=True, check=False
         )
@@ -74,9 +78,12 @@ def up(
         "signing_key": str(keys / "mirror-signing.asc"),
     }
     made.site.write_text(
-        yaml.safe_dump({"modules": "prebuilt", "mirror": named, "locks": str(made.locks)}), encoding="utf-8"
+        yaml.safe_dump({"modules": "prebuilt", "mirror": named, "locks": str(made.locks)}),
+        encoding="utf-8",
     )
-    made.dkms.write_text(yaml.safe_dump({"modules": "dkms", "locks": str(made.locks)}), encoding="utf-8")
+    made.dkms.write_text(
+        yaml.safe_dump({"modules": "dkms", "locks": str(made.locks)}), encoding="utf-8"
+    )
     if not keys.exists():
         made.goldnode("mirror", "key", "--out", str(keys))
     stacks = [stack for stack in stacks if not (made.locks / f"{stack}.modules.yml").exists()]

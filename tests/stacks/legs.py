@@ -38,7 +38,15 @@ LEGITIMATE: Mapping[str, str] = {
 }
 # Where the names of other stacks may stand: what never was a part of a stack.
 HISTORY = re.compile(
-    "|".join([r"/var/log/.*", r"/var/lib/goldnode/.*", r"/var/lib/apt/.*", r"/var/cache/apt/.*", r"/root/.*"])
+    "|".join(
+        [
+            r"/var/log/.*",
+            r"/var/lib/goldnode/.*",
+            r"/var/lib/apt/.*",
+            r"/var/cache/apt/.*",
+            r"/root/.*",
+        ]
+    )
 )
 
 
@@ -56,7 +64,9 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
     found = []
     for path in sorted({*before, *after}):
         if before.get(path) != after.get(path) and not legitimate(path):
-            found.append(f"{path}: {before.get(path, 'not there')} -> {after.get(path, 'not there')}")
+            found.append(
+                f"{path}: {before.get(path, 'not there')} -> {after.get(path, 'not there')}"
+            )
     return found
 
 
@@ -69,7 +79,9 @@ def site_yml(hosts: Path) -> str:
         str(ROOT / "site.yml"),
     ]
     stored = {
-        name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MOLECULE_"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ANSIBLE_", "MOLECULE_"))
     }
     environment = {
         **stored,
@@ -100,7 +112,9 @@ def inventory(lab: Lab, node: LabNode, group: str) -> Path:
         "ansible_ssh_private_key_file": str(node.key),
     }
     common = {"ansible_user": "root", "ansible_ssh_common_args": " ".join(SSH_OPTIONS)}
-    path = lab.directory / "legs" / f"{node.name}-{group}"  # of several nodes in a lab each has its own
+    path = (
+        lab.directory / "legs" / f"{node.name}-{group}"
+    )  # of several nodes in a lab each has its own
     path.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"all": {"vars": common, "children": {group: {"hosts": {node.name: host}}}}})
     (path / "hosts.yml").write_text(text, encoding="utf-8")
@@ -110,7 +124,9 @@ def inventory(lab: Lab, node: LabNode, group: str) -> Path:
 def tree(node: LabNode) -> dict[str, str]:
     """Everything on the node (tests/stacks/tree.py)."""
     found: dict[str, str] = json.loads(
-        node.run("python3", "-c", (Path(__file__).parent / "tree.py").read_text(encoding="utf-8")).output
+        node.run(
+            "python3", "-c", (Path(__file__).parent / "tree.py").read_text(encoding="utf-8")
+        ).output
     )
     return found
 
@@ -120,7 +136,9 @@ def marks(document: Mapping[str, Any]) -> set[str]:
     return {document["driver"]["version"], document["driver"]["module"]}
 
 
-def look(node: LabNode, document: Mapping[str, Any], other: Mapping[str, Any] | None) -> dict[str, str]:
+def look(
+    node: LabNode, document: Mapping[str, Any], other: Mapping[str, Any] | None
+) -> dict[str, str]:
     """Look at a node after a leg to the class of `document` and return its tree. Raises LegError for whatever is wrong."""
     audit = node.run("dpkg", "--audit", check=False)
     if audit.rc or audit.output.strip():
@@ -172,7 +190,9 @@ def look(node: LabNode, document: Mapping[str, Any], other: Mapping[str, Any] | 
         foreign = marks(other) - marks(document)
         # As parts of a name: nvidia-current must not be taken for nvidia-current-open.
         files = [
-            path for path in found if not HISTORY.fullmatch(path) and any(mark in path for mark in foreign)
+            path
+            for path in found
+            if not HISTORY.fullmatch(path) and any(mark in path for mark in foreign)
         ]
         if files:
             raise LegError(
@@ -205,7 +225,9 @@ def leg(
 def main() -> None:
     """Go there and back, and say what was seen; ends with 1 at the first fault."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.stacks.legs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m tests.stacks.legs",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("lab")
     parser.add_argument("--node", default="node1")
@@ -235,7 +257,9 @@ def main() -> None:
         except LegError as fault:
             print(f"leg {number} to {group}: {fault}\n{done} legs verified, 1 failed", flush=True)
             sys.exit(1)
-        same = "the first look" if found is first[group] else "every file as after the first leg there"
+        same = (
+            "the first look" if found is first[group] else "every file as after the first leg there"
+        )
         print(
             f"leg {number} to {group}: {seconds:.0f} s, driver {document['driver']['version']}, {len(found)} files, {same}",
             flush=True,

@@ -41,7 +41,9 @@ def tree(root: str, label: str) -> dict[str, str]:
     found = {}
     for place, directories, files in os.walk(root):
         if root == "/":
-            directories[:] = [name for name in directories if f"{place.rstrip('/')}/{name}" not in SKIPPED]
+            directories[:] = [
+                name for name in directories if f"{place.rstrip('/')}/{name}" not in SKIPPED
+            ]
         for name in [*directories, *files]:
             path = f"{place.rstrip('/')}/{name}"
             found[label + path[len(root.rstrip("/")) :]] = entry(path)
@@ -53,7 +55,9 @@ def main() -> None:
     found = tree("/", "")
     for image in sorted(Path("/boot").glob("initrd.img-*")):
         with tempfile.TemporaryDirectory() as inside:
-            subprocess.run(["unmkinitramfs", str(image), inside], check=True, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                ["unmkinitramfs", str(image), inside], check=True, stderr=subprocess.DEVNULL
+            )
             found.update(tree(inside, f"INITRAMFS:{image.name}"))
     json.dump(found, sys.stdout)
 

@@ -24,7 +24,9 @@ def main(argv: list[str]) -> int:
     for flag in ("--quick", "--long", "--record", "--changed"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--base", default="", help="commit that --changed counts from")
-    parser.add_argument("--plan", type=Path, help="file that `choose` writes and `run` reads: stage → tests")
+    parser.add_argument(
+        "--plan", type=Path, help="file that `choose` writes and `run` reads: stage → tests"
+    )
     parser.add_argument("--setup", type=float, help="seconds that the set-up took")
     given = parser.parse_args(own)
     wanted = Wanted(given.quick, given.long, given.record, tuple(options))

@@ -32,7 +32,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--minutes", type=float, default=20.0, help="begin no run after this time (default: 20)"
     )
-    parser.add_argument("files", nargs="*", help="tests as pytest names them (default: all property tests)")
+    parser.add_argument(
+        "files", nargs="*", help="tests as pytest names them (default: all property tests)"
+    )
     given = parser.parse_args(argv)
     end, failed = time.monotonic() + given.minutes * 60, 0
     for seed in range(given.first, given.first + given.seeds):
@@ -48,7 +50,9 @@ def main(argv: list[str]) -> int:
         if done.returncode not in (0, 1):
             return done.returncode  # pytest could not run
         failed += done.returncode
-        print(f"seed {seed}: {'found a failure' if done.returncode else 'nothing found'}", flush=True)
+        print(
+            f"seed {seed}: {'found a failure' if done.returncode else 'nothing found'}", flush=True
+        )
     return 1 if failed else 0
 
 

@@ -48,7 +48,9 @@ class Imports:
         for module, path in self.files.items():
             # Other files may still import a deleted file.
             self._read(
-                module, path, (root / path).read_text(encoding="utf-8") if (root / path).is_file() else ""
+                module,
+                path,
+                (root / path).read_text(encoding="utf-8") if (root / path).is_file() else "",
             )
         for module, pattern in PACKED.items():
             self.edges[module] |= {
@@ -72,7 +74,9 @@ class Imports:
                 found[module] = why
                 todo += [(other, why) for other in backward[module]]
         return {
-            self.files[module]: why for module, why in found.items() if is_test(self.files.get(module, ""))
+            self.files[module]: why
+            for module, why in found.items()
+            if is_test(self.files.get(module, ""))
         }
 
     def _read(self, module: str, path: str, text: str) -> None:
@@ -146,7 +150,9 @@ class Imports:
         above = [module_of(f"{parent.as_posix()}/conftest.py") for parent in Path(path).parents]
         conftests = [place for place in above if place in self.files and place != module]
         self.edges[module] |= set(conftests)
-        known = {name: place for conftest in conftests for name, place in self.fixtures[conftest].items()}
+        known = {
+            name: place for conftest in conftests for name, place in self.fixtures[conftest].items()
+        }
         for place in (module, *self.fixtures[module].values()):
             mine = {**known, **self.fixtures[module]}
             self.edges[place] |= {mine[name] for name in self.names[place] & mine.keys()} - {place}
@@ -155,7 +161,11 @@ class Imports:
 
 def is_test(path: str) -> bool:
     """Return whether pytest collects this file."""
-    return path.startswith("tests/") and path.rpartition("/")[2].startswith("test_") and path.endswith(".py")
+    return (
+        path.startswith("tests/")
+        and path.rpartition("/")[2].startswith("test_")
+        and path.endswith(".py")
+    )
 
 
 def fixture_of(node: ast.AST) -> ast.FunctionDef | None:

@@ -25,7 +25,11 @@ def register() -> None:
     """Register both profiles, and load the default one."""
     # How long an example takes depends on what else the machine does.
     settings.register_profile(
-        DEFAULT, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+        DEFAULT,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     settings.register_profile(EXPLORE, settings.get_profile(DEFAULT), derandomize=False)
     settings.load_profile(DEFAULT)
@@ -42,7 +46,9 @@ def prepare(config: pytest.Config, items: list[pytest.Item], found: Path = FOUND
     functions = {_path(item): item for item in tests}
     for path, item in functions.items():
         for case in cases(found / path.name):
-            example(**{name: _value(item, text) for name, text in case["arguments"].items()})(item.obj)  # type: ignore[attr-defined]
+            example(**{name: _value(item, text) for name, text in case["arguments"].items()})(
+                item.obj  # type: ignore[attr-defined]
+            )
     if _explores(config):
         config.hook.pytest_deselected(items=[item for item in items if not is_property(item)])
         items[:] = tests
@@ -63,7 +69,9 @@ def store(item: pytest.Item, found: Path = FOUND) -> str:
             if repr(_value(item, text)) != text:
                 raise ValueError(text[:80])
     except Exception as problem:  # no expression, such as the object of st.data()
-        return f"not stored, because an argument is no expression ({problem}): write it as an @example"
+        return (
+            f"not stored, because an argument is no expression ({problem}): write it as an @example"
+        )
     if not arguments:
         return "not stored: the property is built inside the test. Write the example as an @example"
     path = found / _path(item).name
@@ -74,7 +82,9 @@ def store(item: pytest.Item, found: Path = FOUND) -> str:
         rows.append({"found": f"{today}, seed {seed}", "arguments": dict(arguments)})
         path.parent.mkdir(parents=True, exist_ok=True)
         test = item.nodeid.partition("[")[0]
-        path.write_text(json.dumps({"test": test, "cases": rows}, indent=1) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps({"test": test, "cases": rows}, indent=1) + "\n", encoding="utf-8"
+        )
     return f"stored in {path}: every run replays it"
 
 

@@ -39,7 +39,9 @@ def order(items: list[pytest.Item], timings: Timings) -> None:
     for place, (unit, item) in enumerate(zip(units, items, strict=True)):
         cost[unit] += timings.seconds(item.nodeid, {mark.name for mark in item.iter_markers()})
         first.setdefault(unit, place)
-    ranked = sorted(range(len(items)), key=lambda place: (-cost[units[place]], first[units[place]], place))
+    ranked = sorted(
+        range(len(items)), key=lambda place: (-cost[units[place]], first[units[place]], place)
+    )
     items[:] = [items[place] for place in ranked]
 
 
@@ -59,7 +61,11 @@ class Scheduler(LoadGroupScheduling):
         pytest-xdist assigns it one test earlier. The unit then waits behind two tests, perhaps for minutes,
         while another process is idle.
         """
-        if self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) > 1:
+        if (
+            self.workqueue
+            and not node.shutting_down
+            and self._pending_of(self.assigned_work[node]) > 1
+        ):
             return
         super()._reschedule(node)
 

@@ -79,13 +79,24 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("src/goldnode/commands/*", ("marker:images", "marker:disks", "marker:real")),
     ("src/goldnode/diagnostics/*", NODES),
     # Every command and every node depends on these.
-    *((f"src/goldnode/{name}", (*NODES, "marker:images")) for name in ("__init__.py", "cli.py", "core/*")),
+    *(
+        (f"src/goldnode/{name}", (*NODES, "marker:images"))
+        for name in ("__init__.py", "cli.py", "core/*")
+    ),
     # Data that modules read.
     (
         "catalog/*",
-        ("module:goldnode.catalog.load", "module:goldnode.commands.schema.schemas", *NODES, "marker:images"),
+        (
+            "module:goldnode.catalog.load",
+            "module:goldnode.commands.schema.schemas",
+            *NODES,
+            "marker:images",
+        ),
     ),
-    ("schemas/*", ("tests/unit/catalog/test_catalog_schemas.py", "tests/unit/images/test_image_matrix.py")),
+    (
+        "schemas/*",
+        ("tests/unit/catalog/test_catalog_schemas.py", "tests/unit/images/test_image_matrix.py"),
+    ),
     ("src/goldnode/facts/*", ("module:goldnode.facts.host",)),
     (
         "src/goldnode/classdoc/templates/*",
@@ -98,14 +109,23 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "images/disks/*",
-        ("module:goldnode.disks.definition", "module:goldnode.disks.locking", "marker:disks", "marker:qemu"),
+        (
+            "module:goldnode.disks.definition",
+            "module:goldnode.disks.locking",
+            "marker:disks",
+            "marker:qemu",
+        ),
     ),
     ("integrations/*", ("tests/unit/integrations", "tests/unit/catalog/test_reference.py")),
     ("integrations/prometheus/*", ("tests/e2e/test_prometheus.py",)),
     ("integrations/slurm/*", ("tests/e2e/test_slurm.py",)),
     (
         "inventories/*",
-        ("tests/unit/catalog/test_inventory_classes.py", "tests/unit/fleet", "tests/e2e/test_real.py"),
+        (
+            "tests/unit/catalog/test_inventory_classes.py",
+            "tests/unit/fleet",
+            "tests/e2e/test_real.py",
+        ),
     ),
     # Molecule.
     (".config/molecule/*", ("tests/lab", "tests/unit/lab")),
@@ -165,9 +185,15 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests/durations.json", ("tests/unit/test_timings.py",)),
     ("tests/e2e/catalog/*", ("tests/e2e", "tests/lab", "tests/disks")),
     ("tests/faults/catalog/*", ("tests/faults",)),
-    ("tests/nodes/*", ("marker:lab", "marker:real", "tests/simulators", "tests/unit/test_verify.py")),
+    (
+        "tests/nodes/*",
+        ("marker:lab", "marker:real", "tests/simulators", "tests/unit/test_verify.py"),
+    ),
     ("tests/simulators/hardware/*.txt", ("module:tests.simulators.hardware",)),
-    ("tests/simulators/*.c", ("module:tests.simulators.accelerators", "module:tests.simulators.hardware")),
+    (
+        "tests/simulators/*.c",
+        ("module:tests.simulators.accelerators", "module:tests.simulators.hardware"),
+    ),
     ("tests/simulators/*.md", ()),
     # Programs for guests and nodes, and helpers that are executed instead of imported.
     ("tests/e2e/qemu/*", ("marker:qemu", "marker:disks")),
@@ -185,7 +211,9 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @cache
 def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile("".join(".*" if char == "*" else re.escape(char) for char in pattern), re.DOTALL)
+    return re.compile(
+        "".join(".*" if char == "*" else re.escape(char) for char in pattern), re.DOTALL
+    )
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -209,7 +237,9 @@ class Selection:
             by_cause[cause].append(test.removeprefix("tests/"))
         lines = []
         for cause, tests in sorted(by_cause.items(), key=lambda row: (len(row[1]), row[0])):
-            shown = ", ".join(sorted(tests)[:3]) + (f" and {len(tests) - 3} more" if len(tests) > 3 else "")
+            shown = ", ".join(sorted(tests)[:3]) + (
+                f" and {len(tests) - 3} more" if len(tests) > 3 else ""
+            )
             lines.append(f"{cause}: {shown}")
         return lines
 
@@ -229,7 +259,9 @@ def select(changed: Iterable[str], imports: Imports, marks: Mapping[str, set[str
         for cause, targets in causes:
             for target in targets:
                 if target == EVERYTHING:
-                    selection.everything = selection.everything or f"{path} decides how every test runs"
+                    selection.everything = (
+                        selection.everything or f"{path} decides how every test runs"
+                    )
                 for test in _expand(target, imports, marks):
                     selection.add(test, cause)
         if path in marks:
@@ -313,11 +345,15 @@ def _start(root: Path, base: str | None) -> tuple[str, str]:
 
 
 def _git(root: Path, *words: str) -> str:
-    return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", *words], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def known_files(root: Path) -> list[str]:
     """Return the files of the project that git tracks or would add."""
     return sorted(
-        path for path in _git(root, "ls-files", "-co", "--exclude-standard", "-z").split("\0") if path
+        path
+        for path in _git(root, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
+        if path
     )

@@ -36,7 +36,9 @@ class Stage:
     def markers(self, *, long: bool) -> str:
         """Return the expression for pytest's -m."""
         kinds = " or ".join(HEAVY)
-        return (f"({kinds})" if self.heavy else f"not ({kinds})") + ("" if long else " and not long")
+        return (f"({kinds})" if self.heavy else f"not ({kinds})") + (
+            "" if long else " and not long"
+        )
 
     def has(self, marks: Collection[str], *, long: bool) -> bool:
         """Return whether a test with these markers is in this stage."""
@@ -77,7 +79,9 @@ class Wanted:
     long: bool = False
     record: bool = False
     options: tuple[str, ...] = ()  # options for pytest itself
-    tests: Mapping[str, tuple[str, ...]] | None = None  # stage → test files or ids, if only some run
+    tests: Mapping[str, tuple[str, ...]] | None = (
+        None  # stage → test files or ids, if only some run
+    )
 
     @property
     def selects(self) -> bool:
@@ -93,7 +97,11 @@ class Wanted:
     @property
     def stages(self) -> list[Stage]:
         found = [stage for stage in STAGES if not (self.quick and stage.heavy)]
-        return found if self.tests is None else [stage for stage in found if self.tests.get(stage.name)]
+        return (
+            found
+            if self.tests is None
+            else [stage for stage in found if self.tests.get(stage.name)]
+        )
 
 
 @dataclass
@@ -117,7 +125,9 @@ def slowest(seconds: Mapping[str, float], count: int = 3) -> str:
     second.
     """
     ranked = sorted(seconds.items(), key=lambda row: -row[1])[:count]
-    return ", ".join(f"{name.removeprefix('tests/')} {spell(took)}" for name, took in ranked if took >= 1)
+    return ", ".join(
+        f"{name.removeprefix('tests/')} {spell(took)}" for name, took in ranked if took >= 1
+    )
 
 
 def slower(now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
@@ -140,7 +150,9 @@ def last_time(record: Timings) -> str:
         return "not recorded yet"
     if record.source == timings.LOCAL:
         return f"last time here ({record.date}, {record.commit})"
-    return f"last time on the reference machine ({record.date}, {record.commit}, {record.cores} cores)"
+    return (
+        f"last time on the reference machine ({record.date}, {record.commit}, {record.cores} cores)"
+    )
 
 
 def before(
@@ -166,7 +178,9 @@ def before(
                 f"{last_time(record)} their tests took {spell(sum(took.values()))}, one after the other"
             )
     else:
-        heavy = {file for file, found in (marks or {}).items() if stage.has(found, long=wanted.long)}
+        heavy = {
+            file for file, found in (marks or {}).items() if stage.has(found, long=wanted.long)
+        }
         names = heavy if marks else {file for file in record.files if is_heavy(file) == stage.heavy}
         took = {file: record.files[file]["seconds"] for file in names if file in record.files}
         if whole:
@@ -279,7 +293,10 @@ def run_stage(stage: Stage, wanted: Wanted, place: Path) -> Results:
     """Run one stage in its own pytest process."""
     report, junit = place / f"{stage.name}.json", place / f"{stage.name}.xml"
     done = subprocess.run(
-        command(stage, wanted, junit), cwd=ROOT, env={**os.environ, REPORT: str(report)}, check=False
+        command(stage, wanted, junit),
+        cwd=ROOT,
+        env={**os.environ, REPORT: str(report)},
+        check=False,
     )
     results = Results(code=done.returncode)
     if report.is_file():
@@ -303,7 +320,9 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="goldnode-test-") as place:
         for stage in wanted.stages:
             step += 1
-            print(f"\n== {step}. {stage.title}", *before(stage, wanted, record), sep="\n", flush=True)
+            print(
+                f"\n== {step}. {stage.title}", *before(stage, wanted, record), sep="\n", flush=True
+            )
             results = run_stage(stage, wanted, Path(place))
             key = stage.key(long=wanted.long)
             print(*after(results, record, key, whole=complete), sep="\n", flush=True)
@@ -341,7 +360,9 @@ def run(wanted: Wanted, *, step: int = 1, setup: float | None = None) -> int:
 def _single(nodeid: str, tests: Mapping[str, Sequence[str]] | None) -> bool:
     """Return whether a test ran without the other tests of its file."""
     return tests is not None and any(
-        test.startswith(f"{nodeid.partition('::')[0]}::") for chosen in tests.values() for test in chosen
+        test.startswith(f"{nodeid.partition('::')[0]}::")
+        for chosen in tests.values()
+        for test in chosen
     )
 
 
@@ -354,7 +375,9 @@ def keep(new: Timings, old: Timings, wanted: Wanted, code: int) -> None:
     new.cores = len(os.sched_getaffinity(0))
     timings.save(new, timings.LOCAL)
     if wanted.record and code:
-        print(f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: record a run without failures")
+        print(
+            f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: record a run without failures"
+        )
     elif wanted.record and wanted.selects:
         print(
             f"{timings.COMMITTED.relative_to(ROOT)} stays as it was: "
@@ -409,4 +432,6 @@ def collect(paths: Iterable[str] = ()) -> dict[str, dict[str, set[str]]]:
                 f"scripts/test: pytest cannot collect the tests:\n{done.stdout[-4000:]}{done.stderr[-2000:]}"
             )
         found = json.loads(out.read_text(encoding="utf-8"))
-    return {file: {test: set(marks) for test, marks in tests.items()} for file, tests in found.items()}
+    return {
+        file: {test: set(marks) for test, marks in tests.items()} for file, tests in found.items()
+    }

@@ -83,7 +83,11 @@ class Timings:
             by_file.setdefault(file, {})[test] = took
         for file, tests in by_file.items():
             slow = {test: round(took, 1) for test, took in sorted(tests.items()) if took >= SLOW}
-            self.files[file] = {"tests": len(tests), "seconds": round(sum(tests.values()), 1), "slow": slow}
+            self.files[file] = {
+                "tests": len(tests),
+                "seconds": round(sum(tests.values()), 1),
+                "slow": slow,
+            }
 
 
 def split(nodeid: str) -> tuple[str, str, str]:
@@ -102,7 +106,12 @@ def load(path: Path | None = None) -> Timings:
         try:
             found = json.loads(place.read_text(encoding="utf-8"))
             return Timings(
-                found["commit"], found["date"], found["cores"], found["stages"], found["files"], place
+                found["commit"],
+                date=found["date"],
+                cores=found["cores"],
+                stages=found["stages"],
+                files=found["files"],
+                source=place,
             )
         except (OSError, ValueError, KeyError, TypeError):
             # A missing or damaged record affects only the order of tests.
@@ -116,7 +125,11 @@ def text(timings: Timings) -> str:
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     for key, rows in (("stages", timings.stages), ("files", timings.files)):
         inner = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items())]
-        lines += [f" {json.dumps(key)}: {{", ",\n".join(inner), " }" + ("," if key == "stages" else "")]
+        lines += [
+            f" {json.dumps(key)}: {{",
+            ",\n".join(inner),
+            " }" + ("," if key == "stages" else ""),
+        ]
     return "\n".join(["{", *(line for line in lines if line), "}", ""])
 
 
@@ -131,4 +144,6 @@ def save(timings: Timings, path: Path) -> None:
 def spell(seconds: float) -> str:
     """Format a duration for people: 8 s, 3 min 20 s."""
     whole = round(seconds)
-    return f"{whole} s" if whole < 120 else re.sub(r" 0 s$", "", f"{whole // 60} min {whole % 60} s")
+    return (
+        f"{whole} s" if whole < 120 else re.sub(r" 0 s$", "", f"{whole // 60} min {whole % 60} s")
+    )

@@ -53,16 +53,24 @@ def _construction(name: str, pattern: str, limit: float) -> Construction:
 # A sentence begins the text, or follows a full stop, a colon or a line of a list.
 _START = r"(?:\A|(?<=[.:;!?]\s)|(?<=\n\n)|(?<=[-*#|]\s))"
 CONSTRUCTIONS = (
-    _construction('sentence that opens with a nominal "What"', _START + r"What\b(?![^.!\n]{0,120}\?)", 0.08),
     _construction(
-        '"says so", "says nothing", "says of"', r"(?i)\bsa(?:ys?|id|ying) (?:so|nothing|of|what)\b", 0.04
+        'sentence that opens with a nominal "What"', _START + r"What\b(?![^.!\n]{0,120}\?)", 0.08
     ),
     _construction(
-        "nobody, somebody, whoever, whatever", r"(?i)\b(?:nobody|somebody|whoever|whatever|whichever)\b", 0.22
+        '"says so", "says nothing", "says of"',
+        r"(?i)\bsa(?:ys?|id|ying) (?:so|nothing|of|what)\b",
+        0.04,
+    ),
+    _construction(
+        "nobody, somebody, whoever, whatever",
+        r"(?i)\b(?:nobody|somebody|whoever|whatever|whichever)\b",
+        0.22,
     ),
     _construction('"is none", "are none"', r"\b(?:is|are|was|were|has|have) none\b(?! of)", 0.44),
     _construction(
-        '"stands" for "is" or "is stored"', r"(?i)\b(?:stands?|stood) (?!alone|by\b|still\b|up\b)", 0.02
+        '"stands" for "is" or "is stored"',
+        r"(?i)\b(?:stands?|stood) (?!alone|by\b|still\b|up\b)",
+        0.02,
     ),
     _construction('"told", "tells" for "reported"', r"(?i)\b(?:told|tells?)\b", 0.1),
     _construction(
@@ -159,7 +167,11 @@ def literals(nodes: Sequence[ast.AST]) -> Iterator[Prose]:
             text = "".join(
                 str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
             )
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in skipped
+        ):
             text = node.value
         else:
             continue

@@ -89,7 +89,14 @@ def test_the_tables_of_disks() -> None:
         "note": "busy",
     }
     text = report.tables(
-        {"date": "d", "commit": "c", "class": "cpu_only", "machine": machine, "runs": 2, "rows": rows}
+        {
+            "date": "d",
+            "commit": "c",
+            "class": "cpu_only",
+            "machine": machine,
+            "runs": 2,
+            "rows": rows,
+        }
     )
     assert "| image, nothing there before | **4.00x** (4.00-4.00) |" in text
     assert "| image, and booted to be verified | **2.00x** (2.00-2.00) |" in text

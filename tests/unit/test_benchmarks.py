@@ -60,7 +60,9 @@ def test_every_benchmark_has_a_shortest_form_and_measured_code() -> None:
 
 @pytest.mark.parametrize("name", SHORTEST)
 def test_shortest_form_runs(name: str, tmp_path: Path) -> None:
-    words = [str(trace(tmp_path / "trace.json")) if word == "TRACE" else word for word in SHORTEST[name]]
+    words = [
+        str(trace(tmp_path / "trace.json")) if word == "TRACE" else word for word in SHORTEST[name]
+    ]
     argv = [sys.executable, "-m", f"benchmarks.{name}", *words, "--out", str(tmp_path / "out")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -84,12 +86,17 @@ def test_page_of_ages_is_that_of_its_commit() -> None:
     at = age.stated()
     if age.git("merge-base", "--is-ancestor", at, "HEAD") is None:
         pytest.skip(f"the history here does not have {at}")
-    assert age.text(at) == (ROOT / age.PAGE).read_text(encoding="utf-8"), "run: python -m benchmarks.age"
+    assert age.text(at) == (ROOT / age.PAGE).read_text(encoding="utf-8"), (
+        "run: python -m benchmarks.age"
+    )
 
 
 @pytest.mark.parametrize(
     ("commit", "cell"),
-    [("", "unknown: the record has no commit"), ("0123456789", "unknown: the commit is not in the history")],
+    [
+        ("", "unknown: the record has no commit"),
+        ("0123456789", "unknown: the commit is not in the history"),
+    ],
 )
 def test_record_of_no_commit_has_no_age(commit: str, cell: str) -> None:
     assert age.moved("sanity", commit, "HEAD") == cell

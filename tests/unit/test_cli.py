@@ -47,7 +47,10 @@ def test_classes() -> None:
 
 
 def test_classes_as_json() -> None:
-    rows = {row["class"]: row for row in json.loads(run("classes", "--format", "json").stdout)["classes"]}
+    rows = {
+        row["class"]: row
+        for row in json.loads(run("classes", "--format", "json").stdout)["classes"]
+    }
     assert rows["cpu_only"]["gpu"] is None
     assert rows["a100_sxm4_40gb"] == {
         "class": "a100_sxm4_40gb",
@@ -67,7 +70,8 @@ def test_the_version_names_the_program_of_the_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "intended"), [("chek", "check"), ("disk", "disks"), ("image", "images"), ("shema", "schema")]
+    ("name", "intended"),
+    [("chek", "check"), ("disk", "disks"), ("image", "images"), ("shema", "schema")],
 )
 def test_a_misspelt_command(name: str, intended: str) -> None:
     result = run(name)
@@ -120,7 +124,10 @@ def test_the_program_of_the_nodes_at_a_desk(tmp_path: Path) -> None:
     assert out.read_bytes() == build()
     (tmp_path / "broken.json").write_text("{")
     for named, message in (
-        ((), "node.json: cannot be read (No such file or directory)"),  # without a class the facts are enough
+        (
+            (),
+            "node.json: cannot be read (No such file or directory)",
+        ),  # without a class the facts are enough
         (
             ("--class", "l4"),
             "l4: there is no class document. Write it with `goldnode class export CLASS > class.json`.",
@@ -143,7 +150,10 @@ def test_class_export() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("class", "export", "cpu_onyl"), 'class "cpu_onyl" is not in the catalog. Use "cpu_only".'),
+        (
+            ("class", "export", "cpu_onyl"),
+            'class "cpu_onyl" is not in the catalog. Use "cpu_only".',
+        ),
         (("class", "export", "l4"), "Run `goldnode lock debian12_r580`."),
         (("lock", "debian12_r53"), 'stack "debian12_r53" is not in the catalog.'),
         (("lock", "debian12_r580"), 'archive "nvidia-cuda" cannot be used: nothing is at'),
@@ -158,7 +168,10 @@ def test_class_export() -> None:
             ("lock", "debian12_cpu", "--on", "/etc/passwd"),
             "/etc/passwd:1: this is no status file of dpkg: what is here names no package.",
         ),
-        (("images", "inspect", "--policy", "/etc/passwd", "/etc"), "…, expected a mapping of keys."),
+        (
+            ("images", "inspect", "--policy", "/etc/passwd", "/etc"),
+            "…, expected a mapping of keys.",
+        ),
         (("schema", "clas"), 'there is no schema "clas". Use "class".'),
         (("schema", "clas", "--format", "markdown"), 'there is no schema "clas". Use "class".'),
     ],
@@ -272,7 +285,9 @@ def test_check_catalog_shows_every_file_that_is_wrong(
     lines = result.stderr.splitlines()
     assert len(lines) == 4, result.stderr
     for place, line in zip(
-        ("stacks/broken.yml:1", "classes/one.yml:2", "classes/two.yml:3", "wrong.yml:1"), lines, strict=True
+        ("stacks/broken.yml:1", "classes/one.yml:2", "classes/two.yml:3", "wrong.yml:1"),
+        lines,
+        strict=True,
     ):
         assert place in line
 
@@ -292,14 +307,22 @@ def test_check_catalog_shows_every_file_that_is_wrong(
             "images: {vulnerabilities: [osv=/gone@2026-01-01]}",
             "the vulnerability database /gone@2026-01-01 is not there",
         ),
-        ("module_signing: {key: nokey, certificate: nocert}", '"module_signing.certificate" names '),
-        ("mirror: {directory: /nonexist/dir}", '"mirror.directory": there is no /nonexist to make dir in.'),
+        (
+            "module_signing: {key: nokey, certificate: nocert}",
+            '"module_signing.certificate" names ',
+        ),
+        (
+            "mirror: {directory: /nonexist/dir}",
+            '"mirror.directory": there is no /nonexist to make dir in.',
+        ),
         ("mirror: {directory: mirror, key: gone.asc}", '"mirror.key" names '),
         ("locks: /nonexist/locks", '"locks" names /nonexist/locks, which is not a directory.'),
         ("indexes: {nvida: {url: 'file:///x'}}", 'no image of the matrix comes from index "nvida"'),
     ],
 )
-def test_check_catalog_looks_at_what_the_site_file_names(no_site: Path, text: str, message: str) -> None:
+def test_check_catalog_looks_at_what_the_site_file_names(
+    no_site: Path, text: str, message: str
+) -> None:
     no_site.write_text(no_site.read_text() + text + "\n")
     result = run("check-catalog")
     assert result.exit_code == 2
@@ -324,20 +347,27 @@ def test_check_catalog_passes_without_the_secret_keys_and_reports_it(
     result = run("check-catalog")
     assert (result.exit_code, result.stderr) == (0, "")
     assert (
-        f'not checked: "{key}" names {no_site.parent}/gone.key, which this machine has not' in result.output
+        f'not checked: "{key}" names {no_site.parent}/gone.key, which this machine has not'
+        in result.output
     )
     (no_site.parent / "gone.key").touch()
     assert f'"{key}"' not in run("check-catalog").output
 
 
 def test_check_catalog_passes_what_a_mirror_will_make(no_site: Path, tmp_path: Path) -> None:
-    no_site.write_text(no_site.read_text() + f"mirror: {{directory: mirror, signing_key: {'A' * 40}}}\n")
+    no_site.write_text(
+        no_site.read_text() + f"mirror: {{directory: mirror, signing_key: {'A' * 40}}}\n"
+    )
     assert run("check-catalog").exit_code == 0
 
 
-def test_check_catalog_reads_the_sites_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_catalog_reads_the_sites_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "site.yml"
-    path.write_text('archives: {nvidia-cuda: {url: "http://mirror.example.org/cuda", key: nowhere.asc}}\n')
+    path.write_text(
+        'archives: {nvidia-cuda: {url: "http://mirror.example.org/cuda", key: nowhere.asc}}\n'
+    )
     monkeypatch.setenv("GOLDNODE_SITE", str(path))
     result = run("check-catalog")
     assert result.exit_code == 2
@@ -353,7 +383,10 @@ def test_check_catalog_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     result = run("check-catalog")
     assert result.exit_code == 2
-    assert f'error: {path}:3: stack "debian13_r550" is past its end of life since 2025-04-17' in result.stderr
+    assert (
+        f'error: {path}:3: stack "debian13_r550" is past its end of life since 2025-04-17'
+        in result.stderr
+    )
     path.write_text(CLASS.replace("backend:", "bakend:"))
     result = run("check-catalog")
     assert (result.exit_code, result.stderr) == (
@@ -365,6 +398,10 @@ def test_check_catalog_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("width", range(50, 110, 7))
 @pytest.mark.parametrize("command", ["apply", "plan", "init", "lock"])
 def test_no_line_of_the_help_ends_inside_an_option(command: str, width: int) -> None:
-    text = CliRunner().invoke(main, [command, "--help"], terminal_width=width, max_content_width=width).output
+    text = (
+        CliRunner()
+        .invoke(main, [command, "--help"], terminal_width=width, max_content_width=width)
+        .output
+    )
     assert "-\n" not in text
     assert "\ue000" not in text

@@ -56,7 +56,9 @@ PRIVATE = re.compile(
 WIDTH = 100
 
 
-def walk(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
+def walk(
+    command: click.Command, ctx: click.Context
+) -> Iterator[tuple[str, click.Command, click.Context]]:
     """Yield every command below `command` with its name and a context to render its help in."""
     yield ctx.command_path.removeprefix("goldnode").strip(), command, ctx
     if isinstance(command, click.Group):
@@ -68,7 +70,9 @@ def walk(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, clic
 
 COMMANDS = {
     name: (command, ctx)
-    for name, command, ctx in walk(main, click.Context(main, info_name="goldnode", terminal_width=WIDTH))
+    for name, command, ctx in walk(
+        main, click.Context(main, info_name="goldnode", terminal_width=WIDTH)
+    )
 }
 LEAVES = {name: row for name, row in COMMANDS.items() if not isinstance(row[0], click.Group)}
 
@@ -112,7 +116,9 @@ def test_help_fits_a_terminal(name: str) -> None:
         for below in command.list_commands(ctx):
             shown = command.get_command(ctx, below)
             assert shown is not None
-            assert re.search(rf"^  {below} +{re.escape(summary(shown))}$", text, re.MULTILINE), below
+            assert re.search(rf"^  {below} +{re.escape(summary(shown))}$", text, re.MULTILINE), (
+                below
+            )
 
 
 @each(COMMANDS)
@@ -140,7 +146,9 @@ def test_options_name_their_value_and_default(name: str) -> None:
     command, ctx = COMMANDS[name]
     for option in options_of(command):
         if not option.is_flag:
-            assert isinstance(option.type, click.Choice) or option.metavar, f"{option.opts} needs a metavar"
+            assert isinstance(option.type, click.Choice) or option.metavar, (
+                f"{option.opts} needs a metavar"
+            )
             default = option.get_default(ctx, call=False)
             assert not isinstance(default, str | int | float) or option.show_default, (
                 f"{option.opts}: the default {default!r} is not shown"
@@ -149,7 +157,9 @@ def test_options_name_their_value_and_default(name: str) -> None:
 
 @each(COMMANDS)
 def test_options_have_common_names(name: str) -> None:
-    for spelling in (spelling for option in options_of(COMMANDS[name][0]) for spelling in option.opts):
+    for spelling in (
+        spelling for option in options_of(COMMANDS[name][0]) for spelling in option.opts
+    ):
         assert spelling not in SYNONYMS, f"{spelling}: use {SYNONYMS.get(spelling)}"
 
 
@@ -189,7 +199,9 @@ def test_report_has_a_format(name: str) -> None:
 
 
 def test_the_page_lists_every_schema() -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(
+        encoding="utf-8"
+    )
     listed = {
         (schema, name)
         for schema, names in re.findall(
@@ -249,7 +261,8 @@ def test_former_spellings_are_hidden() -> None:
     for name, spelling in former:
         assert not re.search(rf"{spelling}(?![\w-])", rendered(name)), name
     old, new = (
-        CliRunner().invoke(main, ["xid", "79", *words]) for words in (["--json"], ["--format", "json"])
+        CliRunner().invoke(main, ["xid", "79", *words])
+        for words in (["--json"], ["--format", "json"])
     )
     assert (old.stdout, old.stderr) == (new.stdout, "")
     last = CliRunner().invoke(main, ["xid", "79", "--json", "--format", "text"])
@@ -372,7 +385,9 @@ def test_an_error_with_json_is_a_document(
     assert text.stdout == ""
 
 
-def test_an_error_after_the_document_is_only_a_message(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_after_the_document_is_only_a_message(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A document on stdout stays the only one."""
     (desk / "empty").mkdir()
     done = CliRunner().invoke(main, ["images", "inspect", "empty", "--format", "json"])
@@ -386,11 +401,20 @@ def test_an_error_after_the_document_is_only_a_message(desk: Path, monkeypatch: 
 
 def complete(shell: str, *words: str) -> str:
     name = {"bash": "bash_complete", "zsh": "zsh_complete", "fish": "fish_complete"}[shell]
-    typed = " ".join(("goldnode", *words)) if shell != "fish" else " ".join(("goldnode", *words[:-1]))
+    typed = (
+        " ".join(("goldnode", *words)) if shell != "fish" else " ".join(("goldnode", *words[:-1]))
+    )
     position = words[-1] if shell == "fish" else str(len(words))
-    environment = {**os.environ, "_GOLDNODE_COMPLETE": name, "COMP_WORDS": typed, "COMP_CWORD": position}
+    environment = {
+        **os.environ,
+        "_GOLDNODE_COMPLETE": name,
+        "COMP_WORDS": typed,
+        "COMP_CWORD": position,
+    }
     program = Path(sys.executable).parent / "goldnode"
-    return subprocess.run([program], env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [program], env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

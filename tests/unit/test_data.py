@@ -53,7 +53,10 @@ def test_locks_of_the_users_own_files_are_beside_them(wheel: Path, tmp_path: Pat
 def test_ansible_finds_the_plugins_under_the_users_configuration(wheel: Path) -> None:
     own = data.ansible_environment({"ANSIBLE_LIBRARY": "/mine"})
     assert own["ANSIBLE_CONFIG"] == str(wheel / "ansible.cfg")
-    assert own["ANSIBLE_LIBRARY"].split(os.pathsep) == [str(data.PACKAGE / "ansible/modules"), "/mine"]
+    assert own["ANSIBLE_LIBRARY"].split(os.pathsep) == [
+        str(data.PACKAGE / "ansible/modules"),
+        "/mine",
+    ]
     assert Path(own["ANSIBLE_VARS_PLUGINS"]).is_dir()
     Path("ansible.cfg").write_text("[defaults]\nvars_plugins = mine\n")
     users = data.ansible_environment({})

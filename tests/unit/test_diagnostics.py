@@ -57,7 +57,9 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_libraries_of_this_process(root: Path) -> None:
     found = report(str(root))
-    rows = {(row["family"], row["name"], row["version"], row["deleted"]) for row in found["libraries"]}
+    rows = {
+        (row["family"], row["name"], row["version"], row["deleted"]) for row in found["libraries"]
+    }
     assert rows == {
         ("cuda", "libcuda", "580.82.07", False),
         ("cuda", "libcublasLt", "12", False),
@@ -93,7 +95,15 @@ def test_the_node_knows_where_its_files_are(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/lib/libssl.so.3", "/lib/libcudafake.so", "/lib/cuda", "", "/lib/libnccl", "/x/libncclx.so.2"]
+    "path",
+    [
+        "/lib/libssl.so.3",
+        "/lib/libcudafake.so",
+        "/lib/cuda",
+        "",
+        "/lib/libnccl",
+        "/x/libncclx.so.2",
+    ],
 )
 def test_what_is_no_gpu_library(path: str) -> None:
     assert library(path) is None
@@ -142,9 +152,9 @@ print(json.dumps([sorted(set(sys.modules) - before), sorted({name.partition('.')
     )
     more, loaded = json.loads(done.stdout)
     assert more == []
-    assert {name for name in loaded if name not in sys.stdlib_module_names and not name.startswith("_")} == {
-        "goldnode"
-    }
+    assert {
+        name for name in loaded if name not in sys.stdlib_module_names and not name.startswith("_")
+    } == {"goldnode"}
 
 
 # -- WSGI
@@ -219,7 +229,12 @@ def test_only_the_loopback_is_reported_unless_the_site_decides(
     ]
     assert loopback({"type": "http", "client": (peer, 1), "headers": headers}) is allowed
     assert (
-        wsgi("/diagnostics", peer=peer, wrapped=WsgiDiagnostics(app, allow=lambda environ: True), **more)[0]
+        wsgi(
+            "/diagnostics",
+            peer=peer,
+            wrapped=WsgiDiagnostics(app, allow=lambda environ: True),
+            **more,
+        )[0]
         == "200 OK"
     )
 
@@ -249,7 +264,14 @@ def asgi(scope: dict[str, Any], wrapped: Any = None) -> list[Any]:
 
 
 def http(path: str, **more: Any) -> dict[str, Any]:
-    return {"type": "http", "path": path, "method": "GET", "client": ("127.0.0.1", 1), "headers": [], **more}
+    return {
+        "type": "http",
+        "path": path,
+        "method": "GET",
+        "client": ("127.0.0.1", 1),
+        "headers": [],
+        **more,
+    }
 
 
 def test_asgi_answers_its_path_and_nothing_else() -> None:

@@ -40,11 +40,15 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_service_gets_the_directories_of_its_keys(root: Path) -> None:
-    found = cache_environment(["triton", "inductor"], str(root / "caches"), CacheOptions(IMAGE), str(root))
+    found = cache_environment(
+        ["triton", "inductor"], str(root / "caches"), CacheOptions(IMAGE), str(root)
+    )
     assert set(found) == {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
     place = Path(found["TRITON_CACHE_DIR"])
     assert place.is_dir()
-    assert place.parent.name == cache_key("triton", options=CacheOptions(IMAGE), root=str(root))["key"]
+    assert (
+        place.parent.name == cache_key("triton", options=CacheOptions(IMAGE), root=str(root))["key"]
+    )
     assert directory.verify(str(place.parent)) == []
 
 
@@ -52,7 +56,10 @@ def test_a_service_gets_the_directories_of_its_keys(root: Path) -> None:
     ("name", "text"),
     [
         ("site/triton-3.7.0.dist-info/RECORD", "triton/x.so,sha256=2,1\n"),
-        ("usr/lib/goldnode/image.json", json.dumps({"schema": "goldnode.image/1", "recipe": IMAGE})),
+        (
+            "usr/lib/goldnode/image.json",
+            json.dumps({"schema": "goldnode.image/1", "recipe": IMAGE}),
+        ),
     ],
 )
 def test_other_content_gives_another_key(root: Path, name: str, text: str) -> None:

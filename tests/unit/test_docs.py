@@ -118,7 +118,9 @@ def test_the_navigation_lists_every_page_once() -> None:
 def test_the_site_builds_without_a_warning(tmp_path: Path, text: str | None) -> None:
     """A broken link and a broken anchor fail; pages refer to nothing outside the site."""
     pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install mkdocs-material")
-    pytest.importorskip("material", reason="MkDocs Material is not installed: pip install mkdocs-material")
+    pytest.importorskip(
+        "material", reason="MkDocs Material is not installed: pip install mkdocs-material"
+    )
     tree = tmp_path / "tree"
     for name in tracked():
         inside = name.relative_to(ROOT)
@@ -128,7 +130,15 @@ def test_the_site_builds_without_a_warning(tmp_path: Path, text: str | None) -> 
     if text is not None:
         page = tree / "docs/development.md"
         page.write_text(page.read_text(encoding="utf-8") + f"\n{text}\n", encoding="utf-8")
-    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    argv = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(argv, cwd=tree, capture_output=True, text=True, check=False, env=env)
     if text is not None:

@@ -26,7 +26,9 @@ ROOT = documented.ROOT
 
 
 def test_every_block_is_run_by_one_test_or_has_a_reason() -> None:
-    keys = [key for scenario in (*CHEAP, *documented.LONG) for key in scenario.keys] + list(documented.OTHERS)
+    keys = [key for scenario in (*CHEAP, *documented.LONG) for key in scenario.keys] + list(
+        documented.OTHERS
+    )
     assert len(keys) == len(set(keys)), "a block is run by one test"
     exempt = {key for key, block in blocks().items() if block.reason}
     assert set(keys).isdisjoint(exempt), "a block that is run needs no mark"
@@ -65,7 +67,9 @@ def test_test_of_a_block_exists_and_reads_its_page(key: str, test: str) -> None:
         ("<!-- a remark -->\n", None),
     ],
 )
-def test_mark_directly_above_a_block_is_its_reason(mark: str, reason: tuple[str, str] | None) -> None:
+def test_mark_directly_above_a_block_is_its_reason(
+    mark: str, reason: tuple[str, str] | None
+) -> None:
     (block,) = blocks_of("page.md", f"# Use\n\n{mark}```console\n$ true\n```\n")
     assert block.reason == reason
 
@@ -79,7 +83,9 @@ def test_other_reason_is_refused(mark: str) -> None:
 
 def test_commands_of_a_block() -> None:
     text = "$ a \\\n    b\nshown\n$ cat >x <<'END'\n$ y\nEND\n$ ssh n1\nn1# exit  # ends\n# c\n"
-    found = [(each.text, each.answers) for each in commands(Block("page.md", "", 1, "console", text))]
+    found = [
+        (each.text, each.answers) for each in commands(Block("page.md", "", 1, "console", text))
+    ]
     assert found == [
         ("a \\\n    b", ""),
         ("cat >x <<'END'\n$ y\nEND", ""),
@@ -127,7 +133,9 @@ def test_a_line_that_is_not_printed_is_found() -> None:
 
 def example(page: str) -> str:
     """Return the first example in Python of a page."""
-    return next(block.text for block in blocks().values() if block.page == page and block.kind == "python")
+    return next(
+        block.text for block in blocks().values() if block.page == page and block.kind == "python"
+    )
 
 
 def python(text: str, where: Path) -> str:
@@ -188,7 +196,9 @@ def test_example_of_a_health_check_judges(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     rules, kinds = package / "node/verdict/host_rules.py", package / "node/state/kinds.py"
     rules.write_text(f"{rules.read_text(encoding='utf-8')}\n\n{rule}", encoding="utf-8")
-    before, opening, after = kinds.read_text(encoding="utf-8").partition("_ROWS: Tuple[Kind, ...] = (\n")
+    before, opening, after = kinds.read_text(encoding="utf-8").partition(
+        "_ROWS: Tuple[Kind, ...] = (\n"
+    )
     assert opening
     kinds.write_text(f"{before}{opening}{row.rstrip()},\n{after}", encoding="utf-8")
     document = captures.class_document()

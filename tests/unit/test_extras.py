@@ -106,7 +106,9 @@ def test_a_command_names_the_extra_that_it_lacks(tmp_path: Path, line: str, extr
 
 def test_the_extras_are_those_of_the_project() -> None:
     """A module of an extra is listed in `goldnode.core.extras.EXTRAS`, which names the extra in messages."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert EXTRAS.keys() | {"all", "dev", "docs", "pins"} == declared.keys()
     owners = packages_distributions()
     for extra, modules in EXTRAS.items():
@@ -171,7 +173,11 @@ def promised() -> dict[str, list[str]]:
 def test_every_extra_is_in_the_table_and_each_command_of_it_exists_and_is_run() -> None:
     found = promised()
     assert found.keys() - {""} == EXTRAS.keys() | {"all"}
-    base = [mark for mark in test_a_command_works_without_extras.pytestmark if mark.name == "parametrize"]  # type: ignore[attr-defined]
+    base = [
+        mark
+        for mark in test_a_command_works_without_extras.pytestmark  # type: ignore[attr-defined]
+        if mark.name == "parametrize"
+    ]
     lines = [line.split()[0] for line in base[0].args[1]]
     for extra, commands in found.items():
         for line in commands:
@@ -192,13 +198,21 @@ def run_alone(extra: str, *tests: str) -> None:
     plugins = [word for name in (*fixtures, "alone") for word in ("-p", f"tests.{name}")]
     environment = {**os.environ, alone.VARIABLE: extra}
     done = subprocess.run(
-        [*argv, *plugins, *tests], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [*argv, *plugins, *tests],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-1000:]
 
 
 def test_images_are_promoted_and_rolled_back_with_their_extra_alone() -> None:
-    run_alone("images", "tests/unit/images/test_publish_command.py::test_from_the_store_to_stable_and_back")
+    run_alone(
+        "images",
+        "tests/unit/images/test_publish_command.py::test_from_the_store_to_stable_and_back",
+    )
 
 
 @pytest.mark.long
@@ -240,7 +254,11 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:testinfra", "--f
     # pytest would load testinfra by its entry point, which an installation without it does not have.
     for words in ([], ["--collect-only"]):
         done = subprocess.run(
-            [sys.executable, "-c", script, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-c", script, *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
     assert "goldnode_gpus" in done.stdout or "test_passes" in done.stdout

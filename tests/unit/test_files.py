@@ -41,7 +41,9 @@ def test_a_second_build_stays_where_it_differs_and_goes_with_an_error(tmp_path: 
 
 def test_what_a_killed_run_left_goes_with_the_next_and_what_runs_stays(tmp_path: Path) -> None:
     runs = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     try:
@@ -60,7 +62,11 @@ def test_what_a_killed_run_left_goes_with_the_next_and_what_runs_stays(tmp_path:
 @pytest.mark.parametrize(
     ("number", "name", "remedy"),
     [
-        (errno.ENOSPC, "cache/apt/x", "free space on its file system, or name another directory for what"),
+        (
+            errno.ENOSPC,
+            "cache/apt/x",
+            "free space on its file system, or name another directory for what",
+        ),
         (errno.EDQUOT, "elsewhere", "free space on its file system"),
         (errno.EACCES, "cache", "GOLDNODE_CACHE=DIRECTORY"),
         (errno.EROFS, ".", "GOLDNODE_CACHE=DIRECTORY"),  # a parent that cannot be made

@@ -100,4 +100,6 @@ def pytest_there(directory: Path, processes: int = 2) -> subprocess.CompletedPro
         "no:cacheprovider",
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return subprocess.run(argv, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        argv, cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )

@@ -73,7 +73,11 @@ class Asked(goldnode_state.ActionModule):
     """The action plugin with a connection to the tree."""
 
     def __init__(self, node: Node) -> None:
-        self._templar, self._display, self._low_level_execute_command = Template(), Silent(), node.run
+        self._templar, self._display, self._low_level_execute_command = (
+            Template(),
+            Silent(),
+            node.run,
+        )
 
 
 @pytest.fixture
@@ -162,7 +166,9 @@ def test_answer_that_is_no_plan_is_reported_and_not_believed(
     monkeypatch.setitem(goldnode_state.ENGINE, "sha256", node.digest)
     asked, shown = Asked(node), list[str]()
     monkeypatch.setattr(
-        asked, "_display", type("Display", (), {"display": lambda self, text, **more: shown.append(text)})()
+        asked,
+        "_display",
+        type("Display", (), {"display": lambda self, text, **more: shown.append(text)})(),
     )
     assert asked.resident(document(), {"inventory_hostname": "n1"}) is None
     assert why in shown[0]
@@ -186,7 +192,9 @@ class Arguments:
     [row for name, row in DAMAGE.items() if name != "group"],
     ids=[name for name in DAMAGE if name != "group"],
 )
-def test_module_runs_no_program_that_others_can_change(node: Node, damage: Callable[[Node], None]) -> None:
+def test_module_runs_no_program_that_others_can_change(
+    node: Node, damage: Callable[[Node], None]
+) -> None:
     assert module.program(Arguments(node)) == str(node.place)
     damage(node)
     assert module.program(Arguments(node)) is None

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 def tracked() -> list[Path]:
     """Files of the project that git knows or would take."""
     argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    names = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\0"
+    )
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
 
 
@@ -30,7 +32,8 @@ def test_no_package_registry_and_no_machine_is_named() -> None:
     )
     places = re.compile(
         "|".join(
-            f"/{top}/{rest}" for top, rest in (("work", "(main|shared)"), ("farm", ""), ("root", r"\.pyenv"))
+            f"/{top}/{rest}"
+            for top, rest in (("work", "(main|shared)"), ("farm", ""), ("root", r"\.pyenv"))
         )
     )
     files = tracked()
@@ -40,7 +43,9 @@ def test_no_package_registry_and_no_machine_is_named() -> None:
         if path == Path(__file__):
             continue
         text = path.read_text("utf-8", "replace")
-        if path == ROOT / "catalog/archives.yml":  # the one place that names vendors' public addresses
+        if (
+            path == ROOT / "catalog/archives.yml"
+        ):  # the one place that names vendors' public addresses
             text = text.replace(f"{nvidia}.com/compute/cuda/repos", "")
         found += [
             f"{path.relative_to(ROOT)}: {match[0]}"

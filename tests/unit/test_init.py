@@ -56,7 +56,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_defaults_are_those_of_this_machine(desk: Path) -> None:
     result = run("init", "site", answers="\n\n\n")
     assert result.exit_code == 0, result.output
-    assert "This machine: ubuntu 24.04, kernel 7.0.0-34-generic, 1 x GeForce-RTX-4090" in result.stderr
+    assert (
+        "This machine: ubuntu 24.04, kernel 7.0.0-34-generic, 1 x GeForce-RTX-4090" in result.stderr
+    )
     assert "[localhost]" in result.stderr
     assert "[auto]" in result.stderr
     assert "[ubuntu2404_hwe_r580]" in result.stderr
@@ -77,7 +79,9 @@ def test_defaults_are_those_of_this_machine(desk: Path) -> None:
 @pytest.mark.usefixtures("terminal")
 def test_answer_that_cannot_be_used_is_asked_again(desk: Path) -> None:
     result = run(
-        "init", "site", answers="gpu01 gpu02\nH100-SXM5-80\n2 x L4\nubuntu2404_r58\nubuntu2404_r580\n"
+        "init",
+        "site",
+        answers="gpu01 gpu02\nH100-SXM5-80\n2 x L4\nubuntu2404_r58\nubuntu2404_r580\n",
     )
     assert result.exit_code == 0, result.output
     assert 'GPU model "H100-SXM5-80" is not in the facts. Use "H100-SXM5-80GB".' in result.output
@@ -97,7 +101,9 @@ def test_interrupted_question_writes_nothing(desk: Path) -> None:
 def test_without_a_terminal_the_missing_options_are_named(desk: Path) -> None:
     result = run("init", "site")
     assert result.exit_code == 2
-    assert "--host HOST (or --local), --class CLASS (or --gpu GPU and --stack STACK)" in result.stderr
+    assert (
+        "--host HOST (or --local), --class CLASS (or --gpu GPU and --stack STACK)" in result.stderr
+    )
     assert "use --yes for the defaults" in result.stderr
     result = run("init", "site", "--host", "a", "--gpu", "L4")
     assert "missing: --class CLASS (or --gpu GPU and --stack STACK)" in result.stderr
@@ -109,7 +115,11 @@ def test_options_answer_every_question(desk: Path) -> None:
         *("init", "site", "--host", "gpu[1:2]", "--gpu", "8 x H100-SXM5-80GB"),
         *("--stack", "debian13_r580", "--name", "mine", "--user", "ops"),
     )
-    assert (found["schema"], found["class"], found["hosts"]) == ("goldnode.init/1", "mine", ["gpu[1:2]"])
+    assert (found["schema"], found["class"], found["hosts"]) == (
+        "goldnode.init/1",
+        "mine",
+        ["gpu[1:2]"],
+    )
     assert found["check"]["fatal"] is False
     assert "catalog/classes/mine.yml" in found["written"]
     assert "ansible_user: ops\n    ansible_become: true" in inventory(desk / "site")
@@ -131,7 +141,9 @@ def test_monitor_adds_the_optional_part_of_the_stack(desk: Path) -> None:
     text = (desk / f"catalog/classes/{found['class']}.yml").read_text(encoding="utf-8")
     assert text.endswith("options:\n- graphics\n")
     assert report("init", "--yes", "--graphics")["written"] == []
-    result = run("init", "x", "--host", "a", "--gpu", "auto", "--stack", "debian13_r580", "--graphics")
+    result = run(
+        "init", "x", "--host", "a", "--gpu", "auto", "--stack", "debian13_r580", "--graphics"
+    )
     assert 'stack "debian13_r580" has no optional part "graphics"' in result.stderr
 
 
@@ -147,7 +159,10 @@ def test_another_class_can_be_added(desk: Path) -> None:
     result = run("init", "site", "--host", "a", "--class", "cpu_only_debian13")
     assert result.exit_code == 2
     assert 'host "a" is in two classes' in result.stderr
-    assert sorted(path.name for path in (desk / "site/inventory").iterdir()) == ["cpu_only.yml", "l4.yml"]
+    assert sorted(path.name for path in (desk / "site/inventory").iterdir()) == [
+        "cpu_only.yml",
+        "l4.yml",
+    ]
 
 
 def test_second_run_changes_nothing() -> None:
@@ -163,7 +178,10 @@ def test_file_that_exists_is_replaced_only_with_permission(
     (desk / "ansible.cfg").write_text("mine", encoding="utf-8")
     result = run("init", "--yes")
     assert result.exit_code == 2
-    assert "ansible.cfg: this file exists with another content, and nothing was written" in result.stderr
+    assert (
+        "ansible.cfg: this file exists with another content, and nothing was written"
+        in result.stderr
+    )
     assert [path.name for path in desk.iterdir() if path.name != ".cache"] == ["ansible.cfg"]
     monkeypatch.setattr(command, "_terminal", lambda: True)
     result = run("init", "--local", "--class", "workstation", answers="n\n")
@@ -182,10 +200,15 @@ def test_class_that_does_not_fit_this_machine_is_reported() -> None:
         "warning: this machine runs ubuntu 24.04, and stack debian12_r580 is for debian 12; site.yml"
         in result.stdout
     )
-    assert "warning: this machine has GeForce-RTX-4090, and the class has L4; site.yml" in result.stdout
+    assert (
+        "warning: this machine has GeForce-RTX-4090, and the class has L4; site.yml"
+        in result.stdout
+    )
 
 
-def test_class_that_the_check_blocks_ends_with_1(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_that_the_check_blocks_ends_with_1(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = machine("ubuntu 24.04", "7.0.0-34-generic", ("V100-PCIE-16GB", 1))
     monkeypatch.setattr(first_class, "this_machine", lambda: here)
     result = run("init", "--yes")
@@ -199,7 +222,10 @@ def test_class_that_the_check_blocks_ends_with_1(desk: Path, monkeypatch: pytest
     [
         (("--class", "l4", "--gpu", "L4"), "--class has its GPUs and its stack"),
         (("--class", "l44"), 'class "l44" is not in the catalog. Use one of: a100_sxm4_40gb, '),
-        (("--gpu", "auto", "--stack", "debian13_r580", "--name", "l4"), 'class "l4" exists already'),
+        (
+            ("--gpu", "auto", "--stack", "debian13_r580", "--name", "l4"),
+            'class "l4" exists already',
+        ),
         (
             ("--gpu", "auto", "--stack", "debian13_cpu"),
             "nothing was written, since the class cannot be used: backend",
@@ -218,7 +244,9 @@ def test_options_that_contradict_each_other_are_refused(
 
 def test_site_without_ansible_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goldnode.commands.init.request.installed", lambda name: False)
-    assert "pipx install --force --include-deps 'goldnode[ansible]'" in report("init", "--yes")["next"]
+    assert (
+        "pipx install --force --include-deps 'goldnode[ansible]'" in report("init", "--yes")["next"]
+    )
 
 
 # goldnode apply --local
@@ -229,7 +257,9 @@ def planned(state: str, **more: Any) -> HostPlan:
         "refusals": [], "actions": [], "waiting": [], "holders": [], "notes": [], "parts": {},
         "reboot": {"required": bool(more.get("reasons")), "reasons": more.get("reasons", []), "after": []},
     }  # fmt: skip
-    return HostPlan("localhost", "cpu_only", None if state == FAILED else plan, state, more.get("message"))
+    return HostPlan(
+        "localhost", "cpu_only", None if state == FAILED else plan, state, more.get("message")
+    )
 
 
 @pytest.fixture
@@ -288,7 +318,11 @@ def test_apply_reports_as_json(monkeypatch: pytest.MonkeyPatch, steps: list[str]
     plans(monkeypatch, planned(CHANGE), planned(CONVERGED, reasons=REBOOT))
     result = run("apply", "--local", "--class", "cpu_only", "--yes", "--format", "json")
     found = json.loads(result.stdout)
-    assert (found["schema"], found["applied"], found["reboot"]) == ("goldnode.apply/1", True, REBOOT)
+    assert (found["schema"], found["applied"], found["reboot"]) == (
+        "goldnode.apply/1",
+        True,
+        REBOOT,
+    )
     assert "the plan of cpu_only" in result.stderr
 
 
@@ -310,7 +344,9 @@ def test_apply_without_a_site_takes_the_class_that_fits(
     monkeypatch.setattr(first_class, "this_machine", lambda: machine("fedora 44", "7.1", ("L4", 1)))
     result = run("apply", "--local")
     assert result.exit_code == 2
-    assert "no class of the catalog fits this machine (fedora 44, kernel 7.1, 1 x L4)" in result.stderr
+    assert (
+        "no class of the catalog fits this machine (fedora 44, kernel 7.1, 1 x L4)" in result.stderr
+    )
     assert "goldnode init --local" in result.stderr
 
 

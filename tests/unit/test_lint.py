@@ -30,10 +30,14 @@ WIDE = frozenset({"images/smoke/runner/cpu.py:call"})
     [
         pytest.param(["ruff", "check", "."], id="ruff", marks=pytest.mark.xdist_group("ruff")),
         pytest.param(
-            ["ruff", "format", "--check", "."], id="ruff-format", marks=pytest.mark.xdist_group("ruff-format")
+            ["ruff", "format", "--check", "."],
+            id="ruff-format",
+            marks=pytest.mark.xdist_group("ruff-format"),
         ),
         pytest.param(["mypy"], id="mypy", marks=pytest.mark.xdist_group("mypy")),
-        pytest.param(["ansible-lint"], id="ansible-lint", marks=pytest.mark.xdist_group("ansible-lint")),
+        pytest.param(
+            ["ansible-lint"], id="ansible-lint", marks=pytest.mark.xdist_group("ansible-lint")
+        ),
     ],
 )
 def test_tool_finds_nothing(command: list[str]) -> None:

@@ -13,7 +13,18 @@ from goldnode import manual
 from goldnode.cli import main as program
 
 PAGE = Path(__file__).parents[2] / "docs/reference/commands.md"
-NODE = {"check", "plan", "apply", "capture", "diagnose", "ack", "watch-log", "slot", "serve", "policy"}
+NODE = {
+    "check",
+    "plan",
+    "apply",
+    "capture",
+    "diagnose",
+    "ack",
+    "watch-log",
+    "slot",
+    "serve",
+    "policy",
+}
 
 
 def test_the_page_is_that_of_the_commands() -> None:
@@ -49,7 +60,11 @@ def test_man_reads_the_page_without_a_warning(name: str, tmp_path: Path) -> None
     page.write_text(manual.man(entries), encoding="utf-8")
     argv = ["man", "--warnings", "-E", "UTF-8", "-l", str(page)]
     done = subprocess.run(
-        argv, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100"}
+        argv,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "MANWIDTH": "100"},
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "SEE ALSO" in done.stdout

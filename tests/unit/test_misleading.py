@@ -44,7 +44,11 @@ class Mistake:
 MISTAKES = {
     "class in a file of another name": Mistake(
         "check -c l40s",
-        ("cat/classes/l40.yml:1", "the file is called l40.yml but defines class", "Call it l40s.yml"),
+        (
+            "cat/classes/l40.yml:1",
+            "the file is called l40.yml but defines class",
+            "Call it l40s.yml",
+        ),
         ('Use "l4"',),
         {"cat/classes/l40.yml": L40S % "L40S"},
         catalog=True,
@@ -78,7 +82,8 @@ MISTAKES = {
         ("RTX-6000-Ada",),
     ),
     "an option before the command": Mistake(
-        "-i hosts.yml check", ("No such option '-i'. Options of 'check' come after it: goldnode check -i",)
+        "-i hosts.yml check",
+        ("No such option '-i'. Options of 'check' come after it: goldnode check -i",),
     ),
     "a class without its option": Mistake("check cpu_only", ("Did you mean '-c cpu_only'?",)),
     "an inventory without its option": Mistake(
@@ -101,7 +106,9 @@ MISTAKES = {
     ),
     "hosts without colons": Mistake(
         "check -i hosts.yml",
-        ('hosts.yml:2: `hosts` of group "cpu_only" has the name "gpu01 gpu02": a colon is missing',),
+        (
+            'hosts.yml:2: `hosts` of group "cpu_only" has the name "gpu01 gpu02": a colon is missing',
+        ),
         files={"hosts.yml": "cpu_only:\n  hosts:\n    gpu01\n    gpu02\n"},
     ),
     "one host without its colon": Mistake(
@@ -135,7 +142,10 @@ MISTAKES = {
     "an inventory that is wrong, beside a site file that is": Mistake(
         "check -i hosts.yml",
         ("hosts.yml:2: `hosts` of group",),
-        files={"goldnode-site.yml": "catalog: nosuch\n", "hosts.yml": "cpu_only:\n  hosts: [gpu01]\n"},
+        files={
+            "goldnode-site.yml": "catalog: nosuch\n",
+            "hosts.yml": "cpu_only:\n  hosts: [gpu01]\n",
+        },
     ),
     "a site file in a parent directory": Mistake(
         "check -c mine",
@@ -229,7 +239,10 @@ Host key verification failed."""
     [
         (CHANGED, "Offending ED25519 key in /home/a/.ssh/known_hosts:7. If it was installed again"),
         ("Host key verification failed.", "no known_hosts file has a key of this host"),
-        ("banner\nssh: connect to host n1 port 22: Connection refused", "ssh: connect to host n1 port 22"),
+        (
+            "banner\nssh: connect to host n1 port 22: Connection refused",
+            "ssh: connect to host n1 port 22",
+        ),
         ("Missing sudo password", "Give it with --ask-become-pass (-K)."),
     ],
     ids=["changed", "unknown", "other", "sudo"],
@@ -260,4 +273,6 @@ def test_a_narrow_terminal_gets_lines_of_its_width(tmp_path: Path) -> None:
     assert run.wait(timeout=60) == 0
     lines = output.decode().splitlines()
     assert len(lines) > 3
-    assert [line for line in lines if len(line) > 60 and "/" not in line] == []  # a path is not broken
+    assert [
+        line for line in lines if len(line) > 60 and "/" not in line
+    ] == []  # a path is not broken

@@ -27,7 +27,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     inventory = tmp_path / "inventories/prod"
     inventory.mkdir(parents=True)
-    (inventory / "hosts.yml").write_text(json.dumps({"cpu_only": {"hosts": {"n1": HERE, "n2": HERE}}}))
+    (inventory / "hosts.yml").write_text(
+        json.dumps({"cpu_only": {"hosts": {"n1": HERE, "n2": HERE}}})
+    )
     files = {
         "empty": b"",
         "blank": b" \n\n",
@@ -58,21 +60,41 @@ CASES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("class expot l4", 2, ("Did you mean 'export'?",)),
     ("check --class", 2, ("'--class' requires an argument",)),
     ("matrix --format yaml", 2, ("'yaml' is not one of 'text', 'json'",)),
-    ("plan -i inventories/mine", 2, ('no inventory "inventories/mine"', "Create it: `goldnode init`")),
+    (
+        "plan -i inventories/mine",
+        2,
+        ('no inventory "inventories/mine"', "Create it: `goldnode init`"),
+    ),
     ("plan -i inventories/prd", 2, ('Use "inventories/prod".',)),
     ("plan -i no/such/place", 2, ("Create it:",)),
     ("adopt -i inventories/prd n1", 2, ('Use "inventories/prod".',)),
     ("lock debian12_r58", 2, ('stack "debian12_r58" is not in the catalog', "debian12_r580")),
     ("lock debian12_cpu --upgrade --security", 2, ("--upgrade and --security exclude each other",)),
-    ("mirror debian12_cpu", 2, ("the site names no mirror", "Add it to goldnode-site.yml, as mirror:")),
-    ("images publish cpu-1-base-debian13", 2, ("Build it: goldnode images build cpu-1-base-debian13",)),
-    ("disks verify demo_disk_r535", 2, ("there is no built disk image", "Run `goldnode disks build")),
+    (
+        "mirror debian12_cpu",
+        2,
+        ("the site names no mirror", "Add it to goldnode-site.yml, as mirror:"),
+    ),
+    (
+        "images publish cpu-1-base-debian13",
+        2,
+        ("Build it: goldnode images build cpu-1-base-debian13",),
+    ),
+    (
+        "disks verify demo_disk_r535",
+        2,
+        ("there is no built disk image", "Run `goldnode disks build"),
+    ),
     ("xid", 2, ("there is no Xid or SXid in that text",)),
     ("xid banana", 2, ("there is no Xid or SXid in that text",)),
     ("xid 9999", 1, ("Xid 9999: unknown", "Treat it as a fault")),
     ("xid 79 9999", 1, ("Xid 79", "Xid 9999: unknown")),
     ("xid 79", 0, ("Xid 79",)),
-    ("check-node absent", 3, ("absent: cannot be read (No such file or directory). Correct the name",)),
+    (
+        "check-node absent",
+        3,
+        ("absent: cannot be read (No such file or directory). Correct the name",),
+    ),
     ("check-node directory", 3, ("cannot be read (Is a directory)",)),
     ("check-node empty", 3, ("is empty. Record it again with `goldnode-node capture`",)),
     ("check-node blank", 3, ("is empty",)),
@@ -88,7 +110,9 @@ CASES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("line", "status", "phrases"), CASES, ids=[case[0] or "nothing" for case in CASES])
+@pytest.mark.parametrize(
+    ("line", "status", "phrases"), CASES, ids=[case[0] or "nothing" for case in CASES]
+)
 def test_a_mistake_names_its_cause_and_the_next_command(
     place: Path, line: str, status: int, phrases: tuple[str, ...]
 ) -> None:
@@ -104,13 +128,20 @@ def test_a_mistake_names_its_cause_and_the_next_command(
 def test_a_path_with_spaces_is_one_path(place: Path) -> None:
     done = run("check-node", "a file with spaces.json")
     assert (done.exit_code, done.output.count("\n")) == (3, 1)
-    assert "a file with spaces.json: schema 'goldnode.verdict/1', not goldnode.capture/1" in done.output
+    assert (
+        "a file with spaces.json: schema 'goldnode.verdict/1', not goldnode.capture/1"
+        in done.output
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("GOLDNODE_CATALOG", "/nonexistent", "GOLDNODE_CATALOG names /nonexistent, which is not a directory"),
+        (
+            "GOLDNODE_CATALOG",
+            "/nonexistent",
+            "GOLDNODE_CATALOG names /nonexistent, which is not a directory",
+        ),
         ("GOLDNODE_SITE", "site.yml", "site.yml:2: this is not valid YAML"),
         ("GOLDNODE_SITE", "nonexistent.yml", "nonexistent.yml"),
     ],
@@ -131,7 +162,9 @@ def test_an_error_of_check_node_is_a_document_with_its_parts(place: Path) -> Non
     assert json.loads(done.stdout)["schema"] == "goldnode.error/1"
 
 
-def test_an_interrupted_command_ends_as_a_shell_expects(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_command_ends_as_a_shell_expects(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -157,11 +190,16 @@ def _fake(**parameters: Any) -> Callable[..., Any]:
     return Module
 
 
-@pytest.mark.parametrize(("uid", "user"), [(65534, "nobody"), (424242, "424242")], ids=["name", "number"])
-def test_a_node_without_root_asks_for_become(monkeypatch: pytest.MonkeyPatch, uid: int, user: str) -> None:
+@pytest.mark.parametrize(
+    ("uid", "user"), [(65534, "nobody"), (424242, "424242")], ids=["name", "number"]
+)
+def test_a_node_without_root_asks_for_become(
+    monkeypatch: pytest.MonkeyPatch, uid: int, user: str
+) -> None:
     monkeypatch.setattr(goldnode_state, "AnsibleModule", _fake())
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     with pytest.raises(
-        _FailedError, match=f"needs root on the node, and Ansible is user {user} there.*ansible_become: true"
+        _FailedError,
+        match=f"needs root on the node, and Ansible is user {user} there.*ansible_become: true",
     ):
         goldnode_state.main()

@@ -40,7 +40,9 @@ def package() -> dict[str, list[str]]:
     """Return the files of the package that define each public class, without the smoke runner."""
     files = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
     return classes(
-        (name, path.read_text(encoding="utf-8")) for name, path in files.items() if not name.startswith(SMOKE)
+        (name, path.read_text(encoding="utf-8"))
+        for name, path in files.items()
+        if not name.startswith(SMOKE)
     )
 
 

@@ -65,7 +65,9 @@ def test_the_module_ships_nothing_beside_itself(name: str) -> None:
     assert shipped == ["ansible.module_utils.basic"]
 
 
-@pytest.mark.parametrize("name", [name for name in nodefile.sources() if name.startswith("goldnode/node/")])
+@pytest.mark.parametrize(
+    "name", [name for name in nodefile.sources() if name.startswith("goldnode/node/")]
+)
 def test_only_the_standard_library_is_imported(name: str) -> None:
     for node in ast.walk(ast.parse(nodefile.sources()[name])):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -79,7 +81,9 @@ def test_only_the_standard_library_is_imported(name: str) -> None:
             assert module.split(".")[0] in known, f"{name} imports {module}"
 
 
-@pytest.mark.parametrize("name", [name for name in nodefile.sources() if name.startswith("goldnode/node/")])
+@pytest.mark.parametrize(
+    "name", [name for name in nodefile.sources() if name.startswith("goldnode/node/")]
+)
 def test_the_oldest_python_of_a_node_can_read_it(name: str) -> None:
     ast.parse(nodefile.sources()[name], feature_version=(3, 9))
 
@@ -91,7 +95,9 @@ def test_the_binding_of_nvml_travels_with_its_licence_and_not_with_the_module() 
     assert b"THIS SOFTWARE IS PROVIDED" in found["pynvml.LICENSE"]
     ast.parse(found["pynvml.py"], feature_version=(3, 9))
     reached = closure("state/apply") | closure("verdict/check")
-    assert "goldnode/node/device/child.py" in reached, "the walk over imports has stopped finding them"
+    assert "goldnode/node/device/child.py" in reached, (
+        "the walk over imports has stopped finding them"
+    )
     reader = "goldnode/node/device/reader.py"
     assert all(
         not isinstance(node, ast.ImportFrom) or node.names[0].name in ("SCHEMA", "annotations")
@@ -123,7 +129,9 @@ def test_the_file_is_the_same_every_time_and_runs(tmp_path: Path) -> None:
         0,
         f"goldnode-node {nodefile.payload(content=False)['sha256']}\n",
     )
-    wrong = subprocess.run([program, "check", "--colour"], capture_output=True, text=True, env=clean)
+    wrong = subprocess.run(
+        [program, "check", "--colour"], capture_output=True, text=True, env=clean
+    )
     assert wrong.returncode == 3, "a wrong use must not read as a verdict"
 
 
@@ -181,6 +189,8 @@ def test_what_a_check_says_is_out_before_it_ends(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert json.loads(done.stdout)["exit_code"] == 3
     with Path("/dev/full").open("w") as full:
-        failed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        failed = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
     assert failed.returncode not in (0, 1, 2)
     assert "No space left on device" in failed.stderr

@@ -40,16 +40,18 @@ def fault(words: list[str]) -> str | None:
     names = [word for word in words if not word.startswith("-")]
     while isinstance(command, click.Group):
         below = command.get_command(context, names[0]) if names else None
-        if below is None and command.name == "mirror":  # `goldnode mirror STACK` is `goldnode mirror fetch`
+        if (
+            below is None and command.name == "mirror"
+        ):  # `goldnode mirror STACK` is `goldnode mirror fetch`
             below = command.get_command(context, "fetch")
         if below is None:
             if command is main and names:
                 return f"no command {names[0]}"
             break
         command, context, names = below, click.Context(below, parent=context), names[1:]
-    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {
-        "--help"
-    }
+    known = {
+        name for option in command.params for name in (*option.opts, *option.secondary_opts)
+    } | {"--help"}
     # The words after -- are those of another program.
     for word in words[: words.index("--")] if "--" in words else words:
         if word.startswith("-") and word != "-" and word.partition("=")[0] not in known:

@@ -23,12 +23,12 @@ PLAN = Plan(
             data={"names": ["linux"]},
         ),
     ),
-    (Refusal("wrong-os", "The node runs debian 11.", "Reinstall it."),),
-    (Note("gpu", "a container does not show it"),),
-    (Waiting("container_runtime", "docker.service", "a GPU container runs"),),
-    ("kernel 1 runs, want 2",),
-    "sha256:abc",
-    "boot/1",
+    refusals=(Refusal("wrong-os", "The node runs debian 11.", "Reinstall it."),),
+    notes=(Note("gpu", "a container does not show it"),),
+    waiting=(Waiting("container_runtime", "docker.service", "a GPU container runs"),),
+    reboot=("kernel 1 runs, want 2",),
+    class_digest="sha256:abc",
+    boot_identity="boot/1",
 )
 
 

@@ -24,7 +24,9 @@ SECONDS = 30  # limit of a wait for a thread
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "FIRST", 0.01)
     monkeypatch.setattr(progress, "AGAIN", 0.01)
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))  # lines name the seconds
+    monkeypatch.setattr(
+        progress, "time", SimpleNamespace(monotonic=lambda: 0.0)
+    )  # lines name the seconds
     monkeypatch.setenv("TERM", "xterm-256color")
 
 
@@ -67,17 +69,26 @@ def test_what_a_command_notes_is_its_step(tmp_path: Path, monkeypatch: pytest.Mo
     assert file.read_text().startswith("before a command\n")
 
 
-def test_the_lines_of_steps_name_all_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_of_steps_name_all_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "stderr"
-    with stderr_to(file, monkeypatch), progress.shown("goldnode images build"), progress.steps() as line:
+    with (
+        stderr_to(file, monkeypatch),
+        progress.shown("goldnode images build"),
+        progress.steps() as line,
+    ):
         line("root of a", "started", 0.0)
         line("links of a", "started", 0.0)
         await_text(file.read_text, "root of a, links of a (0 s)\n")
         line("links of a", "done", 2.5)
-        await_text(lambda: file.read_text().partition("2.5 s  links of a\n")[2], "\nroot of a (0 s)\n")
+        await_text(
+            lambda: file.read_text().partition("2.5 s  links of a\n")[2], "\nroot of a (0 s)\n"
+        )
         line("root of a", "done", 1.5)
         await_text(
-            lambda: file.read_text().partition("1.5 s  root of a\n")[2], "\ngoldnode images build (0 s)\n"
+            lambda: file.read_text().partition("1.5 s  root of a\n")[2],
+            "\ngoldnode images build (0 s)\n",
         )
 
 
@@ -119,7 +130,9 @@ def test_a_caller_in_the_same_process_reads_no_progress(monkeypatch: pytest.Monk
     assert not captured.getvalue()
 
 
-def test_a_download_is_counted_in_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_is_counted_in_plain_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "FILES", 0.0)
     file = tmp_path / "stderr"
     with stderr_to(file, monkeypatch), progress.downloads(each=False) as watcher:

@@ -24,7 +24,17 @@ def long_tests() -> set[str]:
         for path in sorted((ROOT / "tests/unit").rglob("test_*.py"))
         if "pytest.mark.long" in path.read_text(encoding="utf-8") and path.name != "test_proof.py"
     ]
-    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "long", "-p", "no:cacheprovider"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-m",
+        "long",
+        "-p",
+        "no:cacheprovider",
+    ]
     done = subprocess.run(
         [*argv, *(place for place in places if place != "tests/unit"), *units],
         cwd=ROOT,
@@ -34,7 +44,11 @@ def long_tests() -> set[str]:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     # pytest-xdist's group follows an id.
-    return {line.partition("@")[0].partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
+    return {
+        line.partition("@")[0].partition("[")[0]
+        for line in done.stdout.splitlines()
+        if "::" in line
+    }
 
 
 def test_every_long_test_has_its_row_and_every_row_its_test() -> None:

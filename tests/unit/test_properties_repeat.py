@@ -88,12 +88,16 @@ def test_a_found_failure_is_stored_and_replayed(tmp_path: Path) -> None:
     (tmp_path / "other").unlink(missing_ok=True)
     test.write_text(PROPERTY.replace("LIMIT", "1000"))
     code, out = pytest_in(tmp_path, "--hypothesis-profile=explore", "--hypothesis-seed=3")
-    assert (code, (tmp_path / "other").exists()) == (1, False), "an exploring run has property tests alone"
+    assert (code, (tmp_path / "other").exists()) == (1, False), (
+        "an exploring run has property tests alone"
+    )
     assert "write it as an @example" in out, "what is no expression is left to a person"
     (path,) = (tmp_path / "found").iterdir()
     found = json.loads(path.read_text())
     assert (path.name, found["test"]) == ("test_it.test_number.json", "test_it.py::test_number")
-    assert found["cases"][0]["arguments"] == {"number": "1000", "rest": "''"}, "the smallest example"
+    assert found["cases"][0]["arguments"] == {"number": "1000", "rest": "''"}, (
+        "the smallest example"
+    )
     assert found["cases"][0]["found"].endswith("seed 3")
     assert len((tmp_path / "drawn").read_text().split()) > 5, "it draws more than the default run"
     (tmp_path / "drawn").unlink()

@@ -170,8 +170,30 @@ def test_all_pages_are_counted() -> None:
 # Words that docs/style.md replaces, as parts of names. A name is split at `_` and before capital letters.
 PRIVATE = frozenset(
     (
-        *("told", "tell", "tells", "untold", "somebody", "nobody", "whoever", "aside", "anew", "brought"),
-        *("stands", "stood", "standing", "mend", "mends", "mended", "kept", "sides", "ours", "theirs"),
+        *(
+            "told",
+            "tell",
+            "tells",
+            "untold",
+            "somebody",
+            "nobody",
+            "whoever",
+            "aside",
+            "anew",
+            "brought",
+        ),
+        *(
+            "stands",
+            "stood",
+            "standing",
+            "mend",
+            "mends",
+            "mended",
+            "kept",
+            "sides",
+            "ours",
+            "theirs",
+        ),
         *("strangers", "elses", "plain", "said", "says"),
     )
 )
@@ -182,7 +204,9 @@ OTHERS = ("channels", "evidence", "fleet", "images", "inspect", "oci")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def private_names(names: Iterable[tuple[int, str]], tests: bool = False) -> Iterator[tuple[int, str]]:
+def private_names(
+    names: Iterable[tuple[int, str]], tests: bool = False
+) -> Iterator[tuple[int, str]]:
     """Yield line and name of each definition and assignment whose name has a word of PRIVATE.
 
     Names of tests are sentences, in which some of these words are ordinary English.

@@ -22,7 +22,12 @@ def lines(picture: str) -> list[str]:
 
 def test_all_characters_of_an_output_are_drawn() -> None:
     screen = Screen("goldnode <x>", ("a < b & c", "", '  "quoted"'))
-    assert lines(svg([screen], "title", "note")) == ["note", "$ goldnode <x>", "a < b & c", '  "quoted"']
+    assert lines(svg([screen], "title", "note")) == [
+        "note",
+        "$ goldnode <x>",
+        "a < b & c",
+        '  "quoted"',
+    ]
 
 
 def test_several_screens_are_shown_in_turn() -> None:
@@ -44,14 +49,18 @@ def test_long_lines_are_broken_with_their_indent() -> None:
 def test_committed_pictures_are_labelled_and_self_contained(name: str) -> None:
     picture = (ASSETS / name).read_text(encoding="utf-8")
     assert len(picture) < 50_000
-    assert "simulated" in lines(picture)[0], "the title of the window states that the hardware is simulated"
+    assert "simulated" in lines(picture)[0], (
+        "the title of the window states that the hardware is simulated"
+    )
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", picture)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_commands_of_committed_pictures_exist(name: str) -> None:
     commands = [
-        line[2:].split() for line in lines((ASSETS / name).read_text(encoding="utf-8")) if line[:2] == "$ "
+        line[2:].split()
+        for line in lines((ASSETS / name).read_text(encoding="utf-8"))
+        if line[:2] == "$ "
     ]
     assert commands
     known = {"./goldnode-node", "ansible-playbook"}

@@ -65,11 +65,15 @@ def installed(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Instal
 def tree(path: Path) -> dict[str, str]:
     """Return path -> digest of every file."""
     return {
-        str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in path.rglob("*") if file.is_file()
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in path.rglob("*")
+        if file.is_file()
     }
 
 
-def test_two_builds_have_the_same_bytes(release: Path, trees: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_builds_have_the_same_bytes(
+    release: Path, trees: tuple[Path, Path], tmp_path: Path
+) -> None:
     build(trees[1], tmp_path / "again", EPOCH)
     assert (tmp_path / "again/SHA256SUMS").read_text() == (release / "SHA256SUMS").read_text()
     names = {path.name for path in release.iterdir()}
@@ -104,7 +108,9 @@ def test_the_wheel_has_the_data_of_the_tree(release: Path) -> None:
             for path in data(folder).rglob("*")
             if path.is_file()
         }
-        assert there == {name: text for name, text in packed.items() if name.startswith(f"{folder}/")}
+        assert there == {
+            name: text for name, text in packed.items() if name.startswith(f"{folder}/")
+        }
     assert {
         "site.yml",
         "report.yml",
@@ -146,10 +152,14 @@ def test_a_plan_finds_the_plugins_of_the_wheel(installed: Installed, tmp_path: P
         "[defaults]\nvars_plugins = mine\n"
     )  # a configuration that is the user's
     done = installed.run("goldnode", "plan", "-i", "hosts.yml", "--format", "json", here=tmp_path)
-    assert json.loads(done.stdout)["hosts"]["n1"]["state"] == "unreachable", done.stdout + done.stderr
+    assert json.loads(done.stdout)["hosts"]["n1"]["state"] == "unreachable", (
+        done.stdout + done.stderr
+    )
 
 
-def play(installed: Installed, where: Path, groups: dict[str, Any], *words: str, **environment: str) -> str:
+def play(
+    installed: Installed, where: Path, groups: dict[str, Any], *words: str, **environment: str
+) -> str:
     """Run the playbook of the collection; return what it prints."""
     write(where / "catalog", {"classes/younger.yml": YOUNGER, "classes/other.yml": ELDER})
     (where / "hosts.yml").write_text(yaml.safe_dump(groups))
@@ -184,7 +194,12 @@ def test_the_playbook_finds_the_class_of_each_host(installed: Installed, tmp_pat
 def test_the_collection_fetches_reports(installed: Installed, tmp_path: Path) -> None:
     hosts = {
         "all": {
-            "hosts": {"here": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}}
+            "hosts": {
+                "here": {
+                    "ansible_connection": "local",
+                    "ansible_python_interpreter": sys.executable,
+                }
+            }
         }
     }
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump(hosts))
@@ -199,13 +214,28 @@ def test_the_collection_fetches_reports(installed: Installed, tmp_path: Path) ->
 def test_a_tag_that_selects_nothing_is_an_error_without_plugins(
     installed: Installed, tmp_path: Path, playbook: str
 ) -> None:
-    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"cpu_only": {"hosts": {"c1": THERE, "c2": THERE}}}))
-    command = ("ansible-playbook", "-i", "hosts.yml", f"goldnode.node.{playbook}", "--tags", "kernell")
+    (tmp_path / "hosts.yml").write_text(
+        yaml.safe_dump({"cpu_only": {"hosts": {"c1": THERE, "c2": THERE}}})
+    )
+    command = (
+        "ansible-playbook",
+        "-i",
+        "hosts.yml",
+        f"goldnode.node.{playbook}",
+        "--tags",
+        "kernell",
+    )
     done = installed.run(*command, here=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Nothing was done: --tags kernell selects no part of" in done.stdout
     assert "UNREACHABLE" not in done.stdout
-    mine = [{"hosts": "all", "gather_facts": False, "tasks": [{"debug": {"msg": "mine"}, "tags": "kernell"}]}]
+    mine = [
+        {
+            "hosts": "all",
+            "gather_facts": False,
+            "tasks": [{"debug": {"msg": "mine"}, "tags": "kernell"}],
+        }
+    ]
     book = [*mine, {"import_playbook": f"goldnode.node.{playbook}"}]
     (tmp_path / "book.yml").write_text(yaml.safe_dump(book))
     command = ("ansible-playbook", "-i", "hosts.yml", "book.yml", "--tags", "kernell")
@@ -257,7 +287,9 @@ def test_another_package_is_an_error_that_names_the_command(
     assert "UNREACHABLE" not in output
 
 
-def test_the_collection_reads_inventories_of_schedulers(installed: Installed, tmp_path: Path) -> None:
+def test_the_collection_reads_inventories_of_schedulers(
+    installed: Installed, tmp_path: Path
+) -> None:
     answer = ROOT / "tests/unit/inventory/answers/scontrol.txt"
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ncat {answer}\n")
@@ -265,7 +297,9 @@ def test_the_collection_reads_inventories_of_schedulers(installed: Installed, tm
     text = (ROOT / "integrations/inventories/slurm.yml").read_text()
     text = text.replace("plugin: goldnode_slurm ", "plugin: goldnode.node.goldnode_slurm ")
     (tmp_path / "slurm.yml").write_text(f"{text}program: [{program}]\n")
-    done = installed.run("ansible-inventory", "-i", "slurm.yml", "--graph", "h100_sxm5_80gb", here=tmp_path)
+    done = installed.run(
+        "ansible-inventory", "-i", "slurm.yml", "--graph", "h100_sxm5_80gb", here=tmp_path
+    )
     assert done.stdout.split() == ["@h100_sxm5_80gb:", "|--n1", "|--n2"], done.stderr
 
 

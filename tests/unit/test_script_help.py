@@ -11,7 +11,9 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-@pytest.mark.parametrize("name", ["build-images", "demo", "docs", "prove-gpu", "release", "test", "verify"])
+@pytest.mark.parametrize(
+    "name", ["build-images", "demo", "docs", "prove-gpu", "release", "test", "verify"]
+)
 def test_help_is_the_whole_head(name: str) -> None:
     script = SCRIPTS / name
     head = re.findall(r"^# ?(.*)$", script.read_text().split("\nset ")[0], re.MULTILINE)

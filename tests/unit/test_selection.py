@@ -23,9 +23,12 @@ def imports() -> Imports:
 @pytest.fixture(scope="module")
 def marks() -> dict[str, set[str]]:
     """Test file → the markers that its text names. pytest's collection would give the same and takes long."""
-    files = [path for path in selection.known_files(ROOT) if is_test(path) and (ROOT / path).is_file()]
+    files = [
+        path for path in selection.known_files(ROOT) if is_test(path) and (ROOT / path).is_file()
+    ]
     return {
-        file: {mark for mark in HEAVY if f"pytest.mark.{mark}" in (ROOT / file).read_text()} for file in files
+        file: {mark for mark in HEAVY if f"pytest.mark.{mark}" in (ROOT / file).read_text()}
+        for file in files
     }
 
 
@@ -50,23 +53,27 @@ def test_every_row_matches_a_file_and_names_tests_that_exist(marks: dict[str, se
             if colon and kind == "marker":
                 assert name in HEAVY
             elif colon and kind == "module":
-                assert {f"src/{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")} & set(
-                    files
-                ) or name.startswith("tests."), target
+                assert {
+                    f"src/{name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")
+                } & set(files) or name.startswith("tests."), target
             elif "::" in target:
                 file, _, case = target.partition("[")
                 assert file.partition("::")[0] in marks
                 text = (ROOT / file.partition("::")[0]).read_text()
-                assert f'id="{case[:-1]}"' in text or (ROOT / "molecule" / case[:-1]).is_dir(), target
+                assert f'id="{case[:-1]}"' in text or (ROOT / "molecule" / case[:-1]).is_dir(), (
+                    target
+                )
             else:
-                assert any(file == target or file.startswith(f"{target}/") for file in marks), target
+                assert any(file == target or file.startswith(f"{target}/") for file in marks), (
+                    target
+                )
 
 
 def test_every_molecule_scenario_has_its_row() -> None:
     for scenario in ROOT.glob("molecule/*/molecule.yml"):
-        assert any(pattern == f"molecule/{scenario.parent.name}/*" for pattern, _ in selection.AFFECTS), (
-            scenario
-        )
+        assert any(
+            pattern == f"molecule/{scenario.parent.name}/*" for pattern, _ in selection.AFFECTS
+        ), scenario
 
 
 SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
@@ -84,10 +91,18 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         # A program that subprocesses run.
         (
             SLOTS,
-            {"tests/unit/node/test_slots.py", "tests/e2e/test_gate.py", "tests/disks/test_disk_slots.py"},
+            {
+                "tests/unit/node/test_slots.py",
+                "tests/e2e/test_gate.py",
+                "tests/disks/test_disk_slots.py",
+            },
             {"tests/unit/fleet/test_drain.py"},
         ),
-        ("src/goldnode/commands/mirror.py", {"tests/unit/test_cli.py"}, {"tests/unit/node/test_grub.py"}),
+        (
+            "src/goldnode/commands/mirror.py",
+            {"tests/unit/test_cli.py"},
+            {"tests/unit/node/test_grub.py"},
+        ),
         (
             "src/goldnode/ansible/action/goldnode_state.py",
             {"tests/unit/ansible/test_report.py", "tests/e2e/test_plan.py"},
@@ -110,7 +125,11 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
             {"tests/lab/test_molecule.py"},
         ),
         ("molecule/shared/verify.yml", {"tests/lab/test_molecule.py"}, {"tests/e2e/test_gate.py"}),
-        ("docs/reference/faults.md", {"tests/faults/test_scoreboard.py"}, {"tests/e2e/test_gate.py"}),
+        (
+            "docs/reference/faults.md",
+            {"tests/faults/test_scoreboard.py"},
+            {"tests/e2e/test_gate.py"},
+        ),
         (
             "docs/how-to/images.md",
             {"tests/unit/test_hygiene.py"},
@@ -118,7 +137,11 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         ),
         (
             "catalog/stacks/r550.yml",
-            {"tests/unit/compat/test_matrix.py", "tests/e2e/test_real.py", "tests/images/test_lock.py"},
+            {
+                "tests/unit/compat/test_matrix.py",
+                "tests/e2e/test_real.py",
+                "tests/images/test_lock.py",
+            },
             set(),
         ),
         (
@@ -158,7 +181,9 @@ def test_change_selects_everything(
 def test_a_named_test_runs_whole_file_when_that_is_chosen_too(
     imports: Imports, marks: Mapping[str, set[str]]
 ) -> None:
-    found = selection.select(["molecule/debian13/molecule.yml", "molecule/shared/create.yml"], imports, marks)
+    found = selection.select(
+        ["molecule/debian13/molecule.yml", "molecule/shared/create.yml"], imports, marks
+    )
     assert [test for test in found.why if test.startswith("tests/lab/test_molecule.py")] == [
         "tests/lab/test_molecule.py"
     ]
@@ -178,9 +203,15 @@ def test_causes_are_folded() -> None:
 
 COLLECTED = {
     "tests/test_unit.py": {"tests/test_unit.py::test_a": {"parametrize"}},
-    "tests/test_lab.py": {"tests/test_lab.py::test_a": {"lab"}, "tests/test_lab.py::test_b": {"lab", "long"}},
+    "tests/test_lab.py": {
+        "tests/test_lab.py::test_a": {"lab"},
+        "tests/test_lab.py::test_b": {"lab", "long"},
+    },
     "tests/test_long.py": {"tests/test_long.py::test_a": {"qemu", "long"}},
-    "tests/test_both.py": {"tests/test_both.py::test_a": set(), "tests/test_both.py::test_b": {"images"}},
+    "tests/test_both.py": {
+        "tests/test_both.py::test_a": set(),
+        "tests/test_both.py::test_b": {"images"},
+    },
 }
 
 
@@ -197,8 +228,20 @@ COLLECTED = {
         (Wanted(), ["tests/test_both.py"], ["tests/test_both.py"], ["tests/test_both.py"], {}),
         (Wanted(), ["tests/test_long.py"], [], [], {"only with --all": ["tests/test_long.py"]}),
         (Wanted(long=True), ["tests/test_long.py"], [], ["tests/test_long.py"], {}),
-        (Wanted(quick=True), ["tests/test_lab.py"], [], [], {"not with --quick": ["tests/test_lab.py"]}),
-        (Wanted(), ["tests/test_lab.py::test_b"], [], [], {"only with --all": ["tests/test_lab.py::test_b"]}),
+        (
+            Wanted(quick=True),
+            ["tests/test_lab.py"],
+            [],
+            [],
+            {"not with --quick": ["tests/test_lab.py"]},
+        ),
+        (
+            Wanted(),
+            ["tests/test_lab.py::test_b"],
+            [],
+            [],
+            {"only with --all": ["tests/test_lab.py::test_b"]},
+        ),
         # A test that the table still names by an old name is not lost.
         (Wanted(), ["tests/test_lab.py::test_gone"], [], ["tests/test_lab.py"], {}),
     ],
@@ -206,7 +249,10 @@ COLLECTED = {
 def test_chosen_tests_are_shared_out(
     wanted: Wanted, chosen: list[str], unit: list[str], nodes: list[str], left: dict[str, list[str]]
 ) -> None:
-    assert by_stage(dict.fromkeys(chosen, ""), COLLECTED, wanted) == ({"unit": unit, "nodes": nodes}, left)
+    assert by_stage(dict.fromkeys(chosen, ""), COLLECTED, wanted) == (
+        {"unit": unit, "nodes": nodes},
+        left,
+    )
 
 
 @pytest.fixture
@@ -229,7 +275,9 @@ def test_changes_are_those_since_the_last_commit_but_one_without_a_remote(reposi
     assert selection.changed_files(repository, None)[1] == ["moved", "old"]
 
 
-def test_changes_are_committed_staged_unstaged_untracked_and_both_names_of_a_move(repository: Path) -> None:
+def test_changes_are_committed_staged_unstaged_untracked_and_both_names_of_a_move(
+    repository: Path,
+) -> None:
     git(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
     (repository / "committed").write_text("")
     git(repository, "add", ".")
@@ -240,7 +288,12 @@ def test_changes_are_committed_staged_unstaged_untracked_and_both_names_of_a_mov
     since, changed = selection.changed_files(repository, None)
     assert since.startswith("origin/main (")
     assert changed == ["committed", "moved", "new name", "old", "untracked"]
-    assert selection.changed_files(repository, "HEAD")[1] == ["moved", "new name", "old", "untracked"]
+    assert selection.changed_files(repository, "HEAD")[1] == [
+        "moved",
+        "new name",
+        "old",
+        "untracked",
+    ]
 
 
 def test_an_unknown_commit_is_refused(repository: Path) -> None:

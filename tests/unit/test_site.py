@@ -18,7 +18,9 @@ DEBIAN = "ID=debian\nVERSION_CODENAME=bookworm\n"
 def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOLDNODE_SITE", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(site_module, "SITE_FILES", (Path("goldnode-site.yml"), tmp_path / "etc.yml"))
+    monkeypatch.setattr(
+        site_module, "SITE_FILES", (Path("goldnode-site.yml"), tmp_path / "etc.yml")
+    )
     assert find_site() is None
     assert load_site() == Site()
     (tmp_path / "etc.yml").write_text("locks: a\n")
@@ -45,8 +47,16 @@ def test_where_it_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("lock: x\n", 1, 'unknown key "lock". Use "locks"'),
         ("archives:\n  debian: {uri: x}\n", 2, 'unknown key "uri" in "archives.debian". Use "url"'),
         ("upstream_mirrors:\n  vendor.example: https://mirror.example\n", 2, "is not an address"),
-        ("upstream_mirrors:\n  https://vendor.example: mirror\n", 2, '"mirror" of "upstream_mirrors" is not'),
-        ("archives:\n  debian:\n    url: mirror.example.org\n", 3, "expected an http, https or file address"),
+        (
+            "upstream_mirrors:\n  https://vendor.example: mirror\n",
+            2,
+            '"mirror" of "upstream_mirrors" is not',
+        ),
+        (
+            "archives:\n  debian:\n    url: mirror.example.org\n",
+            3,
+            "expected an http, https or file address",
+        ),
         (
             "archives:\n  debian: {url: 'file:///x', fingerprints: [abc]}\n",
             2,
@@ -86,7 +96,9 @@ def test_archive_the_catalog_does_not_have(tmp_path: Path) -> None:
         check_archives(load_site(path), {"debian": None})
 
 
-def test_a_directory_of_locks_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_locks_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "site.yml"
     path.write_text("# ours\nlocks: gone\n")
     monkeypatch.delenv("GOLDNODE_LOCKS", raising=False)
@@ -115,7 +127,10 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / name).mkdir()
     monkeypatch.setenv("GOLDNODE_LOCKS", str(tmp_path / "first"))
     site = load_site(path)
-    assert [item.resolve() for item in site.lock_directories()] == [tmp_path / "first", tmp_path / "locks"]
+    assert [item.resolve() for item in site.lock_directories()] == [
+        tmp_path / "first",
+        tmp_path / "locks",
+    ]
     assert site.key_bytes("debian") == b"key"
     assert site.key_bytes("other") is None
     assert archive_url(site, "debian") == "file:///srv/d"
@@ -157,6 +172,7 @@ def test_what_the_machines_apt_says(
         assert archive_url(Site(), archive) == url
         return
     with pytest.raises(
-        SiteError, match=f'no address is known for archive "{archive}".* Name it in goldnode-site.yml'
+        SiteError,
+        match=f'no address is known for archive "{archive}".* Name it in goldnode-site.yml',
     ):
         archive_url(Site(), archive)

@@ -15,7 +15,13 @@ UNIT, NODES = STAGES
 
 @pytest.mark.parametrize(
     "marks",
-    [set(), {"long"}, {"parametrize"}, *({mark} for mark in HEAVY), *({mark, "long"} for mark in HEAVY)],
+    [
+        set(),
+        {"long"},
+        {"parametrize"},
+        *({mark} for mark in HEAVY),
+        *({mark, "long"} for mark in HEAVY),
+    ],
 )
 def test_every_test_is_in_one_stage_with_all(marks: set[str]) -> None:
     assert [stage.has(marks, long=True) for stage in STAGES].count(True) == 1
@@ -28,7 +34,9 @@ def test_the_stage_of_nodes_imports_only_files_with_heavy_tests() -> None:
     assert "tests/unit/test_layers.py" not in named
     assert all(stages.is_heavy(file) for file in named)
     assert stages.files_of(UNIT, Wanted()) == ()
-    assert stages.files_of(NODES, Wanted(options=("tests/e2e/test_gate.py",))) == (), "an option names them"
+    assert stages.files_of(NODES, Wanted(options=("tests/e2e/test_gate.py",))) == (), (
+        "an option names them"
+    )
 
 
 def record() -> Timings:
@@ -63,14 +71,18 @@ def test_a_stage_shows_what_it_will_do_and_what_it_took() -> None:
         "of these, what pytest's options leave: -k gate",
         "slowest: e2e/test_gate.py 3 min 20 s",
     ]
-    assert stages.before(NODES, Wanted(long=True), known)[1] == "how long it takes is not recorded yet"
+    assert (
+        stages.before(NODES, Wanted(long=True), known)[1] == "how long it takes is not recorded yet"
+    )
 
 
 def test_a_stage_of_chosen_tests_shows_those() -> None:
     known = record()
     known.source = timings.LOCAL
     lines = stages.before(
-        UNIT, Wanted(tests={"unit": ("tests/unit/test_cli.py", "tests/unit/test_lint.py::test_x")}), known
+        UNIT,
+        Wanted(tests={"unit": ("tests/unit/test_cli.py", "tests/unit/test_lint.py::test_x")}),
+        known,
     )
     assert lines[1] == "2 test files or tests chosen; 40 tests in these files last time"
     assert lines[-1] == "slowest: unit/test_lint.py 100 s, unit/test_cli.py 60 s"
@@ -115,7 +127,9 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def outcome(monkeypatch: pytest.MonkeyPatch, *, code: int = 0, tests: int = 2, failures: int = 0) -> None:
+def outcome(
+    monkeypatch: pytest.MonkeyPatch, *, code: int = 0, tests: int = 2, failures: int = 0
+) -> None:
     def run(stage: Stage, wanted: Wanted, place: Path) -> Results:
         seconds = {f"tests/{stage.name}/test_x.py::test_{number}": 1.0 for number in range(tests)}
         return Results(3.0, seconds, code, Counter(tests=tests, failures=failures))
@@ -132,7 +146,12 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *, code: int = 0, tests: int = 2, f
         # pytest collected nothing, or was called wrongly, and no test failed.
         (Wanted(), {"code": 5, "tests": 0}, 1, "0 passed, 0 failed"),
         (Wanted(), {"tests": 0}, 1, "0 passed, 0 failed"),
-        (Wanted(tests={"unit": (), "nodes": ("tests/nodes/test_x.py",)}), {}, 0, "2 passed, 0 failed"),
+        (
+            Wanted(tests={"unit": (), "nodes": ("tests/nodes/test_x.py",)}),
+            {},
+            0,
+            "2 passed, 0 failed",
+        ),
         (Wanted(tests={"unit": (), "nodes": ()}), {}, 1, "0 passed, 0 failed"),
     ],
 )
@@ -166,8 +185,15 @@ def test_only_whole_runs_without_failures_are_recorded(
     assert "stays as it was: record a run without -k some" in capsys.readouterr().out
     assert Wanted(options=("-x", "-v")).selects
     assert not Wanted(options=("-v", "-rs", "--durations=20", "--tb=short")).selects
-    stages.run(Wanted(tests={"unit": ("tests/unit/test_x.py",), "nodes": ("tests/nodes/test_x.py::test_0",)}))
-    assert (set(timings.load(local).files), timings.load(local).stages) == ({"tests/unit/test_x.py"}, {})
+    stages.run(
+        Wanted(
+            tests={"unit": ("tests/unit/test_x.py",), "nodes": ("tests/nodes/test_x.py::test_0",)}
+        )
+    )
+    assert (set(timings.load(local).files), timings.load(local).stages) == (
+        {"tests/unit/test_x.py"},
+        {},
+    )
     stages.run(Wanted(), setup=40.0)
     assert set(timings.load(local).stages) == {"unit", "nodes", "set-up"}
     stages.run(Wanted(long=True), setup=1.0)

@@ -9,7 +9,11 @@ from tests.suite import timings
 from tests.suite.timings import Timings
 
 FILES: dict[str, timings.FileRecord] = {
-    "tests/a/test_a.py": {"tests": 5, "seconds": 70.0, "slow": {"test_slow[x@y]": 50.0, "test_s": 10.0}}
+    "tests/a/test_a.py": {
+        "tests": 5,
+        "seconds": 70.0,
+        "slow": {"test_slow[x@y]": 50.0, "test_s": 10.0},
+    }
 }
 
 
@@ -47,7 +51,11 @@ def test_estimate_is_the_record_or_the_marker(nodeid: str, marks: set[str], seco
 def test_update_replaces_whole_files_and_keeps_the_others() -> None:
     record = Timings(files=dict(FILES))
     record.update({"tests/b/test_b.py::test_one@disk": 7.26, "tests/b/test_b.py::test_two": 1.04})
-    assert record.files["tests/b/test_b.py"] == {"tests": 2, "seconds": 8.3, "slow": {"test_one": 7.3}}
+    assert record.files["tests/b/test_b.py"] == {
+        "tests": 2,
+        "seconds": 8.3,
+        "slow": {"test_one": 7.3},
+    }
     assert record.files["tests/a/test_a.py"] == FILES["tests/a/test_a.py"]
 
 

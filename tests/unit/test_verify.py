@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
     ],
     ids=["usage", "inventory", "empty-inventory", "limit", "half-a-limit"],
 )
-def test_nothing_to_verify_is_an_error(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
+def test_nothing_to_verify_is_an_error(
+    tmp_path: Path, arguments: tuple[str, ...], text: str
+) -> None:
     places = {"EMPTY": tmp_path / "empty.yml", "ONE": tmp_path / "one.yml"}
     places["EMPTY"].write_text("all: {hosts: {}}\n")
     places["ONE"].write_text("all: {hosts: {one: {}}}\n")
@@ -30,7 +32,9 @@ def test_nothing_to_verify_is_an_error(tmp_path: Path, arguments: tuple[str, ...
         [str(ROOT / "scripts/verify"), *(str(places.get(word, word)) for word in arguments)],
         cwd=tmp_path,
         env={
-            key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "GOLDNODE_"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("ANSIBLE_", "GOLDNODE_"))
         },
         capture_output=True,
         text=True,

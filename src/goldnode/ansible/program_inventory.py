@@ -51,7 +51,9 @@ class ProgramInventory(BaseInventoryPlugin, Constructable):
             self._set_composite_vars(self.get_option("compose"), values, host.name, strict)
             values = self.inventory.get_host(host.name).get_vars()
             self._add_host_to_composed_groups(self.get_option("groups"), values, host.name, strict)
-            self._add_host_to_keyed_groups(self.get_option("keyed_groups"), values, host.name, strict)
+            self._add_host_to_keyed_groups(
+                self.get_option("keyed_groups"), values, host.name, strict
+            )
 
 
 def _output(command: Sequence[str]) -> str:
@@ -78,7 +80,9 @@ def _output(command: Sequence[str]) -> str:
             f"no answer from `{shown}` within {_TIMEOUT:.0f} s", remedy=f"run `{shown}`"
         ) from problem
     except OSError as problem:
-        raise InventoryError(f"`{shown}` cannot be run: {problem}", remedy="correct `program`") from problem
+        raise InventoryError(
+            f"`{shown}` cannot be run: {problem}", remedy="correct `program`"
+        ) from problem
     if done.returncode != 0:
         reasons = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = reasons[-1][:300] if reasons else f"exit status {done.returncode}"

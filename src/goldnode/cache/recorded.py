@@ -57,10 +57,15 @@ def documents(
         record = command.load(capture)
         request = arguments.request(declared, environment, class_parts(node_class))
         found = components.components(record, request)
-        return [key.document(cache, declared.strength, found) for cache in dict.fromkeys(declared.caches)]
+        return [
+            key.document(cache, declared.strength, found)
+            for cache in dict.fromkeys(declared.caches)
+        ]
 
 
-def node_components(capture: str, node_class: str | None, gpu: str | None, mig: str | None) -> key.Json:
+def node_components(
+    capture: str, node_class: str | None, gpu: str | None, mig: str | None
+) -> key.Json:
     """Return the components of the node of a recorded capture alone. Raises GoldnodeError."""
     with node_errors():
         request = components.KeyRequest(class_parts(node_class), gpu, mig)

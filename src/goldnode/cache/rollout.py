@@ -50,7 +50,9 @@ class ColdCaches:
     unknown: str | None = None
 
 
-def cold(document: RolloutDocument, catalog: Catalog, site: Site, locks: Sequence[Path] = ()) -> ColdCaches:
+def cold(
+    document: RolloutDocument, catalog: Catalog, site: Site, locks: Sequence[Path] = ()
+) -> ColdCaches:
     """Return the caches that a rollout turns cold.
 
     Reads the locks of both stacks. `locks` are further ones, for states whose lock has been replaced. Raises LockError
@@ -60,11 +62,15 @@ def cold(document: RolloutDocument, catalog: Catalog, site: Site, locks: Sequenc
     states = []
     for name, end in (("from", document.from_), ("to", document.to)):
         if end.disk is not None:
-            return ColdCaches(unknown=f"`{name}` is a disk image, whose driver this command does not read")
+            return ColdCaches(
+                unknown=f"`{name}` is a disk image, whose driver this command does not read"
+            )
         if end.stack is None:
             return ColdCaches(unknown=f"`{name}` names no stack")
         try:
-            states.append(_state(end.stack, _lock(end.stack, end.digest, catalog, site, given), catalog))
+            states.append(
+                _state(end.stack, _lock(end.stack, end.digest, catalog, site, given), catalog)
+            )
         except GoldnodeError as problem:
             return ColdCaches(unknown=f"`{name}`: {problem.message}")
     before, after = states
@@ -109,7 +115,9 @@ def _colds(changes: list[KeyChange]) -> list[ColdCache]:
     everywhere = tuple(change for change in changes if change.component != "host.os")
     found = []
     for cache in CACHES.values():
-        strengths = tuple(name for name in STRENGTHS if name == "exact" or cache.portable is not None)
+        strengths = tuple(
+            name for name in STRENGTHS if name == "exact" or cache.portable is not None
+        )
         if everywhere:
             found.append(ColdCache(cache.name, strengths, "all", everywhere))
         elif changes and cache.stubs:

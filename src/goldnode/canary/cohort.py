@@ -63,7 +63,9 @@ class CohortSettings:
         return found if self.backend is None else {**found, "backend": self.backend}
 
 
-def request(settings: CohortSettings, member: int, members: int, given: Mapping[str, Any]) -> dict[str, Any]:
+def request(
+    settings: CohortSettings, member: int, members: int, given: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the request of one member, of a request for this job."""
     return {**given, "jobs": [JOB], "arguments": {JOB: settings.arguments(member, members)}}
 
@@ -102,7 +104,9 @@ def run(runs: Sequence[CanaryRun]) -> list[CohortOutcome]:
             return [
                 CohortOutcome(
                     other.node,
-                    error=f"left alone: {busy}" if other is one else f"not started: {one.node} is busy",
+                    error=f"left alone: {busy}"
+                    if other is one
+                    else f"not started: {one.node} is busy",
                 )
                 for other in runs
             ]
@@ -130,7 +134,10 @@ class _Judged:
 
 
 def judge(
-    outcomes: Sequence[CohortOutcome], settings: CohortSettings, how: Launcher, cohort: str | None = None
+    outcomes: Sequence[CohortOutcome],
+    settings: CohortSettings,
+    how: Launcher,
+    cohort: str | None = None,
 ) -> CanaryCohortDocument:
     """Return the answer for the cohort. `outcomes` are in the order of the members."""
     names = [one.node for one in outcomes]
@@ -201,7 +208,9 @@ def _states(outcomes: Sequence[CohortOutcome], names: Sequence[str], judged: _Ju
                 judged.clear.add(name)
                 judged.unknown.append(f"{name}: {one.node} reports: {_named(_why(one), names)}")
     if waiting and not (judged.unknown or judged.failed):
-        judged.unknown.append(f"no member can be named: {waiting[0].node} reports: {_why(waiting[0])}")
+        judged.unknown.append(
+            f"no member can be named: {waiting[0].node} reports: {_why(waiting[0])}"
+        )
 
 
 def _why(one: CohortOutcome) -> str:
@@ -213,7 +222,9 @@ def _named(why: str, names: Sequence[str]) -> str:
 
     def named(found: re.Match[str]) -> str:
         numbers = [int(text) for text in found[1].split(", ")]
-        return ", ".join(names[number] if number < len(names) else str(number) for number in numbers)
+        return ", ".join(
+            names[number] if number < len(names) else str(number) for number in numbers
+        )
 
     return re.sub(r"\bmember (\d+(?:, \d+)*)", named, why)
 
@@ -237,7 +248,10 @@ def _bandwidth(outcomes: Sequence[CohortOutcome]) -> list[CohortBandwidth]:
         for metric in one.job.metrics if one.job is not None else ():
             if found := _METRIC.fullmatch(metric.name):
                 sizes.setdefault(int(found[1]), []).append(metric.samples)
-    rows = {mib: [min(values) for values in zip(*samples, strict=False)] for mib, samples in sizes.items()}
+    rows = {
+        mib: [min(values) for values in zip(*samples, strict=False)]
+        for mib, samples in sizes.items()
+    }
     return [
         CohortBandwidth(mib=mib, median=statistics.median(samples), samples=samples)
         for mib, samples in sorted(rows.items())
@@ -277,7 +291,10 @@ def sees(pairs: MemberPairs, margin: float) -> float | None:
     found = [pair for partners in pairs.values() for pair in partners.values()]
     if len(pairs) < FEWEST or not found:
         return None
-    low, high = statistics.median(one.low for one in found), statistics.median(one.high for one in found)
+    low, high = (
+        statistics.median(one.low for one in found),
+        statistics.median(one.high for one in found),
+    )
     return round(1 - (1 - margin) * low / high, 3) if high else None
 
 

@@ -34,7 +34,9 @@ def prepared(
     return CanaryRun(node, "kubernetes", words, manifest(name, node, image, gpus, asked))
 
 
-def manifest(name: str, node: str, image: str, gpus: int, request: Mapping[str, Any]) -> dict[str, Any]:
+def manifest(
+    name: str, node: str, image: str, gpus: int, request: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return Job and ConfigMap as one List.
 
     The ConfigMap carries the program (below the limit of 1 MiB). GPUs are requested like any pod's, so that the pod waits where other pods
@@ -44,7 +46,13 @@ def manifest(name: str, node: str, image: str, gpus: int, request: Mapping[str, 
     container = {
         "name": "canary",
         "image": image,
-        "command": ["python3", "-I", "/canary/goldnode-canary", "--request", "/canary/request.json"],
+        "command": [
+            "python3",
+            "-I",
+            "/canary/goldnode-canary",
+            "--request",
+            "/canary/request.json",
+        ],
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the container's own
         "volumeMounts": [
             {"name": "canary", "mountPath": "/canary", "readOnly": True},
@@ -63,11 +71,18 @@ def manifest(name: str, node: str, image: str, gpus: int, request: Mapping[str, 
         "terminationGracePeriodSeconds": GRACE,
         "nodeSelector": {"kubernetes.io/hostname": node},
         "tolerations": [
-            {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
+            {
+                "key": "node.kubernetes.io/unschedulable",
+                "operator": "Exists",
+                "effect": "NoSchedule",
+            }
         ],
         "automountServiceAccountToken": False,
         "containers": [container],
-        "volumes": [{"name": "canary", "configMap": {"name": name}}, {"name": "work", "emptyDir": {}}],
+        "volumes": [
+            {"name": "canary", "configMap": {"name": name}},
+            {"name": "work", "emptyDir": {}},
+        ],
     }
     job = {
         "apiVersion": "batch/v1",
@@ -107,14 +122,18 @@ def run(given: CanaryRun) -> CanaryDocument:
     finally:
         words = ("delete", "--ignore-not-found", "--wait=false", f"job/{name}", f"configmap/{name}")
         with contextlib.suppress(subprocess.TimeoutExpired):  # the Job ends by its deadline
-            subprocess.run([*given.command, *words], capture_output=True, check=False, timeout=ANSWER)
+            subprocess.run(
+                [*given.command, *words], capture_output=True, check=False, timeout=ANSWER
+            )
 
 
 def _wait(given: CanaryRun, name: str) -> str:
     """Wait until the Job has ended. Return why it was given up; empty if it has ended."""
     started = time.monotonic()
     while True:
-        status = json.loads(_kubectl(given, "get", f"job/{name}", "--output=json")).get("status", {})
+        status = json.loads(_kubectl(given, "get", f"job/{name}", "--output=json")).get(
+            "status", {}
+        )
         if status.get("succeeded") or status.get("failed"):
             return ""
         passed = time.monotonic() - started

@@ -24,7 +24,9 @@ def local(request: Json, node: str) -> CanaryRun:
     return CanaryRun(node, "local", (sys.executable, *PROGRAM[1:]), request, Arrivals().work)
 
 
-def ssh(request: Json, node: str, command: Sequence[str], arrived: Arrived | None = None) -> CanaryRun:
+def ssh(
+    request: Json, node: str, command: Sequence[str], arrived: Arrived | None = None
+) -> CanaryRun:
     """Run the suite on a node by ssh. `command` runs :data:`PROGRAM` there."""
     return CanaryRun(node, "ssh", command, request, arrived)
 
@@ -53,7 +55,14 @@ def engine_run(
 ) -> CanaryRun:
     """Return the run of a container of this machine by its command (:func:`engine_words`) and its name."""
     arrived = Arrivals(own_run=own_run or name).work
-    return CanaryRun(node, "engine", words, request, arrived, _run([words[0], "rm", "--force", name]))
+    return CanaryRun(
+        node,
+        how="engine",
+        command=words,
+        request=request,
+        arrived=arrived,
+        cancel=_run([words[0], "rm", "--force", name]),
+    )
 
 
 def run_name() -> str:
@@ -61,7 +70,9 @@ def run_name() -> str:
     return f"goldnode-canary-{os.getpid()}-{os.urandom(3).hex()}"
 
 
-def engine_words(options: ContainerOptions, name: str, own_run: str | None = None) -> tuple[str, ...]:
+def engine_words(
+    options: ContainerOptions, name: str, own_run: str | None = None
+) -> tuple[str, ...]:
     """Return the command that runs the program in a container: no privileges, read-only root, and no network by default.
 
     Containers with the same `own_run` are no work for each other.
@@ -108,7 +119,13 @@ def slurm(request: Json, node: str, partition: str | None = None, minutes: int =
 def slurm_job(request: Json, job: SlurmJob, program: Sequence[str] = PROGRAM) -> CanaryRun:
     """Run a program of the suite as this Slurm job."""
     return CanaryRun(
-        job.node, "slurm", job.command(program), request, job.arrived, job.cancel, limit=60.0 * job.minutes
+        job.node,
+        how="slurm",
+        command=job.command(program),
+        request=request,
+        arrived=job.arrived,
+        cancel=job.cancel,
+        limit=60.0 * job.minutes,
     )
 
 

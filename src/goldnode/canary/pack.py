@@ -20,18 +20,30 @@ DEVICE = Path(__file__).parents[1] / "node/device"
 NAME = "goldnode-canary"
 START = b"#!/usr/bin/env -S python3 -I\n"
 MAIN = b"from goldnode.canary.runner.program import main\n\nmain()\n"
-PACKAGES = ("goldnode", "goldnode/canary", "goldnode/images", "goldnode/images/smoke", "goldnode/node")
+PACKAGES = (
+    "goldnode",
+    "goldnode/canary",
+    "goldnode/images",
+    "goldnode/images/smoke",
+    "goldnode/node",
+)
 # Of node/device: the reader of NVML and the names of its numbers.
 DEVICE_MODULES = ("__init__", "collect", "names", "nvidia")
 
 
 def sources() -> dict[str, bytes]:
     """Return archive name -> content of every file, sorted by name."""
-    found = {f"goldnode/canary/runner/{path.name}": path.read_bytes() for path in RUNNER.glob("*.py")}
+    found = {
+        f"goldnode/canary/runner/{path.name}": path.read_bytes() for path in RUNNER.glob("*.py")
+    }
     found["goldnode/canary/runner/jobs.json"] = (RUNNER / "jobs.json").read_bytes()
-    found |= {f"goldnode/images/smoke/runner/{path.name}": path.read_bytes() for path in SMOKE.glob("*.py")}
     found |= {
-        f"goldnode/node/device/{name}.py": (DEVICE / f"{name}.py").read_bytes() for name in DEVICE_MODULES
+        f"goldnode/images/smoke/runner/{path.name}": path.read_bytes()
+        for path in SMOKE.glob("*.py")
+    }
+    found |= {
+        f"goldnode/node/device/{name}.py": (DEVICE / f"{name}.py").read_bytes()
+        for name in DEVICE_MODULES
     }
     found |= {f"{package}/__init__.py": b"" for package in PACKAGES}
     return dict(sorted({**found, **binding(), "__main__.py": MAIN}.items()))

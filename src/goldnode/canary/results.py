@@ -52,7 +52,9 @@ def files(places: Iterable[Path]) -> Iterator[Path]:
     """Yield the documents among the places: files, and *.json below directories, by name."""
     for place in places:
         if place.is_dir():
-            yield from sorted(path for path in place.rglob("*.json") if not path.name.startswith("."))
+            yield from sorted(
+                path for path in place.rglob("*.json") if not path.name.startswith(".")
+            )
         else:
             yield place
 
@@ -120,4 +122,6 @@ def _term(number: int, count: int, share: float) -> float:
 
 def counted(documents: Sequence[CanaryDocument]) -> bool:
     """Return whether every job of every document passed or does not apply."""
-    return all(job.state in ("passed", "not_run") for document in documents for job in document.jobs)
+    return all(
+        job.state in ("passed", "not_run") for document in documents for job in document.jobs
+    )

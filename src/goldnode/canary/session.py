@@ -46,7 +46,9 @@ os.execv(sys.executable, [sys.executable, "-I", names[0], "--request", names[1],
 """
 PROGRAM = ("python3", "-I", "-c", BOOT)
 PERIOD = 2.0  # seconds between two questions about other work
-GRACE = 6.0  # seconds for the program to write its document after it was ended; work waits 10 s at most
+GRACE = (
+    6.0  # seconds for the program to write its document after it was ended; work waits 10 s at most
+)
 
 # Returns a sentence about work that has arrived for the node; empty without any.
 Arrived = Callable[[], str]
@@ -155,7 +157,9 @@ class _Session:
                         job["why"] = self.ended
             return CanaryDocument.model_validate_json(json.dumps(found))
         except (ValueError, KeyError, TypeError, ValidationError) as problem:
-            last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][:300]
+            last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[
+                -1
+            ][:300]
             if self.ended:
                 raise CanaryError(
                     f"{self.given.node}: ended without results: {self.ended}",

@@ -25,7 +25,9 @@ class SlurmJob:
     node: str
     partition: str | None = None
     minutes: int = 60
-    name: str = field(default_factory=lambda: f"goldnode-canary-{os.getpid()}-{os.urandom(3).hex()}")
+    name: str = field(
+        default_factory=lambda: f"goldnode-canary-{os.getpid()}-{os.urandom(3).hex()}"
+    )
     family: str = ""
 
     def command(self, program: Sequence[str]) -> tuple[str, ...]:
@@ -49,7 +51,10 @@ class SlurmJob:
         """Return which job waits for the node; empty without one. A question without an answer is empty, too."""
         for line in self._ask("--states=PENDING", "--format=%i|%r|%n|%N|%j").splitlines():
             job, reason, wanted, scheduled, name = [*line.split("|"), "", "", "", ""][:5]
-            if name.startswith(self.family or self.name) or reason.strip("()").split(",")[0] not in WAITING:
+            if (
+                name.startswith(self.family or self.name)
+                or reason.strip("()").split(",")[0] not in WAITING
+            ):
                 continue
             if not wanted and not scheduled:
                 return f"job {job} waits for nodes ({reason})"
@@ -59,7 +64,9 @@ class SlurmJob:
 
     def cancel(self) -> None:
         """Cancel the job, if it still exists."""
-        subprocess.run(["scancel", f"--name={self.name}"], capture_output=True, check=False, timeout=30)
+        subprocess.run(
+            ["scancel", f"--name={self.name}"], capture_output=True, check=False, timeout=30
+        )
 
     def _expanded(self, hosts: str) -> list[str]:
         if hosts == self.node:
@@ -88,7 +95,8 @@ class SlurmJob:
             )
         except FileNotFoundError:
             raise CanaryError(
-                "squeue: not found on this machine", remedy="install the clients of Slurm (slurm-client)"
+                "squeue: not found on this machine",
+                remedy="install the clients of Slurm (slurm-client)",
             ) from None
         except subprocess.TimeoutExpired:
             return ""

@@ -52,7 +52,9 @@ class CanaryFile(BaseModel):
     jobs: list[SiteJob] = Field(
         default_factory=list, description="Jobs of the site, run after the built-in ones."
     )
-    skip: list[JobName] = Field(default_factory=list, description="Built-in jobs that the site leaves out.")
+    skip: list[JobName] = Field(
+        default_factory=list, description="Built-in jobs that the site leaves out."
+    )
     arguments: dict[JobName, dict[str, Any]] = Field(
         default_factory=dict,
         description="Arguments of built-in jobs, for instance `storage: {directories: [/scratch]}`.",
@@ -118,7 +120,11 @@ def load_suite(path: Path | None = None) -> Suite:
     check_format(source, "canary", 1, CanaryError)
     found = yamlsource.validate(CanaryFile, source, error=CanaryError)
     names = [job.name for job in own]
-    for key, wanted in (("skip", found.skip), ("arguments", found.arguments), ("limits", found.limits)):
+    for key, wanted in (
+        ("skip", found.skip),
+        ("arguments", found.arguments),
+        ("limits", found.limits),
+    ):
         for position, name in enumerate(wanted):
             if name not in names:
                 where: tuple[str | int, ...] = (key, position) if key == "skip" else (key, name)
@@ -139,7 +145,14 @@ def load_suite(path: Path | None = None) -> Suite:
         names.append(job.name)
     left = tuple(job for job in own if job.name not in found.skip)
     site = tuple(
-        SuiteJob(job.name, job.title, (job.tier,) if job.tier else ("gpu", "cpu"), job.limit, (), True)
+        SuiteJob(
+            job.name,
+            title=job.title,
+            tiers=(job.tier,) if job.tier else ("gpu", "cpu"),
+            limit=job.limit,
+            seen=(),
+            site=True,
+        )
         for job in found.jobs
     )
     return Suite(left + site, found)

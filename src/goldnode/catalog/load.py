@@ -74,7 +74,9 @@ class Catalog:
 
     def class_names(self) -> list[str]:
         """Return the names of all classes, of the broken ones too: their hosts are not without a class."""
-        return sorted({*self.classes, *(str(name) for kind, name in self.broken if kind == "class")})
+        return sorted(
+            {*self.classes, *(str(name) for kind, name in self.broken if kind == "class")}
+        )
 
     def classes_of_site(self) -> list[str]:
         """Return the names of the classes that a site declares, broken ones too: all but those in goldnode's own catalog."""
@@ -82,7 +84,9 @@ class Catalog:
         for (kind, name), fault in self.broken.items():
             if kind == "class" and fault.file:
                 files[str(name)] = Path(fault.file)
-        return sorted(name for name, file in files.items() if not file.is_relative_to(builtin_catalog()))
+        return sorted(
+            name for name, file in files.items() if not file.is_relative_to(builtin_catalog())
+        )
 
     def whole(self) -> Catalog:
         """Return the catalog. Raises the error of a broken item, for work that must not miss one (`gc`)."""
@@ -99,7 +103,9 @@ class Catalog:
         """Return the tables of the items that have a file each, by kind."""
         return {"stack": self.stacks, "platform": self.platforms, "class": self.classes}
 
-    def _named(self, kind: str, name: str, known: dict[str, CatalogEntry[Item]]) -> CatalogEntry[Item]:
+    def _named(
+        self, kind: str, name: str, known: dict[str, CatalogEntry[Item]]
+    ) -> CatalogEntry[Item]:
         if (kind, name) in self.broken:
             raise self.broken[kind, name]
         if name not in known:
@@ -127,13 +133,15 @@ def catalog_directories() -> list[Path]:
             continue
         if not path.is_dir():
             raise CatalogError(
-                f"GOLDNODE_CATALOG names {path}, which is not a directory", remedy="correct the variable"
+                f"GOLDNODE_CATALOG names {path}, which is not a directory",
+                remedy="correct the variable",
             )
         _check_folders(path, "GOLDNODE_CATALOG")
         found.append(path)
     if not found:
         raise CatalogError(
-            f"there is no catalog: {own} is missing", remedy="install goldnode again, or set GOLDNODE_CATALOG"
+            f"there is no catalog: {own} is missing",
+            remedy="install goldnode again, or set GOLDNODE_CATALOG",
         )
     return found
 
@@ -186,10 +194,16 @@ def read_catalog(directories: Sequence[Path] | None, faults: list[GoldnodeError]
         with collected(catalog, ("archives", None), faults):
             _read_archives(place, catalog.archives)
         _read_folder(place / "stacks", models.Stack, "stack", catalog.stacks, (catalog, faults))
-        _read_folder(place / "platforms", models.Platform, "platform", catalog.platforms, (catalog, faults))
-        _read_folder(place / "classes", models.NodeClass, "class", catalog.classes, (catalog, faults))
+        _read_folder(
+            place / "platforms", models.Platform, "platform", catalog.platforms, (catalog, faults)
+        )
+        _read_folder(
+            place / "classes", models.NodeClass, "class", catalog.classes, (catalog, faults)
+        )
     for what, fault in list(catalog.broken.items()):
-        catalog.remove(what, fault)  # also the first of two definitions: which one counts is not known
+        catalog.remove(
+            what, fault
+        )  # also the first of two definitions: which one counts is not known
     for (kind, _), fault in list(catalog.broken.items()):
         # Who asks for the name in the file is to get the fault of the file, not the name of another item.
         name = _defined_name(kind, fault)
@@ -277,5 +291,7 @@ def _files(folder: Path) -> Iterator[Path]:
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
             # Locks and records of modules are stored next to their stacks.
-            if path.suffix in (".yml", ".yaml") and not path.name.endswith((LOCK_SUFFIX, MODULES_SUFFIX)):
+            if path.suffix in (".yml", ".yaml") and not path.name.endswith(
+                (LOCK_SUFFIX, MODULES_SUFFIX)
+            ):
                 yield path

@@ -117,8 +117,14 @@ CmdlineWord = Annotated[
     ),
     Field(json_schema_extra={"pattern": _WORD}),
 ]
-_PCI_ID, _PCI_ADDRESS = r"^[0-9a-f]{4}:[0-9a-f]{4}$", r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$"
-_PATH, _UNIT = r"^/[^\x00-\x1f]*$", r"^[A-Za-z0-9:_.\\@-]+\.(service|socket|target|timer|mount|path)$"
+_PCI_ID, _PCI_ADDRESS = (
+    r"^[0-9a-f]{4}:[0-9a-f]{4}$",
+    r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$",
+)
+_PATH, _UNIT = (
+    r"^/[^\x00-\x1f]*$",
+    r"^[A-Za-z0-9:_.\\@-]+\.(service|socket|target|timer|mount|path)$",
+)
 PciId = Annotated[
     str,
     _formed(_PCI_ID, "not a PCI id | write vendor:device in small letters, as `lspci -n` shows it"),
@@ -130,7 +136,9 @@ PciAddress = Annotated[
     Field(json_schema_extra={"pattern": _PCI_ADDRESS}),
 ]
 AbsolutePath = Annotated[
-    str, _formed(_PATH, "not an absolute path | begin it with /"), Field(json_schema_extra={"pattern": _PATH})
+    str,
+    _formed(_PATH, "not an absolute path | begin it with /"),
+    Field(json_schema_extra={"pattern": _PATH}),
 ]
 Unit = Annotated[
     str,
@@ -159,7 +167,9 @@ class OperatingSystem(Strict):
     id: Literal["debian", "ubuntu"] = Field(description="ID of os-release.")
     version: str = Field(description="VERSION_ID of os-release, in quotes.")
     codename: str = Field(description="VERSION_CODENAME of os-release.")
-    architecture: Literal["amd64", "arm64"] = Field(description="Debian's name of the architecture.")
+    architecture: Literal["amd64", "arm64"] = Field(
+        description="Debian's name of the architecture."
+    )
 
     @property
     def release(self) -> str:
@@ -176,7 +186,9 @@ class Kernel(Strict):
     series: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = Field(
         default=None, description='Mainline series, for instance "6.1".'
     )
-    flavour: str | None = Field(default=None, description="End of the release name, for instance amd64.")
+    flavour: str | None = Field(
+        default=None, description="End of the release name, for instance amd64."
+    )
     release: str | None = Field(default=None, description="Exact release as `uname -r` shows it.")
 
     @model_validator(mode="after")
@@ -190,7 +202,9 @@ class Kernel(Strict):
                 "a kernel needs either `series` and `flavour`, or `release` | keep one of the two"
             )
         if (self.series is None) != (self.flavour is None):
-            raise ValueError("`series` and `flavour` belong together | write both, or `release` alone")
+            raise ValueError(
+                "`series` and `flavour` belong together | write both, or `release` alone"
+            )
         return self
 
 
@@ -215,15 +229,20 @@ class Flavour(Strict):
 class FabricManager(Strict):
     """The NVSwitch daemon; installed only if the platform has NVSwitch."""
 
-    package: Package = Field(description="Its package, as the facts call it for the driver's branch.")
+    package: Package = Field(
+        description="Its package, as the facts call it for the driver's branch."
+    )
 
 
 class Driver(Strict):
     """The GPU driver family of a stack."""
 
-    vendor: Vendor = Field(description="Vendor of the driver; determines the backend of its classes.")
+    vendor: Vendor = Field(
+        description="Vendor of the driver; determines the backend of its classes."
+    )
     branch: Annotated[str, Field(pattern=r"^\d+$")] | None = Field(
-        default=None, description="NVIDIA driver branch, in quotes; null for the kernel's own driver."
+        default=None,
+        description="NVIDIA driver branch, in quotes; null for the kernel's own driver.",
     )
     flavour: Literal["open", "proprietary", "auto"] | None = Field(
         default=None,
@@ -233,7 +252,8 @@ class Driver(Strict):
         ),
     )
     version: str | None = Field(
-        default=None, description="Exact upstream version; null: the newest of the branch that is complete."
+        default=None,
+        description="Exact upstream version; null: the newest of the branch that is complete.",
     )
     module: ModuleName = Field(description="Name modinfo knows the module by.")
     dkms: Dkms | None = Field(
@@ -253,7 +273,8 @@ class Driver(Strict):
         ),
     )
     fabric_manager: FabricManager | None = Field(
-        default=None, description="NVSwitch's daemon; installed only where the platform has NVSwitch."
+        default=None,
+        description="NVSwitch's daemon; installed only where the platform has NVSwitch.",
     )
     other_flavours: dict[Literal["open", "proprietary"], Flavour] = Field(
         default_factory=dict,
@@ -281,9 +302,13 @@ class Driver(Strict):
             raise ValueError("`branch` and `flavour` are of NVIDIA drivers only | remove them")
         stray = [name for name in self.lockstep if name not in self.packages]
         if stray:
-            raise ValueError(f'lockstep package "{stray[0]}" is not among `packages` | add it there')
+            raise ValueError(
+                f'lockstep package "{stray[0]}" is not among `packages` | add it there'
+            )
         if self.dkms is not None and self.dkms.package not in self.packages:
-            raise ValueError(f'the DKMS package "{self.dkms.package}" is not among `packages` | add it there')
+            raise ValueError(
+                f'the DKMS package "{self.dkms.package}" is not among `packages` | add it there'
+            )
         return self
 
 
@@ -300,7 +325,9 @@ class Waiver(Strict):
     reason: Sentence = Field(description="Why the stack is still used.")
     owner: Sentence = Field(description="Person or team who decided it.")
     expires: IsoDate = Field(description="The last day on which it is valid.")
-    classes: list[Name] = Field(default_factory=list, description="Classes it is given to; empty: all.")
+    classes: list[Name] = Field(
+        default_factory=list, description="Classes it is given to; empty: all."
+    )
 
 
 class Toolkit(Strict):
@@ -314,7 +341,8 @@ class Toolkit(Strict):
         ),
     )
     version: str | None = Field(
-        default=None, description="Exact upstream version; null: the newest at or above the safe floor."
+        default=None,
+        description="Exact upstream version; null: the newest at or above the safe floor.",
     )
 
     @model_validator(mode="after")
@@ -337,12 +365,16 @@ class Runtime(Strict):
     toolkit: Toolkit | None = Field(
         default=None, description="Gives containers access to the GPUs; null: they have none."
     )
-    default: bool = Field(default=False, description="Whether the GPU runtime is the engine's default one.")
+    default: bool = Field(
+        default=False, description="Whether the GPU runtime is the engine's default one."
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Runtime:
         if self.package not in self.packages:
-            raise ValueError(f'the engine\'s package "{self.package}" is not among `packages` | add it there')
+            raise ValueError(
+                f'the engine\'s package "{self.package}" is not among `packages` | add it there'
+            )
         return self
 
 
@@ -361,13 +393,17 @@ class KernelModule(Strict):
         default=False, description="Built and loaded before the GPU driver, as OFED is."
     )
     load: bool = Field(default=True, description="Loaded at boot.")
-    after: list[str] = Field(default_factory=list, description="Modules that have to be loaded before it.")
+    after: list[str] = Field(
+        default_factory=list, description="Modules that have to be loaded before it."
+    )
 
 
 _OPTION_NAME = r"^[a-z0-9][a-z0-9-]*$"
 OptionalPart = Annotated[
     str,
-    _formed(_OPTION_NAME, "not the name of an optional part | use lower-case letters, digits and -"),
+    _formed(
+        _OPTION_NAME, "not the name of an optional part | use lower-case letters, digits and -"
+    ),
     Field(json_schema_extra={"pattern": _OPTION_NAME}),
 ]
 
@@ -378,7 +414,8 @@ class StackOption(Strict):
     description: Sentence = Field(description="Short description, for readers of the file.")
     packages: list[Package] = Field(min_length=1, description="Packages the part asks for.")
     archives: list[str] = Field(
-        default_factory=list, description="Archive ids that only this part needs, after those of the stack."
+        default_factory=list,
+        description="Archive ids that only this part needs, after those of the stack.",
     )
     follows: Literal["driver", "itself"] | None = Field(
         default=None,
@@ -393,8 +430,12 @@ class StackOption(Strict):
 class Stack(Strict):
     """Kernel, driver, container engine and toolkit for one OS release. A lock pins exact versions."""
 
-    stack: Name = Field(description="Name of the stack and of its file: lower-case letters, digits and _.")
-    description: str | None = Field(default=None, description="Short description, for readers of the file.")
+    stack: Name = Field(
+        description="Name of the stack and of its file: lower-case letters, digits and _."
+    )
+    description: str | None = Field(
+        default=None, description="Short description, for readers of the file."
+    )
     os: OperatingSystem = Field(description="The OS release it is for.")
     exercised: Literal["debian-archive", "local-archive", "none"] = Field(
         description=(
@@ -410,7 +451,9 @@ class Stack(Strict):
             "and nothing else does. `archives` names them too."
         ),
     )
-    kernel: Kernel = Field(description="Which kernel: `series` with `flavour`, or one exact `release`.")
+    kernel: Kernel = Field(
+        description="Which kernel: `series` with `flavour`, or one exact `release`."
+    )
     driver: Driver | None = Field(description="The GPU driver; null for machines without a GPU.")
     runtime: Runtime | None = Field(
         default=None, description="The container engine, and its way to the GPUs; null: none."
@@ -418,13 +461,16 @@ class Stack(Strict):
     modules: list[KernelModule] = Field(
         default_factory=list, description="Other out-of-tree modules, in the order of loading."
     )
-    packages: list[Package] = Field(default_factory=list, description="Further packages of the stack.")
+    packages: list[Package] = Field(
+        default_factory=list, description="Further packages of the stack."
+    )
     options: dict[OptionalPart, StackOption] = Field(
         default_factory=dict,
         description="Optional parts, by the name that a class's `options` uses; they are locked with the stack.",
     )
     secure_boot: bool = Field(
-        default=False, description="Whether its modules are signed with the site's key (`module_signing`)."
+        default=False,
+        description="Whether its modules are signed with the site's key (`module_signing`).",
     )
     fence: list[Package] = Field(
         default_factory=list, description="Metapackages that would upgrade the stack; pinned."
@@ -443,7 +489,9 @@ class Stack(Strict):
     def _second_release(self) -> Stack:
         for name in self.from_archives:
             if name not in self.archives:
-                raise ValueError(f"`from_archives` names {name}, which `archives` lacks | add it there")
+                raise ValueError(
+                    f"`from_archives` names {name}, which `archives` lacks | add it there"
+                )
         if set(self.from_archives) >= set(self.archives):
             raise ValueError(
                 "`from_archives` leaves no archive for all other packages | name one in `archives`"
@@ -475,7 +523,9 @@ class Slots(Strict):
     """The GPU slots of a server model."""
 
     count: PositiveInt = Field(description="Number of GPU slots; a class may have fewer GPUs.")
-    models: list[str] = Field(default_factory=list, description="GPU models it is built with; empty: any.")
+    models: list[str] = Field(
+        default_factory=list, description="GPU models it is built with; empty: any."
+    )
 
 
 class Platform(Strict):
@@ -490,7 +540,9 @@ class Platform(Strict):
     )
     gpus: Slots | None = Field(default=None, description="The GPU slots; null: not declared.")
     source: Sentence = Field(description="Sources of this file.")
-    not_declared: list[Sentence] = Field(default_factory=list, description="Known gaps of this archive.")
+    not_declared: list[Sentence] = Field(
+        default_factory=list, description="Known gaps of this archive."
+    )
 
 
 AUTO = "auto"  # value of `gpu.model`: any model of the backend's vendor that fits the stack
@@ -534,7 +586,9 @@ class Clocks(Strict):
 class Mig(Strict):
     """MIG partitioning of every GPU of the node."""
 
-    enabled: bool = Field(description="Whether MIG is on; where the board needs it, from the next boot.")
+    enabled: bool = Field(
+        description="Whether MIG is on; where the board needs it, from the next boot."
+    )
     profiles: list[str] = Field(
         default_factory=list, description="Instances of one GPU, for instance 3g.20gb."
     )
@@ -554,16 +608,20 @@ class GpuPolicy(Strict):
     )
     clocks: Clocks | None = Field(default=None, description="Clocks of the GPUs, MHz. NVIDIA only.")
     power_limit_watts: PositiveInt | None = Field(
-        default=None, description="Power limit of each GPU, W: NVIDIA's power limit, AMD's power cap."
+        default=None,
+        description="Power limit of each GPU, W: NVIDIA's power limit, AMD's power cap.",
     )
     ecc: bool | None = Field(
         default=None,
         description="Whether the GPUs' memory has ECC on; a change holds from the next boot. NVIDIA only.",
     )
     compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = Field(
-        default=None, description="Number of processes that may use a GPU: any, one, none. NVIDIA only."
+        default=None,
+        description="Number of processes that may use a GPU: any, one, none. NVIDIA only.",
     )
-    mig: Mig | None = Field(default=None, description="Partitioning of every GPU of the node. NVIDIA only.")
+    mig: Mig | None = Field(
+        default=None, description="Partitioning of every GPU of the node. NVIDIA only."
+    )
     performance_level: Literal["auto", "low", "high", "manual", "perf_determinism"] | None = Field(
         default=None, description="AMD's power_dpm_force_performance_level."
     )
@@ -576,13 +634,16 @@ class GpuOverride(GpuPolicy):
         default=None, description="GPUs of this model, a name in facts/gpus.yml; this or `uuid`."
     )
     uuid: GpuUuid | None = Field(
-        default=None, description="The GPU of this UUID, as `nvidia-smi -L` shows it; this or `model`."
+        default=None,
+        description="The GPU of this UUID, as `nvidia-smi -L` shows it; this or `model`.",
     )
 
     @model_validator(mode="after")
     def _one(self) -> GpuOverride:
         if self.model is None and self.uuid is None:
-            raise ValueError("an override needs either `model` or `uuid` | say which GPUs it is for")
+            raise ValueError(
+                "an override needs either `model` or `uuid` | say which GPUs it is for"
+            )
         if self.model is not None and self.uuid is not None:
             raise ValueError("an override needs either `model` or `uuid` | keep one of the two")
         return self
@@ -597,9 +658,9 @@ class HostInterface(Strict):
 class HostPolicy(Strict):
     """Settings of the host; null means unmanaged."""
 
-    governor: Literal["performance", "powersave", "schedutil", "ondemand", "conservative"] | None = Field(
-        default=None, description="cpufreq's governor of every CPU."
-    )
+    governor: (
+        Literal["performance", "powersave", "schedutil", "ondemand", "conservative"] | None
+    ) = Field(default=None, description="cpufreq's governor of every CPU.")
     swap: bool | None = Field(
         default=None,
         description=(
@@ -614,10 +675,12 @@ class HostPolicy(Strict):
         default=None, description="Transparent huge pages, as the kernel calls its choices."
     )
     numa_balancing: bool | None = Field(
-        default=None, description="Whether the kernel moves memory between NUMA nodes automatically."
+        default=None,
+        description="Whether the kernel moves memory between NUMA nodes automatically.",
     )
     iommu: Literal["pt", "on", "off"] | None = Field(
-        default=None, description="IOMMU, by the kernel command line. pt: passthrough, what GPUDirect wants."
+        default=None,
+        description="IOMMU, by the kernel command line. pt: passthrough, what GPUDirect wants.",
     )
     cmdline: list[CmdlineWord] = Field(
         default_factory=list, description="Further words of the kernel command line."
@@ -656,7 +719,10 @@ class Policy(GpuPolicy):
 
     @model_validator(mode="after")
     def _shared(self) -> Policy:
-        if self.sharing in ("exclusive", "mps") and self.compute_mode not in (None, "exclusive_process"):
+        if self.sharing in ("exclusive", "mps") and self.compute_mode not in (
+            None,
+            "exclusive_process",
+        ):
             raise ValueError(
                 f"`sharing: {self.sharing}` needs compute mode exclusive_process | remove `compute_mode`"
             )
@@ -669,7 +735,9 @@ class PcieLink(Strict):
     gen: Annotated[int, Field(ge=1, le=7)] | None = Field(
         default=None, description="PCIe generation under load."
     )
-    width: Literal[1, 2, 4, 8, 12, 16, 32] | None = Field(default=None, description="Number of lanes.")
+    width: Literal[1, 2, 4, 8, 12, 16, 32] | None = Field(
+        default=None, description="Number of lanes."
+    )
 
 
 class MaxClocks(Strict):
@@ -678,15 +746,21 @@ class MaxClocks(Strict):
     graphics_mhz: PositiveInt | None = Field(
         default=None, description="Highest graphics clock, MHz, exactly."
     )
-    sm_mhz: PositiveInt | None = Field(default=None, description="Highest clock of the SMs, MHz, exactly.")
-    memory_mhz: PositiveInt | None = Field(default=None, description="Highest memory clock, MHz, exactly.")
+    sm_mhz: PositiveInt | None = Field(
+        default=None, description="Highest clock of the SMs, MHz, exactly."
+    )
+    memory_mhz: PositiveInt | None = Field(
+        default=None, description="Highest memory clock, MHz, exactly."
+    )
 
 
 class GpuHealth(Strict):
     """Expected properties of a healthy GPU. null: the facts decide; without a fact it is not checked."""
 
     vbios: list[Sentence] = Field(default_factory=list, description="Correct VBIOS versions.")
-    subsystem_ids: list[PciId] = Field(default_factory=list, description="Correct PCI subsystem ids.")
+    subsystem_ids: list[PciId] = Field(
+        default_factory=list, description="Correct PCI subsystem ids."
+    )
     memory_mib: list[PositiveInt] = Field(
         default_factory=list,
         description="Correct VRAM sizes, MiB, exactly; they change with ECC and driver.",
@@ -694,7 +768,9 @@ class GpuHealth(Strict):
     pcie: PcieLink | None = Field(
         default=None, description="Its PCIe link, compared with every hop up to the root port."
     )
-    nvlinks: Annotated[int, Field(ge=0)] | None = Field(default=None, description="NVLinks that are active.")
+    nvlinks: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="NVLinks that are active."
+    )
     bar1_mib: PositiveInt | None = Field(default=None, description="Size of BAR1, MiB, exactly.")
     max_clocks: MaxClocks | None = Field(
         default=None, description="The highest clocks that the driver shows."
@@ -749,7 +825,9 @@ class Interface(Strict):
     mtu: PositiveInt | None = Field(
         default=None, description="MTU, bytes; only judged: `policy.host.network` sets it."
     )
-    speed_mbps: PositiveInt | None = Field(default=None, description="Speed while it is up, Mb/s, exactly.")
+    speed_mbps: PositiveInt | None = Field(
+        default=None, description="Speed while it is up, Mb/s, exactly."
+    )
     numa_node: Annotated[int, Field(ge=-1)] | None = Field(
         default=None, description="NUMA node of the card; -1 where the firmware gives none."
     )
@@ -759,7 +837,9 @@ class Interface(Strict):
 class InfinibandDevice(Strict):
     """Expected properties of an InfiniBand or RoCE device; each of its ports must be active."""
 
-    rate_gbps: PositiveInt | None = Field(default=None, description="Rate of each port, Gb/s, exactly.")
+    rate_gbps: PositiveInt | None = Field(
+        default=None, description="Rate of each port, Gb/s, exactly."
+    )
     firmware: list[Sentence] = Field(default_factory=list, description="Correct firmware versions.")
     ports: PositiveInt | None = Field(default=None, description="Number of ports.")
 
@@ -770,7 +850,9 @@ class Mount(Strict):
     free_gib: PositiveInt | None = Field(
         default=None, description="Minimum free space, GiB; null: the facts' limit."
     )
-    type: Sentence | None = Field(default=None, description="Type, for instance ext4, nfs4, lustre.")
+    type: Sentence | None = Field(
+        default=None, description="Type, for instance ext4, nfs4, lustre."
+    )
 
 
 class StorageDevices(Strict):
@@ -783,7 +865,9 @@ class StorageDevices(Strict):
 class StoragePath(Strict):
     """A path that workloads read from, and its required speed. A check measures it with a bounded read."""
 
-    latency_ms: PositiveInt | None = Field(default=None, description="Maximum time of a small read, ms.")
+    latency_ms: PositiveInt | None = Field(
+        default=None, description="Maximum time of a small read, ms."
+    )
     read_mb_s: PositiveInt | None = Field(default=None, description="Minimum throughput, MB/s.")
 
 
@@ -814,7 +898,9 @@ class Cpu(Strict):
 class Memory(Strict):
     """Expected RAM of a healthy node."""
 
-    total_gib: PositiveInt | None = Field(default=None, description="RAM of the node, GiB; null: not judged.")
+    total_gib: PositiveInt | None = Field(
+        default=None, description="RAM of the node, GiB; null: not judged."
+    )
     tolerance: Annotated[float, Field(ge=0, lt=1, strict=False)] | None = Field(
         default=None,
         description=(
@@ -846,8 +932,12 @@ class Baseline(Strict):
         description="InfiniBand and RoCE devices with all ports active, by the name that `ibstat` shows.",
     )
     storage: Storage | None = Field(default=None, description="The storage of a healthy node.")
-    modules: list[ModuleName] = Field(default_factory=list, description="Kernel modules that are loaded.")
-    services: list[Unit] = Field(default_factory=list, description="Units of systemd that are active.")
+    modules: list[ModuleName] = Field(
+        default_factory=list, description="Kernel modules that are loaded."
+    )
+    services: list[Unit] = Field(
+        default_factory=list, description="Units of systemd that are active."
+    )
 
 
 class Suppression(Strict):
@@ -920,7 +1010,12 @@ class WorkloadImage(Strict):
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         # `_named` accepts a plain string too, which the generated schema would not show.
-        return {"anyOf": [{"type": "string", "minLength": 1}, handler.resolve_ref_schema(handler(schema))]}
+        return {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                handler.resolve_ref_schema(handler(schema)),
+            ]
+        }
 
 
 class Accepted(Strict):
@@ -957,11 +1052,15 @@ def _listen(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     name, _, port = value.rpartition(":")
-    wrong = f'"{value}" is not an address to listen on | write a port, "ADDRESS:PORT" or "[IPV6]:PORT"'
+    wrong = (
+        f'"{value}" is not an address to listen on | write a port, "ADDRESS:PORT" or "[IPV6]:PORT"'
+    )
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise ValueError(wrong)
     try:
-        number = ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+        number = ipaddress.ip_address(
+            name[1:-1] if name.startswith("[") and name.endswith("]") else name
+        )
     except ValueError:
         raise ValueError(wrong) from None
     if (number.version == 6) != name.startswith("["):
@@ -975,7 +1074,9 @@ Folder = Annotated[
     _formed(_FOLDER, "not the full path of a directory | begin it with /, without .. and spaces"),
     Field(json_schema_extra={"pattern": _FOLDER}),
 ]
-Listen = Annotated[str, BeforeValidator(_listen), Field(json_schema_extra={"type": ["string", "integer"]})]
+Listen = Annotated[
+    str, BeforeValidator(_listen), Field(json_schema_extra={"type": ["string", "integer"]})
+]
 
 
 class Serve(Strict):
@@ -988,7 +1089,9 @@ class Serve(Strict):
             "authentication. null: no endpoint."
         ),
     )
-    accept_degraded: bool = Field(default=False, description="Whether /healthz of a degraded node is 200.")
+    accept_degraded: bool = Field(
+        default=False, description="Whether /healthz of a degraded node is 200."
+    )
     textfile: Folder | None = Field(
         default=None,
         description="Directory of node_exporter's textfile collector, where goldnode.prom is written.",
@@ -1021,8 +1124,12 @@ class Follow(Strict):
     """A signed channel that the nodes of the class follow, and their lock service (docs/how-to/follow.md)."""
 
     channel: ChannelAddress = Field(description="Address or directory of the channel.")
-    service: ServiceAddress = Field(description="Address of the lock service (`goldnode fleet serve`).")
-    every: int = Field(default=60, ge=10, le=3600, description="Seconds between two passes of a node.")
+    service: ServiceAddress = Field(
+        description="Address of the lock service (`goldnode fleet serve`)."
+    )
+    every: int = Field(
+        default=60, ge=10, le=3600, description="Seconds between two passes of a node."
+    )
     root: Folder = Field(
         default="/etc/goldnode/follow/root.json",
         description="File on the node with the publisher's root document. The site puts it there.",
@@ -1034,7 +1141,9 @@ class Follow(Strict):
     certificate: Folder | None = Field(
         default=None, description="File on the node with its certificate for the lock service, PEM."
     )
-    key: Folder | None = Field(default=None, description="File on the node with the key of the certificate.")
+    key: Folder | None = Field(
+        default=None, description="File on the node with the key of the certificate."
+    )
     apply: list[str] = Field(
         default_factory=list,
         description="Command that applies a lock on the node. Empty: the nodes follow disk builds.",
@@ -1097,24 +1206,33 @@ class NodeClass(Strict):
             "Name of the class, of its file, and of the Ansible group of its hosts: lower-case letters, digits and _."
         ),
     )
-    description: str | None = Field(default=None, description="Short description, for readers of the file.")
+    description: str | None = Field(
+        default=None, description="Short description, for readers of the file."
+    )
     backend: Backend = Field(
         description="Vendor of the GPUs, which the driver of the stack must match. cpu: no GPU."
     )
     stack: str = Field(description="Stack that its nodes run, by name.")
-    platform: str | None = Field(default=None, description="Server model, by name; null: not declared.")
+    platform: str | None = Field(
+        default=None, description="Server model, by name; null: not declared."
+    )
     options: list[OptionalPart] = Field(
         default_factory=list,
         description="Optional parts of the stack that its nodes get, for instance dcgm; see `options` of the stack.",
     )
-    gpu: Gpu | None = Field(default=None, description="The GPUs of a node; null: backend cpu, none.")
-    simulated: bool = Field(default=False, description="The hardware is simulated; all output is labelled.")
+    gpu: Gpu | None = Field(
+        default=None, description="The GPUs of a node; null: backend cpu, none."
+    )
+    simulated: bool = Field(
+        default=False, description="The hardware is simulated; all output is labelled."
+    )
     gate: Literal["report", "drain", "block"] = Field(
         default="report",
         description="Effect of a bad verdict: report it, also drain the node, or also stop container runtimes from starting.",
     )
     serve: Serve | None = Field(
-        default=None, description="Interfaces for other programs: endpoint, metrics, schedulers. null: none."
+        default=None,
+        description="Interfaces for other programs: endpoint, metrics, schedulers. null: none.",
     )
     follow: Follow | None = Field(
         default=None, description="Signed channel that the nodes follow by themselves. null: none."
@@ -1127,7 +1245,8 @@ class NodeClass(Strict):
         description="Properties of a healthy node, in addition to the facts about its GPUs.",
     )
     suppressions: list[Suppression] = Field(
-        default_factory=list, description="Findings that are known and accepted, until when, and by whom."
+        default_factory=list,
+        description="Findings that are known and accepted, until when, and by whom.",
     )
     return_tests: ReturnTests | None = Field(
         default=None, description="Tests before a node returns to service. null: none."
@@ -1167,7 +1286,8 @@ class SigningKey(Strict):
     )
     read: IsoDate | None = Field(default=None, description="Day on which the sources were read.")
     single_source: bool = Field(
-        default=False, description="Whether only one source states it; that one source is the only evidence."
+        default=False,
+        description="Whether only one source states it; that one source is the only evidence.",
     )
 
     @model_validator(mode="after")
@@ -1211,7 +1331,8 @@ class Archive(Strict):
     )
     source: Sentence = Field(description="Sources of the address and the keys.")
     keyring: str | None = Field(
-        default=None, description="Keyring the OS ships; null: the key is fetched, or the site gives it."
+        default=None,
+        description="Keyring the OS ships; null: the key is fetched, or the site gives it.",
     )
     mark: str | None = Field(
         default=None, description="Part of an address that identifies its sources on a node."
@@ -1223,7 +1344,9 @@ class Archive(Strict):
             raise ValueError("a flat repository has no components | remove them")
         if not self.suite.endswith("/") and not self.components:
             raise ValueError("an archive with suites needs `components` | name them")
-        for url in self.url.values() if isinstance(self.url, dict) else [self.url] if self.url else []:
+        for url in (
+            self.url.values() if isinstance(self.url, dict) else [self.url] if self.url else []
+        ):
             unknown = set(re.findall(r"{([^}]*)}", url)) - set(_PLACEHOLDERS)
             if unknown:
                 raise ValueError(
@@ -1253,7 +1376,9 @@ def expand(url: str, os: OperatingSystem, architectures: Mapping[str, str] | Non
         "codename": os.codename,
         "architecture": (architectures or {}).get(os.architecture, os.architecture),
     }
-    return re.sub(r"{(\w+)}", lambda found: values.get(found.group(1), found.group()), url).rstrip("/")
+    return re.sub(r"{(\w+)}", lambda found: values.get(found.group(1), found.group()), url).rstrip(
+        "/"
+    )
 
 
 class Archives(Strict):

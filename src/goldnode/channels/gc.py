@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goldnode.channels.history import ChannelLine, read
-from goldnode.channels.moves import ChannelPlace, HistoryStore, save_history, saved_history, saved_places
+from goldnode.channels.moves import (
+    ChannelPlace,
+    HistoryStore,
+    save_history,
+    saved_history,
+    saved_places,
+)
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -53,12 +59,17 @@ class Collection:
 
         An unknown age is a reason, too. Raises ValueError for a time in another format.
         """
-        found = [dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC) for text in times]
+        found = [
+            dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC)
+            for text in times
+        ]
         if not found:
             return "the time of its publication is not recorded"
         newest = max(found)
         return (
-            f"published {newest:%Y-%m-%d}, less than {self.days:g} days ago" if newest > self.edge else None
+            f"published {newest:%Y-%m-%d}, less than {self.days:g} days ago"
+            if newest > self.edge
+            else None
         )
 
 
@@ -80,7 +91,10 @@ class Gone:
 
 
 def named_at(
-    place: ChannelPlace, store: HistoryStore, lines: Iterable[ChannelLine], trust: Sequence[SSlibKey]
+    place: ChannelPlace,
+    store: HistoryStore,
+    lines: Iterable[ChannelLine],
+    trust: Sequence[SSlibKey],
 ) -> dict[str, str]:
     """Return what the histories of a place name, and why. Update the store's copies of them.
 
@@ -114,7 +128,9 @@ def named(place: str, line: ChannelLine, text: bytes, trust: Sequence[SSlibKey])
     return {digest: f"{why} at {place}" for digest, why in history.digests().items()}
 
 
-def lock_digests(files: Mapping[str, Path], load: Callable[[Path], Sealed], what: str) -> dict[str, str]:
+def lock_digests(
+    files: Mapping[str, Path], load: Callable[[Path], Sealed], what: str
+) -> dict[str, str]:
     """Return the digests of locks with their owners, so that the content they would build is retained.
 
     Raises GoldnodeError for an unreadable lock: its content is unknown and must not be removed.

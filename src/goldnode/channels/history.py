@@ -144,7 +144,9 @@ class History:
     line: ChannelLine
     text: bytes = b""
     entries: tuple[HistoryEntry, ...] = ()
-    signers: tuple[str, ...] = ()  # key ids that are verified; empty where none was given to verify with
+    signers: tuple[
+        str, ...
+    ] = ()  # key ids that are verified; empty where none was given to verify with
 
     @property
     def head(self) -> str | None:
@@ -185,7 +187,8 @@ class History:
         found: dict[str, str] = {}
         for entry in self.entries:
             found.setdefault(
-                entry.now, f"history of {self.line}: {entry.action} to {entry.channel} on {entry.date[:10]}"
+                entry.now,
+                f"history of {self.line}: {entry.action} to {entry.channel} on {entry.date[:10]}",
             )
         for channel in CHANNELS:
             if (last := self.current(channel)) is not None:

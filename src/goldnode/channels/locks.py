@@ -35,7 +35,9 @@ def opening(root: Path, error: type[GoldnodeError], variable: str) -> Iterator[N
 
 
 @contextmanager
-def lane(layout: StoreDirectory, place: str, *, shared: bool = False, name: str = "place") -> Iterator[None]:
+def lane(
+    layout: StoreDirectory, place: str, *, shared: bool = False, name: str = "place"
+) -> Iterator[None]:
     """One writer at a time from this store to one place; others of the same machine wait. Other machines are not held back by it."""
     folder = layout.root / "channels"
     folder.mkdir(parents=True, exist_ok=True)

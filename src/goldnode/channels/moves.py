@@ -169,7 +169,14 @@ class Move:
 
     def decisions(self, history: History) -> Decisions:
         """Return the inputs of the requirements."""
-        return Decisions(self.keys, self.waivers, self.approvals, history, self.limits, self.now)
+        return Decisions(
+            self.keys,
+            waivers=self.waivers,
+            approvals=self.approvals,
+            history=history,
+            limits=self.limits,
+            now=self.now,
+        )
 
 
 # Gets the history, the digest of the image and that of its predecessor (None: there is none). Returns the
@@ -266,7 +273,9 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
             if found == digest:
                 moved.notes.append(f"{channel} of {line} is {tag} already")
             else:
-                _point(place, store, line, channel, digest, history)
+                _point(
+                    place, layout=store, line=line, channel=channel, digest=digest, history=history
+                )
                 moved.notes.append(
                     f"{channel} of {line}: the promotion of {last.date} was not finished, and is now"
                 )
@@ -280,13 +289,15 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         if channel in ("canary", "stable", "known-good"):
             moved.notes.append(NO_SOAK)
         _others(place, line, channel, history, moved)
-        _move(place, store, history, move, moved, "promote")
+        _move(place, layout=store, history=history, move=move, moved=moved, action="promote")
     return moved
 
 
 def _again(history: History, digest: str, move: Move) -> list[str]:
     """Return a note if a channel was rolled back from an image. Raises ImageError without a reason for it."""
-    backs = [back for name in CHANNELS if (back := history.taken_back(name).get(digest)) is not None]
+    backs = [
+        back for name in CHANNELS if (back := history.taken_back(name).get(digest)) is not None
+    ]
     if not backs:
         return []
     last = max(backs, key=lambda back: back.number)
@@ -348,10 +359,17 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
             )
         moved = MoveResult(line, channel, "", "", last.now)
         found = place.pointer(line, channel)
-        if last.action == "rollback" and found != last.now and found == last.was and move.to is None:
+        if (
+            last.action == "rollback"
+            and found != last.now
+            and found == last.was
+            and move.to is None
+        ):
             moved.now, moved.tag = last.now, last.tag
             _present(place, line, last.now)
-            _point(place, store, line, channel, last.now, history)
+            _point(
+                place, layout=store, line=line, channel=channel, digest=last.now, history=history
+            )
             moved.notes.append(
                 f"the rollback of {last.date} was not finished, and is now; run it again to go further back"
             )
@@ -360,7 +378,9 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
         target = _way_back(history, channel, move.to, place.command)
         moved.now, moved.tag = target.now, target.tag
         if found not in (last.now, None):
-            moved.notes.append(f"the tag of {channel} pointed to {found}, where the history says {last.now}")
+            moved.notes.append(
+                f"the tag of {channel} pointed to {found}, where the history says {last.now}"
+            )
         _present(place, line, target.now)
         if place.copy:
             moved.notes.append(
@@ -368,7 +388,7 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
             )
         else:
             _others(place, line, channel, history, moved)
-        _move(place, store, history, move, moved, "rollback")
+        _move(place, layout=store, history=history, move=move, moved=moved, action="rollback")
     return moved
 
 
@@ -376,7 +396,9 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
 def _turn(place: ChannelPlace, store: HistoryStore, move: Move) -> Iterator[None]:
     """Check the channel's name, and exclude other writers of the line and garbage collections of the store."""
     if move.channel not in CHANNELS:
-        raise ImageError(f'there is no channel "{move.channel}"', remedy=nearest(move.channel, CHANNELS))
+        raise ImageError(
+            f'there is no channel "{move.channel}"', remedy=nearest(move.channel, CHANNELS)
+        )
     with place.turn(), using(store), lane(store, f"{place.name}/{move.line}"):
         yield
 
@@ -396,7 +418,10 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> H
             entry.now: entry
             for entry in history.entries
             if entry.tag == to
-            or (len(to) >= 12 and entry.now.removeprefix("sha256:").startswith(to.removeprefix("sha256:")))
+            or (
+                len(to) >= 12
+                and entry.now.removeprefix("sha256:").startswith(to.removeprefix("sha256:"))
+            )
         }
         if len(fits) != 1:
             raise ImageError(
@@ -433,7 +458,9 @@ def _present(place: ChannelPlace, line: ChannelLine, digest: str) -> None:
         place.whole(line, digest)
 
 
-def _load(place: ChannelPlace, layout: HistoryStore, line: ChannelLine, how: Move | Repair) -> History:
+def _load(
+    place: ChannelPlace, layout: HistoryStore, line: ChannelLine, how: Move | Repair
+) -> History:
     """Return the verified history of a place, joined with the store's copy: the longer one if it begins with
     the other.
     """
@@ -468,25 +495,26 @@ def _move(
     history: History,
     move: Move,
     moved: MoveResult,
+    *,
     action: str,
 ) -> None:
     """Record a move in the history, then move the tag. Raises ImageError if another writer interferes."""
     line, keys = history.line, move.keys
     moved.entry = entry = HistoryEntry(
         str(line),
-        len(history.entries) + 1,
-        history.head,
-        action,
-        move.channel,
-        moved.was,
-        moved.now,
-        moved.tag,
-        move.by,
-        move.stamp,
-        move.reason,
-        tuple(result.document() for result in moved.requirements),
-        tuple(vars(one) for one in move.approvals) if action == "promote" else (),
-        tuple(moved.notes),
+        number=len(history.entries) + 1,
+        previous=history.head,
+        action=action,
+        channel=move.channel,
+        was=moved.was,
+        now=moved.now,
+        tag=moved.tag,
+        by=move.by,
+        date=move.stamp,
+        reason=move.reason,
+        requirements=tuple(result.document() for result in moved.requirements),
+        approvals=tuple(vars(one) for one in move.approvals) if action == "promote" else (),
+        notes=tuple(moved.notes),
     )
     after = add(history, entry, move.signer)
     if place.text(line) != history.text:
@@ -523,7 +551,13 @@ def _raced(place: ChannelPlace, line: ChannelLine) -> ImageError:
 
 
 def _point(
-    place: ChannelPlace, layout: HistoryStore, line: ChannelLine, channel: str, digest: str, history: History
+    place: ChannelPlace,
+    layout: HistoryStore,
+    line: ChannelLine,
+    channel: str,
+    digest: str,
+    *,
+    history: History,
 ) -> None:
     place.point(line, channel, digest)
     if place.pointer(line, channel) != digest or not place.text(line).startswith(history.text):
@@ -538,7 +572,9 @@ def local_name(place: str, line: ChannelLine, channel: str) -> str:
     return f"{'' if place == 'store' else place + '/'}{line.repository}:{line.pointer(channel)}"
 
 
-def _local_point(layout: HistoryStore, place: str, line: ChannelLine, channel: str, digest: str) -> None:
+def _local_point(
+    layout: HistoryStore, place: str, line: ChannelLine, channel: str, digest: str
+) -> None:
     """Point the store's own name of the channel to the image, if the store has it."""
     layout.name_as(local_name(place, line, channel), digest)
 
@@ -560,7 +596,11 @@ def _others(
 ) -> None:
     for other in CHANNELS:
         last = history.current(other)
-        if other != channel and last is not None and (found := place.pointer(line, other)) != last.now:
+        if (
+            other != channel
+            and last is not None
+            and (found := place.pointer(line, other)) != last.now
+        ):
             moved.notes.append(
                 f"the tag of {other} is {found or 'gone'}, the history says {last.now}: see `{place.command} status`"
             )
@@ -609,7 +649,18 @@ def status(
         found = place.pointer(line, channel)
         if last is None:
             if found is not None:
-                stands.append(ChannelState(line, channel, "", "", "", "", "moved", found))
+                stands.append(
+                    ChannelState(
+                        line,
+                        channel=channel,
+                        digest="",
+                        tag="",
+                        date="",
+                        by="",
+                        state="moved",
+                        found=found,
+                    )
+                )
             continue
         if found == last.now:
             state = "ok"
@@ -621,7 +672,18 @@ def status(
                 if found == last.was or (found is not None and history.was_in(channel, found))
                 else "moved"
             )
-        stands.append(ChannelState(line, channel, last.now, last.tag, last.date, last.by, state, found))
+        stands.append(
+            ChannelState(
+                line,
+                channel=channel,
+                digest=last.now,
+                tag=last.tag,
+                date=last.date,
+                by=last.by,
+                state=state,
+                found=found,
+            )
+        )
     pending = (
         len(read(here, line, trust, where=str(_file(layout, place.name, line))).entries)
         - len(history.entries)
@@ -640,7 +702,9 @@ class Repair:
     say: Say = lambda text: None
 
 
-def repair(place: ChannelPlace, store: HistoryStore, line: ChannelLine, how: Repair) -> list[ChannelState]:
+def repair(
+    place: ChannelPlace, store: HistoryStore, line: ChannelLine, how: Repair
+) -> list[ChannelState]:
     """Point every channel's tag to the target in the signed history, and upload decisions that were made
     offline. Return what was repaired.
 
@@ -660,6 +724,13 @@ def repair(place: ChannelPlace, store: HistoryStore, line: ChannelLine, how: Rep
         ]
         for state in found:
             _present(place, line, state.digest)
-            _point(place, store, line, state.channel, state.digest, history)
+            _point(
+                place,
+                layout=store,
+                line=line,
+                channel=state.channel,
+                digest=state.digest,
+                history=history,
+            )
         save_history(store, place.name, line, history.text)
     return found

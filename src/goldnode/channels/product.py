@@ -65,7 +65,9 @@ class ChannelProduct(Protocol[PlaceT]):
     def needed(self, trust: Sequence[SSlibKey]) -> NeededContent:
         """Return the content that the store's histories, the catalog and current locks need."""
 
-    def collect(self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection) -> Collected:
+    def collect(
+        self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection
+    ) -> Collected:
         """Remove the other images from the location. Return what was removed, and why the rest stays."""
 
     def locks(self) -> Mapping[str, str]:

@@ -99,7 +99,10 @@ class Requirements:
     majors: Sequence[str]
 
     def check(
-        self, step: str, waivers: Sequence[RequirementWaiver] = (), approvals: Sequence[Approval] = ()
+        self,
+        step: str,
+        waivers: Sequence[RequirementWaiver] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
         """Refuse a waiver or an approval that a step does not ask for: a typing error must not waive anything.
 
@@ -115,7 +118,9 @@ class Requirements:
             if waiver.requirement not in asked:
                 raise ImageError(
                     f'{step} has no requirement "{waiver.requirement}"',
-                    remedy=nearest(waiver.requirement, [name for name in asked if name != "majors"]),
+                    remedy=nearest(
+                        waiver.requirement, [name for name in asked if name != "majors"]
+                    ),
                 )
         for approval in approvals:
             if "majors" not in asked or approval.part not in self.majors:
@@ -172,7 +177,15 @@ def waived(result: Requirement, waivers: Sequence[RequirementWaiver]) -> Require
     if let is None or result.met:
         return result
     why = f"{result.state}: {result.why}"
-    return Requirement(result.name, "waived", why, result.evidence, "", let.by, let.reason)
+    return Requirement(
+        result.name,
+        state="waived",
+        why=why,
+        evidence=result.evidence,
+        remedy="",
+        by=let.by,
+        reason=let.reason,
+    )
 
 
 def refuse(step: str, what: str, results: Sequence[Requirement]) -> None:
@@ -199,11 +212,16 @@ def order(step: str, digest: str, history: History | None) -> Requirement:
     if back is not None:
         why = f"{before} was rolled back from it on {back.date[:10]}{f' ({back.reason})' if back.reason else ''}"
         return Requirement(
-            "order", "failed", why, remedy=f"promote it to {before} again where it is good after all"
+            "order",
+            "failed",
+            why,
+            remedy=f"promote it to {before} again where it is good after all",
         )
     if history is not None and history.was_in(before, digest):
         return Requirement("order", "passed", f"it was {before}")
-    return Requirement("order", "failed", f"it never was {before}", remedy=f"promote it to {before} first")
+    return Requirement(
+        "order", "failed", f"it never was {before}", remedy=f"promote it to {before} first"
+    )
 
 
 def major(part: str, why: str, approvals: Sequence[Approval]) -> Requirement:
@@ -219,4 +237,12 @@ def major(part: str, why: str, approvals: Sequence[Approval]) -> Requirement:
             (),
             f"record an approval of its own: --approve-major {part} --by WHO --reason WHY",
         )
-    return Requirement(f"major-{part}", "approved", why, (), "", given.by, given.reason)
+    return Requirement(
+        f"major-{part}",
+        state="approved",
+        why=why,
+        evidence=(),
+        remedy="",
+        by=given.by,
+        reason=given.reason,
+    )

@@ -61,17 +61,23 @@ class RootKeys:
     before: Sequence[EnvelopeSigner] = field(default=())
 
 
-def create(repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS) -> Path:
+def create(
+    repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS
+) -> Path:
     """Write the first root document of a repository. Return its path. Raises UpdateError."""
     if newest_root(repository) is not None:
         raise UpdateError(
             f"{repository} has a root document already",
             remedy="replace its keys with `goldnode facts rotate`",
         )
-    return _write_root(repository, _root(1, replace(keys, threshold=keys.threshold or 1), online, days))
+    return _write_root(
+        repository, _root(1, replace(keys, threshold=keys.threshold or 1), online, days)
+    )
 
 
-def rotate(repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS) -> Path:
+def rotate(
+    repository: Path, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int = ROOT_DAYS
+) -> Path:
     """Write the next root document, with other keys or another threshold. Return its path.
 
     Also for a root that has expired: clients verify the newest root's time alone.
@@ -169,7 +175,10 @@ def publish(
     root = _document(newest)
     expires = _in_days(days)
     version = 1 + max(
-        [int(path.name.split(".")[0]) for path in (repository / "metadata").glob(f"*.{TARGETS}.json")],
+        [
+            int(path.name.split(".")[0])
+            for path in (repository / "metadata").glob(f"*.{TARGETS}.json")
+        ],
         default=0,
     )
     targets = Targets(version, expires=expires)
@@ -217,7 +226,8 @@ def published(repository: Path, online: Sequence[EnvelopeSigner]) -> Update | No
     named = _document(root).signed.roles[TARGETS].keyids
     found, timestamp = _document(newest), _document(stamp)
     if not all(
-        any(signer.keyid in named and _is_of(signer, one) for signer in online) for one in (found, timestamp)
+        any(signer.keyid in named and _is_of(signer, one) for signer in online)
+        for one in (found, timestamp)
     ):
         return None
     files = {}
@@ -254,7 +264,9 @@ def prune(repository: Path, keep: int) -> None:
     A client in the middle of a fetch still reads the version that it began with.
     """
     metadata, targets = repository / "metadata", repository / "targets"
-    found = sorted(metadata.glob(f"*.{TARGETS}.json"), key=lambda path: int(path.name.split(".")[0]))
+    found = sorted(
+        metadata.glob(f"*.{TARGETS}.json"), key=lambda path: int(path.name.split(".")[0])
+    )
     kept = found[-keep:]
     named = {
         path
@@ -336,7 +348,9 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
             ) from problem
         stamp = _document(metadata / f"{TIMESTAMP}.json")
         if not files:
-            raise UpdateError(f"{source} has none of {', '.join(names)}", remedy="check the address")
+            raise UpdateError(
+                f"{source} has none of {', '.join(names)}", remedy="check the address"
+            )
         _store(metadata, state)
     return Update(files, stamp.signed.version, stamp.signed.expires)
 
@@ -362,7 +376,8 @@ def _store(metadata: Path, state: Path) -> None:
 def newest_root(repository: Path) -> Path | None:
     """Return the newest root document of a repository, None if it has none."""
     found = sorted(
-        (repository / "metadata").glob(f"*.{ROOT}.json"), key=lambda path: int(path.name.split(".")[0])
+        (repository / "metadata").glob(f"*.{ROOT}.json"),
+        key=lambda path: int(path.name.split(".")[0]),
     )
     return found[-1] if found else None
 
@@ -382,7 +397,9 @@ def _target(updater: Updater, name: str) -> bytes | None:
     return Path(updater.download_target(info)).read_bytes()
 
 
-def _root(version: int, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int) -> Metadata[Root]:
+def _root(
+    version: int, keys: RootKeys, online: Sequence[EnvelopeSigner], days: int
+) -> Metadata[Root]:
     """Return a signed root document. Raises UpdateError for a threshold that its keys cannot reach."""
     from tuf.api.metadata import Metadata, Root
 

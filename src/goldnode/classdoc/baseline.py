@@ -101,7 +101,11 @@ def doubts(
     found = []
     for item in table.judge(document, capture, counted):
         designed = reason is not None and item.outcome == MISMATCH and item.id in BY_DESIGN
-        if item.outcome not in (MATCH, DEFERRED, ELSEWHERE) and not designed and item.expected is not None:
+        if (
+            item.outcome not in (MATCH, DEFERRED, ELSEWHERE)
+            and not designed
+            and item.expected is not None
+        ):
             about = f" of {item.subject}" if item.subject else ""
             found.append(
                 f"{item.id}{about}: {item.got} (want {item.expected})"
@@ -118,7 +122,9 @@ def doubts(
         for row in as_list(events.get("rows"))
         if isinstance(row, dict) and row.get("kind") not in ("oom", "link_down")
     ]
-    found += [f"the kernel's log says: {rules.sanitized(row.get('text'), 120)}" for row in reported[:4]]
+    found += [
+        f"the kernel's log says: {rules.sanitized(row.get('text'), 120)}" for row in reported[:4]
+    ]
     if is_fault(capture.get("events")) or events.get("truncated") is True:
         found.append("the kernel's log could not be read from its beginning")
     if capture.get("simulated"):
@@ -126,7 +132,9 @@ def doubts(
     return found
 
 
-def propose(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None = None) -> BaselineProposal:
+def propose(
+    captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None = None
+) -> BaselineProposal:
     """Return the values that captures (name, content) have in common.
 
     Pure. The captures must pass :func:`doubts`.
@@ -146,7 +154,11 @@ def propose(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | Non
         if value:
             found.baseline[key] = value
     active = [
-        {name for name, row in as_map(capture.get("services")).items() if fetch(row, "active") == "active"}
+        {
+            name
+            for name, row in as_map(capture.get("services")).items()
+            if fetch(row, "active") == "active"
+        }
         for _, capture in captures
     ]
     units = [name for name in UNITS if all(name in names for names in active)]
@@ -173,7 +185,9 @@ def _same(values: Sequence[Any], what: str, notes: list[str]) -> Any:
     return known[0]
 
 
-def _gpus(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None, notes: list[str]) -> Json:
+def _gpus(
+    captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None, notes: list[str]
+) -> Json:
     rows = [
         row
         for _, capture in captures
@@ -184,11 +198,17 @@ def _gpus(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None,
         return {}
     found: Json = {}
     for key, path in (("vbios", "vbios"), ("subsystem_ids", "subsystem_id")):
-        values = sorted({str(fetch(row, path)) for row in rows if isinstance(fetch(row, path), str)})
+        values = sorted(
+            {str(fetch(row, path)) for row in rows if isinstance(fetch(row, path), str)}
+        )
         if values:
             found[key] = values
     sizes = sorted(
-        {int(fetch(row, "memory.total_mib")) for row in rows if is_number(fetch(row, "memory.total_mib"))}
+        {
+            int(fetch(row, "memory.total_mib"))
+            for row in rows
+            if is_number(fetch(row, "memory.total_mib"))
+        }
     )
     if sizes:
         found["memory_mib"] = sizes
@@ -200,11 +220,15 @@ def _gpus(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None,
             )
     pcie = {
         "gen": _same([_most(row) for row in rows], "baseline.gpu.pcie.gen", notes),
-        "width": _same([fetch(row, "pcie.width.current") for row in rows], "baseline.gpu.pcie.width", notes),
+        "width": _same(
+            [fetch(row, "pcie.width.current") for row in rows], "baseline.gpu.pcie.width", notes
+        ),
     }
     found["pcie"] = {key: value for key, value in pcie.items() if is_number(value)}
     found["nvlinks"] = _same([_active(row) for row in rows], "baseline.gpu.nvlinks", notes)
-    found["bar1_mib"] = _same([fetch(row, "memory.bar1_mib") for row in rows], "baseline.gpu.bar1_mib", notes)
+    found["bar1_mib"] = _same(
+        [fetch(row, "memory.bar1_mib") for row in rows], "baseline.gpu.bar1_mib", notes
+    )
     found["max_clocks"] = _same([_clocks(row) for row in rows], "baseline.gpu.max_clocks", notes)
     nodes = [
         {
@@ -224,24 +248,34 @@ def _gpus(captures: Sequence[tuple[str, Mapping[str, Any]]], reason: str | None,
 def _most(row: Mapping[str, Any]) -> Any:
     """Return the highest generation of a GPU's PCIe link: an idle link trains down."""
     known = [
-        value for value in (fetch(row, "pcie.gen.current"), fetch(row, "pcie.gen.max")) if is_number(value)
+        value
+        for value in (fetch(row, "pcie.gen.current"), fetch(row, "pcie.gen.max"))
+        if is_number(value)
     ]
     return max(known) if known else None
 
 
 def _active(row: Mapping[str, Any]) -> int | None:
     links = fetch(row, "nvlink.links")
-    return sum(1 for link in links if as_map(link).get("active") is True) if isinstance(links, list) else None
+    return (
+        sum(1 for link in links if as_map(link).get("active") is True)
+        if isinstance(links, list)
+        else None
+    )
 
 
 def _clocks(row: Mapping[str, Any]) -> Json | None:
-    found = {key: fetch(row, f"clocks.max.{key}") for key in ("graphics_mhz", "sm_mhz", "memory_mhz")}
+    found = {
+        key: fetch(row, f"clocks.max.{key}") for key in ("graphics_mhz", "sm_mhz", "memory_mhz")
+    }
     return {key: value for key, value in found.items() if is_number(value)} or None
 
 
 def _cpu(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json:
     found = {
-        key: _same([fetch(capture, f"cpu.{key}") for capture in captures], f"baseline.cpu.{key}", notes)
+        key: _same(
+            [fetch(capture, f"cpu.{key}") for capture in captures], f"baseline.cpu.{key}", notes
+        )
         for key in ("sockets", "cores", "smt")
     }
     return {key: value for key, value in found.items() if value is not None}
@@ -311,7 +345,9 @@ def _infiniband(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json
             name: row
             for name, row in rows.items()
             if as_map(fetch(row, "ports"))
-            and all(fetch(port, "state") == "active" for port in as_map(fetch(row, "ports")).values())
+            and all(
+                fetch(port, "state") == "active" for port in as_map(fetch(row, "ports")).values()
+            )
         }
 
     found: Json = {}
@@ -319,7 +355,9 @@ def _infiniband(captures: Sequence[Mapping[str, Any]], notes: list[str]) -> Json
         rows = [of(capture)[name] for capture in captures]
         rates = [fetch(port, "rate_gbps") for row in rows for port in row["ports"].values()]
         rate = _same(rates, f"baseline.infiniband.{name}.rate_gbps", notes)
-        ports = _same([len(row["ports"]) for row in rows], f"baseline.infiniband.{name}.ports", notes)
+        ports = _same(
+            [len(row["ports"]) for row in rows], f"baseline.infiniband.{name}.ports", notes
+        )
         entry = {
             "rate_gbps": int(rate) if is_number(rate) else None,
             "ports": ports,

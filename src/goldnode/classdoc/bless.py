@@ -61,7 +61,12 @@ def bless(
     captures = [(str(path), read(path)) for path in paths]
     entry = catalog.node_class(name) if name is not None else None
     item = entry.item if entry is not None else None
-    if entry is not None and item is not None and item.gpu is not None and item.gpu.model == models.AUTO:
+    if (
+        entry is not None
+        and item is not None
+        and item.gpu is not None
+        and item.gpu.model == models.AUTO
+    ):
         raise entry.error(
             "a baseline is of one GPU model, and the class takes any (`model: auto`)",
             "gpu",
@@ -69,10 +74,16 @@ def bless(
             remedy="declare the model, or bless without --class",
         )
     platform = (
-        catalog.platforms[item.platform].item if item is not None and item.platform is not None else None
+        catalog.platforms[item.platform].item
+        if item is not None and item.platform is not None
+        else None
     )
     for path, (_, capture) in zip(paths, captures, strict=True):
-        model = item.gpu.model if item is not None and item.gpu is not None else baseline.model_of(capture)
+        model = (
+            item.gpu.model
+            if item is not None and item.gpu is not None
+            else baseline.model_of(capture)
+        )
         gpus = as_list(capture.get("gpus"))
         if gpus and model is None:
             ids = ", ".join(sorted({str(as_map(row).get("pci_id")) for row in gpus}))
@@ -84,8 +95,14 @@ def bless(
         found = []
         if item is not None and item.gpu is not None and len(gpus) != item.gpu.count:
             found.append(f"{len(gpus)} GPUs, and class {name} has {item.gpu.count}")
-        if item is not None and item.gpu is not None and baseline.model_of(capture) not in (None, model):
-            found.append(f"its GPUs are {baseline.model_of(capture)}, and class {name} is of {model}")
+        if (
+            item is not None
+            and item.gpu is not None
+            and baseline.model_of(capture) not in (None, model)
+        ):
+            found.append(
+                f"its GPUs are {baseline.model_of(capture)}, and class {name} is of {model}"
+            )
         found += baseline.doubts(capture, model, platform is not None and platform.nvswitch, reason)
         if found:
             problems = "\n  ".join(found)

@@ -95,7 +95,16 @@ def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
             "Stack",
             "Components that are installed and updated together, with the versions of the lock. A stack "
             "without a lock shows its declaration.",
-            ("OS", "Kernel", "Driver", "Module build", "Containers", "Support ends", "Security", "Tried out"),
+            (
+                "OS",
+                "Kernel",
+                "Driver",
+                "Module build",
+                "Containers",
+                "Support ends",
+                "Security",
+                "Tried out",
+            ),
             stacks,
         ),
         CombinationTable(
@@ -105,7 +114,17 @@ def blessed_combinations(catalog: Catalog, site: Site) -> BlessedCombinations:
             "with minor-version compatibility, which needs machine code for the GPU in the binaries; with "
             "NVIDIA's forward-compatibility package in the image. cuDNN, NCCL and PyTorch: the newest version "
             "that a source confirms for it.",
-            ("Hardware", "Stack", "CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"),
+            (
+                "Hardware",
+                "Stack",
+                "CUDA",
+                "CUDA, minor",
+                "CUDA, forward",
+                "cuDNN",
+                "NCCL",
+                "PyTorch",
+                "ROCm",
+            ),
             classes,
         ),
     )
@@ -211,16 +230,22 @@ def _security(host: CompatHost) -> str:
     if host.driver is None:
         return f"needs {floor.floor}"
     short = facts.numbers(host.driver) < facts.numbers(floor.floor or "")
-    return f"below {floor.floor}" if short else f"fixed, bulletin {floor.bulletin} ({floor.bulletin_date})"
+    return (
+        f"below {floor.floor}"
+        if short
+        else f"fixed, bulletin {floor.bulletin} ({floor.bulletin_date})"
+    )
 
 
 def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> CombinationRow:
     item, host = catalog.classes[name].item, host_of_class(name, catalog, site, on=day)
     found = check(host)
-    cells = dict.fromkeys(("CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"), NONE)
-    cells["Hardware"] = (f"{item.gpu.count} x {item.gpu.model}" if item.gpu is not None else "no GPU") + (
-        ", simulated" if item.simulated else ""
+    cells = dict.fromkeys(
+        ("CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"), NONE
     )
+    cells["Hardware"] = (
+        f"{item.gpu.count} x {item.gpu.model}" if item.gpu is not None else "no GPU"
+    ) + (", simulated" if item.simulated else "")
     cells["Stack"] = item.stack
     more: list[CombinationNote] = []
     if host.gpus and host.vendor == "nvidia":
@@ -238,11 +263,17 @@ class _Asked:
 
     def __call__(self, **stated: Any) -> list[CompatFinding]:
         return [
-            finding for finding in check(self.host, [Workload("it", **stated)]) if finding not in self.known
+            finding
+            for finding in check(self.host, [Workload("it", **stated)])
+            if finding not in self.known
         ]
 
     def newest(
-        self, candidates: Iterable[str], ask: Callable[[str], Mapping[str, Any]], *, most: str = "ok"
+        self,
+        candidates: Iterable[str],
+        ask: Callable[[str], Mapping[str, Any]],
+        *,
+        most: str = "ok",
     ) -> tuple[str | None, list[str]]:
         """Return the first candidate with no finding worse than `most`, and the unknown ones before it."""
         unknown: list[str] = []
@@ -261,7 +292,9 @@ _RANK = ("ok", "warn", "unknown", "block")
 
 def _heaviest(found: Iterable[CompatFinding]) -> str:
     return max(
-        (finding.severity for finding in found if finding.accepted is None), key=_RANK.index, default="ok"
+        (finding.severity for finding in found if finding.accepted is None),
+        key=_RANK.index,
+        default="ok",
     )
 
 
@@ -274,7 +307,9 @@ def _cuda(ask: _Asked, cells: dict[str, str]) -> list[CombinationNote]:
         return [CombinationNote(None, "No CUDA is known to run natively")]
     cells["CUDA"] = native
     newer = minors[: minors.index(native)]
-    limited, _ = ask.newest(newer, lambda version: {"cuda": version, "forward_compat": False}, most="warn")
+    limited, _ = ask.newest(
+        newer, lambda version: {"cuda": version, "forward_compat": False}, most="warn"
+    )
     cells["CUDA, minor"] = limited or NONE
     beyond = newer[: newer.index(limited)] if limited else newer
     forward, open_ = ask.newest(
@@ -354,7 +389,11 @@ def _rocm(ask: _Asked, cells: dict[str, str]) -> list[CombinationNote]:
 def _list(versions: Iterable[str]) -> str:
     """Return versions as text, newest first; a long list becomes a range."""
     named = list(versions)
-    return ", ".join(named) if len(named) <= 4 else f"{named[-1]} to {named[0]} ({len(named)} versions)"
+    return (
+        ", ".join(named)
+        if len(named) <= 4
+        else f"{named[-1]} to {named[0]} ({len(named)} versions)"
+    )
 
 
 def _notes(found: Iterable[CompatFinding], *, sure: bool = False) -> tuple[CombinationNote, ...]:

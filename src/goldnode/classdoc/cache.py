@@ -56,7 +56,9 @@ def state(places: Iterable[str]) -> str:
     for place in places:
         rows.append(_row(place))
         for where, folders, files in os.walk(place):
-            folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+            folders[:] = sorted(
+                name for name in folders if not name.startswith((".", "__pycache__"))
+            )
             rows += [_row(f"{where}/{name}") for name in (*folders, *sorted(files))]
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
@@ -85,9 +87,13 @@ class ClassDocuments:
             "/etc/goldnode/site.yml",
         ]
         self._first += [
-            part for name in ("GOLDNODE_CATALOG", "GOLDNODE_SITE", "GOLDNODE_LOCKS") for part in _parts(name)
+            part
+            for name in ("GOLDNODE_CATALOG", "GOLDNODE_SITE", "GOLDNODE_LOCKS")
+            for part in _parts(name)
         ]
-        environment = {name: value for name, value in os.environ.items() if name.startswith("GOLDNODE_")}
+        environment = {
+            name: value for name, value in os.environ.items() if name.startswith("GOLDNODE_")
+        }
         # Results differ between environments, so each environment has its own cache file.
         self._circumstances = [sys.version, str(Path.cwd()), sorted(environment.items())]
         key = hashlib.sha256(repr(self._circumstances).encode()).hexdigest()
@@ -232,14 +238,18 @@ class ClassDocuments:
             ) as out:
                 json.dump(self._cached, out)
             Path(out.name).replace(self._file)
-            for old in sorted(self._file.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-FILES]:
+            for old in sorted(self._file.parent.iterdir(), key=lambda path: path.stat().st_mtime)[
+                :-FILES
+            ]:
                 old.unlink(missing_ok=True)
         except OSError:
             return  # no cache: the next run compiles again
 
 
 def _parts(name: str) -> list[str]:
-    return [str(Path(part).expanduser()) for part in os.environ.get(name, "").split(os.pathsep) if part]
+    return [
+        str(Path(part).expanduser()) for part in os.environ.get(name, "").split(os.pathsep) if part
+    ]
 
 
 class Compiler:
@@ -284,12 +294,18 @@ class Compiler:
         These are keys, lock directories, the publication records of the mirror, image metadata and
         requirements files.
         """
-        keys = [self.site.resolve(archive.key) for archive in self.site.archives.values() if archive.key]
+        keys = [
+            self.site.resolve(archive.key) for archive in self.site.archives.values() if archive.key
+        ]
         if self.site.mirror is not None and self.site.mirror.url is not None:
             from goldnode.lock.publication import PUBLIC_KEY, RECORD, publications
 
             mirror = self.site.resolve(self.site.mirror.directory)
-            keys += [self.site.resolve(self.site.mirror.key) if self.site.mirror.key else mirror / PUBLIC_KEY]
+            keys += [
+                self.site.resolve(self.site.mirror.key)
+                if self.site.mirror.key
+                else mirror / PUBLIC_KEY
+            ]
             keys += [place / RECORD for place in publications(mirror)]
         for entry in self.catalog.classes.values():
             named = (*entry.item.requirements, *(image.metadata for image in entry.item.images))
@@ -335,7 +351,9 @@ class Compiler:
 
         try:
             return [
-                f"{mark(finding)}: {brief(finding)}" for finding in self._findings(name) if not finding.fatal
+                f"{mark(finding)}: {brief(finding)}"
+                for finding in self._findings(name)
+                if not finding.fatal
             ]
         except GoldnodeError:
             return []  # `document` reports this error
@@ -351,7 +369,9 @@ class Compiler:
         found = findings_of_cohort(name, classes, self.catalog, self.site)
         return {
             "refusals": [refusal(finding) for finding in found if finding.fatal],
-            "messages": [f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal],
+            "messages": [
+                f"{mark(finding)}: {brief(finding)}" for finding in found if not finding.fatal
+            ],
         }
 
     def _findings(self, name: str) -> list[CompatFinding]:

@@ -67,7 +67,9 @@ def check_stack(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
     if branch.end_of_life is not None:
         last = rules.last_day(branch.end_of_life)
         if stack.end_of_life.date > last:
-            reported = "; ".join(f"{date} by {origin}" for origin, date in branch.end_of_life_sources)
+            reported = "; ".join(
+                f"{date} by {origin}" for origin, date in branch.end_of_life_sources
+            )
             raise entry.error(
                 f"the stack claims support until {stack.end_of_life.date}, but driver branch {branch.name} "
                 f"ends {branch.end_of_life} ({reported})",
@@ -181,7 +183,9 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
     item = entry.item
     if item.stack not in catalog.stacks:
         raise entry.error(
-            f'stack "{item.stack}" is not in the catalog', "stack", remedy=nearest(item.stack, catalog.stacks)
+            f'stack "{item.stack}" is not in the catalog',
+            "stack",
+            remedy=nearest(item.stack, catalog.stacks),
         )
     stack = catalog.stacks[item.stack].item
     for index, option in enumerate(item.options):
@@ -190,7 +194,8 @@ def check_class(entry: CatalogEntry[models.NodeClass], catalog: Catalog) -> None
                 f'stack "{stack.stack}" has no optional part "{option}"',
                 "options",
                 index,
-                remedy=nearest(option, stack.options) or "take it out, or add it to `options` of the stack",
+                remedy=nearest(option, stack.options)
+                or "take it out, or add it to `options` of the stack",
             )
     _check_backend(entry, stack)
     if item.gate == "block" and stack.runtime is not None and stack.runtime.engine == "podman":
@@ -290,10 +295,18 @@ def check_use(
     waiver = None
     if stack.waiver is not None:
         waiver = StackWaiver(
-            stack.waiver.reason, stack.waiver.owner, stack.waiver.expires, tuple(stack.waiver.classes)
+            stack.waiver.reason,
+            stack.waiver.owner,
+            stack.waiver.expires,
+            tuple(stack.waiver.classes),
         )
     found = rules.support(
-        stack.stack, stack.end_of_life.date, stack.end_of_life.source, waiver, entry.name, today
+        stack.stack,
+        ended=stack.end_of_life.date,
+        source=stack.end_of_life.source,
+        waiver=waiver,
+        node_class=entry.name,
+        on=today,
     )
     if site is not None:
         exceptions.check_exceptions(site, entry.name, stack.stack, today)
@@ -319,18 +332,30 @@ def check_use(
 
 def check_waiver(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
     """Refuse a waiver for a class that does not use the stack: it has no effect. Raises CatalogError."""
-    for index, name in enumerate(entry.item.waiver.classes if entry.item.waiver is not None else ()):
+    for index, name in enumerate(
+        entry.item.waiver.classes if entry.item.waiver is not None else ()
+    ):
         users = [
-            node_class.name for node_class in catalog.classes.values() if node_class.item.stack == entry.name
+            node_class.name
+            for node_class in catalog.classes.values()
+            if node_class.item.stack == entry.name
         ]
         if name not in users:
             other = catalog.classes.get(name)
-            why = f'uses stack "{other.item.stack}"' if other is not None else "is not in the catalog"
+            why = (
+                f'uses stack "{other.item.stack}"' if other is not None else "is not in the catalog"
+            )
             remedy = (
-                "take it out" if other is not None or not users else f"{nearest(name, users)}, or take it out"
+                "take it out"
+                if other is not None or not users
+                else f"{nearest(name, users)}, or take it out"
             )
             raise entry.error(
-                f'the waiver is for class "{name}", which {why}', "waiver", "classes", index, remedy=remedy
+                f'the waiver is for class "{name}", which {why}',
+                "waiver",
+                "classes",
+                index,
+                remedy=remedy,
             )
 
 
@@ -379,26 +404,40 @@ def not_checked(entry: CatalogEntry[models.NodeClass]) -> list[str]:
     if item.gpu is None:
         return []
     if item.gpu.model == models.AUTO:
-        return ["the GPU model is the node's own (auto); the node is judged by the facts of its model"]
+        return [
+            "the GPU model is the node's own (auto); the node is judged by the facts of its model"
+        ]
     gpu = facts.gpu(item.gpu.model)
     found = []
     policies = [item.policy, *item.policy.overrides]
     if any(policy.clocks is not None for policy in policies):
-        found.append(f"policy.clocks was not checked: the facts hold no supported clocks of {gpu.sku}")
-    if any(policy.power_limit_watts is not None for policy in policies) and gpu.power_limit_default_w is None:
-        found.append(f"policy.power_limit_watts was not checked: the facts hold no power limit of {gpu.sku}")
+        found.append(
+            f"policy.clocks was not checked: the facts hold no supported clocks of {gpu.sku}"
+        )
+    if (
+        any(policy.power_limit_watts is not None for policy in policies)
+        and gpu.power_limit_default_w is None
+    ):
+        found.append(
+            f"policy.power_limit_watts was not checked: the facts hold no power limit of {gpu.sku}"
+        )
     if any(policy.mig is not None for policy in policies) and gpu.mig_capable is None:
         found.append(f"policy.mig was not checked: the facts do not say whether {gpu.sku} has MIG")
     known = health.hardware(item.gpu.model)
     pcie = item.baseline.gpu.pcie if item.baseline.gpu is not None else None
-    for key, name, fact in (("gen", "generation", known.pcie_gen), ("width", "width", known.pcie_width)):
+    for key, name, fact in (
+        ("gen", "generation", known.pcie_gen),
+        ("width", "width", known.pcie_width),
+    ):
         if fact is None and (pcie is None or getattr(pcie, key) is None):
             found.append(
                 f"the PCIe {name} of {gpu.sku} is neither in the facts nor in baseline.gpu.pcie: nodes "
                 "validate it against the maximum of both ends"
             )
     if item.policy.module_options:
-        found.append("policy.module_options was not checked: the facts hold no list of module options")
+        found.append(
+            "policy.module_options was not checked: the facts hold no list of module options"
+        )
     return found
 
 
@@ -440,7 +479,9 @@ def _check_backend(entry: CatalogEntry[models.NodeClass], stack: models.Stack) -
         )
     if item.backend != "cpu" and item.gpu is None:
         raise entry.error(
-            f'backend "{item.backend}" needs `gpu`', "backend", remedy="declare gpu: {model: …, count: …}"
+            f'backend "{item.backend}" needs `gpu`',
+            "backend",
+            remedy="declare gpu: {model: …, count: …}",
         )
 
 
@@ -449,7 +490,9 @@ def _driver_of(vendor: str | None) -> str:
     return "no GPU driver" if vendor is None else names[vendor]
 
 
-def _check_platform_of(entry: CatalogEntry[models.NodeClass], catalog: Catalog, stack: models.Stack) -> None:
+def _check_platform_of(
+    entry: CatalogEntry[models.NodeClass], catalog: Catalog, stack: models.Stack
+) -> None:
     item = entry.item
     if item.platform is None:
         return
@@ -533,7 +576,9 @@ def _check_suppressions(entry: CatalogEntry[models.NodeClass]) -> None:
             )
 
 
-def past_suppressions(entry: CatalogEntry[models.NodeClass], on: dt.date | None = None) -> list[str]:
+def past_suppressions(
+    entry: CatalogEntry[models.NodeClass], on: dt.date | None = None
+) -> list[str]:
     """Return a sentence for each suppression that expired before day `on` (default today).
 
     Its findings count again.
@@ -607,7 +652,9 @@ def _check_host(entry: CatalogEntry[models.NodeClass]) -> None:
             )
 
 
-def _check_gpu(entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel, stack: models.Stack) -> None:
+def _check_gpu(
+    entry: CatalogEntry[models.NodeClass], gpu: facts.GpuModel, stack: models.Stack
+) -> None:
     driver = stack.driver
     if driver is None:
         return
@@ -725,7 +772,11 @@ def _check_settings(
     clocks = policy.clocks
     # In an override, `mode` alone is valid: it applies the class's clocks in another mode.
     empty = clocks is not None and clocks.graphics_mhz is None and clocks.memory_mhz is None
-    if clocks is not None and empty and (where == ("policy",) or "mode" not in clocks.model_fields_set):
+    if (
+        clocks is not None
+        and empty
+        and (where == ("policy",) or "mode" not in clocks.model_fields_set)
+    ):
         raise entry.error(
             "`clocks` names no clock",
             *where,
@@ -733,7 +784,11 @@ def _check_settings(
             remedy="write graphics_mhz, memory_mhz or both, or remove `clocks`",
         )
     limit = gpu.power_limit_default_w
-    if policy.power_limit_watts is not None and limit is not None and policy.power_limit_watts > limit:
+    if (
+        policy.power_limit_watts is not None
+        and limit is not None
+        and policy.power_limit_watts > limit
+    ):
         raise entry.error(
             f"{policy.power_limit_watts} W is above the {limit} W limit of {gpu.sku} "
             f"({_origin(gpu, 'memory_power')})",
@@ -747,7 +802,11 @@ def _check_settings(
     # Rows of other vendors have no `mig` key. NVIDIA's rows have true, false, or null for "unknown".
     if gpu.mig_capable is False or gpu.vendor != "nvidia":
         raise entry.error(
-            f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})", *where, "mig", "enabled", remedy="remove `mig`"
+            f"{gpu.sku} has no MIG ({_origin(gpu, 'mig')})",
+            *where,
+            "mig",
+            "enabled",
+            remedy="remove `mig`",
         )
     known = gpu.mig_profiles or ()
     for index, profile in enumerate(mig.profiles):
@@ -780,7 +839,9 @@ def _slices(profile: str) -> int:
 
 
 def _check_mode_with_mig(
-    entry: CatalogEntry[models.NodeClass], override: models.GpuOverride | None, where: tuple[str | int, ...]
+    entry: CatalogEntry[models.NodeClass],
+    override: models.GpuOverride | None,
+    where: tuple[str | int, ...],
 ) -> None:
     """Refuse a compute mode other than the default together with MIG.
 
@@ -853,7 +914,12 @@ def _check_hardware(
     more = "correct it, or say in `reason` why it is right"
     for key, have in (("gen", known.pcie_gen), ("width", known.pcie_width)):
         want = getattr(stated.pcie, key) if stated.pcie is not None else None
-        if want is not None and have is not None and want != have and (want > have or reason is None):
+        if (
+            want is not None
+            and have is not None
+            and want != have
+            and (want > have or reason is None)
+        ):
             raise entry.error(
                 f"PCIe {'generation' if key == 'gen' else 'width'} {want}, and {gpu.sku} has {have} "
                 f"({_origin(gpu, 'pcie')})",

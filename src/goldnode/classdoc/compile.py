@@ -59,7 +59,9 @@ def class_document(
     default. Raises GoldnodeError for an unknown class, a stack past its end of life, a missing or stale lock,
     an archive whose address or key is unknown, and a facts file of a catalog with an error.
     """
-    for fault in facts.site_faults():  # its rows are not used: the document would have goldnode's instead
+    for (
+        fault
+    ) in facts.site_faults():  # its rows are not used: the document would have goldnode's instead
         raise fault
     entry = catalog.node_class(name)
     item = entry.item
@@ -67,7 +69,9 @@ def class_document(
     stack_entry = catalog.stacks[item.stack]
     stack = stack_entry.item
     lock = (
-        locks[stack.stack] if locks is not None and stack.stack in locks else find_lock(stack_entry, site)[0]
+        locks[stack.stack]
+        if locks is not None and stack.stack in locks
+        else find_lock(stack_entry, site)[0]
     )
     built = modules if modules is not None else _built(stack_entry, lock, site)
     # Packages that the prebuilt modules replace, such as the DKMS source, must not be installed as well.
@@ -129,7 +133,9 @@ def class_document(
         ],
         "policy": _policy(item.policy),
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-        "site": _site(stack_entry, lock, catalog, site, built, item.options),
+        "site": _site(
+            stack_entry, lock=lock, catalog=catalog, site=site, built=built, options=item.options
+        ),
     }
     document["health"] = _health(item, gpus, document["baseline"])
     if item.suppressions:
@@ -148,11 +154,15 @@ def class_document(
             row.model_dump(mode="json", exclude_none=True, by_alias=True) for row in accepted
         ]
     if item.serve is not None:
-        document["serve"] = item.serve.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        document["serve"] = item.serve.model_dump(
+            mode="json", exclude_none=True, exclude_defaults=True
+        )
     if enforced := _enforced_tests(item.return_tests):
         document["return_tests"] = enforced
     if item.follow is not None:
-        document["follow"] = item.follow.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        document["follow"] = item.follow.model_dump(
+            mode="json", exclude_none=True, exclude_defaults=True
+        )
     if site.gate is not None:
         document["site"]["gate"] = site.gate.model_dump(mode="json")
     # Last, because it covers all other keys.
@@ -184,11 +194,15 @@ def declaration(name: str, catalog: Catalog, site: Site | None = None) -> dict[s
         "class": name,
         "os": catalog.stacks[item.stack].item.os.model_dump(),
         "simulated": item.simulated,
-        "gpu": None if gpus is None else {key: value for key, value in gpus.items() if key != "architecture"},
+        "gpu": None
+        if gpus is None
+        else {key: value for key, value in gpus.items() if key != "architecture"},
         "platform": {"name": item.platform, "nvswitch": platform is not None and platform.nvswitch},
         "policy": _policy(item.policy),
         "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-        "suppressions": [row.model_dump(mode="json", exclude_none=True) for row in item.suppressions],
+        "suppressions": [
+            row.model_dump(mode="json", exclude_none=True) for row in item.suppressions
+        ],
     }
     found["health"] = _health(item, gpus, found["baseline"])
     return found
@@ -245,7 +259,9 @@ def _gpus(
 
 def document_digest(document: Mapping[str, Any]) -> str:
     """Return the digest that a class document must have: of all keys except `digest` and `site`."""
-    return digest_of({key: value for key, value in document.items() if key not in ("digest", "site")})
+    return digest_of(
+        {key: value for key, value in document.items() if key not in ("digest", "site")}
+    )
 
 
 def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
@@ -388,7 +404,9 @@ def _runtime(runtime: models.Runtime | None, lock: Lock) -> dict[str, Any] | Non
     }
 
 
-def _toolkit(runtime: models.Runtime, toolkit: models.Toolkit, versions: Mapping[str, str]) -> dict[str, Any]:
+def _toolkit(
+    runtime: models.Runtime, toolkit: models.Toolkit, versions: Mapping[str, str]
+) -> dict[str, Any]:
     version = versions[toolkit.packages[0]] if toolkit.packages else None
     mode = rules.toolkit_mode(runtime.engine, versions[runtime.package], version)
     return {"vendor": toolkit.vendor, "version": version, "mode": mode.mode, "why": mode.reason}
@@ -415,6 +433,7 @@ def _site(
     catalog: Catalog,
     site: Site,
     built: BuiltModules | None,
+    *,
     options: Sequence[str],
 ) -> dict[str, Any]:
     """Return the site's part of the document.
@@ -431,7 +450,9 @@ def _published(
 ) -> dict[str, Any]:
     """Return the mirror's publication of a lock with its modules. See `mirror_archive`."""
     packages = [*lock.packages, *([built.package] if built is not None else [])]
-    return mirror_archive(stack.name, packages, site, "modules build" if built is not None else "mirror")
+    return mirror_archive(
+        stack.name, packages, site, "modules build" if built is not None else "mirror"
+    )
 
 
 def mirror_archive(
@@ -454,7 +475,9 @@ def mirror_archive(
         )
     found = publication.Publication.read(where)
     path = (
-        site.resolve(site.mirror.key) if site.mirror.key is not None else directory / publication.PUBLIC_KEY
+        site.resolve(site.mirror.key)
+        if site.mirror.key is not None
+        else directory / publication.PUBLIC_KEY
     )
     try:
         key = openpgp.dearmor(path.read_bytes())
@@ -462,7 +485,9 @@ def mirror_archive(
     except (OSError, openpgp.OpenPGPError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise MirrorError(
-            f"the mirror's public key cannot be read: {why}", file=path, remedy="correct `mirror.key`"
+            f"the mirror's public key cannot be read: {why}",
+            file=path,
+            remedy="correct `mirror.key`",
         ) from error
     if found.fingerprint not in fingerprints:
         raise MirrorError(
@@ -502,7 +527,9 @@ def site_archives(
                 "uri": places.address(name),
                 "suite": archive.suite.format(codename=stack.item.os.codename),
                 "components": list(archive.components),
-                "signed_by": archive.keyring if key is None else f"/etc/apt/keyrings/goldnode-{name}.asc",
+                "signed_by": archive.keyring
+                if key is None
+                else f"/etc/apt/keyrings/goldnode-{name}.asc",
                 "fingerprints": fingerprints,
                 "key": None if key is None else base64.b64encode(keys.armor(key)).decode(),
             }

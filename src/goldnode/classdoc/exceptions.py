@@ -17,7 +17,9 @@ def in_force(site: Site, node_class: str | None, stack: str, on: dt.date) -> lis
     return [row for row in site.exceptions if row.concerns(node_class, stack) and row.expires >= on]
 
 
-def acceptances(site: Site, node_class: str | None, stack: str, on: dt.date) -> tuple[Acceptance, ...]:
+def acceptances(
+    site: Site, node_class: str | None, stack: str, on: dt.date
+) -> tuple[Acceptance, ...]:
     """Return the exceptions that hold on day `on` as acceptances of the compatibility check."""
     return tuple(
         Acceptance(row.rule, row.reason, row.owner, row.expires, row.subject)
@@ -75,7 +77,9 @@ def exception_faults(site: Site, catalog: Catalog, on: dt.date) -> Iterator[Site
             yield error
 
 
-def unmatched(site: Site, found: Iterable[tuple[str, str, CompatFinding]], on: dt.date) -> Iterator[str]:
+def unmatched(
+    site: Site, found: Iterable[tuple[str, str, CompatFinding]], on: dt.date
+) -> Iterator[str]:
     """Yield a sentence for each exception in force that no finding matches.
 
     :param found: the findings about all classes, as (class, stack, finding).
@@ -85,12 +89,18 @@ def unmatched(site: Site, found: Iterable[tuple[str, str, CompatFinding]], on: d
         matches = any(
             row.rule == finding.rule
             and row.concerns(name, stack)
-            and (row.subject is None or row.subject in (finding.subject, *finding.subject.split(" ")))
+            and (
+                row.subject is None or row.subject in (finding.subject, *finding.subject.split(" "))
+            )
             for name, stack, finding in rows
         )
         if not matches and row.expires >= on:
             error = _error(
-                site, index, "rule", f'the exception for rule "{row.rule}" matches no finding', "take it out"
+                site,
+                index,
+                "rule",
+                f'the exception for rule "{row.rule}" matches no finding',
+                "take it out",
             )
             yield str(error)
 

@@ -15,7 +15,9 @@ def health_facts(model: str | None) -> dict[str, Any]:
 
     Raises FactsError for an unknown model.
     """
-    found: dict[str, Any] = {"limits": {name: row.value for name, row in sorted(health.limits().items())}}
+    found: dict[str, Any] = {
+        "limits": {name: row.value for name, row in sorted(health.limits().items())}
+    }
     if model is None:
         return found
     known = health.hardware(model)
@@ -37,7 +39,9 @@ def health_facts(model: str | None) -> dict[str, Any]:
         found["cuda"] = {
             "families": {str(row.major): row.minimum for row in facts_workload.families().values()},
             "bundled": {
-                row.version: row.bundled for row in facts_workload.cudas().values() if row.bundled is not None
+                row.version: row.bundled
+                for row in facts_workload.cudas().values()
+                if row.bundled is not None
             },
         }
     return found
@@ -47,7 +51,9 @@ def shared_facts(models: Iterable[str]) -> dict[str, Any]:
     """Return the facts of :func:`health_facts` that models of one vendor share."""
     found: dict[str, Any] = {}
     for sku in models:
-        found |= {key: value for key, value in health_facts(sku).items() if key not in ("gpu", "limits")}
+        found |= {
+            key: value for key, value in health_facts(sku).items() if key not in ("gpu", "limits")
+        }
     return found
 
 

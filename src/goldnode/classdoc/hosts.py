@@ -10,7 +10,14 @@ from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.classdoc import checks, exceptions
 from goldnode.compat import rules
-from goldnode.compat.model import Acceptance, CompatFinding, CompatHost, DeclaredAt, StackWaiver, Workload
+from goldnode.compat.model import (
+    Acceptance,
+    CompatFinding,
+    CompatHost,
+    DeclaredAt,
+    StackWaiver,
+    Workload,
+)
 from goldnode.core.errors import FactsError, LockError, NoLockError
 from goldnode.core.site import Site
 from goldnode.facts import host as facts
@@ -107,7 +114,9 @@ def findings_of_cohort(
     from goldnode.compat import rules_host
     from goldnode.compat.check import settle
 
-    hosts = [dataclasses.replace(host_of_class(name, catalog, site), cohort=cohort) for name in classes]
+    hosts = [
+        dataclasses.replace(host_of_class(name, catalog, site), cohort=cohort) for name in classes
+    ]
     loads = {
         host.subject: workloads_of_class(catalog.node_class(name), host.architecture)
         for host, name in zip(hosts, classes, strict=True)
@@ -131,7 +140,9 @@ def host_of_stack(
     entry = catalog.stack(name)
     accept = exceptions.acceptances(site, None, name, on or dt.datetime.now(tz=dt.UTC).date())
     part = _ClassPart(
-        f"stack {name}", DeclaredAt(entry.file, entry.source.line(("stack",))), more={"accept": accept}
+        f"stack {name}",
+        DeclaredAt(entry.file, entry.source.line(("stack",))),
+        more={"accept": accept},
     )
     return _host(part, entry, site, lock, on)
 
@@ -164,8 +175,12 @@ def _host(
             fault = problem
     driver, runtime = stack.driver, stack.runtime
     toolkit = runtime.toolkit if runtime is not None else None
-    versions = {package.name: package.version for package in lock.packages} if lock is not None else {}
-    release = lock.kernel_release if lock is not None else stack.kernel.release or stack.kernel.series
+    versions = (
+        {package.name: package.version for package in lock.packages} if lock is not None else {}
+    )
+    release = (
+        lock.kernel_release if lock is not None else stack.kernel.release or stack.kernel.series
+    )
     toolkit_version = None
     if toolkit is not None and toolkit.vendor == "nvidia":
         toolkit_version = versions.get(toolkit.packages[0]) or toolkit.version
@@ -176,7 +191,9 @@ def _host(
         else None
     )
     manager = (
-        driver.fabric_manager.package if driver is not None and driver.fabric_manager is not None else None
+        driver.fabric_manager.package
+        if driver is not None and driver.fabric_manager is not None
+        else None
     )
     fields: dict[str, object] = {
         "subject": part.subject,
@@ -233,12 +250,15 @@ def _host(
 def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
     """Return whether the class uses the features that facts refer to."""
     mig = any(
-        policy.mig is not None and policy.mig.enabled for policy in (item.policy, *item.policy.overrides)
+        policy.mig is not None and policy.mig.enabled
+        for policy in (item.policy, *item.policy.overrides)
     )
     return {
         "MIG": mig,
         # nvidia-fs is the kernel module of GPUDirect Storage.
-        "GPUDirect Storage": any(module.name in ("nvidia_fs", "nvidia-fs") for module in stack.modules),
+        "GPUDirect Storage": any(
+            module.name in ("nvidia_fs", "nvidia-fs") for module in stack.modules
+        ),
     }
 
 

@@ -68,7 +68,12 @@ def _known_bad() -> list[dict[str, Any]]:
     security floor reports, and those with a condition that a capture does not show.
     """
     return [
-        {"id": row.id, "symptom": row.symptom, "fix": row.fix, "match": [dict(part) for part in row.match]}
+        {
+            "id": row.id,
+            "symptom": row.symptom,
+            "fix": row.fix,
+            "match": [dict(part) for part in row.match],
+        }
         for row in known_bad.rows()
         if row.rule not in ("kernel-driver", "security-floor")
         and all(key in driver_support.CONDITIONS for part in row.match for key in part)
@@ -97,7 +102,9 @@ def module() -> str:
     lines = []
     for key, value in found.items():
         if isinstance(value, dict):
-            inner = ",\n".join(f"  {json.dumps(name)}: {_line(item)}" for name, item in value.items())
+            inner = ",\n".join(
+                f"  {json.dumps(name)}: {_line(item)}" for name, item in value.items()
+            )
             lines.append(f"{json.dumps(key)}: {{\n{inner}\n}}")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             inner = ",\n".join(f"  {_line(item)}" for item in value)

@@ -39,8 +39,13 @@ def load_catalog(
     if faults is not None:
         faults += facts.site_faults()
     for name, stack in list(catalog.stacks.items()):
-        if not set(_archives(stack)) <= set(catalog.archives) and ("archives", None) in catalog.broken:
-            catalog.remove(("stack", name), _because(("stack", name), catalog.broken["archives", None]))
+        if (
+            not set(_archives(stack)) <= set(catalog.archives)
+            and ("archives", None) in catalog.broken
+        ):
+            catalog.remove(
+                ("stack", name), _because(("stack", name), catalog.broken["archives", None])
+            )
             continue
         with collected(catalog, ("stack", name), faults):
             checks.check_stack(stack, catalog)
@@ -61,7 +66,10 @@ def load_catalog(
 
 
 def _archives(stack: CatalogEntry[models.Stack]) -> list[str]:
-    return [*stack.item.archives, *(name for part in stack.item.options.values() for name in part.archives)]
+    return [
+        *stack.item.archives,
+        *(name for part in stack.item.options.values() for name in part.archives),
+    ]
 
 
 def _because(what: tuple[str, str], error: GoldnodeError) -> CatalogError:

@@ -39,7 +39,9 @@ def judge(record: str, name: str | None, now: float | None = None) -> dict[str, 
     try:
         document = class_document(name, catalog, site)
     except GoldnodeError as problem:
-        verdict = undeclared.examine(host, known.collect(), captured=capture, now=now, declared=part)
+        verdict = undeclared.examine(
+            host, known.collect(), captured=capture, now=now, declared=part
+        )
         verdict["advice"].append(f"The stack of class {name} was not judged: {problem}")
         return dict(verdict)
     return check.check(host, document, now=now, captured=capture)
@@ -57,5 +59,7 @@ def document_in(name: str) -> Mapping[str, Any]:
         ) from None
     wrong = program.not_a_document(found)
     if wrong is not None:
-        raise GoldnodeError(f"{name}: {wrong}", remedy="write it with `goldnode class export CLASS`")
+        raise GoldnodeError(
+            f"{name}: {wrong}", remedy="write it with `goldnode class export CLASS`"
+        )
     return dict(found)

@@ -26,8 +26,12 @@ class HelpFormatter(click.HelpFormatter):
     def write_text(self, text: str) -> None:
         super().write_text(text.replace("-", _HYPHEN))
 
-    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        super().write_dl([(name, text.replace("-", _HYPHEN)) for name, text in rows], col_max, col_spacing)
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        super().write_dl(
+            [(name, text.replace("-", _HYPHEN)) for name, text in rows], col_max, col_spacing
+        )
 
     def getvalue(self) -> str:
         return super().getvalue().replace(_HYPHEN, "-")
@@ -38,7 +42,12 @@ click.Context.formatter_class = HelpFormatter
 
 def option_hint(command: click.Command, word: str) -> str:
     """Return a question for the option that `word` lacks: -i for a path, else -c; empty if the command has none."""
-    flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+    flags = {
+        flag
+        for option in command.params
+        if isinstance(option, click.Option)
+        for flag in option.opts
+    }
     wanted = ("-i", "-c") if Path(word).exists() or "/" in word else ("-c", "-i")
     found = next((flag for flag in wanted if flag in flags), None)
     return f". Did you mean '{found} {word}'?" if found else ""
@@ -59,11 +68,11 @@ class LazyGroup(click.Group):
         except click.NoSuchOption as problem:
             command = next((word for word in args if word in self._places), "")
             found = self.get_command(ctx, command)
-            if found is None or all(problem.option_name not in option.opts for option in found.params):
+            if found is None or all(
+                problem.option_name not in option.opts for option in found.params
+            ):
                 raise
-            order = (
-                f"Options of '{command}' come after it: {ctx.command_path} {command} {problem.option_name} …"
-            )
+            order = f"Options of '{command}' come after it: {ctx.command_path} {command} {problem.option_name} …"
             raise click.UsageError(f"{problem.format_message()} {order}", ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -83,9 +92,15 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a command as click does, with a suggestion for a misspelt name."""
         name = args[0]
-        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+        if (
+            not name.startswith("-")
+            and not ctx.resilient_parsing
+            and self.get_command(ctx, name) is None
+        ):
             close = get_close_matches(name, self.list_commands(ctx), n=1)
-            ctx.fail(f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else ""))
+            ctx.fail(
+                f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else "")
+            )
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -58,6 +58,7 @@ def adopt(
     out: Path | None,
     site_directory: Path | None,
     save_to: Path | None,
+    *,
     form: str,
     **survey_from: Any,
 ) -> None:
@@ -66,7 +67,9 @@ def adopt(
     HOST is surveyed and not changed. Review the files before you use them.
     """
     if out is not None and site_directory is not None:
-        raise click.UsageError("--out writes into a catalog and --site a whole directory: use one of them.")
+        raise click.UsageError(
+            "--out writes into a catalog and --site a whole directory: use one of them."
+        )
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
     from goldnode.fleet.nodes import adopt as adopting
@@ -81,7 +84,9 @@ def adopt(
     if out is not None:
         written = [str(path) for path in adopting.write(proposal, out)]
     elif site_directory is not None:
-        written = [str(path) for path in adopting.write_site(proposal, class_name, host, site_directory)]
+        written = [
+            str(path) for path in adopting.write_site(proposal, class_name, host, site_directory)
+        ]
     emit(
         form,
         {
@@ -105,7 +110,9 @@ def adopt(
     )
 
 
-def _survey(host: str, inventory: str | None, become: bool, from_file: Path | None) -> dict[str, Any]:
+def _survey(
+    host: str, inventory: str | None, become: bool, from_file: Path | None
+) -> dict[str, Any]:
     """Return the survey in a file, or that of HOST."""
     from goldnode.fleet.nodes import adopt as adopting
 

@@ -25,7 +25,7 @@ from goldnode.commands.output import DRY_RUN, emit, reports
 @click.option("--reboot", is_flag=True, help="Reboot at the end if the class needs it.")
 @reports("apply")
 def apply(
-    local: bool, name: str | None, dry_run: bool, full: bool, yes: bool, reboot: bool, form: str
+    local: bool, name: str | None, dry_run: bool, full: bool, yes: bool, *, reboot: bool, form: str
 ) -> None:
     """Apply a node class to this machine, without an inventory and without SSH.
 
@@ -49,8 +49,12 @@ def apply(
     if todo and not dry_run:
         if not yes:
             if not sys.stdin.isatty():
-                raise click.UsageError("There is no terminal to ask on. Use --yes to apply, or --dry-run.")
-            if not click.confirm(f"Apply class {target.name} to this machine?", default=False, err=True):
+                raise click.UsageError(
+                    "There is no terminal to ask on. Use --yes to apply, or --dry-run."
+                )
+            if not click.confirm(
+                f"Apply class {target.name} to this machine?", default=False, err=True
+            ):
                 emit(form, machine.document(target, planned, applied=False))
                 sys.exit(1)
         machine.run(target, quiet=form == "json")

@@ -48,13 +48,24 @@ def _node(required: bool) -> Decorator:
         "node",
         CacheNode,
         click.option(
-            "--capture", required=required, metavar="FILE", help="Capture of the node; - is standard input."
+            "--capture",
+            required=required,
+            metavar="FILE",
+            help="Capture of the node; - is standard input.",
         ),
         click.option(
-            "-c", "--class", "node_class", metavar="CLASS", help="Class of the node: a name, or a FILE."
+            "-c",
+            "--class",
+            "node_class",
+            metavar="CLASS",
+            help="Class of the node: a name, or a FILE.",
         ),
-        click.option("--gpu", metavar="GPU", help="Index, PCI address or UUID, where the GPUs differ."),
-        click.option("--mig", metavar="PROFILE", help="Profile of the partition, where there are several."),
+        click.option(
+            "--gpu", metavar="GPU", help="Index, PCI address or UUID, where the GPUs differ."
+        ),
+        click.option(
+            "--mig", metavar="PROFILE", help="Profile of the partition, where there are several."
+        ),
     )
 
 
@@ -68,7 +79,9 @@ _PROGRAM = grouped(
         show_default=True,
         help="Exact, or portable between nodes where the tool's documents allow it.",
     ),
-    click.option("--image", metavar="IMAGE", help="Container image: a digest, or a name in the store."),
+    click.option(
+        "--image", metavar="IMAGE", help="Container image: a digest, or a name in the store."
+    ),
     image_store(),
     click.option(
         "--image-json",
@@ -77,18 +90,30 @@ _PROGRAM = grouped(
     ),
     click.option("--libraries", metavar="DIR", help="Directory site-packages of the program."),
     click.option(
-        "--library", multiple=True, metavar="NAME=VERSION", help="A library; NAME=@FILE reads its content."
+        "--library",
+        multiple=True,
+        metavar="NAME=VERSION",
+        help="A library; NAME=@FILE reads its content.",
     ),
     click.option("--glibc", metavar="VERSION", help="Version of the C library, without an image."),
-    click.option("--python-abi", metavar="ABI", help="SOABI of the program's Python, without an image."),
+    click.option(
+        "--python-abi", metavar="ABI", help="SOABI of the program's Python, without an image."
+    ),
     click.option("--option", multiple=True, metavar="NAME=VALUE", help="An option of the builder."),
     click.option(
-        "--variable", multiple=True, metavar="NAME", help="Environment variable whose value decides."
+        "--variable",
+        multiple=True,
+        metavar="NAME",
+        help="Environment variable whose value decides.",
     ),
-    click.option("--source", multiple=True, metavar="FILE", help="The compiled program: network, weights."),
+    click.option(
+        "--source", multiple=True, metavar="FILE", help="The compiled program: network, weights."
+    ),
 )
 _CACHE = options(
-    click.argument("caches", nargs=-1, required=True, type=click.Choice(list(CACHES)), metavar="CACHE...")
+    click.argument(
+        "caches", nargs=-1, required=True, type=click.Choice(list(CACHES)), metavar="CACHE..."
+    )
 )
 
 
@@ -97,7 +122,9 @@ def cache() -> None:
     """Show, explain and verify the keys of caches of compiled GPU code."""
 
 
-def _documents(caches: Sequence[str], node: CacheNode, program: CacheProgram) -> Sequence[dict[str, Any]]:
+def _documents(
+    caches: Sequence[str], node: CacheNode, program: CacheProgram
+) -> Sequence[dict[str, Any]]:
     from goldnode.cache import recorded
 
     declared = asdict(program)
@@ -172,7 +199,9 @@ def verify(directories: tuple[str, ...], node: CacheNode, form: str) -> None:
 @_node(required=True)
 @_PROGRAM
 @reports("cache-paths")
-def path(caches: tuple[str, ...], place: str, node: CacheNode, program: CacheProgram, form: str) -> None:
+def path(
+    caches: tuple[str, ...], place: str, node: CacheNode, program: CacheProgram, form: str
+) -> None:
     """Print the directories of keys, and the lines for a shell that point the tools to them.
 
     Makes nothing: `goldnode-node cache path` makes them, on the node.

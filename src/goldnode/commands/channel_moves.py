@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from goldnode.channels.gc import Collection, Gone
     from goldnode.channels.moves import HistoryStore, MoveResult
     from goldnode.channels.product import ChannelProduct, PlaceT
-    from goldnode.channels.requirements import Approval, Requirement, Requirements, RequirementWaiver
+    from goldnode.channels.requirements import (
+        Approval,
+        Requirement,
+        Requirements,
+        RequirementWaiver,
+    )
     from goldnode.evidence.signatures import EnvelopeSigner
     from goldnode.evidence.trust import TrustPolicy
     from goldnode.evidence.verify import Verification
@@ -61,7 +66,8 @@ class Decision:
     def _signed(self, what: str) -> tuple[str, str]:
         if not (self.by or "").strip() or not (self.reason or "").strip():
             raise ImageError(
-                f"{what} is recorded with who decided it and why", remedy="add --by WHO --reason WHY"
+                f"{what} is recorded with who decided it and why",
+                remedy="add --by WHO --reason WHY",
             )
         return str(self.by), str(self.reason)
 
@@ -98,7 +104,9 @@ _SIGNED = options(
         show_default="your user name; required with a waiver or an approval",
         help="Who decides. Recorded in the history.",
     ),
-    click.option("--reason", metavar="TEXT", help="Reason for the decision. Recorded in the history."),
+    click.option(
+        "--reason", metavar="TEXT", help="Reason for the decision. Recorded in the history."
+    ),
 )
 _WAIVED = options(
     click.option(
@@ -137,7 +145,9 @@ def approved(help_: str) -> Decorator:
     )
 
 
-HISTORY = click.option("--history", "with_history", is_flag=True, help="Show all moves, oldest first.")
+HISTORY = click.option(
+    "--history", "with_history", is_flag=True, help="Show all moves, oldest first."
+)
 FILES = click.option("--files", is_flag=True, help="List all files, not only the first ones.")
 # Options of evidence.
 MADE_WITH = grouped(
@@ -214,7 +224,9 @@ def made_with(made: EvidenceKeys) -> tuple[EnvelopeSigner | None, tuple[Database
     base = site.file.parent if site.file is not None and not databases else None
     return (
         load_signer(secret) if secret is not None else None,
-        tuple(vulnerabilities.load(text, base) for text in databases or site.images.vulnerabilities),
+        tuple(
+            vulnerabilities.load(text, base) for text in databases or site.images.vulnerabilities
+        ),
         site.images.builder or BUILDER,
     )
 
@@ -232,7 +244,9 @@ def user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        raise ImageError("your user name cannot be determined", remedy="name yourself with --by") from None
+        raise ImageError(
+            "your user name cannot be determined", remedy="name yourself with --by"
+        ) from None
 
 
 def show_verified(found: Iterable[tuple[str, Verification]], form: str) -> None:
@@ -353,7 +367,13 @@ def _noted() -> Iterator[None]:
 
 
 def rollback(
-    product: ChannelProduct[PlaceT], line: str, channel: str, to: str | None, keys: Keys, decision: Decision
+    product: ChannelProduct[PlaceT],
+    line: str,
+    channel: str,
+    to: str | None,
+    keys: Keys,
+    *,
+    decision: Decision,
 ) -> tuple[str, MoveResult]:
     """Point a channel back to its previous image, or to the image `to`. Return the place and the result."""
     from goldnode.channels.moves import Move
@@ -375,7 +395,9 @@ def rollback(
         return place.name, roll_back(place, product.store, move)
 
 
-def collect(product: ChannelProduct[PlaceT], trust: Sequence[Path], how: Collection, form: str) -> None:
+def collect(
+    product: ChannelProduct[PlaceT], trust: Sequence[Path], how: Collection, form: str
+) -> None:
     """Remove unneeded images from the location of a product, and print the result."""
     keys = trusted(trust)
     gone, stays = product.collect(product.needed(keys), keys, how)
@@ -428,6 +450,7 @@ def show_status(
     trust: Sequence[Path],
     repairing: bool,
     with_history: bool,
+    *,
     form: str,
 ) -> None:
     """Print the state of the channels of the named lines, or of all; with `repairing`, restore them first.
@@ -453,7 +476,9 @@ def show_status(
                     )
         for line in lines or product.lines(place):
             for state in repair(place, store, line, Repair(keys, say=say)) if repairing else ():
-                click.echo(f"{place.name}: {state.channel} of {line} is {state.tag} again", err=True)
+                click.echo(
+                    f"{place.name}: {state.channel} of {line} is {state.tag} again", err=True
+                )
             found = status(place, store, line, keys)
             bad = bad or bool(found.pending) or any(state.state != "ok" for state in found.stands)
             documents.append(

@@ -67,7 +67,11 @@ def export(name: str) -> None:
     metavar="CAPTURE...",
 )
 @click.option(
-    "-c", "--class", "name", metavar="CLASS", help="Print the change to the file of this class, as a diff."
+    "-c",
+    "--class",
+    "name",
+    metavar="CLASS",
+    help="Print the change to the file of this class, as a diff.",
 )
 @click.option(
     "--reason",

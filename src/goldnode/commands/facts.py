@@ -100,7 +100,9 @@ def update(form: str, source: str | None) -> None:
 
 
 @facts.command()
-@click.argument("repository", type=click.Path(file_okay=False, path_type=Path), metavar="REPOSITORY")
+@click.argument(
+    "repository", type=click.Path(file_okay=False, path_type=Path), metavar="REPOSITORY"
+)
 @_KEY
 @click.option(
     "--facts",
@@ -134,7 +136,9 @@ def update(form: str, source: str | None) -> None:
     metavar="DAYS",
     help="Days until the signatures expire.",
 )
-@click.option("--bundle", type=_FILE, metavar="FILE", help="Also write the repository as a zip archive.")
+@click.option(
+    "--bundle", type=_FILE, metavar="FILE", help="Also write the repository as a zip archive."
+)
 @reports("facts-publication")
 def publish(repository: Path, form: str, **given: Any) -> None:
     """Publish signed facts in a directory.
@@ -164,7 +168,9 @@ def publish(repository: Path, form: str, **given: Any) -> None:
 
 @facts.command()
 @click.argument(
-    "repository", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="REPOSITORY"
+    "repository",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="REPOSITORY",
 )
 @_KEY
 @click.option(
@@ -199,6 +205,7 @@ def rotate(
     root_keys: tuple[Path, ...],
     new_keys: tuple[Path, ...],
     threshold: int | None,
+    *,
     form: str,
 ) -> None:
     """Replace the keys of a repository of facts.
@@ -208,7 +215,9 @@ def rotate(
     """
     from goldnode.fleet.nodes import facts_update
 
-    done = facts_update.rotate(repository, keys, facts_update.RootChange(root_keys, new_keys, threshold))
+    done = facts_update.rotate(
+        repository, keys, facts_update.RootChange(root_keys, new_keys, threshold)
+    )
     emit(form, done.content(), f"{done.text()}; now publish again with the new key")
 
 

@@ -44,7 +44,9 @@ class _ResolveOptions:
     help="Resolve on top of the packages in this dpkg status file.",
 )
 @OFFLINE_INDEXES
-@click.option("--upgrade", is_flag=True, help="Upgrade all packages to the newest versions in the archives.")
+@click.option(
+    "--upgrade", is_flag=True, help="Upgrade all packages to the newest versions in the archives."
+)
 @click.option(
     "--upgrade-package",
     "packages",
@@ -115,7 +117,9 @@ def lock(
     if before is not None:
         path = out / model.lock_name(stack) if out is not None else model.find_lock(entry, site)[1]
         diff = updates.compare_files(before, path)
-        emit(form, {"stack": stack, "diff": diff.data()}, diff.text() or "the two locks are the same")
+        emit(
+            form, {"stack": stack, "diff": diff.data()}, diff.text() or "the two locks are the same"
+        )
         return
     request = updates.LockRequest(
         mode=mode,
@@ -134,11 +138,15 @@ def lock(
     if done.security is not None:
         lines += done.security.lines()
     if done.action == "kept":
-        lines.append(f"{done.file}: kept as it is, resolved {done.lock.resolved}; {_summary(done.lock)}")
+        lines.append(
+            f"{done.file}: kept as it is, resolved {done.lock.resolved}; {_summary(done.lock)}"
+        )
     else:
         if done.old is not None:
             lines.append(done.diff.text() or "no package moved")
-        lines.append(f"{'would write ' if options.dry_run else ''}{done.file}: {_summary(done.lock)}")
+        lines.append(
+            f"{'would write ' if options.dry_run else ''}{done.file}: {_summary(done.lock)}"
+        )
     emit(form, done.data(), "\n".join(lines))
     if options.offline:
         click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
@@ -190,7 +198,9 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
     emit(form, found.data(), "\n".join(lines))
     if found.wrong:
         option = {"upgrade": " --upgrade", "security": " --security"}.get(mode.value, "")
-        gone = len({problem.package for problem in found.wrong if problem.kind in ("vanished", "changed")})
+        gone = len(
+            {problem.package for problem in found.wrong if problem.kind in ("vanished", "changed")}
+        )
         what = (
             f"{gone} of {count} locked packages"
             if gone
@@ -210,6 +220,4 @@ def _check(found: Any, stack: str, mode: Any, form: str) -> None:
 def _summary(lock: Any) -> str:
     held = len([item for item in lock.packages if item.set == "stack"])
     driver = f", driver {lock.driver_version}" if lock.driver_version else ""
-    return (
-        f"kernel {lock.kernel_release}{driver}; {held} packages in the stack set, {len(lock.packages)} in all"
-    )
+    return f"kernel {lock.kernel_release}{driver}; {held} packages in the stack set, {len(lock.packages)} in all"

@@ -19,7 +19,9 @@ from goldnode.commands.output import document, html_page, reports
     help="File to write.",
 )
 @click.option(
-    "--modules", is_flag=True, help="Show the measured builds of driver packages on kernels instead."
+    "--modules",
+    is_flag=True,
+    help="Show the measured builds of driver packages on kernels instead.",
 )
 def matrix(form: str, out: Path | None, modules: bool) -> None:
     """Show the compatibility matrix of all stacks and classes.

@@ -65,7 +65,9 @@ def mirror() -> None:
     help="The dpkg status file that the lock was resolved on, if it was resolved with --on.",
 )
 @reports("mirror-fetch")
-def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | None, form: str) -> None:
+def fetch(
+    stacks: tuple[str, ...], parallel: int, wait: float, status: Path | None, form: str
+) -> None:
     """Fetch the packages of the locks of STACKs and publish them.
 
     This is the default command. Every file is verified against the lock.
@@ -83,13 +85,18 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
     with site_signer(site) as signer, place.writing(wait):
         with progress.downloads() as watcher:
             faults = place.fetch(list(locks.values()), catalog, site, watcher, parallel=parallel)
-        failed = [{"kind": fault.kind, "file": fault.wanted.name, "why": fault.message} for fault in faults]
+        failed = [
+            {"kind": fault.kind, "file": fault.wanted.name, "why": fault.message}
+            for fault in faults
+        ]
         if faults:
             emit(form, {"published": [], "failed": failed})
             _print_faults(faults, list(locks))
             sys.exit(1)
         progress.step(f"publishing {', '.join(locks)}")
-        published = [place.publish(name, lock, signer=signer, status=status) for name, lock in locks.items()]
+        published = [
+            place.publish(name, lock, signer=signer, status=status) for name, lock in locks.items()
+        ]
     emit(
         form,
         {
@@ -120,7 +127,11 @@ def fetch(stacks: tuple[str, ...], parallel: int, wait: float, status: Path | No
     help="Directory to write the two key files to.",
 )
 @click.option(
-    "--name", default="goldnode mirror", show_default=True, metavar="TEXT", help="User ID of the key."
+    "--name",
+    default="goldnode mirror",
+    show_default=True,
+    metavar="TEXT",
+    help="User ID of the key.",
 )
 @click.option(
     "--algorithm",
@@ -191,7 +202,8 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
             "publications": published,
             "files": stored,
             "faults": [
-                {"kind": damage.kind, "path": damage.path, "message": damage.message} for damage in found
+                {"kind": damage.kind, "path": damage.path, "message": damage.message}
+                for damage in found
             ],
         },
         "\n".join(lines),
@@ -235,9 +247,14 @@ def gc(days: float, dry_run: bool, nodes: tuple[Path, ...], form: str) -> None:
         place, catalog, site, maintenance.node_records([*nodes, *([own] if own.is_dir() else [])])
     )
     gone, stays = maintenance.collect(place, keep, days=days, dry_run=dry_run)
-    shown = [Gone(str(item.path.relative_to(place.directory)), item.why, item.size) for item in gone]
+    shown = [
+        Gone(str(item.path.relative_to(place.directory)), item.why, item.size) for item in gone
+    ]
     show_gone(
-        shown, {str(path.relative_to(place.directory)): why for path, why in stays.items()}, dry_run, form
+        shown,
+        {str(path.relative_to(place.directory)): why for path, why in stays.items()},
+        dry_run,
+        form,
     )
 
 
@@ -284,7 +301,11 @@ def status(form: str) -> None:
 def _publications(place: Mirror, stacks: tuple[str, ...]) -> list[Path]:
     from goldnode.lock.publication import publications
 
-    return [found for found in publications(place.directory) if not stacks or found.parent.name in stacks]
+    return [
+        found
+        for found in publications(place.directory)
+        if not stacks or found.parent.name in stacks
+    ]
 
 
 def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
@@ -295,10 +316,14 @@ def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
     for stack in stacks:
         if stack not in known:
             raise MirrorError(
-                f'nothing of stack "{stack}" is published', file=place.directory, remedy=nearest(stack, known)
+                f'nothing of stack "{stack}" is published',
+                file=place.directory,
+                remedy=nearest(stack, known),
             )
     if not known:
-        raise MirrorError("nothing is published", file=place.directory, remedy="run `goldnode mirror STACK`")
+        raise MirrorError(
+            "nothing is published", file=place.directory, remedy="run `goldnode mirror STACK`"
+        )
 
 
 def _print_faults(faults: list[FetchFault], stacks: list[str]) -> None:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.output import OFFLINE_INDEXES, WAIT, emit, grouped, out_directory, reports, say
+from goldnode.commands.output import (
+    OFFLINE_INDEXES,
+    WAIT,
+    emit,
+    grouped,
+    out_directory,
+    reports,
+    say,
+)
 
 if TYPE_CHECKING:
     from goldnode.lock.pairbuild import PairRequest
@@ -38,7 +46,9 @@ _ON = click.option(
 @out_directory("next to the lock")
 @WAIT
 @reports("built-modules")
-def build(stack: str, base: Path | None, offline: bool, out: Path | None, wait: float, form: str) -> None:
+def build(
+    stack: str, base: Path | None, offline: bool, out: Path | None, wait: float, *, form: str
+) -> None:
     """Build the kernel modules of a stack's lock and publish their package.
 
     The package goes into the mirror, and STACK.modules.yml next to the lock. Cached modules are not built again.
@@ -159,6 +169,7 @@ def matrix(
     flavours: tuple[str, ...],
     packages: _Packages,
     form: str,
+    *,
     base: Path | None,
     offline: bool,
 ) -> None:
@@ -184,7 +195,9 @@ def matrix(
             raise click.UsageError("--packages goes with neither STACK nor --on")
         _measure(packages, _request(packages, kernels, flavours, offline), form)
         return
-    chosen = [catalog.stack(name) for name in dict.fromkeys(stacks)] or modulebuild.locked(catalog, site)
+    chosen = [catalog.stack(name) for name in dict.fromkeys(stacks)] or modulebuild.locked(
+        catalog, site
+    )
     root = Base.read(base) if base is not None else None
     results = modulebuild.build_combinations(
         modulebuild.Combinations(chosen, kernels, flavours, everywhere=not stacks),
@@ -195,7 +208,11 @@ def matrix(
     if form == "markdown":
         click.echo(modulebuild.markdown(results), nl=False)
     else:
-        emit(form, {"results": [asdict(item) for item in results]}, lambda: modulebuild.table(results))
+        emit(
+            form,
+            {"results": [asdict(item) for item in results]},
+            lambda: modulebuild.table(results),
+        )
 
 
 def _request(
@@ -238,7 +255,9 @@ def _measure(packages: _Packages, request: PairRequest, form: str) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, end)
-        run = pairbuild.measure(plan.open, builder, plan.records, jobs=request.jobs, say=say, stop=stop)
+        run = pairbuild.measure(
+            plan.open, builder, plan.records, jobs=request.jobs, say=say, stop=stop
+        )
     if packages.facts is not None:
         say(f"{packages.facts}: {pairbuild.write_facts(plan.records, packages.facts)} records")
     rows = pairbuild.report(plan, run)

@@ -33,7 +33,9 @@ class OutputOption(click.Option):
     `former` maps a spelling to the value it sets; None if the value follows on the command line.
     """
 
-    def __init__(self, *args: Any, former: Mapping[str, str | None] | None = None, **given: Any) -> None:
+    def __init__(
+        self, *args: Any, former: Mapping[str, str | None] | None = None, **given: Any
+    ) -> None:
         super().__init__(*args, **given)
         self.former = former or {}
 
@@ -43,7 +45,9 @@ class OutputOption(click.Option):
         for name, value in self.former.items():
             many = "append" if self.multiple else "store"
             action = (
-                {"action": many} if value is None else {"action": "store_const", "const": value, "nargs": 0}
+                {"action": many}
+                if value is None
+                else {"action": "store_const", "const": value, "nargs": 0}
             )
             parser.add_option(obj=self, opts=[name], dest=self.name, **action)
 
@@ -113,7 +117,9 @@ def grouped(name: str, kind: type[Any], *decorators: Decorator) -> Decorator:
 
     The fields of `kind` are named after the options. A field without an option has its default.
     """
-    names = [str(param.name) for param in click.command()(options(*decorators)(lambda: None)).params]
+    names = [
+        str(param.name) for param in click.command()(options(*decorators)(lambda: None)).params
+    ]
 
     def apply(command: Command) -> Command:
         @wraps(command)
@@ -165,7 +171,11 @@ def emit_error(
         error, file, line, remedy = problem.format_message(), None, None, None
         if isinstance(problem, click.UsageError) and problem.ctx is not None:
             remedy = f"see `{problem.ctx.command_path} --help`"
-    click.echo(dumps({"schema": ERROR_SCHEMA, "error": error, "file": file, "line": line, "remedy": remedy}))
+    click.echo(
+        dumps(
+            {"schema": ERROR_SCHEMA, "error": error, "file": file, "line": line, "remedy": remedy}
+        )
+    )
 
 
 def _asks_for_json(given: Sequence[str]) -> bool:
@@ -178,7 +188,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as text in aligned columns. The first row is the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )
 
 
@@ -192,7 +203,9 @@ def say(text: str) -> None:
 OFFLINE_INDEXES = click.option(
     "--offline", is_flag=True, help="Use the cached archive indexes without refreshing them."
 )
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
+)
 IMAGE_FORMAT = " The format of a disk image is given with --image-format."
 KEEP_DAYS = click.option(
     "--keep-days",
@@ -206,7 +219,10 @@ KEEP_DAYS = click.option(
     help="Do not remove anything younger than this.",
 )
 LIMIT = click.option(
-    "-l", "--limit", metavar="PATTERN", help="Select only the hosts that match this Ansible pattern."
+    "-l",
+    "--limit",
+    metavar="PATTERN",
+    help="Select only the hosts that match this Ansible pattern.",
 )
 BECOME = click.option("-b", "--become", is_flag=True, help="Become root on the host.")
 WAIT = click.option(
@@ -311,7 +327,9 @@ def build_options(compared: str) -> Decorator:
         "how",
         BuildOptions,
         click.option(
-            "--offline", is_flag=True, help="Download nothing; all packages must be in the pool already."
+            "--offline",
+            is_flag=True,
+            help="Download nothing; all packages must be in the pool already.",
         ),
         click.option(
             "--twice",
@@ -339,7 +357,10 @@ DEFINITION = click.option(
     help="Disk definition.",
 )
 BACKEND = click.option(
-    "--backend", metavar="NAME", show_default="as the image declares", help="Backend to inspect for."
+    "--backend",
+    metavar="NAME",
+    show_default="as the image declares",
+    help="Backend to inspect for.",
 )
 POLICY = click.option(
     "--policy",
@@ -356,7 +377,9 @@ def html_page(template: str, /, **values: object) -> str:
 
     import jinja2
 
-    folders = [str(files(package) / "templates") for package in ("goldnode.commands", "goldnode.classdoc")]
+    folders = [
+        str(files(package) / "templates") for package in ("goldnode.commands", "goldnode.classdoc")
+    ]
     environment = jinja2.Environment(
         # A missing variable must fail instead of leaving an empty cell.
         loader=jinja2.FileSystemLoader(folders),

@@ -28,7 +28,9 @@ def become_password(ask: bool) -> Iterator[list[str]]:
         yield []
         return
     # Ansible's own prompt would be mixed into the progress.
-    password = click.prompt("BECOME password", hide_input=True, default="", show_default=False, err=True)
+    password = click.prompt(
+        "BECOME password", hide_input=True, default="", show_default=False, err=True
+    )
     with tempfile.NamedTemporaryFile("w", prefix="goldnode-become-", encoding="utf-8") as file:
         file.write(f"{password}\n")
         file.flush()
@@ -46,7 +48,9 @@ def become_password(ask: bool) -> Iterator[list[str]]:
 @LIMIT
 @reports("plans")
 @click.option("--full", is_flag=True, help="Show complete diffs.")
-@click.option("--exit-code", "detailed", is_flag=True, help="Exit with 1 if a change or a reboot is pending.")
+@click.option(
+    "--exit-code", "detailed", is_flag=True, help="Exit with 1 if a change or a reboot is pending."
+)
 @click.option(
     "-f",
     "--forks",
@@ -59,7 +63,9 @@ def become_password(ask: bool) -> Iterator[list[str]]:
     "root",
     BecomeOptions,
     BECOME,
-    click.option("-K", "--ask-become-pass", "ask", is_flag=True, help="Ask for the password of become."),
+    click.option(
+        "-K", "--ask-become-pass", "ask", is_flag=True, help="Ask for the password of become."
+    ),
 )
 def plan(
     inventory: str | None,
@@ -67,6 +73,7 @@ def plan(
     form: str,
     full: bool,
     detailed: bool,
+    *,
     forks: int | None,
     root: BecomeOptions,
 ) -> None:
@@ -85,7 +92,9 @@ def plan(
         say(f"warning: not used: {fault}")
     options = ["--become"] if root.become else []
     with become_password(root.ask) as password:
-        hosts = planning.fleet_plans(inventory, limit, classes.names(), forks, [*options, *password])
+        hosts = planning.fleet_plans(
+            inventory, limit, classes.names(), forks, [*options, *password]
+        )
     documents = {
         host.node_class: classes.document(host.node_class)
         for host in hosts

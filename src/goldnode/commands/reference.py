@@ -124,7 +124,9 @@ class _KeyReader:
                 shown.append("`null`")
             default = "*required*" if name in required else _default(value, ways)
             below = [key for way in ways for key in self.below(way, path)]
-            yield Key(path, " or ".join(dict.fromkeys(shown)), default, self.meaning(value, ways), below)
+            yield Key(
+                path, " or ".join(dict.fromkeys(shown)), default, self.meaning(value, ways), below
+            )
 
     def ways(self, node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Yield the alternatives of a schema node, with references resolved."""
@@ -168,7 +170,9 @@ class _KeyReader:
         if kind == "object" and "properties" in way:
             return "keys"
         if kind == "object":
-            names = ", ".join(_code(value) for value in way.get("propertyNames", {}).get("enum", ()))
+            names = ", ".join(
+                _code(value) for value in way.get("propertyNames", {}).get("enum", ())
+            )
             return f"map of {names or 'NAME'} to {self.types(_map_value(way) or {})}"
         if kind == "boolean":
             return "`true`, `false`"
@@ -179,7 +183,11 @@ class _KeyReader:
         pattern = way.get("pattern", "")
         if pattern and len(pattern) < LONG and "`" not in pattern:
             return f"text, {_code(pattern)}"
-        return f"text, {way['minLength']} characters or more" if way.get("minLength", 1) > 1 else "text"
+        return (
+            f"text, {way['minLength']} characters or more"
+            if way.get("minLength", 1) > 1
+            else "text"
+        )
 
     def types(self, node: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(self.type(way) for way in self.ways(node)))
@@ -187,7 +195,9 @@ class _KeyReader:
 
 def _map_value(way: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the schema of the values of a map; None if the schema is not a map."""
-    value = way.get("additionalProperties") or next(iter(way.get("patternProperties", {}).values()), None)
+    value = way.get("additionalProperties") or next(
+        iter(way.get("patternProperties", {}).values()), None
+    )
     return value if isinstance(value, dict) else None
 
 
@@ -269,7 +279,14 @@ def section(kind: str) -> str:
     found = keys(kind)
     lines = [f"## {title}", "", place, "", *_table(_rows(found), kind)]
     for key in _sections(found):
-        lines += ["", f"### {_heading(kind, key)}", "", key.meaning, "", *_table(_rows(key.below), kind)]
+        lines += [
+            "",
+            f"### {_heading(kind, key)}",
+            "",
+            key.meaning,
+            "",
+            *_table(_rows(key.below), kind),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -280,7 +297,9 @@ def _variables() -> str:
         lines += ["", text] if text else []
         lines += ["", "| Variable | Default | Meaning |", "|---|---|---|"]
         lines += [
-            _row((", ".join(f"`{name}`" for name in row.name.split(", ")), row.default, row.meaning))
+            _row(
+                (", ".join(f"`{name}`" for name in row.name.split(", ")), row.default, row.meaning)
+            )
             for row in rows
         ]
     return "\n".join(lines) + "\n"
@@ -291,6 +310,10 @@ def page() -> str:
     contents = []
     for kind, (title, _) in FILES.items():
         parts = [f"[`{key.path}`](#{_slug(kind, key)})" for key in _sections(keys(kind))]
-        contents.append(f"- [{title}](#{anchor(title)})" + (f": {', '.join(parts)}" if parts else ""))
+        contents.append(
+            f"- [{title}](#{anchor(title)})" + (f": {', '.join(parts)}" if parts else "")
+        )
     contents.append("- [Environment variables](#environment-variables)")
-    return "\n".join([_HEAD, "\n".join(contents) + "\n", *(section(kind) for kind in FILES), _variables()])
+    return "\n".join(
+        [_HEAD, "\n".join(contents) + "\n", *(section(kind) for kind in FILES), _variables()]
+    )

@@ -41,7 +41,10 @@ def _class(name: str) -> Mapping[str, Any]:
 @slurm.command()
 @_CLASS
 @click.option(
-    "--nodes", required=True, metavar="HOSTLIST", help="Slurm's names of the nodes, such as gpu[001-128]."
+    "--nodes",
+    required=True,
+    metavar="HOSTLIST",
+    help="Slurm's names of the nodes, such as gpu[001-128].",
 )
 @reports("slurm-config")
 def config(name: str, nodes: str, form: str) -> None:
@@ -55,7 +58,9 @@ def config(name: str, nodes: str, form: str) -> None:
     from goldnode.node.state.model import NodeError
 
     if not nodes or any(letter.isspace() or not letter.isprintable() for letter in nodes):
-        raise GoldnodeError(f"{nodes!r} is no list of hosts", remedy="write it as Slurm does: gpu[001-128]")
+        raise GoldnodeError(
+            f"{nodes!r} is no list of hosts", remedy="write it as Slurm does: gpu[001-128]"
+        )
     document = _class(name)
     vendor = str((document.get("gpu") or {}).get("vendor"))
     try:

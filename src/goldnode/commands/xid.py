@@ -43,7 +43,8 @@ def xid(what: tuple[str, ...], form: str) -> None:
     rows = [row for text in texts for row in table.explain(text)]
     if not rows:
         raise GoldnodeError(
-            "there is no Xid or SXid in that text", remedy="give a number, or the line as the kernel wrote it"
+            "there is no Xid or SXid in that text",
+            remedy="give a number, or the line as the kernel wrote it",
         )
     emit(form, {"errors": rows}, lambda: "\n\n".join("\n".join(_lines(row)) for row in rows))
     if what and not all(row["known"] for row in rows if row["code"] is not None):
@@ -63,10 +64,15 @@ def _lines(row: dict[str, Any]) -> list[str]:
     head = f"{row['kind']} {row['code']}"
     if not row["known"]:
         return [*found, f"{head}: {UNKNOWN}"]
-    found.append(f"{head} {row['name']}" + (f" (nverror.h: {row['driver']})" if row["driver"] else ""))
+    found.append(
+        f"{head} {row['name']}" + (f" (nverror.h: {row['driver']})" if row["driver"] else "")
+    )
     pairs = [
         ("means", row["means"] or ("never printed, says the catalogue" if row["unused"] else None)),
-        ("NVIDIA", f"{row['action']}: {row['does']}" if row["action"] else "no action in the catalogue"),
+        (
+            "NVIDIA",
+            f"{row['action']}: {row['does']}" if row["action"] else "no action in the catalogue",
+        ),
         ("then", row["then"]),
         ("node", _NODE[row["node"]]),
         ("also affects", row["blast"]),

@@ -131,7 +131,9 @@ def fatal_of_models(host: CompatHost) -> dict[str, list[CompatFinding]]:
     for sku, gpu in facts.gpus().items():
         if gpu.vendor == host.vendor:
             judged = settle(_of_host(dataclasses.replace(host, gpus=(gpu,))), host)
-            found[sku] = [each for each in judged if each.fatal and (each.rule, each.message) not in always]
+            found[sku] = [
+                each for each in judged if each.fatal and (each.rule, each.message) not in always
+            ]
     return found
 
 
@@ -143,16 +145,18 @@ def _model(host: CompatHost) -> Iterator[CompatFinding]:
     bad = [name for name, fatal in models.items() if fatal]
     fit = f"{len(models) - len(bad)} of {len(models)} models of the facts fit this stack"
     without = (
-        f", not {', '.join(bad[:6])}{f' and {len(bad) - 6} more' if len(bad) > 6 else ''}" if bad else ""
+        f", not {', '.join(bad[:6])}{f' and {len(bad) - 6} more' if len(bad) > 6 else ''}"
+        if bad
+        else ""
     )
     yield CompatFinding(
         "gpu-model",
-        "unknown",
-        host.subject,
-        f"the class takes the GPU model that a node has (model: auto), which is not known here; {fit}{without}",
-        (),
-        f"name the model: `goldnode check -c {host.name} --gpu MODEL`; a node judges its own",
-        host.at("gpu"),
+        severity="unknown",
+        subject=host.subject,
+        message=f"the class takes the GPU model that a node has (model: auto), which is not known here; {fit}{without}",
+        sources=(),
+        way_out=f"name the model: `goldnode check -c {host.name} --gpu MODEL`; a node judges its own",
+        place=host.at("gpu"),
     )
 
 

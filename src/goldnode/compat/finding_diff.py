@@ -21,7 +21,9 @@ class FindingChange:
 _ORDER = {"new": 0, "changed": 1, "gone": 2, "unchanged": 3}
 
 
-def finding_changes(before: Sequence[CompatFinding], after: Sequence[CompatFinding]) -> list[FindingChange]:
+def finding_changes(
+    before: Sequence[CompatFinding], after: Sequence[CompatFinding]
+) -> list[FindingChange]:
     """Return the differences between two lists of findings about one subject: new ones first.
 
     Files and lines do not count, because the two sides have other stacks. A rule with one unmatched finding on each
@@ -42,7 +44,9 @@ def finding_changes(before: Sequence[CompatFinding], after: Sequence[CompatFindi
     return sorted(found, key=lambda item: _ORDER[item.change])
 
 
-def severity_of(findings: Iterable[CompatFinding]) -> Literal["fits", "limits", "unknown", "blocked"]:
+def severity_of(
+    findings: Iterable[CompatFinding],
+) -> Literal["fits", "limits", "unknown", "blocked"]:
     """Return the verdict that findings give a subject. Accepted findings do not count."""
     open_ = [item for item in findings if item.accepted is None]
     if any(item.fatal or item.severity == "block" for item in open_):
@@ -53,7 +57,15 @@ def severity_of(findings: Iterable[CompatFinding]) -> Literal["fits", "limits", 
 
 
 def _same(item: CompatFinding) -> tuple[object, ...]:
-    return (item.subject, item.rule, item.row, item.severity, item.message, item.accepted, item.fatal)
+    return (
+        item.subject,
+        item.rule,
+        item.row,
+        item.severity,
+        item.message,
+        item.accepted,
+        item.fatal,
+    )
 
 
 def _about(item: CompatFinding) -> tuple[str, str, str | None]:

@@ -16,9 +16,7 @@ from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationErro
 from goldnode.core.errors import WorkloadError
 
 _LARGEST = 8 << 20  # bytes; limit for one JSON document, so that a wrong file is not read whole
-_REMEDY = (
-    "give the output of `docker inspect`, an OCI configuration, an OCI layout or the file of `docker save`"
-)
+_REMEDY = "give the output of `docker inspect`, an OCI configuration, an OCI layout or the file of `docker save`"
 _DEEPEST = 4  # levels of nested indexes: an index may name another index
 
 
@@ -78,7 +76,9 @@ def read(path: Path) -> ImageMetadata:
     """
     try:
         if path.is_dir():
-            return _packed(lambda name: (path / name).read_bytes() if (path / name).is_file() else None)
+            return _packed(
+                lambda name: (path / name).read_bytes() if (path / name).is_file() else None
+            )
         if tarfile.is_tarfile(path):
             with tarfile.open(path) as archive:
 
@@ -94,7 +94,9 @@ def read(path: Path) -> ImageMetadata:
             raise ValueError("it is larger than metadata is")
         return _inspect_output(path.read_bytes())
     except FileNotFoundError as problem:
-        raise WorkloadError(f"{path} does not exist", remedy="correct the name of the file") from problem
+        raise WorkloadError(
+            f"{path} does not exist", remedy="correct the name of the file"
+        ) from problem
     except ValidationError as problem:
         raise WorkloadError(
             f"{path} is no image metadata: {_problem_text(problem)}", remedy=_REMEDY
@@ -122,7 +124,9 @@ def inspect(reference: str) -> ImageMetadata:
         ) from None
     except (DockerException, OSError) as problem:
         message = f"the local Docker engine does not answer: {problem}"
-        raise WorkloadError(message, remedy="start it, or give the image's metadata as a file") from problem
+        raise WorkloadError(
+            message, remedy="start it, or give the image's metadata as a file"
+        ) from problem
     except ValidationError as problem:
         raise WorkloadError(
             f"the local Docker engine returns no metadata of {reference}: {_problem_text(problem)}"
@@ -163,7 +167,9 @@ def _packed(member: Callable[[str], bytes | None]) -> ImageMetadata:
         if not entries:
             raise ValueError("its manifest names no image")
         config = _required_member(member, entries[0].config)
-        return ImageMetadata.model_validate_json(config).model_copy(update={"tags": entries[0].tags})
+        return ImageMetadata.model_validate_json(config).model_copy(
+            update={"tags": entries[0].tags}
+        )
     index = member("index.json")
     if index is None:
         raise ValueError("it holds neither manifest.json nor index.json")
@@ -172,18 +178,26 @@ def _packed(member: Callable[[str], bytes | None]) -> ImageMetadata:
         if manifest.manifests is None:
             break
         images = [
-            item for item in manifest.manifests if item.platform is None or item.platform.os != "unknown"
+            item
+            for item in manifest.manifests
+            if item.platform is None or item.platform.os != "unknown"
         ]  # skip attestations, which have the platform unknown/unknown
         if not images:
             raise ValueError("its index names no image")
         chosen = next(
-            (item for item in images if item.platform is not None and item.platform.architecture == "amd64"),
+            (
+                item
+                for item in images
+                if item.platform is not None and item.platform.architecture == "amd64"
+            ),
             images[0],
         )
         manifest = _Manifest.model_validate_json(_required_member(member, _blob(chosen.digest)))
     if manifest.config is None:
         raise ValueError("its manifest names no configuration")
-    return ImageMetadata.model_validate_json(_required_member(member, _blob(manifest.config.digest)))
+    return ImageMetadata.model_validate_json(
+        _required_member(member, _blob(manifest.config.digest))
+    )
 
 
 def _blob(digest: str) -> str:

@@ -92,7 +92,9 @@ def findings(host: CompatHost | None, workload: Workload | None = None) -> Itera
                 yield finding
 
 
-def judge(row: KnownBad, host: CompatHost | None, workload: Workload | None) -> CompatFinding | None:
+def judge(
+    row: KnownBad, host: CompatHost | None, workload: Workload | None
+) -> CompatFinding | None:
     """Return the finding of `row` for the combination, or None if the row does not apply."""
     answers = [_holds(part, host, workload) for part in row.match]
     if not any(answer.holds is not False for answer in answers):
@@ -100,7 +102,13 @@ def judge(row: KnownBad, host: CompatHost | None, workload: Workload | None) -> 
     subject = workload.subject if workload is not None else host.subject if host is not None else ""
     if workload is not None and host is not None:
         subject = f"{workload.subject} on {host.subject}"
-    place = workload.place if workload is not None else host.at(*_lines(row)) if host is not None else None
+    place = (
+        workload.place
+        if workload is not None
+        else host.at(*_lines(row))
+        if host is not None
+        else None
+    )
     if any(answer.holds for answer in answers):
         message = f"known to be bad ({row.id}): {row.symptom}"
         severity = row.severity
@@ -114,7 +122,17 @@ def judge(row: KnownBad, host: CompatHost | None, workload: Workload | None) -> 
         )
         severity = "unknown"
     remedy = _provable(row, workload)
-    return CompatFinding(RULE, severity, subject, message, row.origins, remedy, place, row.doubt, row=row.id)  # type: ignore[arg-type]
+    return CompatFinding(
+        RULE,
+        severity=severity,  # type: ignore[arg-type]
+        subject=subject,
+        message=message,
+        sources=row.origins,
+        way_out=remedy,
+        place=place,
+        doubt=row.doubt,
+        row=row.id,
+    )
 
 
 _VERBS = (
@@ -144,7 +162,9 @@ def _remedy(fix: str) -> str | None:
 
 # The part of a combination that a row's fix is about, by the condition that it changes.
 _FIXES = ("toolkit", "amdgpu", "rocm", "cudnn", "cuda", "driver", "branch")
-_NO_FIX = "change another part of the combination: the fix that is known does not fit the rest of it"
+_NO_FIX = (
+    "change another part of the combination: the fix that is known does not fit the rest of it"
+)
 
 
 def _provable(row: KnownBad, workload: Workload | None) -> str | None:
@@ -157,7 +177,9 @@ def _provable(row: KnownBad, workload: Workload | None) -> str | None:
     build = re.match(r"cu\d+(?= build)", row.fix)
     if build is not None and workload is not None and "torch" in workload.frameworks:
         version = f"{workload.frameworks['torch'].partition('+')[0]}+{build[0]}"
-        return CompatRemedy.of([remedies.framework("torch", version, row.fix, workload)], otherwise=_NO_FIX)
+        return CompatRemedy.of(
+            [remedies.framework("torch", version, row.fix, workload)], otherwise=_NO_FIX
+        )
     part = next((name for name in _FIXES if name in conditions), None)
     named = re.match(r"(?:use )?((?:driver |CUDA |ROCm )?)(?=\d+\.\d)", row.fix)
     if text is None or part is None or named is None:
@@ -190,14 +212,26 @@ def without_repetitions(found: list[CompatFinding]) -> list[CompatFinding]:
     return [
         finding
         for finding in found
-        if finding.row is None or weight[finding.severity] > heaviest.get(rule_of.get(finding.row) or "", -1)
+        if finding.row is None
+        or weight[finding.severity] > heaviest.get(rule_of.get(finding.row) or "", -1)
     ]
 
 
 # Conditions that depend on a lock, and descriptions of conditions for findings about unknown values.
-_OF_THE_LOCK = {"driver", "package", "package_not", "kernel", "toolkit", "toolkit_mode", "engine", "amdgpu"}
+_OF_THE_LOCK = {
+    "driver",
+    "package",
+    "package_not",
+    "kernel",
+    "toolkit",
+    "toolkit_mode",
+    "engine",
+    "amdgpu",
+}
 _WORDS = {
-    **dict.fromkeys(("package", "package_not"), "the version of the package that contains the module"),
+    **dict.fromkeys(
+        ("package", "package_not"), "the version of the package that contains the module"
+    ),
     "cmdline_lacks": "the kernel's command line",
     "driver": "the driver's version",
     "kernel": "the kernel's exact version",
@@ -225,7 +259,9 @@ def _lines(row: KnownBad) -> tuple[str, ...]:
         "cmdline_lacks": "policy",
     }
     return tuple(
-        lines[key] for key in ("toolkit", "engine", "driver", "kernel", "cmdline_lacks", "gpu") if key in keys
+        lines[key]
+        for key in ("toolkit", "engine", "driver", "kernel", "cmdline_lacks", "gpu")
+        if key in keys
     )
 
 
@@ -243,7 +279,11 @@ def _holds(part: Mapping[str, Any], host: CompatHost | None, workload: Workload 
             unsettled.append(str(wanted))
             continue
         if key in BOTH:
-            answer = BOTH[key](host, workload, wanted) if host is not None and workload is not None else False
+            answer = (
+                BOTH[key](host, workload, wanted)
+                if host is not None and workload is not None
+                else False
+            )
         elif key in WORKLOAD:
             answer = WORKLOAD[key](workload, wanted) if workload is not None else False
         else:
@@ -267,7 +307,8 @@ def in_range(version: str, wanted: str | Sequence[str]) -> bool:
 def _within(version: str, ranges: tuple[str, ...]) -> bool:
     """Cached body of `in_range`: many checks repeat the same few comparisons."""
     return any(
-        all(_compares(_by_numbers(version, limit), sign) for sign, limit in _parts(item)) for item in ranges
+        all(_compares(_by_numbers(version, limit), sign) for sign, limit in _parts(item))
+        for item in ranges
     )
 
 
@@ -342,14 +383,19 @@ def _package(host: CompatHost, wanted: Any) -> Answer:
     version = host.driver_package
     ranges = [wanted] if isinstance(wanted, str) else wanted
     return any(
-        all(_compares(compare(version, limit), sign) for sign, limit in _parts(item)) for item in ranges
+        all(_compares(compare(version, limit), sign) for sign, limit in _parts(item))
+        for item in ranges
     )
 
 
 def _fabric_manager(host: CompatHost, wanted: Any) -> Answer:
     if wanted == "absent":
         return host.fabric_manager is None and host.fabric_manager_package is None
-    return host.fabric_manager is not None and host.driver is not None and host.fabric_manager != host.driver
+    return (
+        host.fabric_manager is not None
+        and host.driver is not None
+        and host.fabric_manager != host.driver
+    )
 
 
 def _engine(host: CompatHost, wanted: Mapping[str, Any]) -> Answer:
@@ -391,7 +437,9 @@ def _realtime(host: CompatHost, wanted: Any) -> Answer:
 
 
 def _from_debian(host: CompatHost, wanted: Any) -> Answer:
-    return None if not host.archives else all(name.startswith(str(wanted)) for name in host.archives)
+    return (
+        None if not host.archives else all(name.startswith(str(wanted)) for name in host.archives)
+    )
 
 
 HOST: Mapping[str, Callable[[CompatHost, Any], Answer]] = {
@@ -403,12 +451,16 @@ HOST: Mapping[str, Callable[[CompatHost, Any], Answer]] = {
         if host.driver_package is None and host.branch
         else not in_range(host.driver_package or "0", [f"={item}" for item in wanted])
     ),
-    "branch": lambda host, wanted: _version(host.branch if host.vendor == "nvidia" else None, wanted),
+    "branch": lambda host, wanted: _version(
+        host.branch if host.vendor == "nvidia" else None, wanted
+    ),
     "toolkit": lambda host, wanted: _version(host.toolkit, wanted),
     "amdgpu": lambda host, wanted: _version(host.amdgpu, wanted),
     "engine": _engine,
     "flavour": lambda host, wanted: _known(host.flavour, host.branch is not None, wanted),
-    "toolkit_mode": lambda host, wanted: _known(host.toolkit_mode, host.toolkit is not None, wanted),
+    "toolkit_mode": lambda host, wanted: _known(
+        host.toolkit_mode, host.toolkit is not None, wanted
+    ),
     "vendor": lambda host, wanted: host.vendor == wanted,
     "os": lambda host, wanted: host.os in _list(wanted),
     "os_not": lambda host, wanted: host.os is not None and host.os not in _list(wanted),
@@ -416,7 +468,9 @@ HOST: Mapping[str, Callable[[CompatHost, Any], Answer]] = {
     "fabric_manager": _fabric_manager,
     "nvswitch": lambda host, wanted: host.nvswitch == wanted and not host.simulated,
     "realtime": _realtime,
-    "gpu": lambda host, wanted: any(fnmatchcase(gpu.sku, name) for gpu in host.gpus for name in wanted),
+    "gpu": lambda host, wanted: any(
+        fnmatchcase(gpu.sku, name) for gpu in host.gpus for name in wanted
+    ),
     "architecture": lambda host, wanted: any(gpu.architecture in wanted for gpu in host.gpus),
     "mixed": _mixed,
     "packages": lambda host, wanted: any(name in host.packages for name in wanted),
@@ -446,7 +500,9 @@ def _torch_cuda(workload: Workload, wanted: Any) -> Answer:
         return False
     build = torch(workload.frameworks["torch"])
     if build is not None and build.default and workload.kind == "image":
-        return None  # only a requirement without a local version gives the build of the package index
+        return (
+            None  # only a requirement without a local version gives the build of the package index
+        )
     if build is None or build.build is None:
         return False if re.search(r"\+(rocm|cpu|xpu)", workload.frameworks["torch"]) else None
     return build.cuda is not None and in_range(build.cuda, wanted)

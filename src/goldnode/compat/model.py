@@ -61,7 +61,11 @@ class CompatFinding:
     @property
     def remedy(self) -> str | None:
         """Return the remedy. One that names a version is judged by the rules now, on first use."""
-        return self.way_out if self.way_out is None or isinstance(self.way_out, str) else self.way_out.text()
+        return (
+            self.way_out
+            if self.way_out is None or isinstance(self.way_out, str)
+            else self.way_out.text()
+        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,9 @@ class CompatHost:
     driver: str | None = None
     flavour: ModuleFlavour | None = None
     gpus: tuple[GpuModel, ...] = ()
-    auto: bool = False  # the class takes the GPU model that a node has; `gpus` is empty until one is known
+    auto: bool = (
+        False  # the class takes the GPU model that a node has; `gpus` is empty until one is known
+    )
     nvswitch: bool = False
     fabric_manager: str | None = None  # its version
     engine: str | None = None

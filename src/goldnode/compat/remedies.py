@@ -25,7 +25,9 @@ from goldnode.facts.host import ModuleFlavour, numbers
 Combination = tuple[CompatHost | None, Workload | None]
 Judge = Callable[[CompatHost | None, Workload | None], Iterable[CompatFinding]]
 
-_OTHERWISE = "change another part of the combination: no single version that is known fits all the rest"
+_OTHERWISE = (
+    "change another part of the combination: no single version that is known fits all the rest"
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,9 @@ def proved(
     """Return the findings with remedies of which only the options that hold are read. They are judged when they are."""
     before = cache(lambda: weights(judge(host, workload), host))
     return [
-        dataclasses.replace(item, way_out=_Proof(item, item.way_out, before, judge, (host, workload)))
+        dataclasses.replace(
+            item, way_out=_Proof(item, item.way_out, before, judge, (host, workload))
+        )
         if isinstance(item.way_out, CompatRemedy)
         else item
         for item in found
@@ -205,7 +209,9 @@ def _with_driver(host: CompatHost, version: str) -> CompatHost:
     if "." not in version:
         version = branch.point_releases[-1] if branch.point_releases else version
     ends = (
-        None if host.end_of_life is None or branch.end_of_life is None else rules.last_day(branch.end_of_life)
+        None
+        if host.end_of_life is None or branch.end_of_life is None
+        else rules.last_day(branch.end_of_life)
     )
     another = host.branch != branch.name
     packages = [re.sub(rf"(?<=-){host.branch}$", branch.name, name) for name in host.packages]
@@ -215,7 +221,8 @@ def _with_driver(host: CompatHost, version: str) -> CompatHost:
         driver=None if host.driver is None else version,
         driver_package=None,
         fabric_manager=None if host.fabric_manager is None else version,
-        fabric_manager_package=host.fabric_manager_package and rules.fabric_manager_package(branch.name),
+        fabric_manager_package=host.fabric_manager_package
+        and rules.fabric_manager_package(branch.name),
         packages=tuple(packages),
         archives=(*host.archives, "nvidia-cuda") if host.archives and another else host.archives,
         end_of_life=ends if another else host.end_of_life,
@@ -236,7 +243,9 @@ def drivers(least: str) -> list[RemedyOption]:
         if floor is not None and numbers(floor) > numbers(least):
             found.append(floor)
     first = f"driver {'' if '.' in least else 'branch '}{{}} or later"
-    return [driver(version, first if version == least else "driver {} or later") for version in found]
+    return [
+        driver(version, first if version == least else "driver {} or later") for version in found
+    ]
 
 
 def kernel(name: str, text: str, version: str | None = None) -> RemedyOption:
@@ -296,9 +305,12 @@ def cuda(version: str, text: str) -> RemedyOption:
             fields |= {"cudnn": None, "nccl": None}
         else:
             runtime = re.compile(r"nvidia-cuda-runtime(-cu\d\d)?|cuda-toolkit")
-            fields["pins"] = {name: pin for name, pin in workload.pins.items() if not runtime.fullmatch(name)}
+            fields["pins"] = {
+                name: pin for name, pin in workload.pins.items() if not runtime.fullmatch(name)
+            }
             fields["library_cuda"] = {
-                name: major if name == "cudart" else value for name, value in workload.library_cuda.items()
+                name: major if name == "cudart" else value
+                for name, value in workload.library_cuda.items()
             }
         if workload.forward_compat_version is not None:
             fields["forward_compat_version"] = None
@@ -337,7 +349,9 @@ def _with_framework(workload: Workload, name: str, version: str, others: Sequenc
         fields |= {"cudnn": None, "nccl": None}
     if others:
         frameworks = {
-            key: value for key, value in workload.library_cuda.items() if key in ("jax", "tensorflow")
+            key: value
+            for key, value in workload.library_cuda.items()
+            if key in ("jax", "tensorflow")
         }
         fields |= {"library_cuda": frameworks, "cuda": None}
     local = re.fullmatch(r"cu(\d+)(\d)", version.partition("+")[2])
@@ -359,9 +373,14 @@ def pin(name: str, version: str, text: str) -> RemedyOption:
         if workload is None:
             return host, workload
         frameworks = (
-            {**workload.frameworks, name: version} if name in workload.frameworks else workload.frameworks
+            {**workload.frameworks, name: version}
+            if name in workload.frameworks
+            else workload.frameworks
         )
-        fields: dict[str, Any] = {"pins": {**workload.pins, name: version}, "frameworks": frameworks}
+        fields: dict[str, Any] = {
+            "pins": {**workload.pins, name: version},
+            "frameworks": frameworks,
+        }
         library = re.fullmatch(r"nvidia-(cudnn|nccl)-cu\d\d", name)
         if library is not None:
             fields[library[1]] = version

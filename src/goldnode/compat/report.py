@@ -51,7 +51,9 @@ class CompatReport:
     def counts(self) -> dict[str, int]:
         """Return the number of unaccepted findings per severity, and the number of accepted ones."""
         found = {
-            name: sum(1 for item in self.findings if item.severity == name and item.accepted is None)
+            name: sum(
+                1 for item in self.findings if item.severity == name and item.accepted is None
+            )
             for name in _LEVELS
         }
         return {**found, "accepted": sum(1 for item in self.findings if item.accepted is not None)}
@@ -157,7 +159,8 @@ def last_lines(report: CompatReport) -> list[str]:
         kinds[kind] = kinds.get(kind, 0) + 1
     plural = {"class": "classes"}
     things = [
-        f"{count} {kind if count == 1 else plural.get(kind, kind + 's')}" for kind, count in kinds.items()
+        f"{count} {kind if count == 1 else plural.get(kind, kind + 's')}"
+        for kind, count in kinds.items()
     ]
     things += [f"{report.images} image{'s' * (report.images != 1)}"] if report.images else []
     things += (
@@ -166,13 +169,17 @@ def last_lines(report: CompatReport) -> list[str]:
         else []
     )
     counts = report.counts()
-    found = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "block")
+    found = ", ".join(
+        f"{count} {name}" for name, count in counts.items() if count or name == "block"
+    )
     rules = (
         f"{len(registry())} rules"
         if report.images or report.requirements
         else f"{len(rules_host.RULES)} rules of nodes"
     )
-    line = f"{', '.join(things)} validated against {rules} and facts of {facts.compiled()}: {found}."
+    line = (
+        f"{', '.join(things)} validated against {rules} and facts of {facts.compiled()}: {found}."
+    )
     line += f" Not checked: {'; '.join(report.not_checked)}." if report.not_checked else ""
     line += f" {not_applicable(report.unlocked)}" if report.unlocked else ""
     return _wrapped("", line, "")
@@ -193,7 +200,8 @@ def not_applicable(unlocked: Sequence[tuple[str, str, str]]) -> str:
         for _, stack, problem in unlocked
     }
     reported = "; ".join(
-        f"{', '.join(names)}: {why[stack]} (goldnode lock {stack})" for stack, names in stacks.items()
+        f"{', '.join(names)}: {why[stack]} (goldnode lock {stack})"
+        for stack, names in stacks.items()
     )
     return f"{len(unlocked)} class{'es' * (len(unlocked) > 1)} cannot be applied yet: {reported}."
 
@@ -257,7 +265,11 @@ def explain(rule: CompatRule) -> str:
     if not origins:
         return "\n".join([*lines, "It rests on no one source: each finding names its own."])
     return "\n".join(
-        [*lines, "It rests on:", *(line for origin in origins for line in _wrapped("- ", origin, "  "))]
+        [
+            *lines,
+            "It rests on:",
+            *(line for origin in origins for line in _wrapped("- ", origin, "  ")),
+        ]
     )
 
 
@@ -285,7 +297,9 @@ def document(report: CompatReport) -> dict[str, Any]:
         "schema": SCHEMA,
         "facts": str(facts.compiled()),
         "fatal": report.fatal,
-        "subjects": [{"subject": subject, "place": _place(place)} for subject, place in report.subjects],
+        "subjects": [
+            {"subject": subject, "place": _place(place)} for subject, place in report.subjects
+        ],
         "images": report.images,
         "requirements": report.requirements,
         "counts": report.counts(),
@@ -307,7 +321,8 @@ def document(report: CompatReport) -> dict[str, Any]:
         ],
         "not_checked": list(report.not_checked),
         "unlocked": [
-            {"class": name, "stack": stack, "message": message} for name, stack, message in report.unlocked
+            {"class": name, "stack": stack, "message": message}
+            for name, stack, message in report.unlocked
         ],
     }
 
@@ -348,8 +363,13 @@ def sarif(report: CompatReport) -> dict[str, Any]:
                     }
                 },
                 "columnKind": "unicodeCodePoints",
-                "originalUriBaseIds": {"SRCROOT": {"description": {"text": "The root of the repository."}}},
-                "properties": {"facts": str(facts.compiled()), "notChecked": list(report.not_checked)},
+                "originalUriBaseIds": {
+                    "SRCROOT": {"description": {"text": "The root of the repository."}}
+                },
+                "properties": {
+                    "facts": str(facts.compiled()),
+                    "notChecked": list(report.not_checked),
+                },
                 "results": [_result(item, index) for item in report.findings],
             }
         ],
@@ -365,7 +385,11 @@ def _result(item: CompatFinding, index: dict[str, int]) -> dict[str, Any]:
         "ruleId": item.rule,
         "ruleIndex": index[item.rule],
         # An accepted block is not fatal.
-        "level": "error" if item.fatal else "warning" if item.severity == "block" else _LEVELS[item.severity],
+        "level": "error"
+        if item.fatal
+        else "warning"
+        if item.severity == "block"
+        else _LEVELS[item.severity],
         "message": {"text": " ".join(reported)},
         "properties": {"severity": item.severity, "subject": item.subject},
     }
@@ -375,7 +399,9 @@ def _result(item: CompatFinding, index: dict[str, int]) -> dict[str, Any]:
             location["region"] = {"startLine": item.place.line}
         result["locations"] = [{"physicalLocation": location}]
     if item.accepted is not None:
-        result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": item.accepted}]
+        result["suppressions"] = [
+            {"kind": "external", "status": "accepted", "justification": item.accepted}
+        ]
     return result
 
 

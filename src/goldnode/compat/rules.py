@@ -36,11 +36,13 @@ def open_modules(architecture: str) -> ModuleSupport:
     name = architecture.casefold()
     if name not in order:
         return ModuleSupport(
-            "required", f'architecture "{architecture}" is not in the facts and taken for a newer one'
+            "required",
+            f'architecture "{architecture}" is not in the facts and taken for a newer one',
         )
     if order.index(name) >= order.index(limits["required_from_architecture"].casefold()):
         return ModuleSupport(
-            "required", f"{limits['required_from_architecture']} and later work with the open modules only"
+            "required",
+            f"{limits['required_from_architecture']} and later work with the open modules only",
         )
     if order.index(name) >= order.index(limits["first_architecture"].casefold()):
         return ModuleSupport(
@@ -118,7 +120,13 @@ class Support:
 
 
 def support(
-    stack: str, ended: dt.date, source: str, waiver: StackWaiver | None, node_class: str | None, on: dt.date
+    stack: str,
+    ended: dt.date,
+    source: str,
+    waiver: StackWaiver | None,
+    node_class: str | None,
+    *,
+    on: dt.date,
 ) -> Support | None:
     """Return the support state of stack `stack` on day `on`; None if it is still supported.
 
@@ -142,7 +150,9 @@ def support(
     if waiver.expires < on:
         message = f"{reported}, and its waiver expired on {waiver.expires}"
         return Support(
-            "expired", message, f"move to a supported stack, or have {waiver.owner} renew the waiver"
+            "expired",
+            message,
+            f"move to a supported stack, or have {waiver.owner} renew the waiver",
         )
     return Support("waived", reported, "move to a supported stack before the waiver ends")
 

@@ -49,7 +49,9 @@ def _driver(host: CompatHost) -> str:
 # GPU and driver
 
 
-def gpu_driver(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def gpu_driver(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that the driver is new enough for the GPU, and its branch still supports the architecture."""
     if host is None or host.branch is None:
         return
@@ -57,16 +59,16 @@ def gpu_driver(host: CompatHost | None, workload: Workload | None = None) -> Ite
     if branch is None:
         yield CompatFinding(
             "gpu-driver",
-            "unknown",
-            host.subject,
-            f"NVIDIA driver branch {host.branch} is not in the facts, so that nothing is known of the GPUs "
+            severity="unknown",
+            subject=host.subject,
+            message=f"NVIDIA driver branch {host.branch} is not in the facts, so that nothing is known of the GPUs "
             "it supports",
-            (),
-            CompatRemedy.of(
+            sources=(),
+            way_out=CompatRemedy.of(
                 *([remedies.driver(name, "driver branch {}")] for name in facts.fixed_branches()),
                 otherwise=_NO_BRANCH,
             ),
-            host.at("driver"),
+            place=host.at("driver"),
         )
         return
     for gpu in host.gpus:
@@ -85,7 +87,9 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
                 f"{gpu.sku} is of architecture {gpu.architecture}, and driver branch {branch.name} ends "
                 f"with {branch.newest_architecture}"
             )
-            yield _gpu_finding(host, "block", message, branch.architecture_origins, _from_branch(gpu))
+            yield _gpu_finding(
+                host, "block", message, branch.architecture_origins, _from_branch(gpu)
+            )
         return
     # For some models only the oldest branch that lists them is known.
     origins = gpu.origins("min_driver")
@@ -101,16 +105,27 @@ def _too_old(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[
         first = f"driver {least}" if "." in least else f"driver branch {least}"
         message = f"{gpu.sku} needs {first} or later, and the stack has {_driver(host)}"
         remedy = CompatRemedy.of(
-            [*remedies.drivers(least), *_fixed_drivers()], ending=f"; {_supported(gpu)}", otherwise=_NO_BRANCH
+            [*remedies.drivers(least), *_fixed_drivers()],
+            ending=f"; {_supported(gpu)}",
+            otherwise=_NO_BRANCH,
         )
-        yield _gpu_finding(host, "block", message, origins, remedy, _doubt(gpu))
+        yield _gpu_finding(
+            host,
+            severity="block",
+            message=message,
+            origins=origins,
+            remedy=remedy,
+            doubt=_doubt(gpu),
+        )
 
 
 def _dropped(host: CompatHost, gpu: GpuModel, branch: facts.Branch) -> Iterator[CompatFinding]:
     oldest, own = _order(branch.oldest_architecture), _order(gpu.architecture)
     if oldest is not None and own is not None and own < oldest:
         last = [
-            name for name in facts.branches() if (_order(facts.branch(name).oldest_architecture) or 0) <= own
+            name
+            for name in facts.branches()
+            if (_order(facts.branch(name).oldest_architecture) or 0) <= own
         ][-1]
         message = (
             f"driver branch {branch.name} supports {branch.oldest_architecture} and later, and {gpu.sku} "
@@ -134,10 +149,20 @@ def _gpu_finding(
     message: str,
     origins: tuple[Origin, ...],
     remedy: str,
+    *,
     doubt: str | None = None,
 ) -> CompatFinding:
     place = host.at("gpu", "driver")
-    return CompatFinding("gpu-driver", severity, host.subject, message, origins, remedy, place, doubt)  # type: ignore[arg-type]
+    return CompatFinding(
+        "gpu-driver",
+        severity=severity,  # type: ignore[arg-type]
+        subject=host.subject,
+        message=message,
+        sources=origins,
+        way_out=remedy,
+        place=place,
+        doubt=doubt,
+    )
 
 
 def _least(gpu: GpuModel, branch: str) -> str | None:
@@ -164,7 +189,8 @@ def _supported(gpu: GpuModel) -> str:
     names = [
         name
         for name in facts.fixed_branches()
-        if (_order(facts.branch(name).oldest_architecture) or 0) <= own and numbers(name) >= least[:1]
+        if (_order(facts.branch(name).oldest_architecture) or 0) <= own
+        and numbers(name) >= least[:1]
     ]
     return (
         f"branches {', '.join(names)} support it and get fixes"
@@ -177,7 +203,9 @@ def _from_branch(gpu: GpuModel) -> str:
     return CompatRemedy.of(_fixed_drivers(), ending=f"; {_supported(gpu)}", otherwise=_NO_BRANCH)
 
 
-_NO_BRANCH = "put the GPU into another node: no driver branch that gets fixes serves all of this one"
+_NO_BRANCH = (
+    "put the GPU into another node: no driver branch that gets fixes serves all of this one"
+)
 
 
 def _fixed_drivers() -> list[remedies.RemedyOption]:
@@ -197,18 +225,26 @@ def _order(architecture: str | None) -> int | None:
     if architecture is None:
         return None
     order = facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
-    found = [index for index, name in enumerate(order) if architecture.casefold().startswith(name.casefold())]
+    found = [
+        index
+        for index, name in enumerate(order)
+        if architecture.casefold().startswith(name.casefold())
+    ]
     # The longest match wins, because one name may be a prefix of another.
     return max(found, key=lambda index: len(order[index]), default=None)
 
 
-def module_flavour(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def module_flavour(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that GPU and branch support the flavour (open or proprietary) of the kernel modules."""
     if host is None or host.flavour is None or host.branch is None:
         return
     limits = facts.load("nvidia_drivers.yml")["rules"]["open_modules"]
     for gpu in host.gpus:
-        fault = rules.flavour_fault(gpu, host.branch, host.flavour) if gpu.vendor == "nvidia" else None
+        fault = (
+            rules.flavour_fault(gpu, host.branch, host.flavour) if gpu.vendor == "nvidia" else None
+        )
         if fault is None:
             continue
         other: facts.ModuleFlavour = "open" if host.flavour == "proprietary" else "proprietary"
@@ -218,23 +254,31 @@ def module_flavour(host: CompatHost | None, workload: Workload | None = None) ->
         stack = f"a stack with the {other} modules{has_open if lacks_open else ''}"
         options = [remedies.flavour(other, stack)]
         options += [
-            remedies.flavour(other, f"a stack with the {other} modules and driver {{}} or later", driver=item)
+            remedies.flavour(
+                other, f"a stack with the {other} modules and driver {{}} or later", driver=item
+            )
             for item in _floors()
         ]
-        remedy = CompatRemedy.of(options, ending=f"; {_supported(gpu)}" if old else "", otherwise=_NO_BRANCH)
+        remedy = CompatRemedy.of(
+            options, ending=f"; {_supported(gpu)}" if old else "", otherwise=_NO_BRANCH
+        )
         yield CompatFinding(
             "module-flavour",
-            "block",
-            host.subject,
-            f"{fault}, and {_driver(host)} comes with the {host.flavour} ones",
-            facts.origins("nvidia_drivers.yml", limits["source"]),
-            remedy,
-            host.at("driver"),
-            facts.doubt(limits) if int(host.branch) >= limits["only_flavour_from_branch"] else None,
+            severity="block",
+            subject=host.subject,
+            message=f"{fault}, and {_driver(host)} comes with the {host.flavour} ones",
+            sources=facts.origins("nvidia_drivers.yml", limits["source"]),
+            way_out=remedy,
+            place=host.at("driver"),
+            doubt=facts.doubt(limits)
+            if int(host.branch) >= limits["only_flavour_from_branch"]
+            else None,
         )
 
 
-def geforce_open(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def geforce_open(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check GeForce GPUs with the open modules of branches that need a module parameter for them."""
     if host is None or host.flavour != "open" or host.branch is None or not host.branch.isdigit():
         return
@@ -244,22 +288,26 @@ def geforce_open(host: CompatHost | None, workload: Workload | None = None) -> I
     if not names or not first <= int(host.branch) <= limit["last_branch"]:
         return
     enabled = any(word.endswith(f"{limit['name']}=1") for word in host.cmdline or ())
-    how = f"is enabled by {limit['name']}" if enabled else f"does not load for it without {limit['name']}=1"
+    how = (
+        f"is enabled by {limit['name']}"
+        if enabled
+        else f"does not load for it without {limit['name']}=1"
+    )
     message = f"{_driver(host)} supports {names[0]} with the open modules in alpha quality only, and {how}"
     yield CompatFinding(
         "geforce-open",
-        "warn" if enabled else "block",
-        host.subject,
-        message,
-        facts.origins("nvidia_drivers.yml", limit["source"]),
-        CompatRemedy.of(
+        severity="warn" if enabled else "block",
+        subject=host.subject,
+        message=message,
+        sources=facts.origins("nvidia_drivers.yml", limit["source"]),
+        way_out=CompatRemedy.of(
             [remedies.flavour("proprietary", "the proprietary modules")],
             [
                 dataclasses.replace(one, text=f"a branch after {limit['last_branch']}")
                 for one in _fixed_drivers()
             ],
         ),
-        host.at("driver"),
+        place=host.at("driver"),
     )
 
 
@@ -281,7 +329,9 @@ def _kernel(host: CompatHost) -> tuple[str, bool] | None:
     return ".".join(map(str, found[:2])), False
 
 
-def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def kernel_driver(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that the driver's module builds on the kernel."""
     if host is None or host.vendor != "nvidia" or host.branch is None:
         return
@@ -303,12 +353,12 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
                 remedy = _builds(host, kernel[0], driver, flavour)
             yield CompatFinding(
                 "kernel-driver",
-                "block",
-                host.subject,
-                message,
-                measured.origins,
-                remedy,
-                host.at("kernel", "driver"),
+                severity="block",
+                subject=host.subject,
+                message=message,
+                sources=measured.origins,
+                way_out=remedy,
+                place=host.at("kernel", "driver"),
             )
         return
     version, exact = kernel
@@ -329,37 +379,37 @@ def kernel_driver(host: CompatHost | None, workload: Workload | None = None) -> 
         remedy = "name the exact kernel: lock the stack"
         yield CompatFinding(
             "kernel-driver",
-            "unknown",
-            host.subject,
-            message,
-            newest.origins,
-            remedy,
-            host.at("kernel"),
-            newest.doubt,
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=newest.origins,
+            way_out=remedy,
+            place=host.at("kernel"),
+            doubt=newest.doubt,
         )
     elif built.outcome == "fails":
         which = "" if host.driver else ", the newest of its branch"
         message = f"the driver's module does not build: {built.reason}{which}"
         yield CompatFinding(
             "kernel-driver",
-            "block",
-            host.subject,
-            message,
-            built.origins,
-            _builds(host, version, driver, flavour),
-            host.at("kernel", "driver"),
-            "; ".join(filter(None, (built.doubt, unmeasured(host, flavour)))) or None,
+            severity="block",
+            subject=host.subject,
+            message=message,
+            sources=built.origins,
+            way_out=_builds(host, version, driver, flavour),
+            place=host.at("kernel", "driver"),
+            doubt="; ".join(filter(None, (built.doubt, unmeasured(host, flavour)))) or None,
         )
     elif built.outcome == "unknown":
         message = "; ".join(filter(None, (built.reason, unmeasured(host, flavour))))
         yield CompatFinding(
             "kernel-driver",
-            "unknown",
-            host.subject,
-            message,
-            built.origins,
-            _builds(host, version, driver, flavour),
-            host.at("kernel", "driver"),
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=built.origins,
+            way_out=_builds(host, version, driver, flavour),
+            place=host.at("kernel", "driver"),
         )
 
 
@@ -385,14 +435,18 @@ def unmeasured(host: CompatHost, flavour: facts.ModuleFlavour) -> str | None:
 def _measured_to_build(host: CompatHost, failed: ModuleBuildFact) -> CompatRemedy:
     """Return the nearest measured pairs that build, as a remedy: an older kernel, another package."""
     rows = [
-        row for row in module_builds.builds() if row.outcome == "builds" and row.flavour == failed.flavour
+        row
+        for row in module_builds.builds()
+        if row.outcome == "builds" and row.flavour == failed.flavour
     ]
     rows = [row for row in rows if row.architecture == failed.architecture]
     wanted = numbers(failed.kernel_version)
     older = [
         row
         for row in rows
-        if row.version == failed.version and row.os == failed.os and numbers(row.kernel_version) < wanted
+        if row.version == failed.version
+        and row.os == failed.os
+        and numbers(row.kernel_version) < wanted
     ]
     older.sort(key=lambda row: numbers(row.kernel_version), reverse=True)
     others = sorted({(row.package, row.version) for row in rows if row.kernel == failed.kernel})
@@ -418,20 +472,30 @@ _ANY_UPDATE = 9999  # a stable update later than any in the table
 _CLEAN_ROOT = "build it in a clean root first, and add the result to the site's facts: `goldnode modules matrix --packages`"
 
 
-def _builds(host: CompatHost, kernel: str, driver: str, flavour: facts.ModuleFlavour) -> CompatRemedy:
+def _builds(
+    host: CompatHost, kernel: str, driver: str, flavour: facts.ModuleFlavour
+) -> CompatRemedy:
     """Return the nearest pairs of kernel and driver that build, as a remedy."""
     branch = driver.split(".")[0]
     known = facts.branch(branch).point_releases if branch in facts.branches() else ()
     newest = f"the newest of branch {branch} that is known to build on {kernel}"
     own = [remedies.driver(item, f"driver {{}}, {newest}") for item in reversed(known)]
     others = [
-        [remedies.driver(item, f"driver {{}}, known to build on {kernel}") for item in reversed(points)]
+        [
+            remedies.driver(item, f"driver {{}}, known to build on {kernel}")
+            for item in reversed(points)
+        ]
         for name in facts.fixed_branches()
         if name != branch and (points := facts.branch(name).point_releases)
     ]
-    own = [one for one, item in zip(own, reversed(known), strict=True) if _ok(kernel, item, flavour)]
+    own = [
+        one for one, item in zip(own, reversed(known), strict=True) if _ok(kernel, item, flavour)
+    ]
     return CompatRemedy.of(
-        _older_kernels(kernel, driver, flavour), own, *([] if own else others), otherwise=_CLEAN_ROOT
+        _older_kernels(kernel, driver, flavour),
+        own,
+        *([] if own else others),
+        otherwise=_CLEAN_ROOT,
     )
 
 
@@ -439,7 +503,9 @@ def _ok(kernel: str, driver: str, flavour: facts.ModuleFlavour) -> bool:
     return facts.kernel_build(kernel, driver, flavour).outcome == "ok"
 
 
-def _older_kernels(kernel: str, driver: str, flavour: facts.ModuleFlavour) -> list[remedies.RemedyOption]:
+def _older_kernels(
+    kernel: str, driver: str, flavour: facts.ModuleFlavour
+) -> list[remedies.RemedyOption]:
     """Return the options of a kernel before `kernel` on which the driver is known to build, the newest first.
 
     Of a series whose later updates break the build, the option is the last update before them.
@@ -450,10 +516,16 @@ def _older_kernels(kernel: str, driver: str, flavour: facts.ModuleFlavour) -> li
     for name in sorted(before, key=numbers, reverse=True):
         point = numbers(name)
         text = f"the newest before it on which {driver} is known to build"
-        if _ok(name, driver, flavour) and (len(point) > 2 or _ok(f"{name}.{_ANY_UPDATE}", driver, flavour)):
+        if _ok(name, driver, flavour) and (
+            len(point) > 2 or _ok(f"{name}.{_ANY_UPDATE}", driver, flavour)
+        ):
             found.append(remedies.kernel(name, f"kernel {name}, {text}"))
-        elif len(point) > 2 and _ok(last := f"{point[0]}.{point[1]}.{point[2] - 1}", driver, flavour):
-            if any(numbers(other)[:2] == point[:2] and _ok(other, driver, flavour) for other in exact):
+        elif len(point) > 2 and _ok(
+            last := f"{point[0]}.{point[1]}.{point[2] - 1}", driver, flavour
+        ):
+            if any(
+                numbers(other)[:2] == point[:2] and _ok(other, driver, flavour) for other in exact
+            ):
                 continue  # an update of the series on which it was built is better
             found.append(remedies.kernel(last, f"kernel {last} or older of its series, {text}"))
     return found
@@ -481,24 +553,30 @@ def gpu_mix(host: CompatHost | None, workload: Workload | None = None) -> Iterat
         )
         yield CompatFinding(
             "gpu-mix",
-            "block",
-            host.subject,
-            message,
-            sources,
-            "put them into different nodes",
-            host.at("gpu"),
+            severity="block",
+            subject=host.subject,
+            message=message,
+            sources=sources,
+            way_out="put them into different nodes",
+            place=host.at("gpu"),
         )
         return
     names = ", ".join(f"{gpu.sku} ({gpu.architecture})" for gpu in host.gpus)
-    message = (
-        f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them"
-    )
+    message = f"the node has GPUs of several architectures: {names}; each binary has to carry code for all of them"
     yield CompatFinding(
-        "gpu-mix", "warn", host.subject, message, (), "make a class of its own for each model", host.at("gpu")
+        "gpu-mix",
+        severity="warn",
+        subject=host.subject,
+        message=message,
+        sources=(),
+        way_out="make a class of its own for each model",
+        place=host.at("gpu"),
     )
 
 
-def other_modules(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def other_modules(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check other out-of-tree modules against kernel and driver."""
     if host is None:
         return
@@ -507,7 +585,10 @@ def other_modules(host: CompatHost | None, workload: Workload | None = None) -> 
         shown = f"{name} {version}".rstrip()
         row = known.get(name.replace("_", "-"))
         if row is not None:
-            least, origins = row["open_modules_from"], facts.origins("nvidia_drivers.yml", row["source"])
+            least, origins = (
+                row["open_modules_from"],
+                facts.origins("nvidia_drivers.yml", row["source"]),
+            )
             if host.flavour == "proprietary" and version and numbers(version) >= numbers(least):
                 message = (
                     f"module {shown} needs the open kernel modules from {least} on, and {_driver(host)} "
@@ -517,12 +598,19 @@ def other_modules(host: CompatHost | None, workload: Workload | None = None) -> 
                     [remedies.flavour("open", "a stack with the open modules")],
                     [
                         remedies.of_host(
-                            f"a version of {name} before {least}", modules={**host.modules, name: ""}
+                            f"a version of {name} before {least}",
+                            modules={**host.modules, name: ""},
                         )
                     ],
                 )
                 yield CompatFinding(
-                    "other-modules", "block", host.subject, message, origins, remedy, host.at("modules")
+                    "other-modules",
+                    severity="block",
+                    subject=host.subject,
+                    message=message,
+                    sources=origins,
+                    way_out=remedy,
+                    place=host.at("modules"),
                 )
                 continue
         kernel = _kernel(host)
@@ -533,7 +621,15 @@ def other_modules(host: CompatHost | None, workload: Workload | None = None) -> 
             "try it in a clean root (goldnode modules build), and accept it in the class once it was seen "
             "to build"
         )
-        yield CompatFinding("other-modules", "unknown", host.subject, message, (), remedy, host.at("modules"))
+        yield CompatFinding(
+            "other-modules",
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=(),
+            way_out=remedy,
+            place=host.at("modules"),
+        )
 
 
 # Operating system
@@ -548,23 +644,27 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
         return
     if row is None or not row.get("kernels"):
         known = ", ".join(
-            item["name"] for item in facts.load("distros.yml")["distributions"] if item.get("kernels")
+            item["name"]
+            for item in facts.load("distros.yml")["distributions"]
+            if item.get("kernels")
         )
         yield CompatFinding(
             "os-kernel",
-            "unknown",
-            host.subject,
-            f"no source says which kernels {_os_name(host)} carries",
-            (),
-            f"the facts know {known}",
-            host.at("os"),
+            severity="unknown",
+            subject=host.subject,
+            message=f"no source says which kernels {_os_name(host)} carries",
+            sources=(),
+            way_out=f"the facts know {known}",
+            place=host.at("os"),
         )
         return
     version, exact = kernel
     carried = {suite: str(text).split(" ")[0] for suite, text in row["kernels"].items()}
     origins = _distro_origins(row, "rest", "glibc_kernel")
     listed = ", ".join(f"{text} ({suite})" for suite, text in carried.items())
-    same = {suite: text for suite, text in carried.items() if numbers(text)[:2] == numbers(version)[:2]}
+    same = {
+        suite: text for suite, text in carried.items() if numbers(text)[:2] == numbers(version)[:2]
+    }
     if not same and host.kernel_version is not None and host.stack is not None:
         return  # apt has resolved it from the OS's archives
     if not same:
@@ -572,13 +672,15 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
         best = max(carried.values(), key=numbers)
         yield CompatFinding(
             "os-kernel",
-            "unknown",
-            host.subject,
-            message,
-            origins,
-            CompatRemedy.of([remedies.kernel(best, f"a kernel of series {'.'.join(best.split('.')[:2])}")]),
-            host.at("kernel", "os"),
-            facts.doubt(row),
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=CompatRemedy.of(
+                [remedies.kernel(best, f"a kernel of series {'.'.join(best.split('.')[:2])}")]
+            ),
+            place=host.at("kernel", "os"),
+            doubt=facts.doubt(row),
         )
         return
     suite, newest = max(same.items(), key=lambda item: numbers(item[1]))
@@ -587,17 +689,19 @@ def os_kernel(host: CompatHost | None, workload: Workload | None = None) -> Iter
         message = f"kernel {version} lacks the fixes of {newest}, which {row['name']} had on {day} ({suite})"
         yield CompatFinding(
             "os-kernel",
-            "warn",
-            host.subject,
-            message,
-            origins,
-            f"lock the stack again, with a driver that builds on {newest}",
-            host.at("kernel", "os"),
-            facts.doubt(row),
+            severity="warn",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=f"lock the stack again, with a driver that builds on {newest}",
+            place=host.at("kernel", "os"),
+            doubt=facts.doubt(row),
         )
 
 
-def os_support(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def os_support(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that the OS release still gets security fixes."""
     row = facts.distribution(host.os) if host is not None and host.os is not None else None
     if host is None or row is None or host.on is None:
@@ -607,16 +711,18 @@ def os_support(host: CompatHost | None, workload: Workload | None = None) -> Ite
     origins = _distro_origins(row, "support")
     last = late or standard
     if last is not None and last < host.on:
-        remedy = "move to a supported release, or accept it in the class with reason, owner and expiry"
+        remedy = (
+            "move to a supported release, or accept it in the class with reason, owner and expiry"
+        )
         yield CompatFinding(
             "os-support",
-            "block",
-            host.subject,
-            f"{row['name']} gets no fixes since {last}",
-            origins,
-            remedy,
-            host.at("os"),
-            facts.doubt(row),
+            severity="block",
+            subject=host.subject,
+            message=f"{row['name']} gets no fixes since {last}",
+            sources=origins,
+            way_out=remedy,
+            place=host.at("os"),
+            doubt=facts.doubt(row),
         )
     elif standard is not None and standard < host.on:
         whose = "extended security maintenance" if "ubuntu" in row["id"] else "long-term support"
@@ -626,17 +732,19 @@ def os_support(host: CompatHost | None, workload: Workload | None = None) -> Ite
         )
         yield CompatFinding(
             "os-support",
-            "warn",
-            host.subject,
-            message,
-            origins,
-            f"plan the move before {late}",
-            host.at("os"),
-            facts.doubt(row),
+            severity="warn",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=f"plan the move before {late}",
+            place=host.at("os"),
+            doubt=facts.doubt(row),
         )
 
 
-def driver_packages(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def driver_packages(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that the OS's archives have the driver branch, and that packages match its flavour and branch."""
     if host is None or host.vendor != "nvidia" or host.branch is None or host.os is None:
         return
@@ -650,19 +758,17 @@ def driver_packages(host: CompatHost | None, workload: Workload | None = None) -
             message = f"no source says which drivers {_os_name(host)} carries in its own archive"
             yield CompatFinding(
                 "driver-packages",
-                "unknown",
-                host.subject,
-                message,
-                (),
-                "name the archive that the driver comes from",
-                host.at("driver", "os"),
-                facts.doubt(row) if row else None,
+                severity="unknown",
+                subject=host.subject,
+                message=message,
+                sources=(),
+                way_out="name the archive that the driver comes from",
+                place=host.at("driver", "os"),
+                doubt=facts.doubt(row) if row else None,
             )
         elif host.branch not in {version.split(".")[0] for version in carried}:
             have = ", ".join(sorted(set(carried), key=numbers))
-            message = (
-                f"{row['name']} carries drivers {have} in its own archive, and none of branch {host.branch}"
-            )
+            message = f"{row['name']} carries drivers {have} in its own archive, and none of branch {host.branch}"
             own = max(carried, key=numbers)
             repository = "add NVIDIA's repository (archive nvidia-cuda) to the stack"
             remedy = CompatRemedy.of(
@@ -672,13 +778,13 @@ def driver_packages(host: CompatHost | None, workload: Workload | None = None) -
             )
             yield CompatFinding(
                 "driver-packages",
-                "block",
-                host.subject,
-                message,
-                _distro_origins(row, "rest"),
-                remedy,
-                host.at("driver", "os"),
-                facts.doubt(row),
+                severity="block",
+                subject=host.subject,
+                message=message,
+                sources=_distro_origins(row, "rest"),
+                way_out=remedy,
+                place=host.at("driver", "os"),
+                doubt=facts.doubt(row),
             )
     elif "nvidia-cuda" in host.archives:
         names = data["repositories"]["distro_names"]
@@ -687,13 +793,13 @@ def driver_packages(host: CompatHost | None, workload: Workload | None = None) -
             origins = facts.origins("distros.yml", data["repositories"]["source"])
             yield CompatFinding(
                 "driver-packages",
-                "block",
-                host.subject,
-                message,
-                origins,
-                f"use one of {', '.join(names)}",
-                host.at("os"),
-                facts.doubt(row) if row else None,
+                severity="block",
+                subject=host.subject,
+                message=message,
+                sources=origins,
+                way_out=f"use one of {', '.join(names)}",
+                place=host.at("os"),
+                doubt=facts.doubt(row) if row else None,
             )
     yield from _package_names(host, data["package_names"])
 
@@ -703,7 +809,12 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
     for item in names["deb_nvidia_repo"]:
         pattern = re.escape(item["name"]).replace("<branch>", r"(?P<branch>\d+)")
         flavour = next(
-            (word for word in ("open", "proprietary") if f"{word} modules" in str(item.get("meaning"))), None
+            (
+                word
+                for word in ("open", "proprietary")
+                if f"{word} modules" in str(item.get("meaning"))
+            ),
+            None,
         )
         for package in host.packages:
             match = re.fullmatch(pattern, package)
@@ -718,27 +829,34 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
                 )
                 yield CompatFinding(
                     "driver-packages",
-                    "block",
-                    host.subject,
-                    message,
-                    origins,
-                    CompatRemedy.of(
-                        [remedies.of_host(f"declare `flavour: {flavour}`", flavour=flavour)], verb=""
+                    severity="block",
+                    subject=host.subject,
+                    message=message,
+                    sources=origins,
+                    way_out=CompatRemedy.of(
+                        [remedies.of_host(f"declare `flavour: {flavour}`", flavour=flavour)],
+                        verb="",
                     ),
-                    host.at("driver_packages", "os"),
+                    place=host.at("driver_packages", "os"),
                 )
             if own is not None and own != branch:
-                message = f"package {package} is of branch {own}, and the stack declares branch {branch}"
+                message = (
+                    f"package {package} is of branch {own}, and the stack declares branch {branch}"
+                )
                 yield CompatFinding(
                     "driver-packages",
-                    "block",
-                    host.subject,
-                    message,
-                    origins,
-                    CompatRemedy.of([_other_package(host, package, package.replace(own, branch))]),
-                    host.at("driver_packages", "os"),
+                    severity="block",
+                    subject=host.subject,
+                    message=message,
+                    sources=origins,
+                    way_out=CompatRemedy.of(
+                        [_other_package(host, package, package.replace(own, branch))]
+                    ),
+                    place=host.at("driver_packages", "os"),
                 )
-    change = next((item for item in names["change_of_packaging"] if "pinning packages" in item["fact"]), None)
+    change = next(
+        (item for item in names["change_of_packaging"] if "pinning packages" in item["fact"]), None
+    )
     if (
         change is None
         or host.os is None
@@ -762,18 +880,20 @@ def _package_names(host: CompatHost, names: Mapping[str, Any]) -> Iterator[Compa
         origins = facts.origins("distros.yml", change["source"])
         yield CompatFinding(
             "driver-packages",
-            "warn",
-            host.subject,
-            message,
-            origins,
-            remedy,
-            host.at("driver_packages"),
-            facts.doubt(change),
+            severity="warn",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=remedy,
+            place=host.at("driver_packages"),
+            doubt=facts.doubt(change),
         )
 
 
 def _other_package(host: CompatHost, package: str, other: str) -> remedies.RemedyOption:
-    return remedies.of_host(other, packages=tuple(other if one == package else one for one in host.packages))
+    return remedies.of_host(
+        other, packages=tuple(other if one == package else one for one in host.packages)
+    )
 
 
 def _archive_drivers(row: Mapping[str, Any]) -> list[str]:
@@ -797,7 +917,8 @@ def _os_name(host: CompatHost) -> str:
 def _distro_origins(row: Mapping[str, Any], *keys: str) -> tuple[Origin, ...]:
     found = [row["source"][key] for key in keys if key in row["source"]]
     return facts.origins(
-        "distros.yml", [item for part in found for item in (part if isinstance(part, list) else [part])]
+        "distros.yml",
+        [item for part in found for item in (part if isinstance(part, list) else [part])],
     )
 
 
@@ -809,7 +930,9 @@ def _day(text: object) -> dt.date | None:
 # NVSwitch
 
 
-def fabric_manager(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def fabric_manager(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that a node with NVSwitch has the branch's fabric manager at exactly the driver's version."""
     if host is None or host.vendor != "nvidia" or host.branch is None or not host.branch.isdigit():
         return
@@ -819,17 +942,21 @@ def fabric_manager(host: CompatHost | None, workload: Workload | None = None) ->
     where = host.at("fabric_manager", "driver")
     package = host.fabric_manager_package
     if package is not None and package != expected:
-        message = f'the fabric manager of branch {host.branch} is called "{expected}", not "{package}"'
+        message = (
+            f'the fabric manager of branch {host.branch} is called "{expected}", not "{package}"'
+        )
         named_by = facts.origins("nvidia_drivers.yml", named["source"])
         yield CompatFinding(
             "fabric-manager",
-            "block",
-            host.subject,
-            message,
-            named_by,
-            CompatRemedy.of([remedies.of_host(f'"{expected}"', fabric_manager_package=expected)]),
-            where,
-            facts.doubt(named),
+            severity="block",
+            subject=host.subject,
+            message=message,
+            sources=named_by,
+            way_out=CompatRemedy.of(
+                [remedies.of_host(f'"{expected}"', fabric_manager_package=expected)]
+            ),
+            place=where,
+            doubt=facts.doubt(named),
         )
     if (
         host.fabric_manager is not None
@@ -846,15 +973,29 @@ def fabric_manager(host: CompatHost | None, workload: Workload | None = None) ->
             fabric_manager_package=expected,
         )
         yield CompatFinding(
-            "fabric-manager", "block", host.subject, message, origins, CompatRemedy.of([same]), where
+            "fabric-manager",
+            severity="block",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=CompatRemedy.of([same]),
+            place=where,
         )
     if host.nvswitch and not host.simulated and package is None and host.fabric_manager is None:
-        on = f'platform "{host.platform}" has NVSwitch' if host.platform else "the node has NVSwitch"
+        on = (
+            f'platform "{host.platform}" has NVSwitch' if host.platform else "the node has NVSwitch"
+        )
         which = f'stack "{host.stack}"' if host.stack else "the stack"
         message = f"{on}, and {which} carries no fabric manager: CUDA does not start (error 802)"
         remedy = f"use a stack with `driver.fabric_manager: {{package: {expected}}}` from NVIDIA's repository"
         yield CompatFinding(
-            "fabric-manager", "block", host.subject, message, origins, remedy, host.at("platform", "driver")
+            "fabric-manager",
+            severity="block",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=remedy,
+            place=host.at("platform", "driver"),
         )
     yield from _subnet_manager(host)
     yield from _board_without_nvswitch(host)
@@ -863,7 +1004,8 @@ def fabric_manager(host: CompatHost | None, workload: Workload | None = None) ->
 def _architecture_reached(gpu: GpuModel, first: str) -> bool:
     """Return whether the architecture of `gpu` is `first` or a later one."""
     order = [
-        name.casefold() for name in facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
+        name.casefold()
+        for name in facts.load("nvidia_drivers.yml")["rules"]["architectures"]["oldest_first"]
     ]
     name = gpu.architecture.casefold()
     return name in order and order.index(name) >= order.index(first.casefold())
@@ -873,7 +1015,9 @@ def _subnet_manager(host: CompatHost) -> Iterator[CompatFinding]:
     """Check that a board with NVLink 5 switches has the NVLink subnet manager beside the fabric manager."""
     named = facts.load("nvidia_drivers.yml")["rules"]["fabric_manager"]
     package, first = named["subnet_manager"], named["subnet_manager_from_architecture"]
-    boards = [gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, first)]
+    boards = [
+        gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, first)
+    ]
     if not host.nvswitch or host.simulated or not boards or package in host.packages:
         return
     message = (
@@ -882,12 +1026,12 @@ def _subnet_manager(host: CompatHost) -> Iterator[CompatFinding]:
     )
     yield CompatFinding(
         "fabric-manager",
-        "block",
-        host.subject,
-        message,
-        facts.origins("nvidia_drivers.yml", ["gdc", "fmug"]),
-        f"add {package} to the packages of the driver",
-        host.at("fabric_manager", "driver"),
+        severity="block",
+        subject=host.subject,
+        message=message,
+        sources=facts.origins("nvidia_drivers.yml", ["gdc", "fmug"]),
+        way_out=f"add {package} to the packages of the driver",
+        place=host.at("fabric_manager", "driver"),
     )
 
 
@@ -896,7 +1040,9 @@ def _board_without_nvswitch(host: CompatHost) -> Iterator[CompatFinding]:
 
     Boards of eight have NVSwitch from Ampere on; those of four are joined by NVLink alone.
     """
-    boards = [gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, "Ampere")]
+    boards = [
+        gpu.sku for gpu in host.gpus if "SXM" in gpu.sku and _architecture_reached(gpu, "Ampere")
+    ]
     if host.nvswitch or host.simulated or host.platform is None or not boards:
         return
     message = (
@@ -905,39 +1051,41 @@ def _board_without_nvswitch(host: CompatHost) -> Iterator[CompatFinding]:
     )
     yield CompatFinding(
         "fabric-manager",
-        "unknown",
-        host.subject,
-        message,
-        facts.origins("nvidia_drivers.yml", ["fmug"]),
-        "name the platform of the board, for example hgx_h100_8, or declare one of four GPUs",
-        host.at("platform", "gpu"),
+        severity="unknown",
+        subject=host.subject,
+        message=message,
+        sources=facts.origins("nvidia_drivers.yml", ["fmug"]),
+        way_out="name the platform of the board, for example hgx_h100_8, or declare one of four GPUs",
+        place=host.at("platform", "gpu"),
     )
 
 
 # Containers
 
 
-def toolkit_floor(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def toolkit_floor(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that the NVIDIA container toolkit has no known vulnerabilities."""
     if host is None or host.toolkit is None or rules.toolkit_safe(host.toolkit):
         return
-    message = (
-        f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
-    )
+    message = f"container toolkit {host.toolkit} is affected by {', '.join(rules.toolkit_faults(host.toolkit))}"
     floor = rules.toolkit_floor()
     safe = remedies.of_host(f"{floor} or later, or null for the newest", toolkit=floor)
     yield CompatFinding(
         "toolkit-floor",
-        "block",
-        host.subject,
-        message,
-        rules.toolkit_origins(host.toolkit),
-        CompatRemedy.of([safe]),
-        host.at("toolkit"),
+        severity="block",
+        subject=host.subject,
+        message=message,
+        sources=rules.toolkit_origins(host.toolkit),
+        way_out=CompatRemedy.of([safe]),
+        place=host.at("toolkit"),
     )
 
 
-def toolkit_cdi(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def toolkit_cdi(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that the engine can read the CDI specs of the toolkit.
 
     Otherwise containers get GPUs in the deprecated legacy mode.
@@ -959,17 +1107,28 @@ def toolkit_cdi(host: CompatHost | None, workload: Workload | None = None) -> It
         if name in row
     ]
     least = str(limits.get(host.engine, data["runtime_minimum"]["cdi_in_docker"]["docker"]))
-    newer = remedies.of_host(f"{host.engine} {least} or later", engine_version=least, toolkit_mode="cdi")
+    newer = remedies.of_host(
+        f"{host.engine} {least} or later", engine_version=least, toolkit_mode="cdi"
+    )
     remedy = CompatRemedy.of([newer], ending=f"; {fixed[0]}" if fixed else "")
     if host.toolkit_mode == "legacy":
         message = (
             "containers get GPUs in the toolkit's legacy mode, which is deprecated since 1.18.0, because "
             f"{able.reason}"
         )
-        yield CompatFinding("toolkit-cdi", "warn", host.subject, message, origins, remedy, host.at("engine"))
+        yield CompatFinding(
+            "toolkit-cdi",
+            severity="warn",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=remedy,
+            place=host.at("engine"),
+        )
     elif (
         not able.known
-        and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode == "cdi"
+        and rules.toolkit_mode(host.engine, host.engine_version, str(limits["toolkit"])).mode
+        == "cdi"
     ):
         return  # an engine that reads the newer specs reads the older ones too
     elif not able.known:
@@ -978,11 +1137,25 @@ def toolkit_cdi(host: CompatHost | None, workload: Workload | None = None) -> It
             f"{able.reason}"
         )
         yield CompatFinding(
-            "toolkit-cdi", "unknown", host.subject, message, origins, remedy, host.at("engine")
+            "toolkit-cdi",
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=remedy,
+            place=host.at("engine"),
         )
     else:
         message = f"{shown} does not read the CDI specs of container toolkit {host.toolkit}: {able.reason}"
-        yield CompatFinding("toolkit-cdi", "block", host.subject, message, origins, remedy, host.at("engine"))
+        yield CompatFinding(
+            "toolkit-cdi",
+            severity="block",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=remedy,
+            place=host.at("engine"),
+        )
 
 
 # AMD
@@ -1001,7 +1174,9 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
                 f"no source says how well the kernel's own amdgpu{of} serves {gpu.sku} ({gpu.gfx}): AMD's "
                 "documents are about its own driver"
             )
-            newest = next(item[0] for item in reversed(data["amdgpu_driver"]["releases"]) if item[0])
+            newest = next(
+                item[0] for item in reversed(data["amdgpu_driver"]["releases"]) if item[0]
+            )
             remedy = CompatRemedy.of(
                 [remedies.of_host(f"use AMD's driver (newest seen: {newest})", amdgpu=newest)],
                 [remedies.RemedyOption("accept it in the class once the node was seen to work")],
@@ -1009,12 +1184,12 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
             )
             yield CompatFinding(
                 "amdgpu",
-                "unknown",
-                host.subject,
-                message,
-                facts.origins("rocm.yml", ["inst"]),
-                remedy,
-                host.at("gpu", "driver"),
+                severity="unknown",
+                subject=host.subject,
+                message=message,
+                sources=facts.origins("rocm.yml", ["inst"]),
+                way_out=remedy,
+                place=host.at("gpu", "driver"),
             )
         return
     for gpu in host.gpus:
@@ -1027,12 +1202,14 @@ def amdgpu(host: CompatHost | None, workload: Workload | None = None) -> Iterato
             origins = facts.origins("rocm.yml", ["amdgpuop", "docs71"])
             yield CompatFinding(
                 "amdgpu",
-                "block",
-                host.subject,
-                message,
-                origins,
-                CompatRemedy.of([remedies.of_host(f"amdgpu {least} or later", amdgpu=least)]),
-                host.at("driver"),
+                severity="block",
+                subject=host.subject,
+                message=message,
+                sources=origins,
+                way_out=CompatRemedy.of(
+                    [remedies.of_host(f"amdgpu {least} or later", amdgpu=least)]
+                ),
+                place=host.at("driver"),
             )
     if host.os is not None:
         yield from _amd_os(host, data, kernel)
@@ -1060,25 +1237,39 @@ def _amd_os(
     rows = [row for row in current["list"] if _names_os(row["os"], name)]
     if not rows:
         listed = "; ".join(row["os"] for row in current["list"])
-        message = f"AMD's list of operating systems for amdgpu {current['amdgpu']} does not have {name}"
+        message = (
+            f"AMD's list of operating systems for amdgpu {current['amdgpu']} does not have {name}"
+        )
         yield CompatFinding(
-            "amdgpu", "unknown", host.subject, message, origins, f"use one of {listed}", host.at("os")
+            "amdgpu",
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=f"use one of {listed}",
+            place=host.at("os"),
         )
         return
     wanted = [str(row["kernel"]) for row in rows if row["kernel"] is not None]
-    if wanted and kernel is not None and numbers(kernel[0])[:2] not in {numbers(item)[:2] for item in wanted}:
+    if (
+        wanted
+        and kernel is not None
+        and numbers(kernel[0])[:2] not in {numbers(item)[:2] for item in wanted}
+    ):
         message = (
             f"AMD lists {name} with kernel {', '.join(wanted)} for amdgpu {current['amdgpu']}, and the "
             f"stack has {kernel[0]}"
         )
         yield CompatFinding(
             "amdgpu",
-            "unknown",
-            host.subject,
-            message,
-            origins,
-            CompatRemedy.of(*([remedies.kernel(item, f"kernel {item}")] for item in wanted)),
-            host.at("kernel"),
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=origins,
+            way_out=CompatRemedy.of(
+                *([remedies.kernel(item, f"kernel {item}")] for item in wanted)
+            ),
+            place=host.at("kernel"),
         )
 
 
@@ -1087,14 +1278,17 @@ def _names_os(listed: str, name: str) -> bool:
     distro, _, versions = listed.rpartition(" ") if "," not in listed else listed.partition(" ")
     own, _, version = name.partition(" ")
     return distro.casefold() == own.casefold() and any(
-        item.strip() == version or item.strip().startswith(f"{version}.") for item in versions.split(",")
+        item.strip() == version or item.strip().startswith(f"{version}.")
+        for item in versions.split(",")
     )
 
 
 # Security and support
 
 
-def security_floor(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def security_floor(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that the driver is at its branch's security floor, and that the branch still gets fixes.
 
     A driver below the floor blocks: a fixed version of the same branch exists, and the update needs no
@@ -1110,7 +1304,15 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
     except FactsError:
         message = f"no bulletin says anything of driver branch {branch.name}"
         remedy = CompatRemedy.of(*([one] for one in _fixed_drivers()), otherwise=_NO_BRANCH)
-        yield CompatFinding("security-floor", "unknown", host.subject, message, (), remedy, host.at("driver"))
+        yield CompatFinding(
+            "security-floor",
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=(),
+            way_out=remedy,
+            place=host.at("driver"),
+        )
         return
     gets_fixes = [name for name in facts.fixed_branches() if _drives_all(name, host)]
     floors = {name: facts.security_floor(name).floor or name for name in gets_fixes}
@@ -1121,7 +1323,11 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
         otherwise=_NO_BRANCH,
     )
     newest = facts.load("security.yml")["meta"]["newest_bulletin"]
-    if floor.floor is not None and host.driver is not None and numbers(host.driver) < numbers(floor.floor):
+    if (
+        floor.floor is not None
+        and host.driver is not None
+        and numbers(host.driver) < numbers(floor.floor)
+    ):
         message = (
             f"driver {host.driver} is below {floor.floor}, the oldest of branch {branch.name} with the "
             f"fixes of bulletin {floor.bulletin}"
@@ -1134,7 +1340,13 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
         own = [remedies.driver(floor.floor, "{} or later")]
         remedy = CompatRemedy.of(own, [] if floor.fixed else better)
         yield CompatFinding(
-            "security-floor", "block", host.subject, message, floor.origins, remedy, host.at("driver")
+            "security-floor",
+            severity="block",
+            subject=host.subject,
+            message=message,
+            sources=floor.origins,
+            way_out=remedy,
+            place=host.at("driver"),
         )
     elif floor.state.startswith("unknown"):
         message = (
@@ -1143,12 +1355,12 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
         )
         yield CompatFinding(
             "security-floor",
-            "unknown",
-            host.subject,
-            message,
-            floor.origins,
-            others,
-            host.at("driver"),
+            severity="unknown",
+            subject=host.subject,
+            message=message,
+            sources=floor.origins,
+            way_out=others,
+            place=host.at("driver"),
         )
     elif not floor.fixed:
         last = (
@@ -1156,7 +1368,9 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
             if floor.floor
             else ""
         )
-        message = f"no version of driver branch {branch.name} has the fixes of bulletin {newest}{last}"
+        message = (
+            f"no version of driver branch {branch.name} has the fixes of bulletin {newest}{last}"
+        )
         state = _support(host)
         accepted = (
             _waived(host.waiver)
@@ -1165,14 +1379,14 @@ def security_floor(host: CompatHost | None, workload: Workload | None = None) ->
         )
         yield CompatFinding(
             "security-floor",
-            "warn",
-            host.subject,
-            message,
-            floor.origins,
-            others,
-            host.at("driver"),
-            None,
-            accepted,
+            severity="warn",
+            subject=host.subject,
+            message=message,
+            sources=floor.origins,
+            way_out=others,
+            place=host.at("driver"),
+            doubt=None,
+            accepted=accepted,
         )
 
 
@@ -1189,13 +1403,17 @@ def _drives_all(branch: str, host: CompatHost) -> bool:
     return True
 
 
-def end_of_life(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def end_of_life(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Check that the stack is supported on the day, or that a waiver in force lets the class use it."""
     found = _support(host) if host is not None else None
     if host is None or found is None:
         return
     sources = _branch_ends(host)
-    where = host.at("waiver", "stack") if found.state == "expired" else host.at("stack", "end_of_life")
+    where = (
+        host.at("waiver", "stack") if found.state == "expired" else host.at("stack", "end_of_life")
+    )
     accepted = _waived(host.waiver) if found.state == "waived" and host.waiver is not None else None
     if host.simulated and accepted is None:
         accepted = "its hardware is simulated: it shows the machinery, and is no stack to run"
@@ -1206,7 +1424,15 @@ def end_of_life(host: CompatHost | None, workload: Workload | None = None) -> It
         else None
     )
     yield CompatFinding(
-        "end-of-life", "block", host.subject, found.message, sources, found.remedy, where, doubt, accepted
+        "end-of-life",
+        severity="block",
+        subject=host.subject,
+        message=found.message,
+        sources=sources,
+        way_out=found.remedy,
+        place=where,
+        doubt=doubt,
+        accepted=accepted,
     )
 
 
@@ -1215,7 +1441,12 @@ def _support(host: CompatHost) -> rules.Support | None:
         return None
     reported = host.end_of_life_source or "as its stack says"
     return rules.support(
-        host.stack or host.subject, host.end_of_life, reported, host.waiver, host.name, host.on
+        host.stack or host.subject,
+        ended=host.end_of_life,
+        source=reported,
+        waiver=host.waiver,
+        node_class=host.name,
+        on=host.on,
     )
 
 
@@ -1248,21 +1479,45 @@ def no_lock(host: CompatHost | None, workload: Workload | None = None) -> Iterat
         f"{', '.join(open_ or ['the exact versions of kernel and packages'])}"
     )
     remedy = f"run `goldnode lock {host.stack}` where its archives can be reached"
-    yield CompatFinding("no-lock", "unknown", host.subject, message, (), remedy, host.at("stack", "kernel"))
+    yield CompatFinding(
+        "no-lock",
+        severity="unknown",
+        subject=host.subject,
+        message=message,
+        sources=(),
+        way_out=remedy,
+        place=host.at("stack", "kernel"),
+    )
 
 
-def lock_integrity(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def lock_integrity(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Block a stack whose lock is edited, conflicting or unreadable: no version in it can be trusted."""
     fault = host.lock_fault if host is not None else None
     if host is None or fault is None:
         return
     place = DeclaredAt(Path(fault.file), fault.line) if fault.file is not None else host.at("stack")
-    where = "" if fault.file is None else f"{fault.file}{'' if fault.line is None else f':{fault.line}'}: "
+    where = (
+        ""
+        if fault.file is None
+        else f"{fault.file}{'' if fault.line is None else f':{fault.line}'}: "
+    )
     message = f"the lock of stack {host.stack} cannot be used: {where}{fault.message}"
-    yield CompatFinding("lock-integrity", "block", host.subject, message, (), fault.remedy, place)
+    yield CompatFinding(
+        "lock-integrity",
+        severity="block",
+        subject=host.subject,
+        message=message,
+        sources=(),
+        way_out=fault.remedy,
+        place=place,
+    )
 
 
-def known_bad_host(host: CompatHost | None, workload: Workload | None = None) -> Iterator[CompatFinding]:
+def known_bad_host(
+    host: CompatHost | None, workload: Workload | None = None
+) -> Iterator[CompatFinding]:
     """Yield the findings of known-bad rows about the node alone."""
     if host is not None:
         yield from known_bad.findings(host)
@@ -1293,12 +1548,24 @@ def image_on(image: CompatHost, observed: CompatHost) -> list[CompatFinding]:
     return known_bad.without_repetitions(list(dict.fromkeys(found)))
 
 
-def _image_hardware(put: CompatHost, image: CompatHost, observed: CompatHost) -> Iterator[CompatFinding]:
+def _image_hardware(
+    put: CompatHost, image: CompatHost, observed: CompatHost
+) -> Iterator[CompatFinding]:
     def finding(severity: CompatSeverity, message: str, remedy: str) -> CompatFinding:
-        return CompatFinding("image-hardware", severity, put.subject, message, (), remedy, put.place)
+        return CompatFinding(
+            "image-hardware",
+            severity=severity,
+            subject=put.subject,
+            message=message,
+            sources=(),
+            way_out=remedy,
+            place=put.place,
+        )
 
     if image.architecture != observed.architecture:
-        message = f"the image is for {image.architecture}, and the machine is {observed.architecture}"
+        message = (
+            f"the image is for {image.architecture}, and the machine is {observed.architecture}"
+        )
         yield finding("block", message, f"make an image for {observed.architecture}")
         return
     have, made_for = (
@@ -1321,7 +1588,9 @@ def _image_hardware(put: CompatHost, image: CompatHost, observed: CompatHost) ->
             "policy and baseline are of other GPUs"
         )
         yield finding(
-            "warn", message, "use the image of the machine's own class, or declare one for these GPUs"
+            "warn",
+            message,
+            "use the image of the machine's own class, or declare one for these GPUs",
         )
 
 
@@ -1349,7 +1618,9 @@ def check_cohorts(
     for name, members in sorted(cohorts.items()):
         # One host per class is enough: all nodes of a class have the same versions.
         found += _cohort(
-            f"cohort {name}", list({host.subject: host for host in members}.values()), workloads or {}
+            f"cohort {name}",
+            list({host.subject: host for host in members}.values()),
+            workloads or {},
         )
     return found
 
@@ -1364,12 +1635,12 @@ def _cohort(
         message = f"nodes that train together need one driver version, and these have {_values_text(drivers)}"
         yield CompatFinding(
             "cohort-driver",
-            "block",
-            subject,
-            message,
-            (),
-            "give their classes one stack, or split the cohort",
-            hosts[0].place,
+            severity="block",
+            subject=subject,
+            message=message,
+            sources=(),
+            way_out="give their classes one stack, or split the cohort",
+            place=hosts[0].place,
         )
     elif (
         len(branches) == 1
@@ -1377,17 +1648,15 @@ def _cohort(
         and any(host.driver is None for host in hosts)
         and len({host.stack for host in hosts}) > 1
     ):
-        message = (
-            f"whether its nodes have one driver version is not known without locks: {_values_text(drivers)}"
-        )
+        message = f"whether its nodes have one driver version is not known without locks: {_values_text(drivers)}"
         yield CompatFinding(
             "cohort-driver",
-            "unknown",
-            subject,
-            message,
-            (),
-            "lock their stacks, or give their classes one stack",
-            hosts[0].place,
+            severity="unknown",
+            subject=subject,
+            message=message,
+            sources=(),
+            way_out="lock their stacks, or give their classes one stack",
+            place=hosts[0].place,
         )
     kinds = _by(
         {
@@ -1402,7 +1671,13 @@ def _cohort(
             "and binaries need code for all"
         )
         yield CompatFinding(
-            "cohort-mix", "warn", subject, message, (), "split the cohort by architecture", hosts[0].place
+            "cohort-mix",
+            severity="warn",
+            subject=subject,
+            message=message,
+            sources=(),
+            way_out="split the cohort by architecture",
+            place=hosts[0].place,
         )
     versions = _by(
         {
@@ -1415,12 +1690,12 @@ def _cohort(
         message = f"nodes that train together need one NCCL, and their images have {_values_text(versions)}"
         yield CompatFinding(
             "cohort-nccl",
-            "block",
-            subject,
-            message,
-            (),
-            "give their classes images with one NCCL, or split the cohort",
-            hosts[0].place,
+            severity="block",
+            subject=subject,
+            message=message,
+            sources=(),
+            way_out="give their classes images with one NCCL, or split the cohort",
+            place=hosts[0].place,
         )
 
 
@@ -1468,7 +1743,17 @@ RULES: tuple[CompatRule, ...] = (
         "fix. The table covers NVIDIA's own sources: a distribution's patched package may build where it "
         "says that they fail. Anything in neither is unknown.",
         kernel_driver,
-        {"nvidia_drivers.yml": ("deb", "observed", "i1224", "i554125", "i379", "fed72", "gentoo71")},
+        {
+            "nvidia_drivers.yml": (
+                "deb",
+                "observed",
+                "i1224",
+                "i554125",
+                "i379",
+                "fed72",
+                "gentoo71",
+            )
+        },
     ),
     CompatRule(
         "gpu-mix",
@@ -1603,7 +1888,16 @@ def facts_age(limit: int, on: dt.date) -> list[CompatFinding]:
     if age <= limit:
         return []
     message = f"the facts are of {compiled}, {age} days old; the site's limit is {limit}"
-    return [CompatFinding("facts-age", "warn", "facts", message, (), "run `goldnode facts update`")]
+    return [
+        CompatFinding(
+            "facts-age",
+            severity="warn",
+            subject="facts",
+            message=message,
+            sources=(),
+            way_out="run `goldnode facts update`",
+        )
+    ]
 
 
 # Rules that `check.check`, `image_on`, `check_cohorts` and `facts_age` implement.

@@ -46,7 +46,9 @@ class _Demand:
     def exact(self) -> str | None:
         """Return the only version that satisfies the specifier (``==2.5.1``, or ``<=0.5,>=0.5``), or None."""
         versions = {
-            item.version for item in self.requirement.specifier if item.operator in ("==", "<=", ">=")
+            item.version
+            for item in self.requirement.specifier
+            if item.operator in ("==", "<=", ">=")
         }
         signs = {item.operator for item in self.requirement.specifier}
         only = signs in ({"=="}, {"<=", ">="}) and len(versions) == 1
@@ -72,7 +74,9 @@ def _parsed(text: str) -> Requirement:
 
 
 def _machine(host: CompatHost | None) -> str:
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(host.architecture if host else "amd64", "x86_64")
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(
+        host.architecture if host else "amd64", "x86_64"
+    )
 
 
 def _applies(requirement: Requirement, closure: _Closure, extras: Iterable[str]) -> bool:
@@ -138,7 +142,9 @@ def _closure(host: CompatHost | None, workload: Workload) -> _Closure:
             if demand.name not in found.pinned:
                 found.implied.setdefault(demand.name, (wanted, chain))
             more = tuple(sorted(demand.requirement.extras))
-            queue.append((demand.name, wanted, more, f"{demand.name} {wanted} (required by {chain})"))
+            queue.append(
+                (demand.name, wanted, more, f"{demand.name} {wanted} (required by {chain})")
+            )
     return found
 
 
@@ -161,13 +167,28 @@ def _of_another_build(name: str, version: str, target: str) -> bool:
 
 
 def _finding(
-    rule: str, severity: CompatSeverity, workload: Workload, name: str, message: str, remedy: str | None
+    rule: str,
+    severity: CompatSeverity,
+    workload: Workload,
+    name: str,
+    message: str,
+    *,
+    remedy: str | None,
 ) -> CompatFinding:
     rows = wheels.packages().get(name, {})
     sources = next(iter(rows.values())).origins if rows else ()
     place = workload.pin_places.get(name, workload.place)
     recorded = f"wheel metadata as recorded on {wheels.recorded()}"
-    return CompatFinding(rule, severity, workload.subject, message, sources, remedy, place, recorded)
+    return CompatFinding(
+        rule,
+        severity=severity,
+        subject=workload.subject,
+        message=message,
+        sources=sources,
+        way_out=remedy,
+        place=place,
+        doubt=recorded,
+    )
 
 
 def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -196,7 +217,14 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
         who = "the requirements pin" if by is None else f"{by} requires"
         message = f"{demand.chain} requires {name}{demand.requirement.specifier}, and {who} {have}"
         remedy = _agreeing(workload, demand, have, by)
-        yield _finding(rule, "block", workload, demand.owner, message, remedy)
+        yield _finding(
+            rule,
+            severity="block",
+            workload=workload,
+            name=demand.owner,
+            message=message,
+            remedy=remedy,
+        )
     demanded = {demand.name for demand in closure.demands}
     for name, version in workload.pins.items():
         # cuDNN and NCCL have tables of their own.
@@ -206,13 +234,20 @@ def wheel_requires(host: CompatHost | None, workload: Workload | None) -> Iterat
                 f"no release that is pinned with {name} {version} requires it, and nothing recorded says whether it "
                 f"has a wheel for {closure.machine}"
             )
-            yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
+            yield _finding(
+                rule,
+                severity="unknown",
+                workload=workload,
+                name=name,
+                message=message,
+                remedy=_RESOLVE,
+            )
     for chain in closure.unread:
         name = chain.split(" ")[0]
-        message = (
-            f"the requirements of {chain} were not recorded, so that pins are not validated against them"
+        message = f"the requirements of {chain} were not recorded, so that pins are not validated against them"
+        yield _finding(
+            rule, severity="unknown", workload=workload, name=name, message=message, remedy=_RESOLVE
         )
-        yield _finding(rule, "unknown", workload, name, message, _RESOLVE)
 
 
 def _agreeing(workload: Workload, demand: _Demand, have: str, by: str | None) -> CompatRemedy:
@@ -225,7 +260,9 @@ def _agreeing(workload: Workload, demand: _Demand, have: str, by: str | None) ->
     ]
     wanted = [demand.exact] if demand.exact is not None else nearest(have, known)
     of_name = [
-        remedies.pin(name, version, f"pin {name}=={version}") for version in wanted if version and by is None
+        remedies.pin(name, version, f"pin {name}=={version}")
+        for version in wanted
+        if version and by is None
     ]
     others = [
         version
@@ -243,9 +280,7 @@ def _agreeing(workload: Workload, demand: _Demand, have: str, by: str | None) ->
     return CompatRemedy.of(of_name, of_owner, verb="", otherwise=_SEPARATE)
 
 
-_SEPARATE = (
-    "install the two in separate environments, or use releases of one time: no single pin satisfies both"
-)
+_SEPARATE = "install the two in separate environments, or use releases of one time: no single pin satisfies both"
 
 
 def _missing(workload: Workload) -> Iterator[CompatFinding]:
@@ -255,7 +290,14 @@ def _missing(workload: Workload) -> Iterator[CompatFinding]:
         for text in release.missing if release is not None else ():
             message = f"{name} {version} requires {text}, of which the package index had no wheel"
             remedy = f"use another release of {name}, or an index that has {text}"
-            yield _finding("wheel-requires", "block", workload, name, message, remedy)
+            yield _finding(
+                "wheel-requires",
+                severity="block",
+                workload=workload,
+                name=name,
+                message=message,
+                remedy=remedy,
+            )
 
 
 _RESOLVE = "run `pip install --dry-run -r FILE` on one node of the class"
@@ -271,7 +313,14 @@ def _not_recorded(workload: Workload, name: str, version: str) -> Iterator[Compa
     ]
     message = f"{name} {version} is not among the releases whose wheel metadata was recorded"
     remedy = CompatRemedy.of(others, otherwise=_RESOLVE)
-    yield _finding("wheel-requires", "unknown", workload, name, message, remedy)
+    yield _finding(
+        "wheel-requires",
+        severity="unknown",
+        workload=workload,
+        name=name,
+        message=message,
+        remedy=remedy,
+    )
 
 
 def _judged_elsewhere(demand: _Demand, closure: _Closure) -> bool:
@@ -293,7 +342,14 @@ def gpu_package(host: CompatHost | None, workload: Workload | None) -> Iterator[
     message = f"not judged is on which drivers and GPUs the wheels of {names} run: only their requirements are recorded"
     remedy = "run it on one node of the class before it goes to all"
     name = next(iter(workload.unjudged))
-    yield _finding("gpu-package", "unknown", workload, name, message, remedy)
+    yield _finding(
+        "gpu-package",
+        severity="unknown",
+        workload=workload,
+        name=name,
+        message=message,
+        remedy=remedy,
+    )
 
 
 def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -313,39 +369,58 @@ def wheel_tags(host: CompatHost | None, workload: Workload | None) -> Iterator[C
             continue  # wheel-requires or framework-version reports this; other builds are on other indexes
         called = f"{name} {version}"
         if not release.wheels:
-            message = (
-                f"{called} has no wheel: pip builds it from source, against the torch and CUDA that it finds"
-            )
+            message = f"{called} has no wheel: pip builds it from source, against the torch and CUDA that it finds"
             yield _finding(
-                rule, "unknown", workload, name, message, "build a wheel of it once, and pin that file"
+                rule,
+                severity="unknown",
+                workload=workload,
+                name=name,
+                message=message,
+                remedy="build a wheel of it once, and pin that file",
             )
             continue
         tags = release.tags(machine)
         if not tags:
             refused = True
-            message = f"{called} has no wheel for {machine}, only for {' and '.join(release.wheels)}"
+            message = (
+                f"{called} has no wheel for {machine}, only for {' and '.join(release.wheels)}"
+            )
             yield _finding(
-                rule, "block", workload, name, message, f"use a release that has one for {machine}"
+                rule,
+                severity="block",
+                workload=workload,
+                name=name,
+                message=message,
+                remedy=f"use a release that has one for {machine}",
             )
             continue
-        served = {item for item in PYTHONS if release.has_wheel(machine, item) and _allows(release, item)}
+        served = {
+            item for item in PYTHONS if release.has_wheel(machine, item) and _allows(release, item)
+        }
         if python is None:
             if name in workload.pins and served != set(PYTHONS):
                 fitting &= served
                 limits.append(called)
         elif python not in served and name not in judged:
             refused = True
-            message = (
-                f"{called} has {_spans(served)} on {machine}, and the workload has Python {workload.python}"
+            message = f"{called} has {_spans(served)} on {machine}, and the workload has Python {workload.python}"
+            yield _finding(
+                rule,
+                severity="block",
+                workload=workload,
+                name=name,
+                message=message,
+                remedy=_other_python(served),
             )
-            yield _finding(rule, "block", workload, name, message, _other_python(served))
     if limits:
         yield _common_python(workload, limits, fitting)
     if python is not None and workload.kind == "requirements" and not refused:
         yield from _implied_tags(host, workload, python)
 
 
-def _implied_tags(host: CompatHost | None, workload: Workload, python: str) -> Iterator[CompatFinding]:
+def _implied_tags(
+    host: CompatHost | None, workload: Workload, python: str
+) -> Iterator[CompatFinding]:
     """Check that the releases that pinned ones require exactly have a wheel for the machine and the Python."""
     closure = _closure(host, workload)
     for name, (version, chain) in closure.implied.items():
@@ -353,29 +428,54 @@ def _implied_tags(host: CompatHost | None, workload: Workload, python: str) -> I
         if release is None or not release.wheels:
             continue
         served = {
-            item for item in PYTHONS if release.has_wheel(closure.machine, item) and _allows(release, item)
+            item
+            for item in PYTHONS
+            if release.has_wheel(closure.machine, item) and _allows(release, item)
         }
         if python not in served:
             message = f"{name} {version}, which {chain} requires, has {_spans(served)} on {closure.machine}"
-            yield _finding("wheel-tags", "block", workload, name, message, _other_python(served))
+            yield _finding(
+                "wheel-tags",
+                severity="block",
+                workload=workload,
+                name=name,
+                message=message,
+                remedy=_other_python(served),
+            )
 
 
 def _common_python(workload: Workload, limits: list[str], fitting: set[str]) -> CompatFinding:
     name = limits[0].split(" ")[0]
     if not fitting:
         message = f"no Python has wheels of all of {', '.join(limits)}"
-        return _finding("wheel-tags", "block", workload, name, message, "use releases of one time")
+        return _finding(
+            "wheel-tags",
+            severity="block",
+            workload=workload,
+            name=name,
+            message=message,
+            remedy="use releases of one time",
+        )
     message = (
         f"the Python that installs it is not known; {', '.join(limits)} {'have' if len(limits) > 1 else 'has'} "
         f"{_spans(fitting)}"
     )
-    return _finding("wheel-tags", "warn", workload, name, message, _other_python(fitting))
+    return _finding(
+        "wheel-tags",
+        severity="warn",
+        workload=workload,
+        name=name,
+        message=message,
+        remedy=_other_python(fitting),
+    )
 
 
 def _allows(release: wheels.WheelRelease, python: str) -> bool:
     if release.requires_python is None:
         return True
-    return _parsed(f"x{release.requires_python}").specifier.contains(f"{python}.99", prereleases=True)
+    return _parsed(f"x{release.requires_python}").specifier.contains(
+        f"{python}.99", prereleases=True
+    )
 
 
 def _ordered(pythons: Iterable[str]) -> list[str]:
@@ -391,7 +491,9 @@ def _spans(pythons: Iterable[str]) -> str:
 
 def _other_python(pythons: Iterable[str]) -> CompatRemedy:
     newest = reversed(_ordered(pythons))
-    return CompatRemedy.of([remedies.python(item) for item in newest], otherwise="use another release")
+    return CompatRemedy.of(
+        [remedies.python(item) for item in newest], otherwise="use another release"
+    )
 
 
 RULES: tuple[CompatRule, ...] = (

@@ -54,7 +54,9 @@ def runtimes(workload: Workload) -> list[CudaRuntime]:
             if build.default and workload.kind == "requirements"
             else None
         )
-        found.setdefault(build.cuda or "", CudaRuntime(build.cuda or "", called, build.sources, remark))
+        found.setdefault(
+            build.cuda or "", CudaRuntime(build.cuda or "", called, build.sources, remark)
+        )
     major = workload.library_cuda.get("tensorflow")
     row = (
         facts.tensorflow().get(facts.public(workload.frameworks.get("tensorflow", "")))
@@ -69,7 +71,9 @@ def runtimes(workload: Workload) -> list[CudaRuntime]:
     runtime = facts.onnxruntime(workload.frameworks.get("onnxruntime", "0"))
     if runtime is not None and workload.kind == "requirements" and not found:
         called = f"onnxruntime-gpu {workload.frameworks['onnxruntime']}"
-        found[runtime["cuda"]] = CudaRuntime(runtime["cuda"], called, facts.framework_sources(runtime))
+        found[runtime["cuda"]] = CudaRuntime(
+            runtime["cuda"], called, facts.framework_sources(runtime)
+        )
     return list(found.values())
 
 
@@ -92,7 +96,10 @@ def _torch(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
     if found is None or not on_cpu(workload, found[0]):
         return found
     build = dataclasses.replace(found[0], build="cpu", cudnn=None, nccl=None)
-    return build, f"torch {build.version} (the CPU build that the package index has for {workload.machine})"
+    return (
+        build,
+        f"torch {build.version} (the CPU build that the package index has for {workload.machine})",
+    )
 
 
 def on_cpu(workload: Workload, build: facts.TorchBuild) -> bool:
@@ -125,7 +132,9 @@ def _torch_of_any(workload: Workload) -> tuple[facts.TorchBuild, str] | None:
         return None
     build = facts.torch(row["torch"].removeprefix("=="))
     return (
-        None if build is None else (build, f"torch {build.version} ({build.build}, pinned by vllm {engine})")
+        None
+        if build is None
+        else (build, f"torch {build.version} ({build.build}, pinned by vllm {engine})")
     )
 
 
@@ -144,13 +153,13 @@ def _finding(
     doubt = "; ".join(dict.fromkeys(item for item in doubts if item)) or None
     return CompatFinding(
         rule,
-        severity,
-        workload.subject,
-        message,
-        tuple(dict.fromkeys(sources)),
-        remedy,
-        workload.place,
-        doubt,
+        severity=severity,
+        subject=workload.subject,
+        message=message,
+        sources=tuple(dict.fromkeys(sources)),
+        way_out=remedy,
+        place=workload.place,
+        doubt=doubt,
     )
 
 
@@ -191,7 +200,9 @@ def cuda_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
         yield from _cuda_driver(host, workload, runtime)
 
 
-def _cuda_driver(host: CompatHost, workload: Workload, runtime: CudaRuntime) -> Iterator[CompatFinding]:
+def _cuda_driver(
+    host: CompatHost, workload: Workload, runtime: CudaRuntime
+) -> Iterator[CompatFinding]:
     rule = "cuda-driver"
     row = facts.cudas().get(minor(runtime.version))
     if row is None:
@@ -208,9 +219,7 @@ def _cuda_driver(host: CompatHost, workload: Workload, runtime: CudaRuntime) -> 
         return
     branch = _branch(host)
     if branch is None:
-        message = (
-            f"{runtime} needs driver {row.minimum} or later; which driver {host.subject} has is not known"
-        )
+        message = f"{runtime} needs driver {row.minimum} or later; which driver {host.subject} has is not known"
         yield _finding(
             rule,
             "unknown",
@@ -244,10 +253,31 @@ def _cuda_driver(host: CompatHost, workload: Workload, runtime: CudaRuntime) -> 
         # GPUs of unknown kind count as well; the finding is then unknown instead of a block.
         spoilt = [gpu for gpu in _models(host) if not gpu.data_centre]
         package = facts.forward_compat().get(row.version)
-        if spoilt and workload.forward_compat and package is not None and branch < package.native_from:
-            yield _spoilt(host, workload, runtime, row, package, driver, spoilt)
+        if (
+            spoilt
+            and workload.forward_compat
+            and package is not None
+            and branch < package.native_from
+        ):
+            yield _spoilt(
+                host,
+                workload=workload,
+                runtime=runtime,
+                row=row,
+                package=package,
+                driver=driver,
+                gpus=spoilt,
+            )
         else:
-            yield _minor_version(host, workload, runtime, row, driver, branch, native)
+            yield _minor_version(
+                host,
+                workload=workload,
+                runtime=runtime,
+                row=row,
+                driver=driver,
+                branch=branch,
+                native=native,
+            )
         return
     ends = [
         item.last
@@ -264,11 +294,13 @@ def _cuda_driver(host: CompatHost, workload: Workload, runtime: CudaRuntime) -> 
             workload,
             message,
             family.sources,
-            CompatRemedy.of(*_older_or_newer(host, workload, runtime, row), otherwise=_ANOTHER_CLASS),
+            CompatRemedy.of(
+                *_older_or_newer(host, workload, runtime, row), otherwise=_ANOTHER_CLASS
+            ),
             runtime.doubt,
         )
         return
-    yield _forward(host, workload, runtime, row, driver, branch)
+    yield _forward(host, workload=workload, runtime=runtime, row=row, driver=driver, branch=branch)
 
 
 def _branch(host: CompatHost) -> int | None:
@@ -294,6 +326,7 @@ def _minor_version(
     runtime: CudaRuntime,
     row: CudaMinor,
     driver: str,
+    *,
     branch: int,
     native: str | None,
 ) -> CompatFinding:
@@ -336,6 +369,7 @@ def _spoilt(
     runtime: CudaRuntime,
     row: CudaMinor,
     package: facts.ForwardCompat,
+    *,
     driver: str,
     gpus: list[GpuModel],
 ) -> CompatFinding:
@@ -400,7 +434,13 @@ def _dropped(host: CompatHost, branch: int) -> list[GpuModel]:
 
 
 def _forward(
-    host: CompatHost, workload: Workload, runtime: CudaRuntime, row: CudaMinor, driver: str, branch: int
+    host: CompatHost,
+    workload: Workload,
+    runtime: CudaRuntime,
+    row: CudaMinor,
+    driver: str,
+    *,
+    branch: int,
 ) -> CompatFinding:
     rule = "cuda-driver"
     family = facts.families()[key(row.version)[0]]
@@ -421,9 +461,13 @@ def _forward(
             else "a forward-compatibility package would"
         )
         message = f"{needs}, and {carried} not work on {names}, which is no data-centre GPU"
-        return _finding(rule, "block", workload, message, [*sources, *_origins(others)], remedy, *reported)
+        return _finding(
+            rule, "block", workload, message, [*sources, *_origins(others)], remedy, *reported
+        )
     if workload.forward_compat is False:
-        what = "the wheels contain no" if workload.kind == "requirements" else "the image carries no"
+        what = (
+            "the wheels contain no" if workload.kind == "requirements" else "the image carries no"
+        )
         named = f" ({package.package})" if package else ""
         message = f"{needs}, and {what} forward-compatibility package{named}"
         if package and branch in package.branches and not unsure and host.gpus:
@@ -454,7 +498,9 @@ def _forward(
         message = f"{needs}, and {package.package} is for " + (
             f"driver branches {listed}" if package.branches else "no older branch"
         )
-        return _finding(rule, "block", workload, message, [*sources, *package.sources], remedy, *reported)
+        return _finding(
+            rule, "block", workload, message, [*sources, *package.sources], remedy, *reported
+        )
     sources = (*sources, *package.sources)
     if workload.forward_compat is None:
         message = (
@@ -483,9 +529,18 @@ def _forward(
         f"{package.package}{version}, {names} is a data-centre GPU, and branch {branch} is among those it "
         f"is for ({listed}); the kernel's driver stays {driver}, with what it lacks"
     )
-    snapshot = f"the list is that of image {package.image}; it shrinks as branches reach their end of life"
+    snapshot = (
+        f"the list is that of image {package.image}; it shrinks as branches reach their end of life"
+    )
     return _finding(
-        rule, "warn", workload, message, [*sources, *_origins(_models(host))], remedy, snapshot, *reported
+        rule,
+        "warn",
+        workload,
+        message,
+        [*sources, *_origins(_models(host))],
+        remedy,
+        snapshot,
+        *reported,
     )
 
 
@@ -506,7 +561,9 @@ def _older_or_newer(
     """
     groups: list[remedies.Group] = []
     branch = _branch(host)
-    architectures = [facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)]
+    architectures = [
+        facts.architectures().get(gpu.compute_capability or "") for gpu in _models(host)
+    ]
     beyond = any(
         item is not None and item.last is not None and key(row.version) > key(item.last)
         for item in architectures
@@ -518,7 +575,9 @@ def _older_or_newer(
         native = facts.native_cuda().get(branch or 0)
         limited = native is not None and key(native) < key(fits)
         text = f"CUDA {fits} or older" + (
-            f" ({native} or older without the limits of minor-version compatibility)" if limited else ""
+            f" ({native} or older without the limits of minor-version compatibility)"
+            if limited
+            else ""
         )
         groups.append(_other_cuda(host, workload, runtime, fits, text))
     return groups
@@ -568,9 +627,13 @@ def _torch_options(workload: Workload, fits: Callable[[str], bool]) -> list[Reme
                 or (stated.endswith(f"+{name}") and release == own)
             ):
                 continue
-            version = f"{_newest_of(release) if release != own else stated.partition('+')[0]}+{name}"
+            version = (
+                f"{_newest_of(release) if release != own else stated.partition('+')[0]}+{name}"
+            )
             found.append(
-                remedies.framework("torch", version, f"the {name} build of PyTorch {release}", workload)
+                remedies.framework(
+                    "torch", version, f"the {name} build of PyTorch {release}", workload
+                )
             )
     return found[:_TRIES]
 
@@ -623,10 +686,14 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
             where = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
             if known is None:
                 message = f"no source says which CUDA versions have code for {where}"
-                yield _finding(rule, "unknown", workload, message, (), "check the GPU's model in the class")
+                yield _finding(
+                    rule, "unknown", workload, message, (), "check the GPU's model in the class"
+                )
                 continue
             if known.last is not None and key(minor(runtime.version)) > key(known.last):
-                message = f"{runtime} has no code for {where}: {known.last} is the last with {known.name}"
+                message = (
+                    f"{runtime} has no code for {where}: {known.last} is the last with {known.name}"
+                )
                 yield _finding(
                     rule,
                     "block",
@@ -634,14 +701,18 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
                     message,
                     known.sources,
                     CompatRemedy.of(
-                        _other_cuda(host, workload, runtime, known.last, f"CUDA {known.last} or older"),
+                        _other_cuda(
+                            host, workload, runtime, known.last, f"CUDA {known.last} or older"
+                        ),
                         otherwise=_ANOTHER_CLASS,
                     ),
                     known.doubt,
                     runtime.doubt,
                 )
             elif (
-                runtime.family and known.first is not None and key(runtime.version)[0] == key(known.first)[0]
+                runtime.family
+                and known.first is not None
+                and key(runtime.version)[0] == key(known.first)[0]
             ):
                 continue  # which minor of the family it is built for is not known
             elif known.first is not None and key(minor(runtime.version)) < key(known.first):
@@ -649,7 +720,11 @@ def cuda_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
 
 
 def _too_old(
-    workload: Workload, runtime: CudaRuntime, gpu: GpuModel, known: facts.CudaArchitectureSupport, where: str
+    workload: Workload,
+    runtime: CudaRuntime,
+    gpu: GpuModel,
+    known: facts.CudaArchitectureSupport,
+    where: str,
 ) -> CompatFinding:
     """Return the finding about a CUDA older than the GPU.
 
@@ -692,10 +767,19 @@ def _too_old(
             "binaries that carry PTX run, which the driver compiles at the first start"
         )
         return _finding(
-            "cuda-gpu", "warn", workload, message, (*known.sources, *binary), remedy, known.doubt, doubt
+            "cuda-gpu",
+            "warn",
+            workload,
+            message,
+            (*known.sources, *binary),
+            remedy,
+            known.doubt,
+            doubt,
         )
     message = f"{runtime} has no code for {where}: {known.first} is the first with {known.name}"
-    return _finding("cuda-gpu", "block", workload, message, known.sources, remedy, known.doubt, runtime.doubt)
+    return _finding(
+        "cuda-gpu", "block", workload, message, known.sources, remedy, known.doubt, runtime.doubt
+    )
 
 
 def _from(first: str | None) -> list[str]:
@@ -748,7 +832,12 @@ def cudnn_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[C
             else:
                 message, severity = f"no source says which CUDA cuDNN {version} is for", "unknown"
             yield _finding(
-                rule, severity, workload, message, facts.wheel_sources(), _cudnn_for(workload, major)
+                rule,
+                severity,
+                workload,
+                message,
+                facts.wheel_sources(),
+                _cudnn_for(workload, major),
             )
 
 
@@ -759,7 +848,9 @@ def _paired_cuda(workload: Workload, library: str) -> list[str]:
     """
     stated = workload.library_cuda.get(library)
     if stated is not None:
-        exact = [item.version for item in runtimes(workload) if item.version.partition(".")[0] == stated]
+        exact = [
+            item.version for item in runtimes(workload) if item.version.partition(".")[0] == stated
+        ]
         return exact or [stated]
     return [item.version for item in runtimes(workload)][:1]
 
@@ -773,15 +864,22 @@ def _is_torchs(workload: Workload, library: str) -> bool:
         (torch[0].cudnn, workload.cudnn) if library == "cudnn" else (torch[0].nccl, workload.nccl)
     )
     major = (torch[0].cuda or "").partition(".")[0]
-    return wanted is not None and wanted == pinned and workload.library_cuda.get(library, major) == major
+    return (
+        wanted is not None
+        and wanted == pinned
+        and workload.library_cuda.get(library, major) == major
+    )
 
 
 def _cudnn_for(workload: Workload, major: str) -> CompatRemedy:
     tested = [row.name for row in facts.cudnn_matrix() if row.major == int(major)]
     text = f"the newest whose matrix was read for CUDA {major}"
-    options = [_library(workload, "cudnn", name, f"cuDNN {name}, {text}") for name in reversed(tested)]
+    options = [
+        _library(workload, "cudnn", name, f"cuDNN {name}, {text}") for name in reversed(tested)
+    ]
     options += [
-        _library(workload, "cudnn", name, f"cuDNN {name}") for name in reversed(facts.wheels("cudnn", major))
+        _library(workload, "cudnn", name, f"cuDNN {name}")
+        for name in reversed(facts.wheels("cudnn", major))
     ]
     return CompatRemedy.of(options[:_TRIES], otherwise="use a cuDNN of the image's own CUDA")
 
@@ -789,7 +887,9 @@ def _cudnn_for(workload: Workload, major: str) -> CompatRemedy:
 def _library(workload: Workload, name: str, version: str, text: str) -> RemedyOption:
     """Return the option of another cuDNN or NCCL: another pin of a file, or another image."""
     version = version.rpartition(" - ")[2]
-    pin = next((item for item in workload.pins if re.fullmatch(rf"nvidia-{name}-cu\d\d", item)), None)
+    pin = next(
+        (item for item in workload.pins if re.fullmatch(rf"nvidia-{name}-cu\d\d", item)), None
+    )
     if pin is not None:
         return remedies.pin(pin, version, text)
     return remedies.of_workload(text, **{name: version})
@@ -809,20 +909,36 @@ def cudnn_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     paired = _paired_cuda(workload, "cudnn")
     major = int(paired[0].partition(".")[0]) if paired else None
     cuda = next((item for item in paired if "." in item), None)
-    exact = [row for row in facts.cudnn_matrix() if row.is_for(version) and row.major in (None, major)]
+    exact = [
+        row for row in facts.cudnn_matrix() if row.is_for(version) and row.major in (None, major)
+    ]
     for gpu in _models(host):
         if gpu.compute_capability is None:
             continue
         name = f"{gpu.sku} (compute capability {gpu.compute_capability}) of {host.subject}"
         if exact:
             driver = None if workload.forward_compat else host.driver
-            found = _cudnn_in_matrix(exact, gpu.compute_capability, name, version, major, cuda, driver)
+            found = _cudnn_in_matrix(
+                exact,
+                capability=gpu.compute_capability,
+                name=name,
+                version=version,
+                major=major,
+                cuda=cuda,
+                driver=driver,
+            )
         else:
             found = _cudnn_between_matrices(gpu.compute_capability, name, version, major)
         if found is not None:
             remedy = found.remedy or _cudnn_with(workload, gpu.compute_capability, major)
             yield _finding(
-                "cudnn-gpu", found.severity, workload, found.message, found.sources, remedy, found.doubt
+                "cudnn-gpu",
+                found.severity,
+                workload,
+                found.message,
+                found.sources,
+                remedy,
+                found.doubt,
             )
 
 
@@ -843,6 +959,7 @@ def _cudnn_in_matrix(
     name: str,
     version: str,
     major: int | None,
+    *,
     cuda: str | None,
     driver: str | None,
 ) -> _CudnnFault | None:
@@ -854,7 +971,9 @@ def _cudnn_in_matrix(
     listed = any(row.has_cuda(cuda) for row in exact) if cuda is not None else False
     if cuda is not None and listed and not any(row.has_cuda(cuda) for row in fitting):
         text = fitting[0].cuda_text
-        message = f"cuDNN {version} serves {name} with CUDA {text}, and the workload has CUDA {cuda}"
+        message = (
+            f"cuDNN {version} serves {name} with CUDA {text}, and the workload has CUDA {cuda}"
+        )
         span = text.rpartition(", ")[2]
         remedy = CompatRemedy.of(
             [
@@ -865,7 +984,9 @@ def _cudnn_in_matrix(
         )
         return _CudnnFault("block", message, fitting[0].sources, remedy)
     needs = [
-        row for row in fitting if row.minimum_driver is not None and (cuda is None or row.has_cuda(cuda))
+        row
+        for row in fitting
+        if row.minimum_driver is not None and (cuda is None or row.has_cuda(cuda))
     ]
     least = min((row.minimum_driver or "" for row in needs), key=key, default=None)
     if least is None or driver is None or key(driver) >= key(least):
@@ -889,13 +1010,15 @@ def _cudnn_between_matrices(
             f"neither the support matrix of cuDNN {below[0].name} nor that of {above[0].name} lists "
             f"{name}, and {version} is between"
         )
-        return _CudnnFault("block", message, sources, doubt="derived from the two matrices around it")
+        return _CudnnFault(
+            "block", message, sources, doubt="derived from the two matrices around it"
+        )
     oldest = min((key(item) for row in below for item in row.capabilities or ()), default=None)
     if below and not above and oldest is not None and key(capability) < oldest:
-        message = (
-            f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later"
+        message = f"the support matrix of cuDNN {below[0].name} no longer lists {name}, and {version} is later"
+        return _CudnnFault(
+            "block", message, sources, doubt=f"derived: the matrix of {version} was not read"
         )
-        return _CudnnFault("block", message, sources, doubt=f"derived: the matrix of {version} was not read")
     read = [
         f"{rows[0].name} ({'with' if supports else 'without'} it)"
         for rows, supports in zip(near, supported, strict=True)
@@ -922,7 +1045,9 @@ def _around(
 
 def _cudnn_with(workload: Workload, capability: str, major: int | None) -> CompatRemedy:
     rows = [row for row in facts.cudnn_matrix() if row.has_capability(capability)]
-    fitting = [row for row in rows if row.major == major] or (rows if workload.kind == "image" else [])
+    fitting = [row for row in rows if row.major == major] or (
+        rows if workload.kind == "image" else []
+    )
     known = facts.architectures().get(capability)
     options = []
     for row in reversed(fitting):
@@ -935,7 +1060,9 @@ def _cudnn_with(workload: Workload, capability: str, major: int | None) -> Compa
             since = f"CUDA {known.first} or later"
         text = f"cuDNN {row.name} with {since}, the newest whose matrix lists this GPU"
         options.append(_library(workload, "cudnn", row.name, text))
-    return CompatRemedy.of(options[:_TRIES], otherwise="use a framework that contains its own cuDNN")
+    return CompatRemedy.of(
+        options[:_TRIES], otherwise="use a framework that contains its own cuDNN"
+    )
 
 
 def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -946,7 +1073,9 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     for cuda in _paired_cuda(workload, "nccl"):
         major = cuda.partition(".")[0]
         known = facts.wheels("nccl", major)
-        if facts.tested_together("nccl", version, cuda) or any(same(version, item) for item in known):
+        if facts.tested_together("nccl", version, cuda) or any(
+            same(version, item) for item in known
+        ):
             continue
         others = [
             name
@@ -958,7 +1087,9 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
             otherwise="use the NCCL that the framework contains",
         )
         if others and workload.kind == "requirements":
-            message = f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
+            message = (
+                f"NCCL {version} is published for CUDA {_and(others)}, and not for CUDA {major}"
+            )
             yield _finding(rule, "block", workload, message, facts.wheel_sources(), remedy)
         else:
             near = f"; it is published for CUDA {_and(others)}" if others else ""
@@ -969,7 +1100,9 @@ def nccl_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
 # -- frameworks
 
 
-def framework_version(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+def framework_version(
+    host: CompatHost | None, workload: Workload | None
+) -> Iterator[CompatFinding]:
     """Report frameworks whose version is not in the facts, or whose build does not exist."""
     if workload is None:
         return
@@ -1000,21 +1133,31 @@ def framework_version(host: CompatHost | None, workload: Workload | None) -> Ite
             continue  # its wheel names what it needs
         remedy = CompatRemedy.of(
             [
-                remedies.framework(name, item, f"{name} {item}, the nearest that is known to fit", workload)
+                remedies.framework(
+                    name, item, f"{name} {item}, the nearest that is known to fit", workload
+                )
                 for item in nearest(public, known, _TRIES)
             ],
             otherwise="run it on one node of the class before it goes to all",
         )
-        yield _finding(rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy)
+        yield _finding(
+            rule, "unknown", workload, f"{name} {version} is not in the facts", (), remedy
+        )
 
 
 def _unknown_cuda(workload: Workload, name: str, row: Mapping[str, Any]) -> Iterator[CompatFinding]:
     """Report a release whose CUDA version is not in the facts."""
-    asked = "tensorflow" in workload.library_cuda and workload.rocm is None and workload.cuda is None
+    asked = (
+        "tensorflow" in workload.library_cuda and workload.rocm is None and workload.cuda is None
+    )
     if name == "tensorflow" and asked and row["cudart"] is None:
         message = f"no source says which CUDA tensorflow {row['version']} is built for"
-    elif name == "vllm" and "torch" not in workload.frameworks and not row["torch"].startswith("=="):
-        message = f"vllm {row['version']} takes any torch {row['torch']}, so that its CUDA is not known"
+    elif (
+        name == "vllm" and "torch" not in workload.frameworks and not row["torch"].startswith("==")
+    ):
+        message = (
+            f"vllm {row['version']} takes any torch {row['torch']}, so that its CUDA is not known"
+        )
     else:
         return
     remedy = (
@@ -1022,7 +1165,9 @@ def _unknown_cuda(workload: Workload, name: str, row: Mapping[str, Any]) -> Iter
         if workload.kind == "image"
         else "pin the libraries it is to use"
     )
-    yield _finding("framework-version", "unknown", workload, message, facts.framework_sources(row), remedy)
+    yield _finding(
+        "framework-version", "unknown", workload, message, facts.framework_sources(row), remedy
+    )
 
 
 def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
@@ -1044,7 +1189,11 @@ def _known(name: str, workload: Workload) -> Mapping[str, Any] | None:
     if name in ("ollama", "tensorrt-llm"):
         version = workload.frameworks[name]
         row = facts.engine_minimum(name, version)
-        return {item: {} for item in facts.engines(name)} if row is None else {facts.public(version): row}
+        return (
+            {item: {} for item in facts.engines(name)}
+            if row is None
+            else {facts.public(version): row}
+        )
     return None
 
 
@@ -1071,10 +1220,18 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
                 f"{build.rocm}"
             )
             yield _finding(
-                "framework-version", "unknown", workload, message, build.sources, remedy, build.doubt
+                "framework-version",
+                "unknown",
+                workload,
+                message,
+                build.sources,
+                remedy,
+                build.doubt,
             )
             return
-        yield _finding("framework-version", "block", workload, message, build.sources, remedy, build.doubt)
+        yield _finding(
+            "framework-version", "block", workload, message, build.sources, remedy, build.doubt
+        )
     elif build.build is not None and not build.build.startswith(("cu", "rocm", "cpu", "xpu")):
         message = f"torch {build.version} is a third party's build: the facts cover only those of the project"
         first = "run it on one node of the class before it goes to all"
@@ -1084,7 +1241,9 @@ def _torch_known(workload: Workload, build: facts.TorchBuild) -> Iterator[Compat
             f"no source says which builds PyTorch {build.release} has, so that torch {build.version} is "
             "not judged"
         )
-        yield _finding("framework-version", "unknown", workload, message, build.sources, None, build.doubt)
+        yield _finding(
+            "framework-version", "unknown", workload, message, build.sources, None, build.doubt
+        )
 
 
 def _other_build(workload: Workload, build: facts.TorchBuild, name: str) -> RemedyOption:
@@ -1130,7 +1289,9 @@ _PYTHONS = "use releases of one time, which have wheels for one Python"
 
 def _without_patch(specifier: str) -> str:
     """Return a version specifier without a patch level of zero: ">=3.8.0" becomes ">=3.8"."""
-    return specifier.replace(".0,", ",").removesuffix(".0") if specifier.count(".") > 1 else specifier
+    return (
+        specifier.replace(".0,", ",").removesuffix(".0") if specifier.count(".") > 1 else specifier
+    )
 
 
 @cache
@@ -1163,7 +1324,9 @@ def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
                 f"no source says which compute capabilities {called} was built for, so that nothing says "
                 f"whether it runs on {where}"
             )
-            yield _finding(rule, "unknown", workload, message, (), _torch_for(host, workload, build, gpu))
+            yield _finding(
+                rule, "unknown", workload, message, (), _torch_for(host, workload, build, gpu)
+            )
             continue
         if any(facts.covers(item, gpu.compute_capability) for item in built.names):
             continue
@@ -1178,12 +1341,24 @@ def torch_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
                 "compiles at the first start"
             )
             yield _finding(
-                rule, "warn", workload, message, sources, _torch_for(host, workload, build, gpu), built.doubt
+                rule,
+                "warn",
+                workload,
+                message,
+                sources,
+                _torch_for(host, workload, build, gpu),
+                built.doubt,
             )
             continue
         message = f"{called} was built for compute capabilities {listed}, and not for {where}"
         yield _finding(
-            rule, "block", workload, message, sources, _torch_for(host, workload, build, gpu), built.doubt
+            rule,
+            "block",
+            workload,
+            message,
+            sources,
+            _torch_for(host, workload, build, gpu),
+            built.doubt,
         )
 
 
@@ -1192,7 +1367,9 @@ def _built_for(host: CompatHost, build: facts.TorchBuild) -> facts.BuiltFor:
     return facts.torch_built_for(build.release, build.build or "", machine)
 
 
-def _torch_for(host: CompatHost, workload: Workload, build: facts.TorchBuild, gpu: GpuModel) -> CompatRemedy:
+def _torch_for(
+    host: CompatHost, workload: Workload, build: facts.TorchBuild, gpu: GpuModel
+) -> CompatRemedy:
     """Return the nearest builds with code for `gpu`, as a remedy.
 
     A build of the same release is preferred, then later releases, then earlier ones.
@@ -1202,7 +1379,9 @@ def _torch_for(host: CompatHost, workload: Workload, build: facts.TorchBuild, gp
     def fits(option: str) -> bool:
         release, name = option.split(" ")
         names = facts.torch_built_for(release, name, machine).names
-        return names is not None and any(facts.covers(item, gpu.compute_capability or "") for item in names)
+        return names is not None and any(
+            facts.covers(item, gpu.compute_capability or "") for item in names
+        )
 
     order = sorted(facts.torch_releases(), key=key)
     later = [item for item in order if key(item) > key(build.release)]
@@ -1273,7 +1452,9 @@ def torch_cpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Co
     )
     releases = wheels.packages()["torch"]
     with_cuda = [
-        name for name, row in releases.items() if row.needs_any(("nvidia-", "cuda-"), workload.machine)
+        name
+        for name, row in releases.items()
+        if row.needs_any(("nvidia-", "cuda-"), workload.machine)
     ]
     options = [
         remedies.framework(
@@ -1299,11 +1480,18 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
     if "tensorflow" in workload.frameworks and "tensorflow" in workload.library_cuda:
         row = facts.framework_row("tensorflow_compute_capability")
         least.append(
-            (f"tensorflow {workload.frameworks['tensorflow']}", {**row, "compute_capability": row["minimum"]})
+            (
+                f"tensorflow {workload.frameworks['tensorflow']}",
+                {**row, "compute_capability": row["minimum"]},
+            )
         )
-    if "vllm" in workload.frameworks and not facts.engine_minimum("vllm", workload.frameworks["vllm"]):
+    if "vllm" in workload.frameworks and not facts.engine_minimum(
+        "vllm", workload.frameworks["vllm"]
+    ):
         row = facts.framework_row("vllm_compute_capability")
-        least.append((f"vllm {workload.frameworks['vllm']}", {**row, "compute_capability": row["minimum"]}))
+        least.append(
+            (f"vllm {workload.frameworks['vllm']}", {**row, "compute_capability": row["minimum"]})
+        )
     major = workload.library_cuda.get("jax")
     if major is not None and ("jax" in workload.frameworks or "jaxlib" in workload.frameworks):
         version = workload.frameworks.get("jax") or workload.frameworks["jaxlib"]
@@ -1325,7 +1513,9 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     remedies.drivers(str(named["driver_branch"])),
                     [_jax_for(workload, "12")] if major == "13" else [],
                 )
-                yield _finding(rule, "block", workload, message, facts.framework_sources(named), remedy)
+                yield _finding(
+                    rule, "block", workload, message, facts.framework_sources(named), remedy
+                )
     least += _engines(workload)
     yield from _engine_driver(host, workload)
     for called, needs in least:
@@ -1338,7 +1528,8 @@ def framework_gpu(host: CompatHost | None, workload: Workload | None) -> Iterato
                     f"of {host.subject} has {gpu.compute_capability}"
                 )
                 remedy = CompatRemedy.of(
-                    [RemedyOption("GPUs of a later architecture")], _releases(workload, called.split(" ")[0])
+                    [RemedyOption("GPUs of a later architecture")],
+                    _releases(workload, called.split(" ")[0]),
                 )
                 yield _finding(
                     rule,
@@ -1387,9 +1578,13 @@ def _engine_driver(host: CompatHost, workload: Workload) -> Iterator[CompatFindi
                 f"{called} needs driver branch {least} or later on {gpu.sku} (compute capability "
                 f"{gpu.compute_capability}), and uses the CPU with an older one; {host.subject} has {branch}"
             )
-            remedy = CompatRemedy.of(remedies.drivers(str(least)), [RemedyOption("an older release")])
+            remedy = CompatRemedy.of(
+                remedies.drivers(str(least)), [RemedyOption("an older release")]
+            )
             sources = facts.framework_sources(row)
-            yield _finding("framework-gpu", "block", workload, message, sources, remedy, facts.doubt(row))
+            yield _finding(
+                "framework-gpu", "block", workload, message, sources, remedy, facts.doubt(row)
+            )
 
 
 def tensorrt_cuda(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
@@ -1402,7 +1597,9 @@ def tensorrt_cuda(host: CompatHost | None, workload: Workload | None) -> Iterato
         return
     message = f"TensorRT {version} is published for CUDA {_and(row['cuda'])}, and the workload has CUDA {workload.cuda}"
     fitting = [
-        name for name, item in facts.tensorrt().items() if major in {key(cuda)[0] for cuda in item["cuda"]}
+        name
+        for name, item in facts.tensorrt().items()
+        if major in {key(cuda)[0] for cuda in item["cuda"]}
     ]
     remedy = CompatRemedy.of(
         [
@@ -1411,17 +1608,25 @@ def tensorrt_cuda(host: CompatHost | None, workload: Workload | None) -> Iterato
         ],
         [remedies.cuda(item, f"CUDA {item}") for item in row["cuda"]],
     )
-    yield _finding("tensorrt-cuda", "block", workload, message, facts.framework_sources(row), remedy)
+    yield _finding(
+        "tensorrt-cuda", "block", workload, message, facts.framework_sources(row), remedy
+    )
 
 
-def framework_libraries(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+def framework_libraries(
+    host: CompatHost | None, workload: Workload | None
+) -> Iterator[CompatFinding]:
     """Check the pins of frameworks against those of the requirements, and frameworks against each other."""
     if workload is None:
         return
     rule = "framework-libraries"
     torch, engine = workload.frameworks.get("torch"), workload.frameworks.get("vllm")
     row = facts.vllm().get(facts.public(engine or ""))
-    if row is not None and torch is not None and not _matches(torch.partition("+")[0], row["torch"]):
+    if (
+        row is not None
+        and torch is not None
+        and not _matches(torch.partition("+")[0], row["torch"])
+    ):
         message = f"vllm {engine} needs torch {row['torch']}, and the workload has torch {torch}"
         wanted = row["torch"].removeprefix("==")
         exact = remedies.framework("torch", wanted, f"torch {wanted}", workload)
@@ -1432,13 +1637,16 @@ def framework_libraries(host: CompatHost | None, workload: Workload | None) -> I
     if row is not None and row["cuda13_pinned"] and torch is not None:
         build = facts.torch(torch)
         if build is not None and build.cuda is not None and key(build.cuda)[0] < 13:
-            message = (
-                f"vllm {engine} pins libraries of CUDA 13, and torch {torch} is built for CUDA {build.cuda}"
-            )
-            before = [item["version"] for item in facts.vllm().values() if not item["cuda13_pinned"]]
+            message = f"vllm {engine} pins libraries of CUDA 13, and torch {torch} is built for CUDA {build.cuda}"
+            before = [
+                item["version"] for item in facts.vllm().values() if not item["cuda13_pinned"]
+            ]
             remedy = CompatRemedy.of(
                 _torch_options(workload, lambda cuda: key(cuda)[0] >= 13),
-                [remedies.framework("vllm", item, f"vllm {item}", workload) for item in reversed(before)],
+                [
+                    remedies.framework("vllm", item, f"vllm {item}", workload)
+                    for item in reversed(before)
+                ],
             )
             yield _finding(rule, "block", workload, message, facts.framework_sources(row), remedy)
     if workload.kind == "image":
@@ -1455,7 +1663,9 @@ _TITLES = {"cudnn": "cuDNN", "nccl": "NCCL"}
 def _torch_wants(host: CompatHost | None, workload: Workload, library: str) -> bool | None:
     """Return whether torch's wheel requires a library on the machine of the class: some do on x86_64 only."""
     torch = workload.frameworks.get("torch")
-    release = wheels.packages()["torch"].get(facts.public(torch)) if torch and "+" not in torch else None
+    release = (
+        wheels.packages()["torch"].get(facts.public(torch)) if torch and "+" not in torch else None
+    )
     build = facts.torch(torch or "")
     if host is None or release is None or build is None or build.cuda is None:
         return None
@@ -1482,7 +1692,13 @@ def _pins(workload: Workload, library: str, pinned: str) -> Iterator[CompatFindi
                     "goes with it"
                 )
                 yield _finding(
-                    rule, "unknown", workload, message, build.sources, f"leave {title} to torch", build.doubt
+                    rule,
+                    "unknown",
+                    workload,
+                    message,
+                    build.sources,
+                    f"leave {title} to torch",
+                    build.doubt,
                 )
             elif wanted != pinned:
                 message = f"{called} pins {title} {wanted}, and the requirements pin {pinned}"
@@ -1520,19 +1736,21 @@ def _framework_pins(workload: Workload) -> Iterator[CompatFinding]:
     """
     rule = "framework-libraries"
     both = "it runs only where the framework came with libraries of its own"
-    remedy = (
-        "take an image whose libraries fit, or accept this where the framework's wheels contain their own"
-    )
+    remedy = "take an image whose libraries fit, or accept this where the framework's wheels contain their own"
     for name, row in _ranges(workload):
         major = row.get("cuda_major")
         if major is not None and workload.cuda is not None and key(workload.cuda)[0] != major:
-            message = f"{name} is built for CUDA {major}, and the image has CUDA {workload.cuda}: {both}"
+            message = (
+                f"{name} is built for CUDA {major}, and the image has CUDA {workload.cuda}: {both}"
+            )
             yield _finding(rule, "unknown", workload, message, facts.framework_sources(row), remedy)
             continue
         for library, have in (("cudnn", workload.cudnn), ("nccl", workload.nccl)):
             if have is not None and row[library] and not _matches(have, row[library]):
                 message = f"{name} needs {_TITLES[library]} {row[library]}, and the image has {have}: {both}"
-                yield _finding(rule, "unknown", workload, message, facts.framework_sources(row), remedy)
+                yield _finding(
+                    rule, "unknown", workload, message, facts.framework_sources(row), remedy
+                )
 
 
 def _ranges(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -1564,15 +1782,15 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
     release = facts.rocm(version)
     if host.amdgpu is None:
         own = f"{host.subject} uses the amdgpu driver of its kernel ({host.kernel or 'release not known'})"
-        message = (
-            f"{own}, for which no source gives a window of ROCm versions; the workload has ROCm {version}"
-        )
+        message = f"{own}, for which no source gives a window of ROCm versions; the workload has ROCm {version}"
         remedy = CompatRemedy.of(
             [RemedyOption(f"run ROCm {version} on one node of the class first")],
             [_amdgpu(item, "install amdgpu {}") for item in (release.drivers if release else ())],
             verb="",
         )
-        yield _finding(rule, "unknown", workload, message, release.sources if release else (), remedy)
+        yield _finding(
+            rule, "unknown", workload, message, release.sources if release else (), remedy
+        )
         return
     if release is not None and any(_driver_in(host.amdgpu, item) for item in release.drivers):
         return
@@ -1605,7 +1823,9 @@ def rocm_driver(host: CompatHost | None, workload: Workload | None) -> Iterator[
             for item in reversed(facts.rocms())
             if window.has(item)
         ]
-        remedy = CompatRemedy.of(within, [_amdgpu(item, "amdgpu {}") for item in drivers], between=" or ")
+        remedy = CompatRemedy.of(
+            within, [_amdgpu(item, "amdgpu {}") for item in drivers], between=" or "
+        )
         yield _finding(rule, "block", workload, message, window.sources, remedy, window.doubt)
 
 
@@ -1651,7 +1871,10 @@ def rocm_gpu(host: CompatHost | None, workload: Workload | None) -> Iterator[Com
     if release is None:
         message = f"ROCm {version} is not in the facts"
         text = "ROCm {}, the nearest that is known"
-        others = [_rocm_option(workload, item, text.format(item)) for item in nearest(version, facts.rocms())]
+        others = [
+            _rocm_option(workload, item, text.format(item))
+            for item in nearest(version, facts.rocms())
+        ]
         yield _finding("rocm-gpu", "unknown", workload, message, (), CompatRemedy.of(others))
         return
     for gpu in _models(host):
@@ -1698,7 +1921,9 @@ def _from_amd(workload: Workload, build: facts.TorchBuild) -> bool:
 
 def _rocm_for(workload: Workload, gpu: GpuModel) -> CompatRemedy:
     fitting = [
-        item.version for item in facts.rocms().values() if item.gfx is not None and gpu.gfx in item.gfx
+        item.version
+        for item in facts.rocms().values()
+        if item.gfx is not None and gpu.gfx in item.gfx
     ]
     options = [_rocm_option(workload, item, f"ROCm {item} or later") for item in fitting]
     return CompatRemedy.of(
@@ -1709,7 +1934,13 @@ def _rocm_for(workload: Workload, gpu: GpuModel) -> CompatRemedy:
 def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
     """Check the ROCm release against the node's operating system, whose kernel contains the driver."""
     version = _rocm(workload)
-    if host is None or workload is None or version is None or host.vendor != "amd" or host.os is None:
+    if (
+        host is None
+        or workload is None
+        or version is None
+        or host.vendor != "amd"
+        or host.os is None
+    ):
         return
     release = facts.rocm(version)
     if release is None:
@@ -1727,8 +1958,12 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             release.sources,
             CompatRemedy.of(
                 [
-                    _rocm_option(workload, item, f"a release whose list is known, {item} for instance")
-                    for item in nearest(version, [name for name, row in facts.rocms().items() if row.os])
+                    _rocm_option(
+                        workload, item, f"a release whose list is known, {item} for instance"
+                    )
+                    for item in nearest(
+                        version, [name for name, row in facts.rocms().items() if row.os]
+                    )
                 ]
             ),
         )
@@ -1762,9 +1997,18 @@ def rocm_os(host: CompatHost | None, workload: Workload | None) -> Iterator[Comp
             release.doubt,
         )
     elif "(" in exact[0]:
-        message = f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}"
+        message = (
+            f"ROCm {release.version} supports {exact[0]} only; {host.subject} runs {_os(host.os)}"
+        )
         yield _finding(
-            "rocm-os", "warn", workload, message, release.sources, None, release.os_derived, release.doubt
+            "rocm-os",
+            "warn",
+            workload,
+            message,
+            release.sources,
+            None,
+            release.os_derived,
+            release.doubt,
         )
 
 
@@ -1809,20 +2053,31 @@ def image_backend(host: CompatHost | None, workload: Workload | None) -> Iterato
     if host.vendor is None:
         message = f"the workload is built for {what}, and {host.subject} has no GPU driver"
         yield _finding(
-            rule, "block", workload, message, (), "use a class with GPUs, or an image of backend cpu"
+            rule,
+            "block",
+            workload,
+            message,
+            (),
+            "use a class with GPUs, or an image of backend cpu",
         )
     elif (host.vendor == "nvidia" and not cuda) or (host.vendor == "amd" and not rocm):
         want = "CUDA" if host.vendor == "nvidia" else "ROCm"
         vendor = {"nvidia": "NVIDIA", "amd": "AMD"}[host.vendor]
         message = f"the workload is built for {what}, and the GPUs of {host.subject} are {vendor}'s"
-        yield _finding(rule, "block", workload, message, (), f"use the same versions built for {want}")
+        yield _finding(
+            rule, "block", workload, message, (), f"use the same versions built for {want}"
+        )
 
 
-def image_architecture(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+def image_architecture(
+    host: CompatHost | None, workload: Workload | None
+) -> Iterator[CompatFinding]:
     """Check the CPU architecture of an image against the node's."""
     if host is None or workload is None or workload.architecture in (None, host.architecture):
         return
-    message = f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}"
+    message = (
+        f"the image is built for {workload.architecture}, and {host.subject} is {host.architecture}"
+    )
     yield _finding(
         "image-architecture",
         "block",
@@ -1929,7 +2184,9 @@ def _glibc_need(cuda: str) -> tuple[str, tuple[Origin, ...]] | None:
     return None
 
 
-def image_requirement(host: CompatHost | None, workload: Workload | None) -> Iterator[CompatFinding]:
+def image_requirement(
+    host: CompatHost | None, workload: Workload | None
+) -> Iterator[CompatFinding]:
     """Check the image's own NVIDIA_REQUIRE_CUDA against driver and GPU.
 
     The container toolkit enforces it when a container starts.
@@ -1991,9 +2248,13 @@ def _admits(group: str, host: CompatHost, branch: int | None) -> bool | None:
         name, sign, wanted = found.groups()
         answers: list[bool | None]
         if name == "brand":
-            answers = [_brand(gpu, wanted) if sign == "=" else None for gpu in _models(host)] or [None]
+            answers = [_brand(gpu, wanted) if sign == "=" else None for gpu in _models(host)] or [
+                None
+            ]
         elif name == "arch":
-            answers = [_compare(gpu.compute_capability, sign, wanted) for gpu in _models(host)] or [None]
+            answers = [_compare(gpu.compute_capability, sign, wanted) for gpu in _models(host)] or [
+                None
+            ]
         elif name == "driver":
             answers = [_compare(host.driver or (str(branch) if branch else None), sign, wanted)]
         else:

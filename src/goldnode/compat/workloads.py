@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 # Docker's rule: the first component is a registry if it has a dot or a port, or is localhost.
 _HOST = re.compile(r"^(?:localhost|[^/]*[.:][^/]*)/")
-_NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
+_NAME = re.compile(
+    r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
+)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -103,7 +105,9 @@ def _cuda_image(name: str, tag: str) -> _Stated | None:
     pair = facts.image_pairing().get(cuda, {}) if cudnn or flavour != "base" else {}
     if cudnn:
         # The facts list the cuDNN and NCCL releases by CUDA image. More than one is ambiguous.
-        versions = [item for item in pair.get("cudnn") or () if not cudnn_major or same(cudnn_major, item)]
+        versions = [
+            item for item in pair.get("cudnn") or () if not cudnn_major or same(cudnn_major, item)
+        ]
         if len(versions) == 1:
             derived["cudnn"] = versions[0]
         else:
@@ -148,7 +152,9 @@ def _rocm_image(name: str, tag: str) -> _Stated | None:
     ):
         found = re.search(pattern, tag)
         if found is not None:
-            frameworks[framework] = found.group(1) + (f"+rocm{rocm.group(1)}" if framework == "torch" else "")
+            frameworks[framework] = found.group(1) + (
+                f"+rocm{rocm.group(1)}" if framework == "torch" else ""
+            )
     return _Stated(written, frameworks=frameworks)
 
 
@@ -181,7 +187,9 @@ def _vllm_image(name: str, tag: str) -> _Stated | None:
     if found is None:
         return None
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(found.group(2) or "")
-    return _Stated({"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)})
+    return _Stated(
+        {"architecture": machine} if machine else {}, frameworks={"vllm": found.group(1)}
+    )
 
 
 def _triton_image(name: str, tag: str) -> _Stated | None:
@@ -224,13 +232,17 @@ def _ollama_image(name: str, tag: str) -> _Stated | None:
     if rocm is None:
         return _Stated(frameworks={"ollama": version}, library_cuda={"ollama": "ollama"})
     row = facts.engine_minimum("ollama", version)
-    return _Stated(derived={} if row is None else {"rocm": row["rocm"]}, frameworks={"ollama": version})
+    return _Stated(
+        derived={} if row is None else {"rocm": row["rocm"]}, frameworks={"ollama": version}
+    )
 
 
 def _own_image(name: str, tag: str) -> _Stated | None:
     """Parse goldnode's own tags: ``12.4.1-runtime-debian12``, with the build id or without it."""
     backend = name.rpartition("/")[2]
-    found = re.match(r"(\d[\d.]*|distro)-([a-z]+)(\d[\d.]*)?-([a-z]+)(\d[\d.]*)(?:-[0-9a-f]{12})?$", tag)
+    found = re.match(
+        r"(\d[\d.]*|distro)-([a-z]+)(\d[\d.]*)?-([a-z]+)(\d[\d.]*)(?:-[0-9a-f]{12})?$", tag
+    )
     if found is None:
         return None
     version, flavour, part, system, release = found.groups()
@@ -238,7 +250,9 @@ def _own_image(name: str, tag: str) -> _Stated | None:
     if backend == "cpu":
         return _Stated(written, nothing_to_check=True)
     if backend != "cuda":
-        return _Stated(written, gap=f"is for {backend}, and its tag names no version that the facts know")
+        return _Stated(
+            written, gap=f"is for {backend}, and its tag names no version that the facts know"
+        )
     pair = facts.image_pairing().get(version, {}) if flavour in ("runtime", "devel") else {}
     derived = {name: pair[name][0] for name in ("cudnn", "nccl") if len(pair.get(name) or ()) == 1}
     # Wheels and Debian's packages have no cuda-compat.
@@ -285,8 +299,14 @@ def image(
     reference = parse_reference(text, place)
     subject = f"image {text}"
     short = "/".join(reference.name.split("/")[-2:])
-    scheme = next(((read, example) for pattern, read, example in _SCHEMES if pattern.fullmatch(short)), None)
-    reported = scheme[0](short, reference.tag) if scheme is not None and reference.tag is not None else None
+    scheme = next(
+        ((read, example) for pattern, read, example in _SCHEMES if pattern.fullmatch(short)), None
+    )
+    reported = (
+        scheme[0](short, reference.tag)
+        if scheme is not None and reference.tag is not None
+        else None
+    )
     gap = None
     if reported is None and reference.tag is None and reference.digest is not None:
         gap = "is given by digest only, which does not identify its contents"
@@ -304,7 +324,9 @@ def image(
     workload = Workload(
         subject=subject, repository=short, place=place, **{**reported.derived, **reported.written}
     )
-    workload = replace(workload, frameworks=dict(reported.frameworks), library_cuda=_majors(reported))
+    workload = replace(
+        workload, frameworks=dict(reported.frameworks), library_cuda=_majors(reported)
+    )
     if stated is not None:
         workload = _stated(workload, stated, reported, place)
         if _states_contents(workload):
@@ -336,7 +358,15 @@ def _unreported(workload: Workload, message: str) -> CompatFinding:
         "state what it holds in the class (cuda, rocm, frameworks …), or check its metadata: a file of "
         "`docker inspect`, or docker:REF"
     )
-    return CompatFinding("workload-told", "unknown", workload.subject, message, (), remedy, workload.place)
+    return CompatFinding(
+        "workload-told",
+        severity="unknown",
+        subject=workload.subject,
+        message=message,
+        sources=(),
+        way_out=remedy,
+        place=workload.place,
+    )
 
 
 _STATED = ("cuda", "cudnn", "nccl", "rocm", "python", "forward_compat")
@@ -362,17 +392,28 @@ def _stated(
             value != have if isinstance(value, bool) else not same(str(value), str(have))
         )
         if differs:
-            raise _contradiction(workload, f"{name} {_shown(value)}", f"{_shown(have)}", whose, place)
+            raise _contradiction(
+                workload, f"{name} {_shown(value)}", f"{_shown(have)}", whose, place
+            )
         # Of two versions that agree, the longer is more precise: 12.4 from the class, 12.4.1 from the tag.
-        changes[name] = have if isinstance(have, str) and len(key(have)) > len(key(str(value))) else value
+        changes[name] = (
+            have if isinstance(have, str) and len(key(have)) > len(key(str(value))) else value
+        )
     both = dict(workload.frameworks)
     for name, version in stated.frameworks.items():
         have = frameworks.get(name)
         if have is not None and not _agree(version, have):
             raise _contradiction(workload, f"{name} {version}", have, whose, place)
         both[name] = have if have is not None and len(have) > len(version) else version
-    if stated.cuda is not None and "tensorflow" in both and "tensorflow" not in workload.library_cuda:
-        changes["library_cuda"] = {**workload.library_cuda, "tensorflow": stated.cuda.partition(".")[0]}
+    if (
+        stated.cuda is not None
+        and "tensorflow" in both
+        and "tensorflow" not in workload.library_cuda
+    ):
+        changes["library_cuda"] = {
+            **workload.library_cuda,
+            "tensorflow": stated.cuda.partition(".")[0],
+        }
     if stated.cuda is not None and ("jax" in both or "jaxlib" in both):
         changes["library_cuda"] = {
             **changes.get("library_cuda", workload.library_cuda),
@@ -394,7 +435,9 @@ def _contradiction(
     workload: Workload, stated: str, have: str, whose: str, place: DeclaredAt | None
 ) -> WorkloadError:
     message = f"{workload.subject} is stated to have {stated}, and {whose} says {have}"
-    return WorkloadError(message, **_at(place), remedy="correct the statement, or name the image that has it")
+    return WorkloadError(
+        message, **_at(place), remedy="correct the statement, or name the image that has it"
+    )
 
 
 # -- image metadata
@@ -440,7 +483,10 @@ def _placed(place: DeclaredAt | None) -> Iterator[None]:
 
 
 def _described(
-    found: ImageMetadata, subject: str, stated: models.WorkloadImage | None, place: DeclaredAt | None
+    found: ImageMetadata,
+    subject: str,
+    stated: models.WorkloadImage | None,
+    place: DeclaredAt | None,
 ) -> Workload:
     """Return the workload of metadata, from its environment variables and labels."""
     run = found.run
@@ -457,7 +503,10 @@ def _described(
 
     take("cuda", env.get("CUDA_VERSION"), labels.get("com.nvidia.cuda.version"))
     take(
-        "cudnn", env.get("NV_CUDNN_VERSION"), env.get("CUDNN_VERSION"), labels.get("com.nvidia.cudnn.version")
+        "cudnn",
+        env.get("NV_CUDNN_VERSION"),
+        env.get("CUDNN_VERSION"),
+        labels.get("com.nvidia.cudnn.version"),
     )
     take(
         "nccl",
@@ -468,7 +517,9 @@ def _described(
     take("rocm", env.get("ROCM_VERSION"))
     take("python", env.get("PYTHON_VERSION"))
     system = labels.get("org.opencontainers.image.ref.name")
-    if system in ("ubuntu", "debian") and re.match(r"\d", labels.get("org.opencontainers.image.version", "")):
+    if system in ("ubuntu", "debian") and re.match(
+        r"\d", labels.get("org.opencontainers.image.version", "")
+    ):
         written["os"] = f"{system} {labels['org.opencontainers.image.version']}"
     if found.architecture:
         written["architecture"] = found.architecture
@@ -495,7 +546,9 @@ def _described(
     tags = [tag for tag in found.tags or () if tag and "<none>" not in tag]
     if tags:
         named = image(tags[0], place=place)
-        workload = replace(workload, repository=named.repository, library_cuda=dict(named.library_cuda))
+        workload = replace(
+            workload, repository=named.repository, library_cuda=dict(named.library_cuda)
+        )
         for name, version in named.frameworks.items():
             frameworks.setdefault(name, version)
         if named.cuda and "cuda" in written and not same(named.cuda, written["cuda"]):
@@ -505,13 +558,21 @@ def _described(
             )
             reports.append(
                 CompatFinding(
-                    "workload-told", "warn", subject, message, (), "tag the image by what it holds", place
+                    "workload-told",
+                    severity="warn",
+                    subject=subject,
+                    message=message,
+                    sources=(),
+                    way_out="tag the image by what it holds",
+                    place=place,
                 )
             )
     if stated is not None:
         workload = _stated(workload, stated, written, place)
     if not _states_contents(workload):
-        reports.append(_unreported(workload, "its metadata does not mention CUDA, ROCm or a framework"))
+        reports.append(
+            _unreported(workload, "its metadata does not mention CUDA, ROCm or a framework")
+        )
     return replace(workload, reports=tuple(reports))
 
 
@@ -522,7 +583,9 @@ def _compat(env: Mapping[str, str], found: ImageMetadata) -> bool | None:
     """
     if env.get("NV_CUDA_COMPAT_PACKAGE") or env.get("_CUDA_COMPAT_PATH"):
         return True
-    return any("cuda-compat" in step.created_by for step in found.history) if found.history else None
+    return (
+        any("cuda-compat" in step.created_by for step in found.history) if found.history else None
+    )
 
 
 # -- what a user or a class names
@@ -558,7 +621,9 @@ def of_class(entry: CatalogEntry[models.NodeClass], architecture: str = "amd64")
             workload = metadata(base / item.metadata, item, place=place)
             found.append(
                 replace(
-                    workload, subject=f"image {item.ref}", reports=_renamed(workload, f"image {item.ref}")
+                    workload,
+                    subject=f"image {item.ref}",
+                    reports=_renamed(workload, f"image {item.ref}"),
                 )
             )
         else:
@@ -578,7 +643,14 @@ def _renamed(workload: Workload, subject: str) -> tuple[CompatFinding, ...]:
 # Options of pip that take a value. Those that name an index may imply a CUDA or ROCm build of its wheels.
 _INDEX = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
 _VALUED = (*_INDEX, "--trusted-host", "--no-binary", "--only-binary", "--use-feature", "--proxy")
-_FLAGS = ("--pre", "--no-index", "--require-hashes", "--prefer-binary", "--no-deps", "--no-build-isolation")
+_FLAGS = (
+    "--pre",
+    "--no-index",
+    "--require-hashes",
+    "--prefer-binary",
+    "--no-deps",
+    "--no-build-isolation",
+)
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "jaxlib", "vllm")
 _LIBRARY = re.compile(r"nvidia-(cudnn|nccl|cuda-runtime)-cu(\d\d)")
 _PLUGIN = re.compile(r"jax-cuda(\d\d)-(?:plugin|pjrt)")
@@ -621,7 +693,11 @@ class _Reading:
 
 
 def requirements(
-    path: Path, *, python: str | None = None, architecture: str = "amd64", place: DeclaredAt | None = None
+    path: Path,
+    *,
+    python: str | None = None,
+    architecture: str = "amd64",
+    place: DeclaredAt | None = None,
 ) -> Workload:
     """Return the workload of a requirements file as pip reads it, with the files it includes.
 
@@ -671,7 +747,13 @@ def requirements(
         frameworks["torch"] = _build(frameworks["torch"], pins["torch"].line, reading)
     reports = [
         CompatFinding(
-            "requirement-open", "unknown", subject, message, (), remedy, DeclaredAt(line.file, line.number)
+            "requirement-open",
+            severity="unknown",
+            subject=subject,
+            message=message,
+            sources=(),
+            way_out=remedy,
+            place=DeclaredAt(line.file, line.number),
         )
         for line, message, remedy in reading.open
     ]
@@ -679,7 +761,17 @@ def requirements(
         names = ", ".join(f"{name} (line {line.number})" for name, line in reading.no_facts)
         message = f"no facts are held of {names}, built for the GPU"
         remedy = "run it on one node of the class before it goes to all"
-        reports.append(CompatFinding("requirement-open", "unknown", subject, message, (), remedy, where))
+        reports.append(
+            CompatFinding(
+                "requirement-open",
+                severity="unknown",
+                subject=subject,
+                message=message,
+                sources=(),
+                way_out=remedy,
+                place=where,
+            )
+        )
     return Workload(
         subject=subject,
         kind="requirements",
@@ -750,7 +842,9 @@ def _build(version: str, line: _Line, reading: _Reading) -> str:
                 message, f"pin {version.partition('+')[0]}+{named}, or name the index for {local}"
             )
         return version
-    builds = [build for build, _ in (*([reading.index] if reading.index else ()), *reading.extra_index)]
+    builds = [
+        build for build, _ in (*([reading.index] if reading.index else ()), *reading.extra_index)
+    ]
     return _highest(version, builds)
 
 
@@ -763,7 +857,9 @@ def _highest(version: str, builds: Sequence[str]) -> str:
     from packaging.version import Version
 
     there = [f"{version}+{build}" for build in builds]
-    there = [item for item in there if (found := facts.torch(item)) is None or found.known is not False]
+    there = [
+        item for item in there if (found := facts.torch(item)) is None or found.known is not False
+    ]
     return max(there, key=Version, default=version)
 
 
@@ -822,7 +918,10 @@ def _option(line: _Line, reading: _Reading, constraint: bool) -> None:
         # pip resolves nested files relative to the file that names them.
         target = line.file.parent / value
         _read(
-            target, reading, constraint or name in ("-c", "--constraint"), DeclaredAt(line.file, line.number)
+            target,
+            reading,
+            constraint or name in ("-c", "--constraint"),
+            DeclaredAt(line.file, line.number),
         )
     elif name in ("-e", "--editable"):
         _of_source(value, line, reading, constraint)
@@ -859,7 +958,9 @@ def _requirement(line: _Line, reading: _Reading, constraint: bool) -> None:
     wheel = re.search(r"([^/\s]+\.whl)(?:#\S*)?(?:\s|$)", text)
     if wheel is not None:
         try:
-            found, version, *_ = parse_wheel_filename(wheel.group(1).replace("%2B", "+").replace("%2b", "+"))
+            found, version, *_ = parse_wheel_filename(
+                wheel.group(1).replace("%2B", "+").replace("%2b", "+")
+            )
         except InvalidWheelFilename as problem:
             raise line.error(f"{problem}", "name the wheel by its whole file name") from None
         _asked(str(found), line, reading, constraint)
@@ -926,7 +1027,9 @@ def _of_source(text: str, line: _Line, reading: _Reading, constraint: bool) -> N
     if constraint or not _matters(name):
         return
     shown = re.sub(r"//[^/@]*@", "//", place)  # without a password
-    message = f"{name} is not pinned: it is built from {shown}, and which version that gives is not known"
+    message = (
+        f"{name} is not pinned: it is built from {shown}, and which version that gives is not known"
+    )
     reading.open.append(
         (line, message, f"pin a release: {name}==VERSION, or build a wheel of it and pin that file")
     )
@@ -941,13 +1044,24 @@ def _is_library(name: str) -> bool:
 
 
 def _matters(name: str) -> bool:
-    return name in _FRAMEWORKS or _is_library(name) or gpu_packages.uses_gpu(name) or wheels.covers(name)
+    return (
+        name in _FRAMEWORKS
+        or _is_library(name)
+        or gpu_packages.uses_gpu(name)
+        or wheels.covers(name)
+    )
 
 
 def _asked(name: str, line: _Line, reading: _Reading, constraint: bool) -> None:
     """Remember a package that uses the GPU, and of which only its wheels' metadata is known, or nothing."""
     library = name.startswith(("nvidia-", "cuda-")) and wheels.covers(name)
-    if constraint or library or name in _FRAMEWORKS or _is_library(name) or not gpu_packages.uses_gpu(name):
+    if (
+        constraint
+        or library
+        or name in _FRAMEWORKS
+        or _is_library(name)
+        or not gpu_packages.uses_gpu(name)
+    ):
         return
     if wheels.covers(name) and not gpu_packages.OWN_CODE.fullmatch(name):
         reading.recorded.append((name, line))
@@ -960,9 +1074,7 @@ def _pinned(name: str, version: str, line: _Line, reading: _Reading, constraint:
         return
     other = reading.pins.get(name)
     if other is not None and not _same_pin(version, other.version):
-        message = (
-            f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}"
-        )
+        message = f"{name} is pinned as {version}, and as {other.version} in {other.line.file}:{other.line.number}"
         raise line.error(message, "keep one of the two")
     # Of two pins that agree, the one with a local version says which build it is.
     if other is None or "+" not in other.version:

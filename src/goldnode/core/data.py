@@ -72,7 +72,9 @@ def installed_locale() -> dict[str, str]:
     return {}
 
 
-def ansible_environment(environ: Mapping[str, str] = os.environ, *, own: bool = False) -> dict[str, str]:
+def ansible_environment(
+    environ: Mapping[str, str] = os.environ, *, own: bool = False
+) -> dict[str, str]:
     """Return `environ` with the variables by which Ansible finds the plugins of goldnode.
 
     The configuration is the user's: $ANSIBLE_CONFIG, or ansible.cfg in the working directory. If there is

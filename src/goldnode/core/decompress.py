@@ -37,7 +37,9 @@ def unpacked(kind: str, stream: IO[bytes], *, expansion: int = 0) -> IO[bytes]:
     }
     return cast(
         IO[bytes],
-        io.BufferedReader(_Unpacked(stream, make[kind] if kind in make else _zstd(), expansion), _BLOCK),
+        io.BufferedReader(
+            _Unpacked(stream, make[kind] if kind in make else _zstd(), expansion), _BLOCK
+        ),
     )
 
 
@@ -113,7 +115,9 @@ class _Unpacked(io.RawIOBase):
     A read raises EOFError if the stream ends early, and OSError if it expands more than `expansion`-fold.
     """
 
-    def __init__(self, packed: IO[bytes], make: Callable[[], _Decompressor], expansion: int) -> None:
+    def __init__(
+        self, packed: IO[bytes], make: Callable[[], _Decompressor], expansion: int
+    ) -> None:
         super().__init__()
         self._packed, self._make, self._expansion = packed, make, expansion
         self._one = make()
@@ -140,7 +144,9 @@ class _Unpacked(io.RawIOBase):
             if found:
                 self._given += len(found)
                 if self._expansion and self._given > max(_FREE, self._expansion * self._taken):
-                    raise OSError(f"it expands more than {self._expansion}-fold, more than any library does")
+                    raise OSError(
+                        f"it expands more than {self._expansion}-fold, more than any library does"
+                    )
                 buffer[: len(found)] = found
                 return len(found)
 

@@ -12,4 +12,6 @@ class DenyListPlace:
     file: str
     required: bool  # a missing file is an error: the site file names it
     keys: str | None  # file of the public keys; None: any list is accepted
-    seen: str = field(default="", compare=False)  # file with the numbers of lists that were read; empty: none
+    seen: str = field(
+        default="", compare=False
+    )  # file with the numbers of lists that were read; empty: none

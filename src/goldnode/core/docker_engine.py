@@ -35,7 +35,10 @@ TOOLS: Mapping[str, str] = {
 ENGINE_PACKAGES = ("docker.io", "iptables")
 
 START_SECONDS = 60
-PID_FILES = {Path("/run/docker.pid"): "dockerd", Path("/run/docker/containerd/containerd.pid"): "containerd"}
+PID_FILES = {
+    Path("/run/docker.pid"): "dockerd",
+    Path("/run/docker/containerd/containerd.pid"): "containerd",
+}
 
 Say = Callable[[str], None]
 
@@ -56,7 +59,8 @@ def connect() -> DockerClient:
         raise _explain(error) from error
     if client.info().get("OSType") != "linux":
         raise EngineError(
-            "the Docker engine does not run Linux containers", remedy="name another one in DOCKER_HOST"
+            "the Docker engine does not run Linux containers",
+            remedy="name another one in DOCKER_HOST",
         )
     return client
 
@@ -66,7 +70,8 @@ def _explain(error: BaseException) -> EngineError:
     where = os.environ.get("DOCKER_HOST", "the local socket /var/run/docker.sock")
     if "Permission denied" in text:
         return EngineError(
-            f"the Docker engine at {where} refuses this user", remedy="run as root, or join the group docker"
+            f"the Docker engine at {where} refuses this user",
+            remedy="run as root, or join the group docker",
         )
     if shutil.which("dockerd") is None and "DOCKER_HOST" not in os.environ:
         return EngineError(
@@ -138,7 +143,12 @@ def install(packages: Iterable[str], *, yes: bool, say: Say) -> None:
         ["apt-get", "install", "-y", "-q", "--no-install-recommends", *names],
     ):
         done = subprocess.run(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         # A third party's unreachable source fails `update` although Debian's own index arrived: the install decides.
         if done.returncode != 0 and command[1] == "install":
@@ -156,11 +166,14 @@ def start(*, state: Path, say: Say) -> None:
     """
     if os.geteuid() != 0:
         raise EngineError(
-            "the Docker engine is not running", remedy="run as root, or: sudo systemctl start docker"
+            "the Docker engine is not running",
+            remedy="run as root, or: sudo systemctl start docker",
         )
     if Path("/run/systemd/system").is_dir():
         say("starting the Docker engine (systemctl start docker)")
-        done = subprocess.run(["systemctl", "start", "docker"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["systemctl", "start", "docker"], capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise EngineError(
                 f"systemd could not start the Docker engine: {done.stderr.strip()}",
@@ -205,7 +218,9 @@ def forget_dead(record: Path, program: str) -> None:
     """Remove the pid file of a daemon that was killed. The daemon itself looks only at whether *some* process has that number."""
     try:
         name = (
-            Path(f"/proc/{int(record.read_text(encoding='ascii'))}/comm").read_text(encoding="utf-8").strip()
+            Path(f"/proc/{int(record.read_text(encoding='ascii'))}/comm")
+            .read_text(encoding="utf-8")
+            .strip()
         )
     except (OSError, ValueError):
         name = ""

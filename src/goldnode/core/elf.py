@@ -74,7 +74,9 @@ def programs(data: Data, head: Header, faults: list[str]) -> list[Program]:
         return found
     for row in shape.iter_unpack(data[offset : offset + entry * count]):
         kind, flags, start, address, length = (
-            (row[0], row[1], row[2], row[3], row[5]) if wide else (row[0], row[6], row[1], row[2], row[4])
+            (row[0], row[1], row[2], row[3], row[5])
+            if wide
+            else (row[0], row[6], row[1], row[2], row[4])
         )
         if start + length > len(data):
             if kind in (PT_LOAD, PT_DYNAMIC):
@@ -132,7 +134,9 @@ def dynamic_table(data: Data, head: Header, rows: list[Program], faults: list[st
 
     def name(index: int) -> str:
         at = offset + index
-        end = data.find(b"\0", at, min(at + 4096, offset + table_size)) if index < table_size else -1
+        end = (
+            data.find(b"\0", at, min(at + 4096, offset + table_size)) if index < table_size else -1
+        )
         if end < 0:
             faults.append("a name in its dynamic section is not within its string table")
             return ""

@@ -41,8 +41,14 @@ VARIABLES = (
         "Where indexes of archives, packages, built modules, and what was read and checked are kept: all "
         "can be fetched or made again.",
     ),
-    Variable("GOLDNODE_RUNS", "`.goldnode/runs`", "Directory of the records of runs; `off` disables them."),
-    Variable("GOLDNODE_RUNS_KEEP", "`50`", "Number of records to store; the oldest are removed first."),
+    Variable(
+        "GOLDNODE_RUNS",
+        "`.goldnode/runs`",
+        "Directory of the records of runs; `off` disables them.",
+    ),
+    Variable(
+        "GOLDNODE_RUNS_KEEP", "`50`", "Number of records to store; the oldest are removed first."
+    ),
     Variable(
         "GOLDNODE_MATRIX",
         "`images/containers/matrix.yml`",
@@ -54,7 +60,9 @@ VARIABLES = (
         "Directories searched for locks of images first, before `locks/` beside the matrix.",
     ),
     Variable(
-        "GOLDNODE_IMAGES", "`.goldnode/images`", "The store of container images; `--store` takes precedence."
+        "GOLDNODE_IMAGES",
+        "`.goldnode/images`",
+        "The store of container images; `--store` takes precedence.",
     ),
     Variable(
         "GOLDNODE_IMAGE_ENGINE",
@@ -92,7 +100,11 @@ VARIABLES = (
         "none",
         "Directories searched for locks of disks first, before `locks/` beside the definition.",
     ),
-    Variable("GOLDNODE_DISKS", "`.goldnode/disks`", "The store of disk images; `--store` takes precedence."),
+    Variable(
+        "GOLDNODE_DISKS",
+        "`.goldnode/disks`",
+        "The store of disk images; `--store` takes precedence.",
+    ),
     Variable(
         "GOLDNODE_DISKS_PLACE",
         "none",
@@ -155,7 +167,9 @@ ON_NODES = (
         "With `slurm-task-prolog`: directory of all caches of compiled code; without it, a job gets none.",
     ),
     Variable(
-        "GOLDNODE_CACHE_NAMES", "`cuda triton inductor`", "With `slurm-task-prolog`: the caches of a job."
+        "GOLDNODE_CACHE_NAMES",
+        "`cuda triton inductor`",
+        "With `slurm-task-prolog`: the caches of a job.",
     ),
     Variable("GOLDNODE_IMAGE", "none", "With `slurm-task-prolog`: digest of the job's image."),
     Variable(
@@ -173,7 +187,11 @@ ON_NODES = (
 
 # Defined by other programs. goldnode reads them, or passes them to the programs it runs.
 FOREIGN = (
-    Variable("XDG_CACHE_HOME", "`~/.cache`", "`goldnode` below it is what `GOLDNODE_CACHE` is by default."),
+    Variable(
+        "XDG_CACHE_HOME",
+        "`~/.cache`",
+        "`goldnode` below it is what `GOLDNODE_CACHE` is by default.",
+    ),
     Variable("TMPDIR", "`/tmp`", "Directory for temporary roots of apt and other temporary files."),
     Variable(
         "DOCKER_HOST",
@@ -197,7 +215,9 @@ FOREIGN = (
         "`containers/auth.json` below it has the logins of podman and buildah, searched last.",
     ),
     Variable(
-        "KBUILD_SIGN_PIN", "none", "Password of the site file's `module_signing.key`, where it is encrypted."
+        "KBUILD_SIGN_PIN",
+        "none",
+        "Password of the site file's `module_signing.key`, where it is encrypted.",
     ),
     Variable(
         "http_proxy, https_proxy, no_proxy",
@@ -219,7 +239,9 @@ FOR_TESTS = (
         "`all`: `tests/disks/test_disk_slots.py` tries every way in which a new image can fail.",
     ),
     Variable(
-        "GOLDNODE_SLOT_TRIES", "`1`", "Number of boots that this test gives a new image; an update gives 3."
+        "GOLDNODE_SLOT_TRIES",
+        "`1`",
+        "Number of boots that this test gives a new image; an update gives 3.",
     ),
     Variable(
         "GOLDNODE_STACK_ROUNDS",

@@ -37,25 +37,36 @@ KINDS = {
         ("phase", "cause", "blame"),
     ),
     "node.overdue": EventKind("a node did not return in time", ("reason",)),
-    "node.held": EventKind("a node is out of service outside of a rollout", ("owner", "kind", "reason")),
+    "node.held": EventKind(
+        "a node is out of service outside of a rollout", ("owner", "kind", "reason")
+    ),
     "node.hold-ended": EventKind("that has ended", ("owner",)),
     "node.released": EventKind("a person has removed the holds of a node", ("reason", "before")),
-    "node.power": EventKind("the power of an overdue node is cycled, or that has ended", ("result",)),
+    "node.power": EventKind(
+        "the power of an overdue node is cycled, or that has ended", ("result",)
+    ),
     "rollout.submitted": EventKind("a rollout or a new document of it was submitted", ("new",)),
     "rollout.controller": EventKind("a controller has taken the rollout", ("holder", "epoch")),
     "rollout.wave": EventKind("a wave begins, or gets more nodes", ("wave", "nodes")),
     "rollout.phase": EventKind(
-        "a rollout is completed, rolls back, is rolled back, or is superseded", ("phase", "back", "why")
+        "a rollout is completed, rolls back, is rolled back, or is superseded",
+        ("phase", "back", "why"),
     ),
     "rollout.requirement": EventKind(
         "a requirement has another answer: pass, fail or unknown",
         ("requirement", "wave", "answer", "reason"),
     ),
-    "rollout.alarm": EventKind("a rollout needs a person, or was stopped", ("code", "subject", "text")),
+    "rollout.alarm": EventKind(
+        "a rollout needs a person, or was stopped", ("code", "subject", "text")
+    ),
     "rollout.approved": EventKind("a person has approved a wave", ("wave", "role", "reason")),
-    "fleet.frozen": EventKind("the fleet, a class, a rack or a rollout is frozen", ("scope", "reason")),
+    "fleet.frozen": EventKind(
+        "the fleet, a class, a rack or a rollout is frozen", ("scope", "reason")
+    ),
     "fleet.unfrozen": EventKind("a freeze is lifted", ("reason",)),
-    "fleet.nodes": EventKind("nodes are added, changed or retired", ("added", "changed", "retired")),
+    "fleet.nodes": EventKind(
+        "nodes are added, changed or retired", ("added", "changed", "retired")
+    ),
     "fleet.other": EventKind("a line of the log that this version does not know", ()),
     "state.denied": EventKind("a state of a class is on the deny list", ("digest", "reason")),
     "state.allowed": EventKind("it is no longer", ("digest", "reason")),
@@ -70,4 +81,6 @@ KINDS = {
 
 def unknown(patterns: tuple[str, ...]) -> str | None:
     """Return the first pattern that no kind matches; None if each matches one."""
-    return next((one for one in patterns if not any(fnmatchcase(kind, one) for kind in KINDS)), None)
+    return next(
+        (one for one in patterns if not any(fnmatchcase(kind, one) for kind in KINDS)), None
+    )

@@ -61,7 +61,9 @@ def of_module(module: str | None) -> str | None:
 def missing(names: Iterable[str]) -> MissingExtraError:
     """Return the error for extras that are not installed, with the command for each kind of installation."""
     extras = sorted(names)
-    absent = sorted({module for name in extras for module in EXTRAS[name] if not _installed(module)})
+    absent = sorted(
+        {module for name in extras for module in EXTRAS[name] if not _installed(module)}
+    )
     wanted = f"goldnode[{','.join(extras)}]"
     pipx = "pipx install --force" + (f" {INCLUDE_DEPS}" if "ansible" in extras else "")
     return MissingExtraError(

@@ -112,7 +112,9 @@ def second_build(parent: Path) -> Iterator[Path]:
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                 lock.unlink(missing_ok=True)
         place = Path(tempfile.mkdtemp(dir=parent, prefix=f"{os.getpid()}-"))
-        place.chmod(0o755)  # apt drops privileges to _apt, which must be able to traverse the directory
+        place.chmod(
+            0o755
+        )  # apt drops privileges to _apt, which must be able to traverse the directory
         lock = place.with_name(f"{place.name}.lock")
         handle = lock.open("w")
         fcntl.flock(handle, fcntl.LOCK_EX)

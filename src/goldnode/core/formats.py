@@ -13,7 +13,11 @@ def check_format(source: YamlSource, key: str, reads: int, error: type[GoldnodeE
     """
     found = source.data.get(key) if isinstance(source.data, dict) else None
     if isinstance(found, int) and not isinstance(found, bool) and found != reads:
-        remedy = "install the goldnode that it was written for" if found > reads else f"write {key}: {reads}"
+        remedy = (
+            "install the goldnode that it was written for"
+            if found > reads
+            else f"write {key}: {reads}"
+        )
         raise error(
             f"this file has format {found}, and this goldnode reads {reads}",
             file=source.file,

@@ -151,7 +151,8 @@ def _signature(body: bytes, fingerprint: str) -> _SelfSignature | None:
     parts = dict(_subpackets(body[6 : 6 + length]))
     issuers = {**dict(_subpackets(rest[2 : 2 + int.from_bytes(rest[:2], "big")])), **parts}
     issuer = (
-        issuers.get(_ISSUER_FINGERPRINT, b"")[1:].hex().upper() or issuers.get(_ISSUER, b"").hex().upper()
+        issuers.get(_ISSUER_FINGERPRINT, b"")[1:].hex().upper()
+        or issuers.get(_ISSUER, b"").hex().upper()
     )
     known = (*_CERTIFICATION, _DIRECT, _REVOCATION, _BINDING, _SUBKEY_REVOCATION)
     if not issuer or not fingerprint.endswith(issuer[-16:]) or kind not in known:
@@ -174,7 +175,10 @@ def _subpackets(data: bytes) -> Iterator[tuple[int, bytes]]:
         if first < 192:
             length, at = first, at + 1
         elif first < 255:
-            length, at = ((first - 192) << 8) + int.from_bytes(data[at + 1 : at + 2], "big") + 192, at + 2
+            length, at = (
+                ((first - 192) << 8) + int.from_bytes(data[at + 1 : at + 2], "big") + 192,
+                at + 2,
+            )
         else:
             length, at = int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
         if length == 0 or at + length > len(data):

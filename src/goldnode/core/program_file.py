@@ -39,11 +39,15 @@ def sources(*, writer: bool = False) -> dict[str, bytes]:
 
     `writer` adds the module that only disk updates need.
     """
-    found = {f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")}
+    found = {
+        f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")
+    }
     if not writer:
         found.pop(WRITER)
     start = found.pop("goldnode/node/__main__.py")
-    return dict(sorted({**found, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items()))
+    return dict(
+        sorted({**found, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items())
+    )
 
 
 def binding() -> dict[str, bytes]:

@@ -83,7 +83,9 @@ class Work:
         label = self.label if isinstance(self.label, str) else self.label()
         seconds = int(time.monotonic() - self.begun)
         return (
-            f"{label} ({seconds // 60} min {seconds % 60} s)" if seconds >= 60 else f"{label} ({seconds} s)"
+            f"{label} ({seconds // 60} min {seconds % 60} s)"
+            if seconds >= 60
+            else f"{label} ({seconds} s)"
         )
 
     def step(self, label: Label) -> None:
@@ -135,7 +137,10 @@ class Work:
 
         # A result that goes to a file or a pipe must not be drawn on the terminal.
         return Live(
-            get_renderable=draw, console=console(), transient=True, redirect_stdout=sys.stdout.isatty()
+            get_renderable=draw,
+            console=console(),
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
         )
 
 
@@ -213,15 +218,15 @@ class _Lines:
             if time.monotonic() - self.last < FILES:
                 return
             self.last = time.monotonic()
-        done = (
-            f"{self.files} of {self.all_files} files, {self.size / 1e6:.1f} of {self.all_size / 1e6:.1f} MB"
-        )
+        done = f"{self.files} of {self.all_files} files, {self.size / 1e6:.1f} of {self.all_size / 1e6:.1f} MB"
         click.echo(f"fetched {done}", err=True)
 
     def done(self, wanted: Any) -> None:
         self.files += 1
         if self.each:
-            click.echo(f"fetched {wanted.name} {wanted.version} ({wanted.size / 1e6:.1f} MB)", err=True)
+            click.echo(
+                f"fetched {wanted.name} {wanted.version} ({wanted.size / 1e6:.1f} MB)", err=True
+            )
 
     def failed(self, fault: Any) -> None:
         click.echo(f"{fault.kind} {fault.wanted.name} {fault.wanted.version}", err=True)
@@ -308,8 +313,15 @@ def steps() -> Iterator[Callable[[str, str, float], None]]:
 
     running: dict[str, TaskID] = {}
     lock = threading.Lock()
-    columns = (SpinnerColumn("line"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with _alone(), Progress(*columns, console=console(), redirect_stdout=sys.stdout.isatty()) as progress:
+    columns = (
+        SpinnerColumn("line"),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with (
+        _alone(),
+        Progress(*columns, console=console(), redirect_stdout=sys.stdout.isatty()) as progress,
+    ):
 
         def draw(what: str, state: str, seconds: float) -> None:
             with lock:

@@ -16,7 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from goldnode.core import event_kinds, yamlsource
 from goldnode.core.data import SITE_FILES, lock_places
@@ -59,7 +66,8 @@ class SiteArchive(BaseModel):
         ),
     )
     fingerprints: tuple[Fingerprint, ...] = Field(
-        default=(), description="Fingerprints of the primary keys in `key`; replace those of the catalog."
+        default=(),
+        description="Fingerprints of the primary keys in `key`; replace those of the catalog.",
     )
     snapshot: str | None = Field(
         default=None,
@@ -99,7 +107,9 @@ class SiteMirror(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    directory: str = Field(description="Its directory on the controller; relative to the site file.")
+    directory: str = Field(
+        description="Its directory on the controller; relative to the site file."
+    )
     url: str | None = Field(
         default=None,
         description=(
@@ -108,7 +118,8 @@ class SiteMirror(BaseModel):
         ),
     )
     key: str | None = Field(
-        default=None, description="Public key that its indexes are signed with; relative to the site file."
+        default=None,
+        description="Public key that its indexes are signed with; relative to the site file.",
     )
     signing_key: str | None = Field(
         default=None,
@@ -126,7 +137,9 @@ class SiteSigning(BaseModel):
             "Private key, PEM, a file that only `goldnode modules build` reads; relative to the site file."
         )
     )
-    certificate: str = Field(description="Its X.509 certificate, PEM or DER; relative to the site file.")
+    certificate: str = Field(
+        description="Its X.509 certificate, PEM or DER; relative to the site file."
+    )
 
 
 class VulnerabilityLimits(BaseModel):
@@ -135,14 +148,17 @@ class VulnerabilityLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_age: int = Field(
-        default=30, ge=1, description="Age in days of a vulnerability database from which a report fails."
+        default=30,
+        ge=1,
+        description="Age in days of a vulnerability database from which a report fails.",
     )
     severity: Literal["low", "medium", "high", "critical", "none"] = Field(
         default="critical",
         description="Severity from which a vulnerability fails the requirement; none: no finding does.",
     )
     without_fix: bool = Field(
-        default=False, description="Whether a vulnerability fails the requirement before a fix exists."
+        default=False,
+        description="Whether a vulnerability fails the requirement before a fix exists.",
     )
 
 
@@ -166,7 +182,8 @@ class SiteImages(BaseModel):
         ),
     )
     builder: str | None = Field(
-        default=None, description="URI that names this site's builder in provenance; null: goldnode's own."
+        default=None,
+        description="URI that names this site's builder in provenance; null: goldnode's own.",
     )
     vulnerabilities: tuple[str, ...] = Field(
         default=(),
@@ -214,7 +231,8 @@ class SitePrometheus(BaseModel):
         description="Address of its HTTP API, without `/api/v1`: http or https.",
     )
     token: str | None = Field(
-        default=None, description="File with a bearer token; relative to the site file. null: none is sent."
+        default=None,
+        description="File with a bearer token; relative to the site file. null: none is sent.",
     )
     ca: str | None = Field(
         default=None,
@@ -304,7 +322,8 @@ class SiteHookCommand(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: tuple[str, ...] = Field(
-        min_length=1, description="The command as a list of words, run without a shell. Status 0: delivered."
+        min_length=1,
+        description="The command as a list of words, run without a shell. Status 0: delivered.",
     )
     timeout: float = Field(default=30, gt=0, le=600, description="Seconds for one event.")
 
@@ -331,7 +350,9 @@ class SiteHookWebhook(BaseModel):
     @classmethod
     def _is_a_file(cls, name: str) -> str:
         if name.startswith("whsec_"):
-            raise ValueError("this is a secret, expected the name of a file with it | write it into a file")
+            raise ValueError(
+                "this is a secret, expected the name of a file with it | write it into a file"
+            )
         return name
 
 
@@ -342,14 +363,15 @@ class SiteHookAlertmanager(BaseModel):
 
     url: str = Field(pattern=_HOOK_URL, description="Its address, without `/api/v2`.")
     token: _HookFile | None = Field(
-        default=None, description="File with a bearer token; relative to the site file. null: none is sent."
+        default=None,
+        description="File with a bearer token; relative to the site file. null: none is sent.",
     )
     ca: _HookFile | None = Field(
         default=None,
         description="Certificates of its authority, PEM; relative to the site file. null: those of this machine.",
     )
-    labels: dict[Annotated[str, StringConstraints(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str] = Field(
-        default_factory=dict, description="Further labels of every alert, for routes."
+    labels: dict[Annotated[str, StringConstraints(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")], str] = (
+        Field(default_factory=dict, description="Further labels of every alert, for routes.")
     )
     timeout: float = Field(default=10, gt=0, le=600, description="Seconds for one request.")
 
@@ -359,8 +381,12 @@ class SiteHook(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    command: SiteHookCommand | None = Field(default=None, description="A command on the controller.")
-    webhook: SiteHookWebhook | None = Field(default=None, description="An address that gets signed events.")
+    command: SiteHookCommand | None = Field(
+        default=None, description="A command on the controller."
+    )
+    webhook: SiteHookWebhook | None = Field(
+        default=None, description="An address that gets signed events."
+    )
     alertmanager: SiteHookAlertmanager | None = Field(default=None, description="An Alertmanager.")
     kinds: tuple[str, ...] = Field(
         default=("*",),
@@ -377,15 +403,23 @@ class SiteHook(BaseModel):
     def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
         wrong = event_kinds.unknown(kinds)
         if wrong is not None:
-            raise ValueError(f'no kind of event matches "{wrong}" | {nearest(wrong, event_kinds.KINDS)}')
+            raise ValueError(
+                f'no kind of event matches "{wrong}" | {nearest(wrong, event_kinds.KINDS)}'
+            )
         return kinds
 
     @model_validator(mode="after")
     def _one_receiver(self) -> SiteHook:
-        found = [name for name in ("command", "webhook", "alertmanager") if getattr(self, name) is not None]
+        found = [
+            name
+            for name in ("command", "webhook", "alertmanager")
+            if getattr(self, name) is not None
+        ]
         if len(found) != 1:
             have = " and ".join(found) or "no receiver"
-            raise ValueError(f"the hook has {have} | give it one of command, webhook and alertmanager")
+            raise ValueError(
+                f"the hook has {have} | give it one of command, webhook and alertmanager"
+            )
         return self
 
 
@@ -416,8 +450,11 @@ class SiteEvents(BaseModel):
             "event, as where reports are fetched now and then."
         ),
     )
-    hooks: dict[Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")], SiteHook] = Field(
-        default_factory=dict, description="Hooks by name. A hook starts with the events after it was added."
+    hooks: dict[
+        Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")], SiteHook
+    ] = Field(
+        default_factory=dict,
+        description="Hooks by name. A hook starts with the events after it was added.",
     )
 
 
@@ -430,7 +467,9 @@ class SiteException(BaseModel):
         description="Id of the rule, for instance end-of-life; `goldnode check --list-rules` lists them."
     )
     class_: str | None = Field(
-        default=None, alias="class", description="Class for which it is accepted; null: all of the stack."
+        default=None,
+        alias="class",
+        description="Class for which it is accepted; null: all of the stack.",
     )
     stack: str | None = Field(
         default=None, description="Stack for which it is accepted; null: that of the class."
@@ -488,7 +527,11 @@ def exception_entry(rule: str, subject: str) -> str:
     about, _, owner = subject.rpartition(" on ")
     kind, _, name = owner.partition(" ")
     until = dt.datetime.now(tz=dt.UTC).date() + dt.timedelta(days=_EXCEPTION_DAYS)
-    rows = {"rule": rule, kind: name, **({"subject": f'"{about.partition(" ")[2]}"'} if about else {})}
+    rows = {
+        "rule": rule,
+        kind: name,
+        **({"subject": f'"{about.partition(" ")[2]}"'} if about else {}),
+    }
     rows |= {**EXCEPTION_PLACEHOLDERS, "expires": f'"{until}"'}
     return "{" + ", ".join(f"{key}: {value}" for key, value in rows.items()) + "}"
 
@@ -522,7 +565,9 @@ class Site(BaseModel):
         default=None,
         description="Directory searched for STACK.lock.yml before the catalog; relative to the site file.",
     )
-    mirror: SiteMirror | None = Field(default=None, description="The site's mirror of locked packages.")
+    mirror: SiteMirror | None = Field(
+        default=None, description="The site's mirror of locked packages."
+    )
     modules: Literal["dkms", "prebuilt"] = Field(
         default="dkms",
         description=(
@@ -538,16 +583,19 @@ class Site(BaseModel):
         default=None, description="Commands with which a node drains and resumes itself."
     )
     images: SiteImages = Field(
-        default_factory=SiteImages, description="Keys and databases for container images and disk images."
+        default_factory=SiteImages,
+        description="Keys and databases for container images and disk images.",
     )
     facts: SiteFacts | None = Field(
-        default=None, description="Signed updates of the compatibility facts; null: those of this version."
+        default=None,
+        description="Signed updates of the compatibility facts; null: those of this version.",
     )
     fleet: SiteFleet = Field(
         default_factory=SiteFleet, description="The store of rollouts, its keys, and its deny list."
     )
     events: SiteEvents = Field(
-        default_factory=SiteEvents, description="Hooks for events of nodes, gates, rollouts and channels."
+        default_factory=SiteEvents,
+        description="Hooks for events of nodes, gates, rollouts and channels.",
     )
     exceptions: tuple[SiteException, ...] = Field(
         default=(),
@@ -570,7 +618,9 @@ class Site(BaseModel):
         named = os.environ.get("GOLDNODE_FLEET_STORE")
         if named or not self.fleet.store:
             return named or FLEET_STORE
-        return self.fleet.store if "://" in self.fleet.store else str(self.resolve(self.fleet.store))
+        return (
+            self.fleet.store if "://" in self.fleet.store else str(self.resolve(self.fleet.store))
+        )
 
     def fleet_data(self) -> Path:
         """Return the directory of captures: $GOLDNODE_FLEET_DATA, else `fleet.data`, else one in the current directory."""
@@ -624,7 +674,9 @@ class Site(BaseModel):
         return path
 
     def _no_directory(self, key: str, path: Path) -> SiteError:
-        line = None if self.file is None else yamlsource.read(self.file, error=SiteError).line((key,))
+        line = (
+            None if self.file is None else yamlsource.read(self.file, error=SiteError).line((key,))
+        )
         return SiteError(
             f'"{key}" names {path}, which is not a directory',
             file=self.file,
@@ -675,7 +727,9 @@ def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
     With `to_write`, directories may be missing, because goldnode creates them. Otherwise a missing directory
     raises SiteError: goldnode would silently use a different lock.
     """
-    found = [Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part]
+    found = [
+        Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part
+    ]
     for path in found if not to_write else ():
         if not path.is_dir():
             raise SiteError(
@@ -711,7 +765,9 @@ def find_site() -> Path | None:
         other = path.with_suffix(".yaml")
         if other.is_file():
             raise SiteError(
-                "a site file of this name is never read", file=other, remedy=f"rename it to {path.name}"
+                "a site file of this name is never read",
+                file=other,
+                remedy=f"rename it to {path.name}",
             )
     return None
 
@@ -804,7 +860,11 @@ def archive_url(site: Site, archive: str, public: str | None = None) -> str:
     url = machine.get(archive) or machine.get(suite) or public
     if url is not None:
         return site.redirected(url).rstrip("/")
-    why = "this machine's own apt uses no such archive" if own else "the catalog has no public address of it"
+    why = (
+        "this machine's own apt uses no such archive"
+        if own
+        else "the catalog has no public address of it"
+    )
     raise SiteError(
         f'no address is known for archive "{archive}": {why}',
         file=site.file,
@@ -860,7 +920,8 @@ def _index_targets() -> tuple[str, ...]:
         check=True,
         timeout=60,
         # The machine's own configuration decides, not one that APT_CONFIG points to.
-        env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"} | {"LC_ALL": "C.UTF-8"},
+        env={key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
+        | {"LC_ALL": "C.UTF-8"},
     )
     return tuple(done.stdout.splitlines())
 

@@ -26,7 +26,9 @@ Model = TypeVar("Model", bound=BaseModel)
 SHOWN = 60  # characters of a value that an error repeats
 
 # libyaml is optional: PyYAML without it parses the same documents, more slowly.
-_Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader: type[yaml.CSafeLoader] | type[yaml.SafeLoader] = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)
 
 
 @dataclass
@@ -71,7 +73,9 @@ def read_text(path: Path, *, error: type[GoldnodeError] = CatalogError) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as problem:
-        raise error("the file does not exist", file=path, remedy="create it or correct its name") from problem
+        raise error(
+            "the file does not exist", file=path, remedy="create it or correct its name"
+        ) from problem
     except UnicodeDecodeError as problem:
         raise error(
             f"the file is not text in UTF-8 ({problem.reason} at byte {problem.start})",
@@ -103,7 +107,9 @@ def parse(text: str, path: Path, *, error: type[GoldnodeError] = CatalogError) -
             f"this is not valid YAML: {problem.problem or problem.context}",
             file=path,
             line=None if mark is None else mark.line + 1,
-            remedy=_YAML_REMEDY.get(str(problem.problem), "correct the indentation or quoting at this line"),
+            remedy=_YAML_REMEDY.get(
+                str(problem.problem), "correct the indentation or quoting at this line"
+            ),
         ) from problem
     except yaml.YAMLError as problem:
         raise error(f"this is not valid YAML: {problem}", file=path) from problem
@@ -228,7 +234,10 @@ def validate(
         # probably meant to be.
         details = sorted(
             _nearest_alternatives(problem.errors(include_url=False), data),
-            key=lambda item: (item["type"] != "extra_forbidden", source.line(_written(item["loc"], data))),
+            key=lambda item: (
+                item["type"] != "extra_forbidden",
+                source.line(_written(item["loc"], data)),
+            ),
         )
         first = _written(details[0]["loc"], data)
         raise _explain(
@@ -252,12 +261,16 @@ def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
     path: list[str | int] = []
     for part in loc:
         inside = (
-            part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+            part in data
+            if isinstance(data, dict)
+            else isinstance(data, list) and part in range(len(data))
         )
         if inside:
             path.append(part)
             data = data[part]
-        elif part == loc[-1] and isinstance(data, dict) and isinstance(part, str) and "[" not in part:
+        elif (
+            part == loc[-1] and isinstance(data, dict) and isinstance(part, str) and "[" not in part
+        ):
             path.append(part)
     return tuple(path)
 
@@ -289,7 +302,10 @@ _EXPECTED = {
 
 
 def _explain(
-    items: Sequence[ErrorDetails], model: type[BaseModel], source: YamlSource, error: type[GoldnodeError]
+    items: Sequence[ErrorDetails],
+    model: type[BaseModel],
+    source: YamlSource,
+    error: type[GoldnodeError],
 ) -> GoldnodeError:
     """Return the error for one location in the file.
 
@@ -304,7 +320,10 @@ def _explain(
         known = _fields(model, loc[:-1])
         inside = f' in "{where.rpartition(".")[0]}"' if len(loc) > 1 else ""
         return error(
-            f'unknown key "{name}"{inside}', file=source.file, line=line, remedy=nearest(name, known)
+            f'unknown key "{name}"{inside}',
+            file=source.file,
+            line=line,
+            remedy=nearest(name, known),
         )
     if item["type"] == "missing":
         return error(f'key "{where}" is missing', file=source.file, line=line, remedy="add it")
@@ -329,7 +348,9 @@ def _explain(
     if isinstance(value, int | float) and not isinstance(value, bool):
         shown = source.number(line, name) or shown
     remedy = _remedy(value, shown, choices, others)
-    return error(f'"{where}" is {shown}, expected {expected}', file=source.file, line=line, remedy=remedy)
+    return error(
+        f'"{where}" is {shown}, expected {expected}', file=source.file, line=line, remedy=remedy
+    )
 
 
 def _choices(item: ErrorDetails) -> list[str]:
@@ -363,14 +384,18 @@ def _items(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError:  # a quotation mark alone
         words = [text]
-    return [word if re.fullmatch(r"[A-Za-z/.][\w./=-]*", word) else json.dumps(word) for word in words]
+    return [
+        word if re.fullmatch(r"[A-Za-z/.][\w./=-]*", word) else json.dumps(word) for word in words
+    ]
 
 
 def _fields(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """Return the field names of the model at `path` inside `model`."""
     current: Any = model
     for part in path:
-        inner = next((m for m in _models(current) if isinstance(part, str) and part in m.model_fields), None)
+        inner = next(
+            (m for m in _models(current) if isinstance(part, str) and part in m.model_fields), None
+        )
         if inner is not None:
             current = inner.model_fields[str(part)].annotation
         # Otherwise `part` is an index or a free key: the type arguments of the annotation hold the model.

@@ -98,7 +98,9 @@ def _document(cache: str, strength: str, options: CacheOptions, host: Host) -> d
         glibc=arguments.c_library(),
         python_abi=sysconfig.get_config_var("SOABI"),
         options=dict(options.options),
-        environment={name: os.environ[name] for name in CACHES[cache].environment if name in os.environ},
+        environment={
+            name: os.environ[name] for name in CACHES[cache].environment if name in os.environ
+        },
         source=components.source(options.source),
     )
     return dict(key.document(cache, strength, components.components(capture, request)))
@@ -118,5 +120,8 @@ def _libraries(host: Host) -> tuple[dict[str, Any], str | None]:
             for name, row in components.installed(place).items():
                 own.setdefault(name, row)
     if "TRITON_PTXAS_PATH" in os.environ:
-        own["ptxas"] = {"version": None, "sha256": components.content(os.environ["TRITON_PTXAS_PATH"])}
+        own["ptxas"] = {
+            "version": None,
+            "sha256": components.content(os.environ["TRITON_PTXAS_PATH"]),
+        }
     return {**found, **own}, recipe

@@ -37,7 +37,8 @@ def loopback(request: Any) -> bool:
         client = request.get("client")
         peer = client[0] if client else None
         through = any(
-            bytes(name).decode("latin-1").lower() in FORWARDED for name, _ in request.get("headers") or ()
+            bytes(name).decode("latin-1").lower() in FORWARDED
+            for name, _ in request.get("headers") or ()
         )
     if through or not isinstance(peer, str):
         return False
@@ -71,7 +72,11 @@ class _Diagnostics:
             except Exception as problem:  # a failed report must not take down the service
                 status, body = 500, f"no report: {type(problem).__name__}\n"
         data = body.encode()
-        headers += [("Content-Type", kind), ("Content-Length", str(len(data))), ("Cache-Control", "no-store")]
+        headers += [
+            ("Content-Type", kind),
+            ("Content-Length", str(len(data))),
+            ("Cache-Control", "no-store"),
+        ]
         return status, headers, b"" if method == "HEAD" else data
 
 
@@ -110,7 +115,9 @@ class AsgiDiagnostics(_Diagnostics):
             await self.app(scope, receive, send)
             return
         # In a thread: a hanging disk must not block the event loop.
-        status, headers, body = await asyncio.to_thread(self.answer, str(scope.get("method")), scope)
+        status, headers, body = await asyncio.to_thread(
+            self.answer, str(scope.get("method")), scope
+        )
         encoded = [(name.lower().encode(), value.encode()) for name, value in headers]
         await send({"type": "http.response.start", "status": status, "headers": encoded})
         await send({"type": "http.response.body", "body": body})

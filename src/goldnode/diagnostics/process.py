@@ -111,7 +111,9 @@ def report(root: str = "/") -> dict[str, Any]:
 def loaded(root: str = "/") -> tuple[list[dict[str, Any]], str | None]:
     """Return the GPU libraries in /proc/self/maps, and the error if that file is unreadable."""
     try:
-        with open(f"{root.rstrip('/')}/proc/self/maps", encoding="utf-8", errors="replace") as opened:  # noqa: PTH123 - /proc, read once
+        with open(  # noqa: PTH123 - /proc, read once
+            f"{root.rstrip('/')}/proc/self/maps", encoding="utf-8", errors="replace"
+        ) as opened:
             paths = dict.fromkeys(_path(line) for line in opened)
     except OSError as problem:
         return [], f"/proc/self/maps: {problem.strerror}"
@@ -134,7 +136,10 @@ def library(path: str) -> dict[str, Any] | None:
         return None
     name, version = match[1], match[2]
     for family, known in LIBRARIES.items():
-        if any(name == start or name.startswith((f"{start}_", f"{start}-", f"{start}Lt")) for start in known):
+        if any(
+            name == start or name.startswith((f"{start}_", f"{start}-", f"{start}Lt"))
+            for start in known
+        ):
             return {
                 "family": family,
                 "name": name,
@@ -153,7 +158,10 @@ def frameworks() -> dict[str, dict[str, str | None]]:
         if module is not None:
             # vars() does not trigger a module's lazy loading (PEP 562); getattr() would.
             version = vars(module).get("__version__")
-            found[name] = {"version": _shown(version) if version is not None else None, "build": _build(name)}
+            found[name] = {
+                "version": _shown(version) if version is not None else None,
+                "build": _build(name),
+            }
     return found
 
 
@@ -167,7 +175,10 @@ def _build(name: str) -> str | None:
             if isinstance(values.get(kind), str):
                 return f"{label} {_shown(values[kind])}"
     if name == "tensorflow":
-        for place in ("tensorflow.python.platform.build_info", "tensorflow.python.platform._build_info"):
+        for place in (
+            "tensorflow.python.platform.build_info",
+            "tensorflow.python.platform._build_info",
+        ):
             info = vars(sys.modules[place]).get("build_info") if place in sys.modules else None
             if isinstance(info, dict) and isinstance(info.get("cuda_version"), str):
                 return f"cuda {_shown(info['cuda_version'])}"
@@ -181,7 +192,11 @@ def devices(root: str = "/") -> dict[str, Any]:
         "environment": {name: _shown(os.environ[name]) for name in VISIBLE if name in os.environ},
         "nodes": [
             *(f"/dev/{name}" for name in _names(f"{base}/dev") if DEVICES.match(name)),
-            *(f"/dev/dri/{name}" for name in _names(f"{base}/dev/dri") if name.startswith("renderD")),
+            *(
+                f"/dev/dri/{name}"
+                for name in _names(f"{base}/dev/dri")
+                if name.startswith("renderD")
+            ),
         ],
     }
 
@@ -226,7 +241,9 @@ def node(root: str = "/") -> dict[str, Any]:
         "class": None if verdict.get("class") is None else _shown(verdict["class"]),
         "class_digest": _shown(verdict.get("class_digest")),
         "time": _shown(verdict.get("time")),
-        "age_seconds": round(max(0.0, float(words[0]) - float(verdict["uptime"])), 1) if words else None,
+        "age_seconds": round(max(0.0, float(words[0]) - float(verdict["uptime"])), 1)
+        if words
+        else None,
         "simulated": bool(verdict.get("simulated")),
     }
 

@@ -93,16 +93,24 @@ class Spec:
     def check(self) -> None:
         """Raise DiskError if the spec does not describe a valid disk."""
         if self.layout not in LOADERS:
-            raise DiskError(f'there is no layout "{self.layout}"', remedy=nearest(str(self.layout), LOADERS))
+            raise DiskError(
+                f'there is no layout "{self.layout}"', remedy=nearest(str(self.layout), LOADERS)
+            )
         if self.loader != LOADERS[self.layout]:
             raise DiskError(
                 f"layout {self.layout} boots with {LOADERS[self.layout]}, not with {self.loader}",
                 remedy=f"set `loader` to {LOADERS[self.layout]}, or `layout` to "
                 f"{next((k for k, v in LOADERS.items() if v == self.loader), 'ab')}",
             )
-        for what, text in (("name", self.name), ("build_id", self.build_id), ("release", self.release)):
+        for what, text in (
+            ("name", self.name),
+            ("build_id", self.build_id),
+            ("release", self.release),
+        ):
             if not _NAME.fullmatch(text):
-                raise DiskError(f'`{what}` of the disk is "{text}", expected letters, digits and ._+~-')
+                raise DiskError(
+                    f'`{what}` of the disk is "{text}", expected letters, digits and ._+~-'
+                )
         if "\n" in self.command_line or not self.command_line.isascii():
             raise DiskError(
                 "the kernel's command line is not one line of ASCII",
@@ -297,7 +305,9 @@ def root_grub_config(spec: Spec) -> str:
 
 
 def _grub_boots(spec: Spec, indent: str = "") -> str:
-    options = " ".join(f"root=UUID={partitions(spec)[1].filesystem_uuid} ro {spec.command_line}".split())
+    options = " ".join(
+        f"root=UUID={partitions(spec)[1].filesystem_uuid} ro {spec.command_line}".split()
+    )
     return (
         f"{indent}linux /boot/vmlinuz-{spec.release} {options}\n"
         f"{indent}initrd /boot/initrd.img-{spec.release}\n"
@@ -321,7 +331,8 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise DiskError(
-            f"{out.parent} cannot be made: {problem.strerror}", remedy="name another place with --store"
+            f"{out.parent} cannot be made: {problem.strerror}",
+            remedy="name another place with --store",
         ) from problem
     free = shutil.disk_usage(out.parent).free
     if free < needed:
@@ -348,16 +359,16 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
             )
             ext4.make(
                 new,
-                table[1].start,
-                table[1].size,
-                root,
-                ext4.FilesystemIdentity(
+                start=table[1].start,
+                size=table[1].size,
+                root=root,
+                given=ext4.FilesystemIdentity(
                     table[1].name,
                     uuid.UUID(table[1].filesystem_uuid),
                     gpt.derive(spec.seed, f"{table[1].name} hash"),
                     spec.epoch,
                 ),
-                progress,
+                progress=progress,
             )
             progress("hashing the disk")
             _dig(new)
@@ -465,7 +476,8 @@ def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
     # Spare inodes, like `_FREE`, for what the first boot writes.
     if tree.bytes + _FREE > room.bytes or tree.inodes + 1024 > room.inodes:
         short = max(
-            tree.bytes + _FREE - room.bytes, (tree.inodes + 1024 - room.inodes) * ext4.BYTES_PER_INODE
+            tree.bytes + _FREE - room.bytes,
+            (tree.inodes + 1024 - room.inodes) * ext4.BYTES_PER_INODE,
         )
         raise DiskError(
             f"the root is {_mib(tree.bytes)} in {tree.inodes} files, which is {_mib(short)} more than a "

@@ -65,7 +65,13 @@ _ROOT_PARTS = (
         "src/goldnode/disks/sanitise.py",
         "src/goldnode/oci/engines.py",
     ),
-    *("src/goldnode/ansible/modules", "src/goldnode/ansible/action", "roles", "site.yml", "ansible.cfg"),
+    *(
+        "src/goldnode/ansible/modules",
+        "src/goldnode/ansible/action",
+        "roles",
+        "site.yml",
+        "ansible.cfg",
+    ),
 )
 _DISK_PARTS = (
     *(
@@ -118,7 +124,9 @@ class DiskRecipe:
     def build_id(self) -> str:
         """Return the first 12 hex digits of the hash of all inputs."""
         shaping = self.item.definition.shaping(self.item.disk)
-        return inputs_digest([self.root_key, shaping, parts_digest(_DISK_PARTS), dict(self.tools)])[:12]
+        return inputs_digest([self.root_key, shaping, parts_digest(_DISK_PARTS), dict(self.tools)])[
+            :12
+        ]
 
     @property
     def name(self) -> str:
@@ -179,7 +187,9 @@ def recipe(item: DiskTarget, lock: DiskLock) -> DiskRecipe:
     Raises DiskError if a tool is missing or the class must not be deployed.
     """
     refuse_blocked(item)
-    return DiskRecipe(item, lock, item.document(lock.modules), {**rootfs.tools(), **disktools.versions()})
+    return DiskRecipe(
+        item, lock, item.document(lock.modules), {**rootfs.tools(), **disktools.versions()}
+    )
 
 
 def refuse_blocked(item: DiskTarget) -> None:
@@ -210,7 +220,9 @@ def build(
     """
     for kind in kinds:
         if kind not in FORMATS:
-            raise DiskError(f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS))
+            raise DiskError(
+                f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS)
+            )
     kinds = [kind for kind in FORMATS if kind in {"raw", *kinds}]
     target = store.built / recipe.item.name / recipe.build_id
     known = _known(target, fresh)
@@ -220,7 +232,9 @@ def build(
     rootfs.needs_root()
     stages = _Stages(say)
     with _full_disk(store.root), store.work(recipe.build_id) as work:
-        known = _known(target, fresh)  # another run may have built it while this one waited for the lock
+        known = _known(
+            target, fresh
+        )  # another run may have built it while this one waited for the lock
         if known is not None:
             kinds = _missing(known, kinds)
             if not kinds:
@@ -246,7 +260,9 @@ def build(
             with stages(f"writing {kind}"):
                 file = out / f"{spec.name}{FORMATS[kind]}"
                 files.append(
-                    formats.write(made.raw, root, kind, file, epoch=spec.epoch, release=spec.release)
+                    formats.write(
+                        made.raw, root, kind, file, epoch=spec.epoch, release=spec.release
+                    )
                 )
         if known is not None:
             return _add(known, files, out), True
@@ -307,7 +323,9 @@ def _add(known: BuiltDisk, made: Sequence[DiskFile], out: Path) -> BuiltDisk:
         else {}
     )
     listed |= {row.file: row.sha256 for row in made}
-    if text != known.text() and MANIFEST in listed:  # only SHA256SUMS of a pulled build lists the manifest
+    if (
+        text != known.text() and MANIFEST in listed
+    ):  # only SHA256SUMS of a pulled build lists the manifest
         listed[MANIFEST] = hashlib.sha256(text.encode()).hexdigest()
     replace_file(sums, _sums(listed))
     sync(known.directory)
@@ -363,13 +381,21 @@ def _root(
     if cached.is_file() and not fresh:
         with stages("unpacking the root filesystem"):
             rootfs.unpack(cached, root)
-            rows = json.loads((root / rootfs.PENDING.lstrip("/")).read_text(encoding="utf-8"))["pending"]
+            rows = json.loads((root / rootfs.PENDING.lstrip("/")).read_text(encoding="utf-8"))[
+                "pending"
+            ]
         return root, tuple(PendingWork(**row) for row in rows), True
     passing = work / "passing"
     passing.mkdir()
     with stages("the root filesystem"):
         made = rootfs.make(
-            recipe.item, recipe.lock, recipe.document, root, pool=store.pool, work=passing, say=stages.inside
+            recipe.item,
+            recipe.lock,
+            recipe.document,
+            root,
+            pool=store.pool,
+            work=passing,
+            say=stages.inside,
         )
     shutil.rmtree(passing)
     if not fresh:
@@ -420,7 +446,9 @@ def _manifest(
         partitions=made.partitions,
         raw=Raw(made.size, made.sha256, made.allocated),
         files=tuple(files),
-        packages=tuple(DiskPackage(deb.name, deb.version, deb.architecture, deb.sha256) for deb in lock.debs),
+        packages=tuple(
+            DiskPackage(deb.name, deb.version, deb.architecture, deb.sha256) for deb in lock.debs
+        ),
         pending=tuple(pending),
         hygiene=tuple(checks),
         tools=dict(recipe.tools),
@@ -431,7 +459,11 @@ def _manifest(
 
 
 def twice(
-    recipe: DiskRecipe, store: DiskStore, place: Path, *, say: Say = lambda what, state, seconds: None
+    recipe: DiskRecipe,
+    store: DiskStore,
+    place: Path,
+    *,
+    say: Say = lambda what, state, seconds: None,
 ) -> list[str]:
     """Build the disk a second time in a store of its own at `place`, from the pool alone, reusing nothing of
     the first build.
@@ -445,7 +477,9 @@ def twice(
         if not here.exists():
             here.symlink_to(store.pool / deb.sha256)
     first = BuiltDisk.load(store.built / recipe.item.name / recipe.build_id)
-    second, _ = build(recipe, other, kinds=[item.format for item in first.files], say=say, fresh=True)
+    second, _ = build(
+        recipe, other, kinds=[item.format for item in first.files], say=say, fresh=True
+    )
     if first.text() == second.text():
         shutil.rmtree(place)
         return []

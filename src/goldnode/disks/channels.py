@@ -21,7 +21,9 @@ from goldnode.disks.requirements import judge
 def promote(place: DiskStorePlace | DirectoryPlace, store: ChannelStore, move: Move) -> MoveResult:
     """Point a channel of a class to a build; see `goldnode.channels.moves.promote`."""
 
-    def judging(history: History, digest: str, against: str | None) -> tuple[list[Requirement], list[str]]:
+    def judging(
+        history: History, digest: str, against: str | None
+    ) -> tuple[list[Requirement], list[str]]:
         disk, before, lost = place.disk(move.line, digest), None, ""
         if against is not None and against != digest:
             try:
@@ -49,7 +51,9 @@ def _notes(before: BuiltDisk | None, disk: BuiltDisk) -> list[str]:
     return [*found, f"{moved} packages differ"] if moved else found
 
 
-def channel_head(store: ChannelStore, line: ClassLine, channel: str, place: str | None = None) -> BuiltDisk:
+def channel_head(
+    store: ChannelStore, line: ClassLine, channel: str, place: str | None = None
+) -> BuiltDisk:
     """Return the build of the store that a channel points to, as the store last saw it.
 
     `place` selects the channel's location; the default is the only known one. Raises DiskError if there is no

@@ -40,7 +40,12 @@ def run(*words: str, limit: int = 240) -> tuple[int, str, str]:
     """Run a command and return (exit status, stdout, stderr). 127: command not found, 124: timeout."""
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit,
         )
     except FileNotFoundError:
         return 127, "", f"{words[0]}: not found"
@@ -107,20 +112,31 @@ def load(name: str) -> dict[str, Any]:
     _, after, _ = run("dmesg")
     reported = after[len(before) :] if after.startswith(before) else after
     loaded = any(
-        line.split()[0] == name.replace("-", "_") for line in (text("/proc/modules") or "").splitlines()
+        line.split()[0] == name.replace("-", "_")
+        for line in (text("/proc/modules") or "").splitlines()
     )
-    return {"rc": rc, "said": (out + err).strip(), "kernel": reported.strip()[-4000:], "loaded": loaded}
+    return {
+        "rc": rc,
+        "said": (out + err).strip(),
+        "kernel": reported.strip()[-4000:],
+        "loaded": loaded,
+    }
 
 
 def initramfs(path: str) -> dict[str, Any]:
     """Return the names of the files in an initramfs, or the error if they cannot be listed."""
     rc, out, err = run("lsinitramfs", path)
-    return {"error": None if rc == 0 else (err.strip() or f"exit status {rc}"), "names": out.splitlines()}
+    return {
+        "error": None if rc == 0 else (err.strip() or f"exit status {rc}"),
+        "names": out.splitlines(),
+    }
 
 
 def disks() -> Any:
     """Return disks and their partitions: name, size in bytes, PARTLABEL, file system, mount point."""
-    _, out, _ = run("lsblk", "-J", "-b", "-o", "NAME,TYPE,SIZE,PARTLABEL,FSTYPE,MOUNTPOINT,PARTUUID,PKNAME")
+    _, out, _ = run(
+        "lsblk", "-J", "-b", "-o", "NAME,TYPE,SIZE,PARTLABEL,FSTYPE,MOUNTPOINT,PARTUUID,PKNAME"
+    )
     with contextlib.suppress(ValueError, KeyError):
         return json.loads(out)["blockdevices"]
     return []
@@ -183,7 +199,10 @@ def main() -> None:
     run("systemctl", "is-system-running", "--wait", limit=900)
     if asked.get("identity"):
         json.dump(
-            {"boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(), "identity": identity()},
+            {
+                "boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(),
+                "identity": identity(),
+            },
             sys.stdout,
         )
         return
@@ -207,13 +226,17 @@ def main() -> None:
         "state": state,
         "failed": failed,
         "failures": {
-            name: run("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "30", "-u", name)[1].strip()
+            name: run("journalctl", "-b", "--no-pager", "-o", "cat", "-n", "30", "-u", name)[
+                1
+            ].strip()
             for name in failed[:8]
         },
         "jobs": run("systemctl", "list-jobs", "--no-legend")[1].strip(),
         "units": units(),
         "loaded": modules,
-        "os_release": dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text("/etc/os-release") or "", re.M)),
+        "os_release": dict(
+            re.findall(r'^(\w+)="?([^"\n]*)"?$', text("/etc/os-release") or "", re.M)
+        ),
         "identity": identity(),
         "root_password": (run("passwd", "-S", "root")[1].split() or ["", "?"])[1:2],
         "disks": disks(),
@@ -232,13 +255,16 @@ def main() -> None:
             name: run("systemctl", "status", "--no-pager", "-n", "20", name)[1]
             for name in asked.get("status", ())
         },
-        "sanity_log": run("journalctl", "-b", "--no-pager", "-o", "cat", "-u", "goldnode-sanity.service")[
-            1
-        ].strip()[-6000:],
+        "sanity_log": run(
+            "journalctl", "-b", "--no-pager", "-o", "cat", "-u", "goldnode-sanity.service"
+        )[1].strip()[-6000:],
         "plan": plan(),
         # An EFI variable: attributes, then UTF-16.
         "entry": (
-            text("/sys/firmware/efi/efivars/LoaderEntrySelected-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f") or ""
+            text(
+                "/sys/firmware/efi/efivars/LoaderEntrySelected-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+            )
+            or ""
         )[2:].replace("\0", ""),
         "simulated": text("/opt/goldnode-simulator/SIMULATED"),
         "settings": text("/run/goldnode-simulator/state"),

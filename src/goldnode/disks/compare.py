@@ -76,7 +76,9 @@ class _Disk:
 @contextmanager
 def _opened(path: Path) -> Iterator[_Disk]:
     if not path.is_file():
-        raise DiskError("there is no such file", file=path, remedy="name a raw disk, or its .raw.zst")
+        raise DiskError(
+            "there is no such file", file=path, remedy="name a raw disk, or its .raw.zst"
+        )
     with ExitStack() as stack:
         raw = path
         if path.name.endswith(".zst"):
@@ -103,9 +105,13 @@ def _opened(path: Path) -> Iterator[_Disk]:
 def _compare(one: _Disk, two: _Disk) -> Iterator[DiskDifference]:
     tables = gpt.read(one.path), gpt.read(two.path)
     if len(one.data) != len(two.data):
-        yield DiskDifference("disk", "", "table", f"{len(one.data)} bytes", f"{len(two.data)} bytes")
+        yield DiskDifference(
+            "disk", "", "table", f"{len(one.data)} bytes", f"{len(two.data)} bytes"
+        )
     if tables[0].disk != tables[1].disk:
-        yield DiskDifference("disk", "", "table", f"GUID {tables[0].disk}", f"GUID {tables[1].disk}")
+        yield DiskDifference(
+            "disk", "", "table", f"GUID {tables[0].disk}", f"GUID {tables[1].disk}"
+        )
     rows = [{part.number: part for part in table.partitions} for table in tables]
     flags = [dict(table.attributes) for table in tables]
     accounted = bool(len(one.data) != len(two.data) or tables[0] != tables[1])
@@ -140,7 +146,7 @@ def _compare(one: _Disk, two: _Disk) -> Iterator[DiskDifference]:
             )
         with one.part(mine) as left, two.part(other) as right:
             if not _same(left, right):
-                yield from _partition(one, two, mine, other, left, right)
+                yield from _partition(one, two=two, mine=mine, other=other, left=left, right=right)
     if not accounted:
         yield from _outside(one, two, list(rows[0].values()))
 
@@ -169,22 +175,32 @@ def _outside(one: _Disk, two: _Disk, parts: list[Partition]) -> Iterator[DiskDif
             for offset in _ranges(left, right, gpt.SECTOR):
                 sector = (at + offset) // gpt.SECTOR
                 last = len(one.data) // gpt.SECTOR - 1
-                where = {0: "the protective MBR", 1: "the GPT header", last: "the second GPT header"}.get(
-                    sector
-                )
+                where = {
+                    0: "the protective MBR",
+                    1: "the GPT header",
+                    last: "the second GPT header",
+                }.get(sector)
                 if where is None:
                     where = (
                         "the GPT's entries"
                         if sector < 34 or sector >= last - 32
                         else "a gap between partitions"
                     )
-                yield DiskDifference("disk", "", "slack", f"sector {sector}, in {where}", "other bytes there")
+                yield DiskDifference(
+                    "disk", "", "slack", f"sector {sector}, in {where}", "other bytes there"
+                )
                 break
         at = end
 
 
 def _partition(
-    one: _Disk, two: _Disk, mine: Partition, other: Partition, left: memoryview, right: memoryview
+    one: _Disk,
+    two: _Disk,
+    mine: Partition,
+    other: Partition,
+    left: memoryview,
+    *,
+    right: memoryview,
 ) -> Iterator[DiskDifference]:
     kinds = [_kind(data) for data in (left, right)]
     if kinds[0] != kinds[1]:
@@ -239,11 +255,13 @@ def _ext4(
         mine, other = (struct.unpack_from(f"<{form}", block, offset)[0] for block in supers)
         if mine != other:
             reported = True
-            yield DiskDifference(name, "", "superblock", f"{what} {_value(mine)}", f"{what} {_value(other)}")
+            yield DiskDifference(
+                name, "", "superblock", f"{what} {_value(mine)}", f"{what} {_value(other)}"
+            )
     trees = [dict(system.tree()) for system in (first, second)]
     for path in sorted(trees[0].keys() | trees[1].keys()):
         mine, other = trees[0].get(path), trees[1].get(path)
-        for row in _file(name, f"/{path}", first, second, mine, other):
+        for row in _file(name, path=f"/{path}", first=first, second=second, mine=mine, other=other):
             reported = True
             yield row
     # Bitmaps, counters and checksums follow from the differences above, so report them only without any.
@@ -254,23 +272,35 @@ def _ext4(
 def _value(found: object) -> str:
     if isinstance(found, bytes):
         text = found.rstrip(b"\0")
-        return text.decode("ascii") if text.isascii() and text.decode("ascii").isprintable() else found.hex()
+        return (
+            text.decode("ascii")
+            if text.isascii() and text.decode("ascii").isprintable()
+            else found.hex()
+        )
     return str(found)
 
 
 def _file(
-    name: str, path: str, first: Reader, second: Reader, mine: Inode | None, other: Inode | None
+    name: str, path: str, first: Reader, second: Reader, mine: Inode | None, *, other: Inode | None
 ) -> Iterator[DiskDifference]:
     if mine is None or other is None:
-        yield DiskDifference(name, path, "only in one", _ONE[mine is not None], _ONE[other is not None])
+        yield DiskDifference(
+            name, path, "only in one", _ONE[mine is not None], _ONE[other is not None]
+        )
         return
     if mine.kind != other.kind:
-        yield DiskDifference(name, path, "type", stat.filemode(mine.mode), stat.filemode(other.mode))
+        yield DiskDifference(
+            name, path, "type", stat.filemode(mine.mode), stat.filemode(other.mode)
+        )
         return
     if mine.mode != other.mode:
-        yield DiskDifference(name, path, "mode", f"{mine.mode & 0o7777:04o}", f"{other.mode & 0o7777:04o}")
+        yield DiskDifference(
+            name, path, "mode", f"{mine.mode & 0o7777:04o}", f"{other.mode & 0o7777:04o}"
+        )
     if (mine.uid, mine.gid) != (other.uid, other.gid):
-        yield DiskDifference(name, path, "owner", f"{mine.uid}:{mine.gid}", f"{other.uid}:{other.gid}")
+        yield DiskDifference(
+            name, path, "owner", f"{mine.uid}:{mine.gid}", f"{other.uid}:{other.gid}"
+        )
     for which in ("mtime", "atime", "ctime", "crtime"):
         times = getattr(mine, which), getattr(other, which)
         if times[0] != times[1]:
@@ -286,10 +316,12 @@ def _file(
         if targets[0] != targets[1]:
             yield DiskDifference(name, path, "target", targets[0], targets[1])
     elif mine.kind == "-":
-        yield from _contents(name, path, first, second, mine, other)
+        yield from _contents(name, path=path, first=first, second=second, mine=mine, other=other)
     elif mine.kind in "cb" and mine.place[:8] != other.place[:8]:
         yield DiskDifference(name, path, "device", mine.place[:8].hex(), other.place[:8].hex())
-    if mine.kind != "d" and mine.links != other.links:  # a directory's link count follows from its content
+    if (
+        mine.kind != "d" and mine.links != other.links
+    ):  # a directory's link count follows from its content
         yield DiskDifference(name, path, "links", str(mine.links), str(other.links))
     # Ignore the index flag of a directory (0x1000): it follows from the number of entries.
     if (mine.flags ^ other.flags) & ~0x1000 or mine.generation != other.generation:
@@ -308,7 +340,8 @@ def _attributes(
     for key in sorted(mine.keys() | other.keys()):
         if mine.get(key) != other.get(key):
             values = [
-                f"{key} {row[key].hex() or 'empty'}" if key in row else f"no {key}" for row in (mine, other)
+                f"{key} {row[key].hex() or 'empty'}" if key in row else f"no {key}"
+                for row in (mine, other)
             ]
             yield DiskDifference(name, path, "xattrs", values[0], values[1])
 
@@ -321,12 +354,13 @@ def _content(system: Reader, item: Inode) -> bytes:
 
 
 def _contents(
-    name: str, path: str, first: Reader, second: Reader, mine: Inode, other: Inode
+    name: str, path: str, first: Reader, second: Reader, mine: Inode, *, other: Inode
 ) -> Iterator[DiskDifference]:
     digests = [hashlib.sha256(), hashlib.sha256()]
     at, differs = 0, -1
     pieces = [
-        system.content(item.size, item.flags, item.place) for system, item in ((first, mine), (second, other))
+        system.content(item.size, item.flags, item.place)
+        for system, item in ((first, mine), (second, other))
     ]
     buffers = [b"", b""]
     while True:
@@ -352,7 +386,9 @@ def _contents(
             f"{item.size} bytes, sha256 {digest.hexdigest()[:12]}"
             for item, digest in zip((mine, other), digests, strict=True)
         ]
-        yield DiskDifference(name, path, "content", f"{texts[0]}, differs from byte {differs}", texts[1])
+        yield DiskDifference(
+            name, path, "content", f"{texts[0]}, differs from byte {differs}", texts[1]
+        )
 
 
 def _date(nanoseconds: int) -> str:
@@ -374,7 +410,10 @@ def _ext4_rest(
     owners: dict[int, str] = {}
     ends: dict[int, str] = {}
     # Inode 8 is the journal.
-    for path, item in [*((f"/{path}", item) for path, item in tree.items()), ("the journal", system.read(8))]:
+    for path, item in [
+        *((f"/{path}", item) for path, item in tree.items()),
+        ("the journal", system.read(8)),
+    ]:
         # Devices and short links have no blocks.
         if item.kind not in "-d" and not item.flags & 0x80000:
             continue
@@ -440,7 +479,9 @@ def _structures(system: Reader) -> dict[int, str]:
     spare = struct.unpack_from("<H", system.superblock(), 206)[0]
     for group in (g for g in range(groups) if g == 0 or _has_backup(g)):
         first = group * per_group + 1 + width
-        found |= dict.fromkeys(range(first, first + spare), "blocks kept for more group descriptors")
+        found |= dict.fromkeys(
+            range(first, first + spare), "blocks kept for more group descriptors"
+        )
     return found
 
 
@@ -476,16 +517,28 @@ def _vfat(
             if heads[0][offset : offset + size] != heads[1][offset : offset + size]:
                 reported = True
                 values = [
-                    _value(head[offset : offset + size][:: 1 if what == "label" else -1]) for head in heads
+                    _value(head[offset : offset + size][:: 1 if what == "label" else -1])
+                    for head in heads
                 ]
-                yield DiskDifference(name, "", "superblock", f"{what} {values[0]}", f"{what} {values[1]}")
+                yield DiskDifference(
+                    name, "", "superblock", f"{what} {values[0]}", f"{what} {values[1]}"
+                )
         if not reported:
             reported = True
             at = next(i for i in range(len(heads[0])) if heads[0][i : i + 1] != heads[1][i : i + 1])
-            yield DiskDifference(name, "", "superblock", f"boot sectors, byte {at}", "other bytes there")
+            yield DiskDifference(
+                name, "", "superblock", f"boot sectors, byte {at}", "other bytes there"
+            )
     trees = [{entry.path: entry for entry in system.entries()} for system in (first, second)]
     for path in sorted(trees[0].keys() | trees[1].keys()):
-        for row in _fat_file(name, f"/{path}", first, second, trees[0].get(path), trees[1].get(path)):
+        for row in _fat_file(
+            name,
+            path=f"/{path}",
+            first=first,
+            second=second,
+            mine=trees[0].get(path),
+            other=trees[1].get(path),
+        ):
             reported = True
             yield row
     if not reported:
@@ -493,19 +546,34 @@ def _vfat(
 
 
 def _fat_file(
-    name: str, path: str, first: Fat32, second: Fat32, mine: FatEntry | None, other: FatEntry | None
+    name: str,
+    path: str,
+    first: Fat32,
+    second: Fat32,
+    mine: FatEntry | None,
+    *,
+    other: FatEntry | None,
 ) -> Iterator[DiskDifference]:
     if mine is None or other is None:
-        yield DiskDifference(name, path, "only in one", _ONE[mine is not None], _ONE[other is not None])
+        yield DiskDifference(
+            name, path, "only in one", _ONE[mine is not None], _ONE[other is not None]
+        )
         return
     if mine.directory != other.directory:
         yield DiskDifference(
-            name, path, "type", *("directory" if item.directory else "file" for item in (mine, other))
+            name,
+            path,
+            "type",
+            *("directory" if item.directory else "file" for item in (mine, other)),
         )
         return
     if mine.attributes != other.attributes:
         yield DiskDifference(
-            name, path, "mode", f"attributes {mine.attributes:#x}", f"attributes {other.attributes:#x}"
+            name,
+            path,
+            "mode",
+            f"attributes {mine.attributes:#x}",
+            f"attributes {other.attributes:#x}",
         )
     for which in ("written", "created", "accessed"):
         dates = getattr(mine, which), getattr(other, which)
@@ -514,7 +582,10 @@ def _fat_file(
                 name,
                 path,
                 "times",
-                *(f"{which} {_fat_date(value if which != 'accessed' else value << 16)}" for value in dates),
+                *(
+                    f"{which} {_fat_date(value if which != 'accessed' else value << 16)}"
+                    for value in dates
+                ),
             )
     if not mine.directory:
         contents = first.content(mine), second.content(other)
@@ -524,12 +595,19 @@ def _fat_file(
                 min(map(len, contents)),
             )
             texts = [
-                f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:12]}" for data in contents
+                f"{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:12]}"
+                for data in contents
             ]
-            yield DiskDifference(name, path, "content", f"{texts[0]}, differs from byte {at}", texts[1])
+            yield DiskDifference(
+                name, path, "content", f"{texts[0]}, differs from byte {at}", texts[1]
+            )
     if mine.clusters[:1] != other.clusters[:1] and mine.size == other.size:
         yield DiskDifference(
-            name, path, "place", f"from cluster {mine.clusters[:1]}", f"from cluster {other.clusters[:1]}"
+            name,
+            path,
+            "place",
+            f"from cluster {mine.clusters[:1]}",
+            f"from cluster {other.clusters[:1]}",
         )
 
 
@@ -548,11 +626,15 @@ def _fat_rest(
     seen = set()
     for offset in _ranges(left, right, gpt.SECTOR):
         if offset < system.start:
-            row = DiskDifference(name, "", "slack", "the file allocation table", "other bytes there")
+            row = DiskDifference(
+                name, "", "slack", "the file allocation table", "other bytes there"
+            )
         else:
             owner = owners.get((offset - system.start) // system.cluster + 2)
             if owner is None:
-                row = DiskDifference(name, "", "slack", "a cluster that no file has", "other bytes there")
+                row = DiskDifference(
+                    name, "", "slack", "a cluster that no file has", "other bytes there"
+                )
             elif owner.directory:
                 row = DiskDifference(
                     name,

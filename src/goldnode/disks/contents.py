@@ -19,12 +19,21 @@ from typing import Any
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import MANIFEST, BuiltDisk, Partition
 from goldnode.evidence.contents import Contents, describe
-from goldnode.evidence.layers import FileEntry, LayerIndex, Snapshot, keep_text, kept_index, read_file
+from goldnode.evidence.layers import (
+    FileEntry,
+    LayerIndex,
+    Snapshot,
+    keep_text,
+    kept_index,
+    read_file,
+)
 from goldnode.inspect.disk import read_partition
 
 CLASS = "etc/goldnode/class.json"
 # depmod prefers modules in updates/. Those of goldnode and DKMS are installed there.
-_MODULE = re.compile(r"usr/lib/modules/[^/]+/updates/(?P<how>[^/]+)/(?:.*/)?(?P<name>[^/]+)\.ko(?:\.[a-z]+)?")
+_MODULE = re.compile(
+    r"usr/lib/modules/[^/]+/updates/(?P<how>[^/]+)/(?:.*/)?(?P<name>[^/]+)\.ko(?:\.[a-z]+)?"
+)
 _ORIGIN = re.compile(r"usr/share/doc/[^/]+-modules-[^/]+/goldnode\.json")
 
 
@@ -113,7 +122,10 @@ def digest_of(disk: BuiltDisk) -> str:
 def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
     """Read a build's raw disk. `cache` is a directory for cached results. Raises DiskError and ImageError."""
     raw = disk.directory / f"{disk.name}.raw"
-    root, esp = root_of(disk), next((row for row in disk.partitions if row.filesystem == "vfat"), None)
+    root, esp = (
+        root_of(disk),
+        next((row for row in disk.partitions if row.filesystem == "vfat"), None),
+    )
     if not raw.is_file():
         raise DiskError(
             f"{raw.name} is not beside its manifest",
@@ -127,7 +139,11 @@ def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
             remedy="build or pull it again",
         )
     index = kept_index(f"root-{disk.raw.sha256}", cache, lambda: _root(raw, root))
-    files = {} if esp is None else kept_index(f"esp-{disk.raw.sha256}", cache, lambda: _esp(raw, esp)).entries
+    files = (
+        {}
+        if esp is None
+        else kept_index(f"esp-{disk.raw.sha256}", cache, lambda: _esp(raw, esp)).entries
+    )
     snapshot = Snapshot(digest_of(disk), index.entries, index.texts, index.licences)
     debs = [
         _Deb(row.name, row.version, row.architecture, row.sha256, row.name.startswith("goldnode-"))
@@ -135,7 +151,11 @@ def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
     ]
     contents = describe(snapshot, _stated_by(disk), [_Lock(disk.class_, disk.disk_lock, debs)])
     return DiskContents(
-        disk, contents, tuple(_modules(contents, disk)), tuple(_origins(files, contents)), _class(index)
+        disk,
+        contents,
+        tuple(_modules(contents, disk)),
+        tuple(_origins(files, contents)),
+        _class(index),
     )
 
 
@@ -189,7 +209,9 @@ def _esp(raw: Path, partition: Partition) -> LayerIndex:
         data = _mtools("mtype", "-i", image, f"::/{path}")
         # SPDX requires SHA-1.
         sha1 = hashlib.sha1(data, usedforsecurity=False).hexdigest()
-        entries[path] = FileEntry("f", size=len(data), sha256=hashlib.sha256(data).hexdigest(), sha1=sha1)
+        entries[path] = FileEntry(
+            "f", size=len(data), sha256=hashlib.sha256(data).hexdigest(), sha1=sha1
+        )
     return LayerIndex(entries, {})
 
 
@@ -246,7 +268,14 @@ def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
         except ValueError:
             built = {}
         found.append(
-            Module(match["name"], path, entry, match["how"], origin, built if isinstance(built, dict) else {})
+            Module(
+                match["name"],
+                path=path,
+                entry=entry,
+                how=match["how"],
+                origin=origin,
+                built=built if isinstance(built, dict) else {},
+            )
         )
     return found
 
@@ -257,4 +286,6 @@ def _origins(files: dict[str, FileEntry], contents: Contents) -> list[EspFile]:
         entry = contents.snapshot.entries.get(path)
         if entry is not None and entry.size and entry.kind == "f":
             by_content.setdefault(entry.sha256, owner)
-    return [EspFile(path, entry, by_content.get(entry.sha256)) for path, entry in sorted(files.items())]
+    return [
+        EspFile(path, entry, by_content.get(entry.sha256)) for path, entry in sorted(files.items())
+    ]

@@ -58,7 +58,9 @@ class Shape(_DefinitionModel):
     """Parameters of a disk. Sizes in MiB."""
 
     loader: Literal["systemd-boot", "grub"] = Field(description="Boot loader.")
-    layout: Literal["ab", "single"] = Field(description="Two root partitions with boot counting, or one.")
+    layout: Literal["ab", "single"] = Field(
+        description="Two root partitions with boot counting, or one."
+    )
     esp_mib: int = Field(ge=64, le=4096, description="Size of the EFI system partition, MiB.")
     root_mib: int = Field(
         ge=512,
@@ -75,11 +77,21 @@ class Shape(_DefinitionModel):
 class Different(_DefinitionModel):
     """Overrides of one class."""
 
-    loader: Literal["systemd-boot", "grub"] | None = Field(default=None, description="Overrides the default.")
-    layout: Literal["ab", "single"] | None = Field(default=None, description="Overrides the default.")
-    esp_mib: int | None = Field(default=None, ge=64, le=4096, description="Overrides the default, MiB.")
-    root_mib: int | None = Field(default=None, ge=512, le=1048576, description="Overrides the default, MiB.")
-    command_line: tuple[_Word, ...] | None = Field(default=None, description="Overrides the default.")
+    loader: Literal["systemd-boot", "grub"] | None = Field(
+        default=None, description="Overrides the default."
+    )
+    layout: Literal["ab", "single"] | None = Field(
+        default=None, description="Overrides the default."
+    )
+    esp_mib: int | None = Field(
+        default=None, ge=64, le=4096, description="Overrides the default, MiB."
+    )
+    root_mib: int | None = Field(
+        default=None, ge=512, le=1048576, description="Overrides the default, MiB."
+    )
+    command_line: tuple[_Word, ...] | None = Field(
+        default=None, description="Overrides the default."
+    )
     cloud_init: bool | None = Field(default=None, description="Overrides the default.")
     packages: tuple[_Package, ...] = Field(default=(), description="Packages that are added.")
 
@@ -87,7 +99,9 @@ class Different(_DefinitionModel):
 class DefinedSystem(_DefinitionModel):
     """Packages of one OS release."""
 
-    packages: tuple[_Package, ...] = Field(description="Packages of every disk, beside the essential ones.")
+    packages: tuple[_Package, ...] = Field(
+        description="Packages of every disk, beside the essential ones."
+    )
     loaders: dict[Literal["systemd-boot", "grub"], tuple[_Package, ...]] = Field(
         description="Packages of each boot loader."
     )
@@ -159,7 +173,9 @@ class Definition:
         """
         own = self.document.classes.get(name, Different())
         change = {
-            key: value for key, value in own.model_dump(exclude={"packages"}).items() if value is not None
+            key: value
+            for key, value in own.model_dump(exclude={"packages"}).items()
+            if value is not None
         }
         shape = self.document.defaults.model_copy(
             update={**change, "packages": (*self.document.defaults.packages, *own.packages)}
@@ -208,7 +224,10 @@ class Definition:
             )
         if shape.cloud_init and not packages.cloud_init:
             raise self.error(
-                f'"{key}" has no packages of cloud-init', "systems", key, remedy="name them as `cloud_init`"
+                f'"{key}" has no packages of cloud-init',
+                "systems",
+                key,
+                remedy="name them as `cloud_init`",
             )
         names = {
             *packages.packages,

@@ -39,7 +39,11 @@ def read_sums(text: str, where: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         sha256, gap, name = line.partition("  ")
-        if not gap or re.fullmatch(r"[0-9a-f]{64}", sha256) is None or _NAME.fullmatch(name) is None:
+        if (
+            not gap
+            or re.fullmatch(r"[0-9a-f]{64}", sha256) is None
+            or _NAME.fullmatch(name) is None
+        ):
             raise DiskError(
                 f"line {number} of {SUMS} is not a checksum: {line[:80]!r}",
                 file=where,
@@ -59,10 +63,14 @@ def check_published(directory: Path) -> dict[str, str]:
         sums = read_sums((directory / SUMS).read_text(encoding="utf-8"), str(directory / SUMS))
     except OSError as problem:
         raise DiskError(
-            f"{SUMS} cannot be read: {problem.strerror}", file=directory, remedy="publish the disk again"
+            f"{SUMS} cannot be read: {problem.strerror}",
+            file=directory,
+            remedy="publish the disk again",
         ) from problem
     if MANIFEST not in sums:
-        raise DiskError(f"{SUMS} does not name {MANIFEST}", file=directory, remedy="publish the disk again")
+        raise DiskError(
+            f"{SUMS} does not name {MANIFEST}", file=directory, remedy="publish the disk again"
+        )
     for name, sha256 in sums.items():
         path = directory / name
         if not path.is_file():
@@ -89,13 +97,17 @@ def refresh(root: Path) -> None:
     """
     classes: dict[str, Any] = {}
     products: dict[str, Any] = {}
-    for place in sorted(path for path in root.iterdir() if path.is_dir() and CLASS_NAME.fullmatch(path.name)):
+    for place in sorted(
+        path for path in root.iterdir() if path.is_dir() and CLASS_NAME.fullmatch(path.name)
+    ):
         disks: dict[str, tuple[BuiltDisk, dict[str, str]]] = {}
         for path in sorted(place.glob(f"*/{MANIFEST}")):
             if _BUILD.fullmatch(path.parent.name):
                 # Do not offer an unreadable build. `status` and `gc` report it.
                 with suppress(DiskError):
-                    sums = read_sums((path.parent / SUMS).read_text(encoding="utf-8"), str(path.parent))
+                    sums = read_sums(
+                        (path.parent / SUMS).read_text(encoding="utf-8"), str(path.parent)
+                    )
                     disks[f"sha256:{sha256_of(path)}"] = (BuiltDisk.load(path.parent), sums)
         history = _history(place)
         rows = {disk.build_id: _row(disk, sums) for disk, sums in disks.values()}
@@ -110,7 +122,8 @@ def refresh(root: Path) -> None:
         if rows or current:
             classes[place.name] = {"builds": rows, "channels": current}
     replace_file(
-        root / "index.json", canonical({"schema": 1, "format": "goldnode.disks", "classes": classes})
+        root / "index.json",
+        canonical({"schema": 1, "format": "goldnode.disks", "classes": classes}),
     )
     file = "streams/v1/disks.json"
     content_id = "io.goldnode:disks"
@@ -128,7 +141,8 @@ def refresh(root: Path) -> None:
         "products": sorted(products),
     }
     replace_file(
-        root / "streams/v1/index.json", canonical({"format": "index:1.0", "index": {content_id: row}})
+        root / "streams/v1/index.json",
+        canonical({"format": "index:1.0", "index": {content_id: row}}),
     )
 
 

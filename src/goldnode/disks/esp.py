@@ -37,11 +37,20 @@ def filesystem_uuid(volume: str) -> str:
 
 def content_size(files: Mapping[str, Content]) -> int:
     """Return the total size of the files in bytes."""
-    return sum(len(item) if isinstance(item, bytes) else item.stat().st_size for item in files.values())
+    return sum(
+        len(item) if isinstance(item, bytes) else item.stat().st_size for item in files.values()
+    )
 
 
 def make(
-    disk: Path, start: int, size: int, files: Mapping[str, Content], *, label: str, volume: str, epoch: int
+    disk: Path,
+    start: int,
+    size: int,
+    files: Mapping[str, Content],
+    *,
+    label: str,
+    volume: str,
+    epoch: int,
 ) -> None:
     """Make the file system in bytes `start` to `start + size` of `disk` and copy `files` into it.
 
@@ -60,12 +69,26 @@ def make(
         "mkfs.vfat",
         *clusters,
         *("-F", "32", "-S", "512", "-R", "32", "-f", "2", "-g", "255/63"),
-        *("-i", volume, "-n", label, "--invariant", f"--offset={start // 512}", disk, str(size // 1024)),
+        *(
+            "-i",
+            volume,
+            "-n",
+            label,
+            "--invariant",
+            f"--offset={start // 512}",
+            disk,
+            str(size // 1024),
+        ),
         epoch=epoch,
     )
     place = f"{disk}@@{start}"
     folders = sorted(
-        {str(parent) for name in files for parent in PurePosixPath(name).parents if str(parent) != "."}
+        {
+            str(parent)
+            for name in files
+            for parent in PurePosixPath(name).parents
+            if str(parent) != "."
+        }
     )
     # One by one, sorted by name: a FAT directory lists files in order of creation.
     for folder in folders:
@@ -80,7 +103,9 @@ def make(
                 os.utime(path, (epoch, epoch))
             for folder in folders:
                 run("mcopy", "-m", "-i", place, *long, f"::/{folder}/", epoch=epoch)
-                run("mdel", "-i", place, *(f"::/{folder}/{path.name}" for path in long), epoch=epoch)
+                run(
+                    "mdel", "-i", place, *(f"::/{folder}/{path.name}" for path in long), epoch=epoch
+                )
         for number, name in enumerate(sorted(files)):
             content = files[name]
             copy = Path(scratch) / str(number)

@@ -100,11 +100,17 @@ def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence
     firmware = {f"efi/{row.path}": (row.entry, row.origin) for row in found.esp}
     unknown = len([path for path in found.root.unowned if path not in modules])
     hashed = len([item for item in found.root.debs if item.sha256])
-    known = f"{len(found.root.debs)} debs ({hashed} with the hash of the lock), {len(modules)} modules"
+    known = (
+        f"{len(found.root.debs)} debs ({hashed} with the hash of the lock), {len(modules)} modules"
+    )
     line = f"{known}, {len(firmware)} files of the ESP, {unknown} of unknown origin"
     written = [put.bill("cyclonedx", bill, line)]
     written.append(
-        put("spdx", sbom.spdx(subject(disk), found.root, {**modules, **firmware}), "the same, as SPDX 2.3")
+        put(
+            "spdx",
+            sbom.spdx(subject(disk), found.root, {**modules, **firmware}),
+            "the same, as SPDX 2.3",
+        )
     )
     statement = provenance(disk, found, builder=options.builder)
     written.append(put.provenance("provenance", statement, options))
@@ -120,12 +126,14 @@ def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence
         )
     )
     sizes = size(found)
-    line = (
-        f"{human(sizes['files'])} of files, {human(sizes['allocated'])} of {human(sizes['raw'])} on the disk"
+    line = f"{human(sizes['files'])} of files, {human(sizes['allocated'])} of {human(sizes['raw'])} on the disk"
+    smallest = min(
+        (row["size"] for row in sizes["formats"] if row["format"] != "raw"), default=None
     )
-    smallest = min((row["size"] for row in sizes["formats"] if row["format"] != "raw"), default=None)
     written.append(
-        put("size", canonical(sizes), f"{line}{f', {human(smallest)} to fetch' if smallest else ''}")
+        put(
+            "size", canonical(sizes), f"{line}{f', {human(smallest)} to fetch' if smallest else ''}"
+        )
     )
     if options.against is not None:
         difference = compare(options.against, disk, options.cache)
@@ -163,7 +171,9 @@ def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
         path = disk.directory / row.file
         if not path.is_file():
             raise DiskError(
-                f"{row.file} is not beside its manifest", file=disk.directory, remedy="build or pull it again"
+                f"{row.file} is not beside its manifest",
+                file=disk.directory,
+                remedy="build or pull it again",
             )
         found = path.stat().st_size
         if found != row.size:
@@ -192,7 +202,13 @@ def subject(disk: BuiltDisk) -> sbom.Subject:
     created = dt.datetime.fromtimestamp(disk.epoch, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     # Not the type operating-system: scanners would take the disk's name for that of its distribution.
     return sbom.Subject(
-        disk.name, digest_of(disk), disk.raw.sha256, created, "file", "OPERATING-SYSTEM", "disk"
+        disk.name,
+        digest=digest_of(disk),
+        sha256=disk.raw.sha256,
+        created=created,
+        kind="file",
+        purpose="OPERATING-SYSTEM",
+        scheme="disk",
     )
 
 
@@ -213,16 +229,21 @@ def components(found: DiskContents) -> list[Component]:
             "goldnode:kernel": str(row.built.get("kernel") or found.disk.kernel),
             "goldnode:build-key": str(row.built.get("key") or ""),
             "goldnode:sources": " ".join(
-                f"{name}={reported}" for name, reported in sorted(dict(row.built.get("trees") or {}).items())
+                f"{name}={reported}"
+                for name, reported in sorted(dict(row.built.get("trees") or {}).items())
             ),
         }
         stated = str(row.built.get("driver_version") or (driver.version if driver else ""))
         rows.append(
-            file_component(f"/{row.path}", row.entry, properties, kind="device-driver", stated=stated)
+            file_component(
+                f"/{row.path}", row.entry, properties, kind="device-driver", stated=stated
+            )
         )
     for item in found.esp:
         origin = (
-            purls[item.origin] if item.origin else "made by the build: no package has a file of this content"
+            purls[item.origin]
+            if item.origin
+            else "made by the build: no package has a file of this content"
         )
         role = "loader" if item.path.upper().endswith(".EFI") else ""
         kind = "firmware" if role else "file"
@@ -245,7 +266,8 @@ def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) 
         f"urn:goldnode:disk-lock:{disk.class_}": disk.disk_lock,
     }
     dependencies = [
-        {"uri": uri, "digest": {"sha256": digest.removeprefix("sha256:")}} for uri, digest in digests.items()
+        {"uri": uri, "digest": {"sha256": digest.removeprefix("sha256:")}}
+        for uri, digest in digests.items()
     ]
     dependencies += [
         {
@@ -325,7 +347,9 @@ def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[s
         )
     rules = policies.load(policy)
     rules.backend(backend)
-    found, _ = examine(targets.find(str(disk.directory / f"{disk.name}.raw"), None)[0], rules, backend)
+    found, _ = examine(
+        targets.find(str(disk.directory / f"{disk.name}.raw"), None)[0], rules, backend
+    )
     rows = report.inspection_document(found)
     # Strip the local directory: it is private, and would make the documents of equal disks differ.
     text = json.dumps(rows, ensure_ascii=False).replace(str(disk.directory) + "/", "")
@@ -351,7 +375,9 @@ def size(found: DiskContents) -> dict[str, Any]:
             packages[owner] = packages.get(owner, 0) + entry.size
     names = {key(item): f"{item.name} {item.version}" for item in found.root.packages}
     rows = [
-        {"package": names.get(owner, owner), "size": number} for owner, number in packages.items() if owner
+        {"package": names.get(owner, owner), "size": number}
+        for owner, number in packages.items()
+        if owner
     ]
     return {
         "subject": digest_of(found.disk),
@@ -360,7 +386,9 @@ def size(found: DiskContents) -> dict[str, Any]:
         "files": bytes_of(found.root),
         "without_package": packages.get("", 0),
         "esp": sum(row.entry.size for row in found.esp),
-        "formats": [{"file": row.file, "format": row.format, "size": row.size} for row in found.disk.files],
+        "formats": [
+            {"file": row.file, "format": row.format, "size": row.size} for row in found.disk.files
+        ],
         "packages": sorted(rows, key=lambda row: (-int(str(row["size"])), str(row["package"]))),
     }
 
@@ -416,7 +444,8 @@ class DiskDiff:
             "rebuilt": self.rebuilt,
             "files": self.files,
             "sizes": {
-                name: {"from": was, "to": now, "by": now - was} for name, (was, now) in self.sizes.items()
+                name: {"from": was, "to": now, "by": now - was}
+                for name, (was, now) in self.sizes.items()
             },
             "grown": [{"package": name, "by": by} for name, by in self.grown],
         }
@@ -461,7 +490,9 @@ def compare(old: BuiltDisk, new: BuiltDisk, cache: Path | None = None) -> DiskDi
     """
     was, now = read(old, cache), read(new, cache)
     packages, rebuilt = package_changes(was.root.debs, now.root.debs)
-    files, unexplained, _ = file_changes(was.root, now.root, {row.name for row in packages} | set(rebuilt))
+    files, unexplained, _ = file_changes(
+        was.root, now.root, {row.name for row in packages} | set(rebuilt)
+    )
     formats = {row.format: row.size for row in old.files}
     sizes = {
         "files": (bytes_of(was.root), bytes_of(now.root)),
@@ -478,12 +509,17 @@ def compare(old: BuiltDisk, new: BuiltDisk, cache: Path | None = None) -> DiskDi
         facts=_changes(facts(old), facts(new)),
         packages=packages,
         rebuilt=sorted(rebuilt),
-        modules=_changes(*({row.path: row.entry.sha256 for row in one.modules} for one in (was, now))),
+        modules=_changes(
+            *({row.path: row.entry.sha256 for row in one.modules} for one in (was, now))
+        ),
         esp=_changes(*({row.path: row.entry.sha256 for row in one.esp} for one in (was, now))),
         files=files,
         unexplained=unexplained,
         hygiene=_changes(
-            *({f"{row.check}: {row.outcome}": row.detail for row in one.hygiene} for one in (old, new))
+            *(
+                {f"{row.check}: {row.outcome}": row.detail for row in one.hygiene}
+                for one in (old, new)
+            )
         ),
         sizes=sizes,
         grown=growth(was.root, now.root),
@@ -520,7 +556,9 @@ def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[ImageChange
 # Signatures
 
 
-def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = True) -> Verification:
+def authenticate(
+    disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = True
+) -> Verification:
     """Verify a disk's files, that every document is about it, and who signed them.
 
     `content` also hashes the files of the disk.
@@ -529,7 +567,9 @@ def authenticate(disk: BuiltDisk, keys: Sequence[SSlibKey], *, content: bool = T
     rows: list[VerificationRow] = []
     try:
         if content:
-            check_files(disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()])
+            check_files(
+                disk, [row.format for row in disk.files if (disk.directory / row.file).is_file()]
+            )
         absent = [row.format for row in disk.files if not (disk.directory / row.file).is_file()]
         here = len(disk.files) - len(absent)
         note = f"; not here: {', '.join(absent)}" if absent else ""
@@ -571,7 +611,9 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
         elif path == document(disk, "cyclonedx"):
             reported = [found["metadata"]["component"]["version"]]
         elif path == document(disk, "spdx"):
-            reported = [row["versionInfo"] for row in found["packages"] if row["SPDXID"] == "SPDXRef-image"]
+            reported = [
+                row["versionInfo"] for row in found["packages"] if row["SPDXID"] == "SPDXRef-image"
+            ]
         elif path == document(disk, "verified"):
             return (
                 None
@@ -605,10 +647,15 @@ def _signatures(
     except ImageError as problem:
         return [VerificationRow("signature", "refused", problem.message)]
     statement = json.loads(opened.payload)
-    if digest not in signatures.subjects(opened.payload) or statement.get("predicateType") != PREDICATE:
+    if (
+        digest not in signatures.subjects(opened.payload)
+        or statement.get("predicateType") != PREDICATE
+    ):
         return [VerificationRow("signature", "refused", "it was given for something else")]
     rows = [VerificationRow("signature", "ok", f"by key {opened.keyid[:12]}")]
-    listed_rows = {str(row["file"]): str(row["sha256"]) for row in statement["predicate"]["documents"]}
+    listed_rows = {
+        str(row["file"]): str(row["sha256"]) for row in statement["predicate"]["documents"]
+    }
     here = {row.name: row for row in found}
     rows += [
         VerificationRow(name, "refused", "it is signed for, and is not here")

@@ -84,7 +84,9 @@ def usage(root: Path) -> Usage:
                         seen.add((row.st_dev, row.st_ino))
                     inodes += 1
                     # A link target of less than 60 bytes fits in the inode.
-                    if stat.S_ISREG(row.st_mode) or (stat.S_ISLNK(row.st_mode) and row.st_size >= 60):
+                    if stat.S_ISREG(row.st_mode) or (
+                        stat.S_ISLNK(row.st_mode) and row.st_size >= 60
+                    ):
                         blocks += -(-row.st_size // BLOCK)
             inodes += 1
             blocks += 1 + names // BLOCK
@@ -113,7 +115,7 @@ class FilesystemIdentity:
 
 
 def make(
-    disk: Path, start: int, size: int, root: Path, given: FilesystemIdentity, progress: Progress
+    disk: Path, start: int, size: int, root: Path, given: FilesystemIdentity, *, progress: Progress
 ) -> None:
     """Make a file system with the content of `root` at byte `start` of `disk`, `size` bytes long.
 
@@ -141,7 +143,18 @@ def make(
             "-J",
             f"size={JOURNAL >> 20}",
         ),
-        *("-O", _FEATURES, "-o", "Linux", "-e", "continue", "-L", given.label, "-U", str(given.identity)),
+        *(
+            "-O",
+            _FEATURES,
+            "-o",
+            "Linux",
+            "-e",
+            "continue",
+            "-L",
+            given.label,
+            "-U",
+            str(given.identity),
+        ),
         # No lazy initialisation: the kernel then has nothing left to write at the first boot.
         *(
             "-E",
@@ -320,7 +333,9 @@ def reading(disk: Path, start: int, size: int) -> Iterator[Reader]:
     """Open the file system at byte `start` of `disk`. Raises DiskError if it is not ext4."""
     with disk.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)) as data:
         if data[start + 1080 : start + 1082] != b"\x53\xef":
-            raise DiskError(f"{disk} has no ext4 at byte {start}", remedy="name a disk that goldnode built")
+            raise DiskError(
+                f"{disk} has no ext4 at byte {start}", remedy="name a disk that goldnode built"
+            )
         try:
             yield Reader(data, start, min(size, len(data) - start), str(disk))
         except (OSError, struct.error, ImageError) as problem:

@@ -42,7 +42,9 @@ class Fat32:
     def __init__(self, data: bytes | memoryview, name: str) -> None:
         self.data, self.name = data, name
         if len(data) < 512 or bytes(data[510:512]) != b"\x55\xaa" or bytes(data[82:87]) != b"FAT32":
-            raise DiskError(f"{name} is no FAT32 file system", remedy="name a disk that goldnode built")
+            raise DiskError(
+                f"{name} is no FAT32 file system", remedy="name a disk that goldnode built"
+            )
         sector, per_cluster, reserved, copies = struct.unpack_from("<HBHB", data, 11)
         size, root = struct.unpack_from("<I4xI", data, 36)
         if sector not in (512, 1024, 2048, 4096) or not per_cluster or not copies or not size:
@@ -85,7 +87,16 @@ class Fat32:
 
     def entries(self) -> Iterator[FatEntry]:
         """Yield the root directory (empty path) and everything below it, parents first, in on-disk order."""
-        root = FatEntry("", True, 0x10, 0, 0, 0, 0, self.chain(self.root))
+        root = FatEntry(
+            "",
+            directory=True,
+            attributes=0x10,
+            size=0,
+            created=0,
+            written=0,
+            accessed=0,
+            clusters=self.chain(self.root),
+        )
         yield root
         yield from self._below(root, 0)
 
@@ -103,9 +114,9 @@ class Fat32:
             attributes = data[at + 11]
             # A long name entry: 13 characters of the name that follows, last part first.
             if attributes == 0x0F:
-                part = (data[at + 1 : at + 11] + data[at + 14 : at + 26] + data[at + 28 : at + 32]).decode(
-                    "utf-16-le", "replace"
-                )
+                part = (
+                    data[at + 1 : at + 11] + data[at + 14 : at + 26] + data[at + 28 : at + 32]
+                ).decode("utf-16-le", "replace")
                 long = part.split("\0")[0].rstrip("\uffff") + long
                 continue
             short = (

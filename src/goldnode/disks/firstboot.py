@@ -39,7 +39,10 @@ _LINKS = {
 _SSH_LINKS = {
     f"{_WANTS}/multi-user.target.wants/goldnode-ssh-keys.service": f"{_UNITS}/goldnode-ssh-keys.service"
 }
-_SSH_FILES = ("etc/ssh/sshd_config.d/60-goldnode.conf", "usr/lib/systemd/system/goldnode-ssh-keys.service")
+_SSH_FILES = (
+    "etc/ssh/sshd_config.d/60-goldnode.conf",
+    "usr/lib/systemd/system/goldnode-ssh-keys.service",
+)
 _RESOLVER = ("etc/resolv.conf", "../run/systemd/resolve/stub-resolv.conf")
 _FSTAB = "etc/fstab"
 _GRUB = "etc/default/grub.d/50-goldnode-disk.cfg"
@@ -83,7 +86,11 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
         )
     ssh = (root / "usr/sbin/sshd").exists()
     texts: dict[str, tuple[str, int]] = {}
-    for part in ("common", spec.layout, *(("cloud-init",) if (root / "usr/bin/cloud-init").exists() else ())):
+    for part in (
+        "common",
+        spec.layout,
+        *(("cloud-init",) if (root / "usr/bin/cloud-init").exists() else ()),
+    ):
         for path in _below(files / part):
             name = str(path.relative_to(files / part))
             if ssh or name not in _SSH_FILES:
@@ -96,7 +103,10 @@ def install(root: Path, spec: Spec, files: Path = FILES) -> tuple[str, ...]:
     if spec.layout == "ab":
         texts.update({file.path.lstrip("/"): (file.content, file.mode) for file in slots.files()})
     if spec.loader == "grub":
-        texts["boot/grub/grub.cfg"] = (root_grub_config(spec), 0o600)  # the mode that update-grub sets
+        texts["boot/grub/grub.cfg"] = (
+            root_grub_config(spec),
+            0o600,
+        )  # the mode that update-grub sets
         # Settings of update-grub on the node: they preserve the command line of the definition, and keep the
         # class's kernel the default.
         texts[_GRUB] = (
@@ -149,7 +159,9 @@ def _own_mounts(fstab: Path) -> str:
     rows = [
         line
         for line in lines
-        if len(words := line.split()) > 1 and not words[0].startswith("#") and words[1] not in ("/", "/efi")
+        if len(words := line.split()) > 1
+        and not words[0].startswith("#")
+        and words[1] not in ("/", "/efi")
     ]
     return "".join(line + "\n" for line in rows)
 
@@ -167,7 +179,9 @@ def _folder(root: Path, name: str) -> None:
             remedy="make that link relative",
         )
     missing = [
-        place for place in (folder, *folder.parents) if not place.exists() and place.is_relative_to(root)
+        place
+        for place in (folder, *folder.parents)
+        if not place.exists() and place.is_relative_to(root)
     ]
     for place in reversed(missing):
         place.mkdir(mode=0o755)

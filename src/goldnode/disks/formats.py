@@ -45,7 +45,9 @@ def write(
     DiskError for an unknown format, a missing tool or lack of space.
     """
     if kind not in FORMATS:
-        raise DiskError(f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS))
+        raise DiskError(
+            f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS)
+        )
     if kind == "raw":
         if raw != out:
             raise DiskError("the raw disk is written by `assemble`, and not copied")
@@ -57,7 +59,9 @@ def write(
     }.get(kind, raw)
     if not source.exists():
         raise DiskError(f"{kind} is made of {source}, which is not there")
-    tools.require(*{"qcow2": ("qemu-img",), "raw.zst": ("zstd",), "tar": ("tar", "zstd")}.get(kind, ()))
+    tools.require(
+        *{"qcow2": ("qemu-img",), "raw.zst": ("zstd",), "tar": ("tar", "zstd")}.get(kind, ())
+    )
     progress(f"writing {out.name}")
     # A fixed name, so that the next run overwrites the leftover of a killed one.
     new = out.with_name(f".{out.name}.new")
@@ -158,7 +162,9 @@ def _tar(root: Path, out: Path, epoch: int) -> None:
     environment = tools.environment(epoch)
     with (
         out.open("wb") as file,
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as tar,
+        subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as tar,
         subprocess.Popen(
             ["zstd", "-q", "-T0", f"-{LEVEL}", "--check", "--no-progress"],
             stdin=tar.stdout,

@@ -52,7 +52,9 @@ def needed(
     """
     found = NeededContent(_named_here(store, trust), locks=dict(locks or {}))
     for path in sorted((store.root / "channels/names").glob("*")):
-        found.digests.setdefault(path.read_text(encoding="ascii").strip(), "a channel that this store saw")
+        found.digests.setdefault(
+            path.read_text(encoding="ascii").strip(), "a channel that this store saw"
+        )
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
         for image in entry.item.images:
             found.names.setdefault(image.ref.rpartition("/")[2], f"class {name}")

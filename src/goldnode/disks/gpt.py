@@ -74,7 +74,9 @@ def read(disk: Path) -> PartitionTable:
     """
     try:
         # raw_decode, since warnings follow the JSON: a damaged backup table, or one that is not at the end.
-        data = json.JSONDecoder().raw_decode(run("sfdisk", "--json", disk).lstrip())[0]["partitiontable"]
+        data = json.JSONDecoder().raw_decode(run("sfdisk", "--json", disk).lstrip())[0][
+            "partitiontable"
+        ]
     except (DiskError, ValueError, KeyError) as problem:
         raise DiskError(
             f"{disk} is no disk with a partition table that can be read",

@@ -206,7 +206,11 @@ def wants_gpu(
         )
     if name == "nvidia-persistenced.service":
         # The policy starts the daemon. It opens device files, which a simulated library does not have.
-        return "the driver's daemon finds no device" if "Failed to query NVIDIA devices" in reported else None
+        return (
+            "the driver's daemon finds no device"
+            if "Failed to query NVIDIA devices" in reported
+            else None
+        )
     if name != "goldnode-policy.service":
         return None
     if missing:
@@ -221,21 +225,27 @@ def wants_gpu(
 def _system(
     facts: Facts, wanted: GuestExpectations, document: Document, simulated: bool, missing: bool
 ) -> Iterator[GuestCheck]:
-    yield same("boot.multi_user", "active", _unit(facts, "multi-user.target").get("ActiveState", "unknown"))
+    yield same(
+        "boot.multi_user", "active", _unit(facts, "multi-user.target").get("ActiveState", "unknown")
+    )
     logs = facts.get("failures") or {}
     whys = {
         name: wants_gpu(name, logs.get(name, ""), document, simulated, missing)
         for name in facts.get("failed") or ()
     }
     reported = [
-        f"{name}: {logs.get(name, '').splitlines()[-1:]}" for name, why in whys.items() if why is None
+        f"{name}: {logs.get(name, '').splitlines()[-1:]}"
+        for name, why in whys.items()
+        if why is None
     ]
     yield holds("units.failed", not reported, "none", "; ".join(reported) or "none")
     for name, why in whys.items():
         if why is not None:
             yield GuestCheck(f"units.{name}", UNVERIFIABLE, "starts where the GPUs are", why)
     if whys and not reported and facts.get("state") == "degraded":
-        yield GuestCheck("system.state", UNVERIFIABLE, "running", f"degraded, by {listed(whys)} alone")
+        yield GuestCheck(
+            "system.state", UNVERIFIABLE, "running", f"degraded, by {listed(whys)} alone"
+        )
     else:
         yield same("system.state", "running", facts.get("state"))
     yield same("kernel.running", wanted.kernel, facts.get("kernel"))
@@ -243,7 +253,10 @@ def _system(
         entry = str(facts.get("entry") or "")
         good = wanted.build_id in entry and entry.startswith("goldnode-")
         yield holds(
-            "boot.entry", good, f"an entry of build {wanted.build_id}", entry or "the loader does not say"
+            "boot.entry",
+            good,
+            f"an entry of build {wanted.build_id}",
+            entry or "the loader does not say",
         )
         sums = facts.get("sum") or {}
         for field, key in (
@@ -257,7 +270,10 @@ def _system(
                 else f"{field}: {one or 'missing'}, on the ESP: {other or 'missing'}"
             )
             yield holds(
-                f"boot.{key}", bool(one and one == other), "the root's and the ESP's are the same", got
+                f"boot.{key}",
+                bool(one and one == other),
+                "the root's and the ESP's are the same",
+                got,
             )
     password = (facts.get("root_password") or ["?"])[0]
     yield holds("root.password", password in ("L", "LK"), "locked", password)
@@ -299,7 +315,9 @@ def _modules(facts: Facts, wanted: GuestExpectations, document: Document) -> Ite
                 found.expected,
                 brief(f"the class has it and does not load it: {found.got}"),
             )
-        elif found.outcome == FAILED and name not in loads and PEERLESS in (row.get("kernel") or ""):
+        elif (
+            found.outcome == FAILED and name not in loads and PEERLESS in (row.get("kernel") or "")
+        ):
             # The module comes with the driver. Built without OFED it fails on every machine, and the class
             # does not request it.
             found = GuestCheck(found.id, UNVERIFIABLE, found.expected, f"it is a {PEERLESS}")
@@ -307,11 +325,17 @@ def _modules(facts: Facts, wanted: GuestExpectations, document: Document) -> Ite
     for name in wanted.modules:
         if name not in modules:
             yield GuestCheck(
-                f"module.{name}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say"
+                f"module.{name}.kernel",
+                FAILED,
+                f"made for {wanted.kernel}",
+                "the guest did not say",
             )
     if wanted.driver and wanted.driver[0] not in modules:
         yield GuestCheck(
-            f"module.{wanted.driver[0]}.kernel", FAILED, f"made for {wanted.kernel}", "the guest did not say"
+            f"module.{wanted.driver[0]}.kernel",
+            FAILED,
+            f"made for {wanted.kernel}",
+            "the guest did not say",
         )
     for name in document.get("blacklist") or ():
         refused = (facts.get("refusals") or {}).get(name)
@@ -340,7 +364,9 @@ def fits(name: str, row: Mapping[str, Any]) -> GuestCheck:
         return GuestCheck(
             name, PASSED, expected, brief("No such device" + (f"; {about[0]}" if about else ""))
         )
-    return GuestCheck(name, FAILED, expected, brief(row.get("said") or f"exit status {row.get('rc')}"))
+    return GuestCheck(
+        name, FAILED, expected, brief(row.get("said") or f"exit status {row.get('rc')}")
+    )
 
 
 def _refused(name: str, row: Mapping[str, Any] | None, loaded: Sequence[str]) -> GuestCheck:
@@ -354,16 +380,21 @@ def _refused(name: str, row: Mapping[str, Any] | None, loaded: Sequence[str]) ->
             check,
             FAILED,
             "refused",
-            f"modprobe ended with {row.get('rc')}" + (", and it is loaded" if row.get("loaded") else ""),
+            f"modprobe ended with {row.get('rc')}"
+            + (", and it is loaded" if row.get("loaded") else ""),
         )
-    return GuestCheck(check, PASSED, "refused", brief(row.get("said") or f"exit status {row.get('rc')}"))
+    return GuestCheck(
+        check, PASSED, "refused", brief(row.get("said") or f"exit status {row.get('rc')}")
+    )
 
 
 def _initramfs(facts: Facts, document: Document) -> Iterator[GuestCheck]:
     image = facts.get("initramfs") or {}
     names = list(image.get("names") or ())
     if image.get("error") or not names:
-        yield GuestCheck("initramfs", FAILED, "can be listed", brief(image.get("error") or "it is empty"))
+        yield GuestCheck(
+            "initramfs", FAILED, "can be listed", brief(image.get("error") or "it is empty")
+        )
         return
     unwanted = {module.replace("-", "_") for module in document.get("blacklist") or ()}
     bad = [
@@ -400,10 +431,14 @@ def _packages(facts: Facts, wanted: GuestExpectations, document: Document) -> It
         ]
     )
     broken = sorted(
-        f"{name} is {row[2]}" for name, row in have.items() if str(row[2]) not in ("ii", "hi", "rc", "un")
+        f"{name} is {row[2]}"
+        for name, row in have.items()
+        if str(row[2]) not in ("ii", "hi", "rc", "un")
     )
     expected = f"the {len(wanted.packages)} packages of the manifest"
-    yield holds("packages", not other and not broken, expected, listed(other + broken, none=expected))
+    yield holds(
+        "packages", not other and not broken, expected, listed(other + broken, none=expected)
+    )
     stack = [row["name"] for row in document.get("packages") or ()]
     free = sorted(set(stack) - set(facts.get("holds") or ()))
     yield holds(
@@ -415,7 +450,9 @@ def _packages(facts: Facts, wanted: GuestExpectations, document: Document) -> It
     times = facts.get("package_managers") or {}
     written = [path for path, when in sorted(times.items()) if int(when) > wanted.epoch]
     ran = [
-        name for name in UPDATERS if int(_unit(facts, name).get("InactiveExitTimestampMonotonic") or 0) > 0
+        name
+        for name in UPDATERS
+        if int(_unit(facts, name).get("InactiveExitTimestampMonotonic") or 0) > 0
     ]
     none = "none has run"
     yield holds(
@@ -468,7 +505,10 @@ def _disk(facts: Facts, wanted: GuestExpectations) -> Iterator[GuestCheck]:
             )
     expected = shipped.size + max(room - 16 * MIB, 0)  # minus the space for the table and alignment
     yield holds(
-        "disk.grown", size >= expected, f"a root of at least {expected // MIB} MiB", f"{size // MIB} MiB"
+        "disk.grown",
+        size >= expected,
+        f"a root of at least {expected // MIB} MiB",
+        f"{size // MIB} MiB",
     )
     # ext4 uses a few percent for itself (inode tables, journal).
     yield holds(
@@ -501,7 +541,10 @@ def _identity(facts: Facts, first: Facts | None) -> Iterator[GuestCheck]:
     )
     name = str(have.get("hostname") or "")
     yield holds(
-        "identity.hostname", name not in ("", "localhost", "(none)"), "a name of its own", name or "none"
+        "identity.hostname",
+        name not in ("", "localhost", "(none)"),
+        "a name of its own",
+        name or "none",
     )
     client = have.get("client_ids") or []
     yield holds(
@@ -601,7 +644,9 @@ def missing_here(document: Document) -> list[tuple[str, str]]:
             r"gpu\.|nvlink\.|fabric\.|pcie\.|runtime\.cdi|"
             r"driver\.(loaded|agree)$|module\.loaded$|xid\.|policy\.(?!host\.)"
         )
-        found.append((kinds, f"the machine has none of the class's {document['gpu']['count']} GPUs"))
+        found.append(
+            (kinds, f"the machine has none of the class's {document['gpu']['count']} GPUs")
+        )
     if ((document.get("policy") or {}).get("host") or {}).keys() & {
         "governor",
         "iommu",
@@ -624,8 +669,12 @@ def missing_here(document: Document) -> list[tuple[str, str]]:
     ):
         if baseline.get(section):
             found.append((kinds, f"the class's {section} is of its hardware"))
-    found.append((r"time\.sync$", "the machine's network ends in QEMU, and there is no time server in it"))
-    found.append((r"storage\.health$|pcie\.link$", "virtual disks and links have no values of their own"))
+    found.append(
+        (r"time\.sync$", "the machine's network ends in QEMU, and there is no time server in it")
+    )
+    found.append(
+        (r"storage\.health$|pcie\.link$", "virtual disks and links have no values of their own")
+    )
     return found
 
 
@@ -642,19 +691,23 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Gues
             "check.ran",
             FAILED,
             "a verdict of this boot",
-            brief(facts.get("sanity_log") or f"goldnode-sanity.service is {unit.get('ActiveState')}"),
+            brief(
+                facts.get("sanity_log") or f"goldnode-sanity.service is {unit.get('ActiveState')}"
+            ),
         )
         return
-    mine = verdict.get("boot_identity") and str(facts.get("boot_id")) in str(verdict.get("boot_identity"))
-    good = bool(ran and mine and verdict.get("class_digest") == document.get("digest"))
-    got = (
-        f"{verdict.get('status')} (exit code {verdict.get('exit_code')}), {len(verdict['findings'])} findings"
+    mine = verdict.get("boot_identity") and str(facts.get("boot_id")) in str(
+        verdict.get("boot_identity")
     )
+    good = bool(ran and mine and verdict.get("class_digest") == document.get("digest"))
+    got = f"{verdict.get('status')} (exit code {verdict.get('exit_code')}), {len(verdict['findings'])} findings"
     yield holds(
         "check.ran",
         good,
         "a verdict of this boot and class",
-        got if good else f"{got}; unit {unit.get('ActiveState')}, boot {verdict.get('boot_identity')}",
+        got
+        if good
+        else f"{got}; unit {unit.get('ActiveState')}, boot {verdict.get('boot_identity')}",
     )
     findings = verdict["findings"]
     reasons = [] if simulated else missing_here(document)
@@ -692,7 +745,10 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Gues
     if hardware:
         code = verdict.get("exit_code")
         yield holds(
-            "check.never_healthy", code != 0, "not healthy: its GPUs are not here", f"exit code {code}"
+            "check.never_healthy",
+            code != 0,
+            "not healthy: its GPUs are not here",
+            f"exit code {code}",
         )
     # Other findings concern the image itself, or hardware that a virtual machine does not have.
     wrong: list[tuple[Mapping[str, Any], str | None]] = []
@@ -706,7 +762,11 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Gues
         why = _reason(name, [*reasons, *always])
         if simulated and finding["outcome"] == "not_verified_here":
             why = why or "simulated hardware cannot show it"
-        if why is None and finding["outcome"] == "not_verified_here" and finding["got"] not in ELSEWHERE:
+        if (
+            why is None
+            and finding["outcome"] == "not_verified_here"
+            and finding["got"] not in ELSEWHERE
+        ):
             why = str(finding["got"])
         (wrong if why is None else unseen).append((finding, why))
     for finding, why in unseen:
@@ -717,14 +777,19 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Gues
             else f"{finding['outcome']}: {why}"
         )
         yield GuestCheck(
-            f"check.unseen.{finding['id']}{subject}", UNVERIFIABLE, brief(finding["expected"]), brief(got)
+            f"check.unseen.{finding['id']}{subject}",
+            UNVERIFIABLE,
+            brief(finding["expected"]),
+            brief(got),
         )
     good_ones = sum(finding["outcome"] == "match" for finding in findings)
     text = "; ".join(
         f"{finding['id']} {finding['outcome']}: {finding['got']} (want {finding['expected']})"
         for finding, _ in wrong[:6]
     )
-    yield holds("check.findings", not wrong, "nothing wrong with the image", text or f"{good_ones} match")
+    yield holds(
+        "check.findings", not wrong, "nothing wrong with the image", text or f"{good_ones} match"
+    )
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:
@@ -750,10 +815,14 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
         f": {listed(reasons, most=2)}" if reasons else ""
     )
     shown = f"{state.get('mode', 'no state')}: {'open' if state.get('open') else 'closed'}"
-    good = (state.get("mode"), state.get("open"), state.get("reasons")) == (mode, opened, reasons) and bool(
-        facts.get("pass")
-    ) == opened
-    got = shown + (f": {listed(state.get('reasons') or (), most=2)}" if state.get("reasons") else "")
+    good = (state.get("mode"), state.get("open"), state.get("reasons")) == (
+        mode,
+        opened,
+        reasons,
+    ) and bool(facts.get("pass")) == opened
+    got = shown + (
+        f": {listed(state.get('reasons') or (), most=2)}" if state.get("reasons") else ""
+    )
     yield holds(
         "gate.state",
         good,
@@ -789,7 +858,9 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
             if not drop_in and not condition
             else "half of one"
         )
-        yield same(f"gate.drop_in.{name}", "a drop-in with ExecCondition=" if closes else "none", have)
+        yield same(
+            f"gate.drop_in.{name}", "a drop-in with ExecCondition=" if closes else "none", have
+        )
         enabled = unit.get("UnitFileState") in gate.ENABLED
         if closes and not opened:
             reported = any(
@@ -828,7 +899,10 @@ def _plan(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterat
     plan = plan_facts.get("plan")
     if not isinstance(plan, dict):
         yield GuestCheck(
-            "plan", FAILED, "a plan", brief(plan_facts.get("error") or "goldnode-node plan printed nothing")
+            "plan",
+            FAILED,
+            "a plan",
+            brief(plan_facts.get("error") or "goldnode-node plan printed nothing"),
         )
         return
     expected = {name for name, _ in wanted.pending}
@@ -851,7 +925,8 @@ def _plan(facts: Facts, wanted: GuestExpectations, document: Document) -> Iterat
     )
     targets = {f"{row['kind']} {row['target']}" for row in left}
     outcomes = {
-        str(row["id"]): str(row["outcome"]) for row in ((facts.get("verdict") or {}).get("findings") or ())
+        str(row["id"]): str(row["outcome"])
+        for row in ((facts.get("verdict") or {}).get("findings") or ())
     }
     for name, reason in wanted.pending:
         if " " in name:
@@ -871,4 +946,6 @@ def _pending(name: str, reason: str, done: bool, why: str | None) -> GuestCheck:
     check = "pending." + re.sub(r"\s+", ".", name)
     if done:
         return GuestCheck(check, PASSED, brief(reason), "done, or found right, at the first boot")
-    return GuestCheck(check, UNVERIFIABLE if why else FAILED, brief(reason), brief(why or "it still waits"))
+    return GuestCheck(
+        check, UNVERIFIABLE if why else FAILED, brief(reason), brief(why or "it still waits")
+    )

@@ -33,7 +33,9 @@ lib/polkit-1/polkit-agent-helper-1
 lib/x86_64-linux-gnu/utempter/utempter sbin/unix_chkpwd
 """
 SETID = frozenset(f"usr/{name}" for name in _SETID.split())
-_COMPILERS = re.compile(r"(?:[\w-]*-)?(?:gcc|g\+\+|cc|c\+\+|cpp|clang|make|ld|as|dkms|rustc)(?:-\d+)?")
+_COMPILERS = re.compile(
+    r"(?:[\w-]*-)?(?:gcc|g\+\+|cc|c\+\+|cpp|clang|make|ld|as|dkms|rustc)(?:-\d+)?"
+)
 _BUILDERS = re.compile(
     r"dkms|gcc(-\d+)?|g\+\+(-\d+)?|cpp(-\d+)?|clang(-\d+)?|make|binutils|linux-(headers|kbuild|compiler)-.*|.*-dkms"
 )
@@ -88,7 +90,11 @@ def identity(root: Path) -> Iterator[Finding]:
         yield "etc/machine-id", f"it holds {found.strip()!r}, expected 'uninitialized'"
     for path in sorted((root / "etc/ssh").glob("ssh_host_*")):
         yield f"etc/ssh/{path.name}", "a host key"
-    for name in ("etc/hostname", "var/lib/systemd/random-seed", "var/lib/systemd/credential.secret"):
+    for name in (
+        "etc/hostname",
+        "var/lib/systemd/random-seed",
+        "var/lib/systemd/credential.secret",
+    ):
         if (root / name).exists():
             yield name, "it belongs to one machine"
     dbus = root / "var/lib/dbus/machine-id"
@@ -178,7 +184,9 @@ def compilers(root: Path) -> Iterator[Finding]:
                 if _COMPILERS.fullmatch(path.name):
                     yield str(path.relative_to(root)), "a tool that builds"
     for fields in paragraphs(_text(root / "var/lib/dpkg/status")):
-        if fields.get("Status", "").endswith(" installed") and _BUILDERS.fullmatch(fields.get("Package", "")):
+        if fields.get("Status", "").endswith(" installed") and _BUILDERS.fullmatch(
+            fields.get("Package", "")
+        ):
             yield "var/lib/dpkg/status", f"package {fields['Package']} builds modules"
     if any(root.glob("usr/src/linux-headers-*")):
         yield "usr/src", "kernel headers"
@@ -289,9 +297,15 @@ def building(root: Path) -> Iterator[Finding]:
     ):
         if (root / name).exists():
             yield name, "it was there only to build the image"
-    for path in (root / "etc/apt/sources.list", *sorted((root / "etc/apt/sources.list.d").glob("*"))):
+    for path in (
+        root / "etc/apt/sources.list",
+        *sorted((root / "etc/apt/sources.list.d").glob("*")),
+    ):
         if re.search(r"^(?:deb|URIs:).*(?:file:|copy:)", _text(path), re.MULTILINE):
-            yield str(path.relative_to(root)), "it names a directory of the machine that built the image"
+            yield (
+                str(path.relative_to(root)),
+                "it names a directory of the machine that built the image",
+            )
 
 
 CHECKS: Mapping[str, Check] = {
@@ -323,7 +337,12 @@ def check(root: Path, waivers: Sequence[HygieneWaiver] = ()) -> list[Hygiene]:
         waived: list[str] = []
         for path, what in sorted(set(one(root))):
             waiver = next(
-                (row for row in waivers if row.check == name and fnmatch.fnmatchcase(path, row.path)), None
+                (
+                    row
+                    for row in waivers
+                    if row.check == name and fnmatch.fnmatchcase(path, row.path)
+                ),
+                None,
             )
             if waiver is None:
                 bad.append(f"/{path}: {what}")
@@ -332,7 +351,9 @@ def check(root: Path, waivers: Sequence[HygieneWaiver] = ()) -> list[Hygiene]:
         if bad:
             found.append(
                 Hygiene(
-                    name, "failed", "; ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else "")
+                    name,
+                    "failed",
+                    "; ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else ""),
                 )
             )
         elif waived:

@@ -141,7 +141,9 @@ class DiskTarget:
         left = set(self.without(modules))
         locked = self.stack_lock.stack_set(nvswitch=self.nvswitch, options=self.entry.item.options)
         rows = [row for row in locked if row.name not in left]
-        return sorted([*rows, *([modules.package] if modules is not None else [])], key=lambda row: row.name)
+        return sorted(
+            [*rows, *([modules.package] if modules is not None else [])], key=lambda row: row.name
+        )
 
     def document(self, modules: BuiltModules | None) -> dict[str, Any]:
         """Return the class document of the image: with prebuilt modules, and without the packages that build
@@ -149,7 +151,12 @@ class DiskTarget:
         """
         locks = {self.stack.name: self.stack_lock}
         return class_document(
-            self.name, self.catalog, self.site, locks, modules=modules, without=self.without(modules)
+            self.name,
+            self.catalog,
+            self.site,
+            locks,
+            modules=modules,
+            without=self.without(modules),
         )
 
     @property
@@ -174,12 +181,12 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> D
     stack = catalog.stacks[entry.item.stack]
     found = DiskTarget(
         definition,
-        catalog,
-        site,
-        entry,
-        stack,
-        find_lock(stack, site)[0],
-        definition.disk(name, stack.item.os),
+        catalog=catalog,
+        site=site,
+        entry=entry,
+        stack=stack,
+        stack_lock=find_lock(stack, site)[0],
+        disk=definition.disk(name, stack.item.os),
     )
     if (
         found.builds
@@ -204,7 +211,10 @@ def lock_directories(definition: Definition, *, to_write: bool = False) -> list[
 
     Raises SiteError for a missing directory of the variable, unless `to_write`.
     """
-    return [*named_directories(LOCKS, to_write=to_write), *own_lock_places(definition.locks, "disks")]
+    return [
+        *named_directories(LOCKS, to_write=to_write),
+        *own_lock_places(definition.locks, "disks"),
+    ]
 
 
 def lock_file(name: str, definition: Definition, *, to_write: bool = False) -> Path | None:
@@ -231,7 +241,9 @@ def find_disk_lock(item: DiskTarget) -> DiskLock:
     remedy = f"run `goldnode disks lock {item.name}`"
     if path is None:
         raise DiskError(
-            f'the disk image of class "{item.name}" has no lock', file=item.definition.locks, remedy=remedy
+            f'the disk image of class "{item.name}" has no lock',
+            file=item.definition.locks,
+            remedy=remedy,
         )
     lock = load_disk_lock(path)
     if lock.disk != item.name:
@@ -246,7 +258,9 @@ def find_disk_lock(item: DiskTarget) -> DiskLock:
             if lock.stack_lock != item.stack_lock.digest
             else "the definition asks for others"
         )
-        raise DiskError(f"this lock is stale: {what} since {lock.resolved}", file=path, remedy=remedy)
+        raise DiskError(
+            f"this lock is stale: {what} since {lock.resolved}", file=path, remedy=remedy
+        )
     return lock
 
 
@@ -266,7 +280,11 @@ def dump_disk_lock(lock: DiskLock) -> str:
         f"digest: {lock.digest}",
         f"intent: {lock.intent}",
     ]
-    lines += [f"resolved: {flow(lock.resolved)}", f"stack: {lock.stack}", f"stack_lock: {lock.stack_lock}"]
+    lines += [
+        f"resolved: {flow(lock.resolved)}",
+        f"stack: {lock.stack}",
+        f"stack_lock: {lock.stack_lock}",
+    ]
     if lock.modules is None:
         lines.append("modules: null")
     else:
@@ -338,10 +356,14 @@ def resolve(
         essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
         asked = [name for name in (*item.disk.packages, *rows) if name in stanzas]
         reasons = {**graph.reached([*asked, *essential]), **dict.fromkeys(essential, "essential")}
-        reasons |= dict.fromkeys((name for name in item.disk.packages if name in stanzas), "requested")
+        reasons |= dict.fromkeys(
+            (name for name in item.disk.packages if name in stanzas), "requested"
+        )
         reasons |= dict.fromkeys(rows, f"of stack {item.stack.name}")
         built = {} if modules is None else {modules.package.name: (BUILT, modules.package.path)}
-        debs = locked_debs(root, sorted(downloads, key=lambda entry: entry.name), stanzas, reasons, built)
+        debs = locked_debs(
+            root, sorted(downloads, key=lambda entry: entry.name), stanzas, reasons, built
+        )
         return DiskLock(
             lock=1,
             disk=item.name,
@@ -389,7 +411,9 @@ def _offer(root: AptRoot, pool: Path, modules: BuiltModules) -> None:
     row = modules.package
     file = row.path.rpartition("/")[2]
     shutil.copyfile(pool / row.sha256 / file, place / file)
-    (place / "Packages").write_text(pools.stanza(place / file, row.sha256, DiskError), encoding="utf-8")
+    (place / "Packages").write_text(
+        pools.stanza(place / file, row.sha256, DiskError), encoding="utf-8"
+    )
     (root.directory / "etc/sources.list.d/built.list").write_text(
         f"{pools.source_line(place, 'file')}\n", encoding="utf-8"
     )

@@ -193,7 +193,9 @@ class BuiltDisk:
                 remedy=nearest(directory.name, known) or "run `goldnode disks build`",
             ) from problem
         except (OSError, ValueError) as problem:
-            raise DiskError(f"the manifest cannot be read: {problem}", file=file, remedy=remedy) from problem
+            raise DiskError(
+                f"the manifest cannot be read: {problem}", file=file, remedy=remedy
+            ) from problem
         if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
             raise DiskError(
                 f"this is no manifest of a disk image: field `schema` is missing, expected {SCHEMA}",
@@ -247,7 +249,9 @@ class BuiltDisk:
         Raises DiskError if the build has no such file.
         """
         if form not in FORMATS:
-            raise DiskError(f'there is no format "{form}" of a disk image', remedy=nearest(form, FORMATS))
+            raise DiskError(
+                f'there is no format "{form}" of a disk image', remedy=nearest(form, FORMATS)
+            )
         for item in self.files:
             if item.format == form and (path := self.directory / item.file).is_file():
                 return path
@@ -317,7 +321,9 @@ def builds(store: Path, name: str | None = None) -> list[BuiltDisk]:
     """Return the complete builds in `store`, newest first: those of class `name`, or all without it."""
     place = store / "built"
     found = [
-        file.parent for file in place.glob(f"{name or '*'}/*/{MANIFEST}") if _ID.fullmatch(file.parent.name)
+        file.parent
+        for file in place.glob(f"{name or '*'}/*/{MANIFEST}")
+        if _ID.fullmatch(file.parent.name)
     ]
     found.sort(key=lambda path: ((path / MANIFEST).stat().st_mtime, path.name), reverse=True)
     return [BuiltDisk.load(path) for path in found]
@@ -337,7 +343,9 @@ def find(text: str, store: Path) -> BuiltDisk:
             return disk
     names = {item for disk in known for item in (disk.name, disk.class_)}
     classes = _classes()
-    remedy = f"run `goldnode disks build {text}`" if text in classes else nearest(text, names | classes)
+    remedy = (
+        f"run `goldnode disks build {text}`" if text in classes else nearest(text, names | classes)
+    )
     raise DiskError(f'there is no built disk image "{text}" in {store}', remedy=remedy)
 
 

@@ -66,7 +66,9 @@ _ALONE = (
 )
 
 
-def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path, epoch: int) -> None:
+def site_yml(
+    root: Path, document: Mapping[str, Any], archive: Path, work: Path, epoch: int
+) -> None:
     """Apply the class document to `root` with site.yml over a local connection, installing packages from
     `archive` only.
 
@@ -76,11 +78,16 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
         "deb [trusted=yes] file:/run/goldnode-archive ./\n", encoding="ascii"
     )
     variables = work / "variables.json"
-    given = {"goldnode_node_class": document, "goldnode_root": str(root), "goldnode_sources": SOURCES}
+    given = {
+        "goldnode_node_class": document,
+        "goldnode_root": str(root),
+        "goldnode_sources": SOURCES,
+    }
     variables.write_text(json.dumps(given), encoding="utf-8")
     inventory = work / "inventory.ini"
     inventory.write_text(
-        f"disk ansible_connection=local ansible_python_interpreter={sys.executable}\n", encoding="utf-8"
+        f"disk ansible_connection=local ansible_python_interpreter={sys.executable}\n",
+        encoding="utf-8",
     )
     home = work / "home"
     home.mkdir(exist_ok=True)
@@ -128,10 +135,13 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
             )
     except FileNotFoundError as problem:
         raise DiskError(
-            f"{problem.filename} is not on this machine", remedy="install it: apt-get install util-linux"
+            f"{problem.filename} is not on this machine",
+            remedy="install it: apt-get install util-linux",
         ) from problem
     except subprocess.TimeoutExpired as problem:
-        raise DiskError(f"site.yml did not end within {_TIME} s on the root filesystem") from problem
+        raise DiskError(
+            f"site.yml did not end within {_TIME} s on the root filesystem"
+        ) from problem
     if done.returncode:
         text = log.read_text(encoding="utf-8", errors="replace")
         if "No space left on device" in text:
@@ -143,7 +153,9 @@ def site_yml(root: Path, document: Mapping[str, Any], archive: Path, work: Path,
         raise DiskError("site.yml fails on the root filesystem:\n  " + "\n  ".join(lines) + "\n")
 
 
-def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) -> list[PendingWork]:
+def prove(
+    root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]
+) -> list[PendingWork]:
     """Check that nothing of phase `image` is left to do, and return the pending work.
 
     Pending is work for a boot or for the GPU, facts that cannot be checked here, and changes that wait.
@@ -159,7 +171,9 @@ def prove(root: Path, document: Mapping[str, Any], payloads: Mapping[str, Any]) 
         reported = "; ".join(
             [*(action.line() for action in left), *(refusal.line() for refusal in whole.refusals)]
         )
-        raise DiskError(f"the root filesystem is not what its class says after site.yml: {reported}")
+        raise DiskError(
+            f"the root filesystem is not what its class says after site.yml: {reported}"
+        )
     rows = [
         PendingWork(f"{action.kind} {action.target}", f"{action.phase}: {action.reason}")
         for action in whole.actions

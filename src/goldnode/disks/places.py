@@ -112,7 +112,9 @@ class DirectoryPlace:
     copy = False
     settles = False  # its lock excludes other writers
 
-    def __init__(self, root: Path, store: ChannelStore, signer: EnvelopeSigner | None = None) -> None:
+    def __init__(
+        self, root: Path, store: ChannelStore, signer: EnvelopeSigner | None = None
+    ) -> None:
         self.root, self.store, self.signer = root.absolute(), store, signer
         self.name = str(self.root)
         if not self.root.is_dir():
@@ -168,7 +170,9 @@ class DirectoryPlace:
         }
         with full(self.root):
             if script.is_file():
-                replace_file(chain, f"#!ipxe\nchain --replace ../{disk.build_id}/{script.name}\n".encode())
+                replace_file(
+                    chain, f"#!ipxe\nchain --replace ../{disk.build_id}/{script.name}\n".encode()
+                )
             else:
                 chain.unlink(missing_ok=True)
             pointer = canonical({**document, "path": f"{disk.class_}/{disk.build_id}"})
@@ -195,7 +199,11 @@ class DirectoryPlace:
         check_published(self.disk(line, digest).directory)
 
     def lines(self, repository: str) -> list[ChannelLine]:
-        return [line_of(repository)] if (self.root / repository / "channels" / HISTORY).is_file() else []
+        return (
+            [line_of(repository)]
+            if (self.root / repository / "channels" / HISTORY).is_file()
+            else []
+        )
 
     def classes(self) -> list[str]:
         """Return every class that has a build or a history."""

@@ -61,7 +61,8 @@ class DiskProduct:
         """Return the published directory. Raises DiskError if none is named."""
         if self.location.to is None:
             raise DiskError(
-                "no directory to publish to is named", remedy="name it with --to, or in GOLDNODE_DISKS_PLACE"
+                "no directory to publish to is named",
+                remedy="name it with --to, or in GOLDNODE_DISKS_PLACE",
             )
         return DirectoryPlace(Path(self.location.to), self.store, signer)
 
@@ -94,7 +95,9 @@ class DiskProduct:
             count = f"{len(ids)} builds" if ids else "no build"
             raise DiskError(
                 f"{place.name} has {count} of {text}{': ' + ', '.join(ids) if ids else ''}",
-                remedy="name one as CLASS:BUILDID" if ids else "publish one: goldnode disks publish",
+                remedy="name one as CLASS:BUILDID"
+                if ids
+                else "publish one: goldnode disks publish",
             )
         return line, ids[0]
 
@@ -126,7 +129,9 @@ class DiskProduct:
         """Return what histories, classes and locks need."""
         return gc.needed(self.store, load_catalog().whole(), self.locks(), trust)
 
-    def collect(self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection) -> Collected:
+    def collect(
+        self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection
+    ) -> Collected:
         """Clean the store, or the published directory if one is named."""
         if self.location.to is None:
             return gc.collect(self.store, keeps, how)

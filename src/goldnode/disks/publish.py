@@ -117,7 +117,8 @@ class FolderSource:
         self.name = str(self.root)
         if not self.root.is_dir():
             raise DiskError(
-                f"{root} is no directory", remedy="mount what it lies on, or name another with --from"
+                f"{root} is no directory",
+                remedy="mount what it lies on, or name another with --from",
             )
 
     def small(self, path: str) -> bytes | None:
@@ -150,10 +151,16 @@ class WebSource:
         self.name = url.rstrip("/")
         # read=0: `fetch` resumes interrupted downloads itself.
         retry = urllib3.Retry(
-            total=_TRIES, read=0, backoff_factor=0.2, status_forcelist=(502, 503, 504), raise_on_status=False
+            total=_TRIES,
+            read=0,
+            backoff_factor=0.2,
+            status_forcelist=(502, 503, 504),
+            raise_on_status=False,
         )
         given: dict[str, Any] = {} if ca is None else {"ca_certs": str(ca)}
-        self._pool = urllib3.PoolManager(retries=retry, timeout=urllib3.Timeout(connect=10, read=60), **given)
+        self._pool = urllib3.PoolManager(
+            retries=retry, timeout=urllib3.Timeout(connect=10, read=60), **given
+        )
 
     def _open(self, path: str, headers: Mapping[str, str]) -> Any:
         import urllib3
@@ -168,7 +175,8 @@ class WebSource:
             )
         except urllib3.exceptions.HTTPError as problem:
             raise DiskError(
-                f"{url} cannot be reached: {_reason(problem)}", remedy="look at the server, and run it again"
+                f"{url} cannot be reached: {_reason(problem)}",
+                remedy="look at the server, and run it again",
             ) from None
 
     def small(self, path: str) -> bytes | None:
@@ -188,7 +196,8 @@ class WebSource:
                 int(wanted), _SMALL
             ):
                 raise DiskError(
-                    f"{self.name}/{path} was cut after {len(data)} of {wanted} bytes", remedy="run it again"
+                    f"{self.name}/{path} was cut after {len(data)} of {wanted} bytes",
+                    remedy="run it again",
                 )
         except urllib3.exceptions.HTTPError as problem:
             raise DiskError(
@@ -198,7 +207,8 @@ class WebSource:
             answer.release_conn()
         if len(data) > _SMALL:
             raise DiskError(
-                f"{self.name}/{path} is larger than any document", remedy="look at what is served there"
+                f"{self.name}/{path} is larger than any document",
+                remedy="look at what is served there",
             )
         return data
 
@@ -274,7 +284,8 @@ def source_of(text: str, ca: Path | None = None) -> PullSource:
         return WebSource(text, ca)
     if "://" in text:
         raise DiskError(
-            f"{text} is no place to pull from", remedy="name a directory, or an http or https address"
+            f"{text} is no place to pull from",
+            remedy="name a directory, or an http or https address",
         )
     return FolderSource(Path(text))
 
@@ -323,9 +334,13 @@ def pull(
     notes: list[str] = []
     build_id, digest = wanted, None
     if wanted in CHANNELS:
-        build_id, digest = _look_up(source, store, line, wanted, trust, notes)
+        build_id, digest = _look_up(
+            source, store=store, line=line, channel=wanted, trust=trust, notes=notes
+        )
     elif _BUILD.fullmatch(wanted) is None:
-        raise DiskError(f'"{wanted}" is no channel and no build id', remedy=nearest(wanted, CHANNELS))
+        raise DiskError(
+            f'"{wanted}" is no channel and no build id', remedy=nearest(wanted, CHANNELS)
+        )
     place = f"{name}/{build_id}"
     sums, manifest = _signed(source, place, name, build_id, trust)
     if digest is not None and f"sha256:{sums[MANIFEST]}" != digest:
@@ -390,6 +405,7 @@ def _look_up(
     line: ClassLine,
     channel: str,
     trust: Sequence[SSlibKey],
+    *,
     notes: list[str],
 ) -> tuple[str, str]:
     """Return build id and digest of a channel's target, according to the signed history only."""
@@ -428,10 +444,14 @@ def _signed(
     source: PullSource, place: str, name: str, build_id: str, trust: Sequence[SSlibKey]
 ) -> tuple[dict[str, str], bytes]:
     """Return the hashes that a trusted key signed for a published build, and the build's manifest."""
-    envelope, text, manifest = (source.small(f"{place}/{file}") for file in (ENVELOPE, SUMS, MANIFEST))
+    envelope, text, manifest = (
+        source.small(f"{place}/{file}") for file in (ENVELOPE, SUMS, MANIFEST)
+    )
     if envelope is None or text is None or manifest is None:
         absent = [
-            file for file, data in ((ENVELOPE, envelope), (SUMS, text), (MANIFEST, manifest)) if data is None
+            file
+            for file, data in ((ENVELOPE, envelope), (SUMS, text), (MANIFEST, manifest))
+            if data is None
         ]
         raise DiskError(
             f"{source.name}/{place} has no {', '.join(absent)}",
@@ -480,7 +500,9 @@ def _files(disk: BuiltDisk, sums: Mapping[str, str], formats: Sequence[str]) -> 
     for form in formats:
         if disk.name + FORMATS[form] not in sums:
             offered = sorted(form for file, form in by_format.items() if file in sums)
-            raise DiskError(f"{disk.name} is not published as {form}", remedy=nearest(form, offered))
+            raise DiskError(
+                f"{disk.name} is not published as {form}", remedy=nearest(form, offered)
+            )
     small = [file for file in sums if file not in by_format and file != MANIFEST]
     return [*small, *(disk.name + FORMATS[form] for form in formats)]
 
@@ -501,7 +523,11 @@ def _own(target: Path, digest: str) -> bool:
 
 def _raw_complete(target: Path, disk: BuiltDisk) -> bool:
     path = target / f"{disk.name}.raw"
-    return path.is_file() and path.stat().st_size == disk.raw.size and sha256_of(path) == disk.raw.sha256
+    return (
+        path.is_file()
+        and path.stat().st_size == disk.raw.size
+        and sha256_of(path) == disk.raw.sha256
+    )
 
 
 def _unpack(stage: Path, disk: BuiltDisk) -> None:
@@ -526,11 +552,15 @@ def _into(stage: Path, target: Path, disk: BuiltDisk, own: bool) -> None:
     """
     if not own:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)  # leftover of an interrupted build, without a manifest
+        shutil.rmtree(
+            target, ignore_errors=True
+        )  # leftover of an interrupted build, without a manifest
         stage.rename(target)
     else:
         for path in sorted(stage.iterdir()):
             path.replace(target / path.name)
         stage.rmdir()
     here = sorted(path for path in target.iterdir() if path.name != SUMS and path.is_file())
-    replace_file(target / SUMS, "".join(f"{sha256_of(path)}  {path.name}\n" for path in here).encode())
+    replace_file(
+        target / SUMS, "".join(f"{sha256_of(path)}  {path.name}\n" for path in here).encode()
+    )

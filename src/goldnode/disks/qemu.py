@@ -124,7 +124,9 @@ def find_firmware() -> Firmware:
 def check_tools() -> None:
     """Raise MachineError with all requirements that are missing on this machine."""
     missing = [
-        name for name in (PROGRAM, "qemu-img", "setpriv", "ssh", "ssh-keygen") if not shutil.which(name)
+        name
+        for name in (PROGRAM, "qemu-img", "setpriv", "ssh", "ssh-keygen")
+        if not shutil.which(name)
     ]
     if missing:
         raise MachineError(
@@ -159,7 +161,9 @@ def accelerator() -> Accelerator:
                         return Accelerator(KVM)
                     status = machine.status()
                     if status != "running":
-                        return Accelerator(TCG, f"{DEVICE} is there, and a machine under it ends in {status}")
+                        return Accelerator(
+                            TCG, f"{DEVICE} is there, and a machine under it ends in {status}"
+                        )
                     time.sleep(0.1)
     except MachineError as error:
         return Accelerator(
@@ -175,7 +179,18 @@ def overlay(base: Path, path: Path, *, size: int | None = None, form: str = "raw
 
     Raises MachineError on failure.
     """
-    command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base.absolute()), "-F", form, str(path)]
+    command = [
+        "qemu-img",
+        "create",
+        "-q",
+        "-f",
+        "qcow2",
+        "-b",
+        str(base.absolute()),
+        "-F",
+        form,
+        str(path),
+    ]
     done = subprocess.run(
         [*command, *([str(size)] if size else [])], capture_output=True, text=True, check=False
     )
@@ -192,7 +207,18 @@ def make_key(directory: Path) -> Path:
     key = directory / "key"
     if not key.exists():
         subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "goldnode-verify", "-f", str(key)],
+            [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                "goldnode-verify",
+                "-f",
+                str(key),
+            ],
             check=True,
         )
     return key
@@ -228,7 +254,9 @@ class Clock:
         now, waits = time.monotonic(), self._waited()
         passed = now - self._last
         # The thread that waited longest counts: a boot is as slow as its slowest processor.
-        lost = max((value - self._waits.get(name, 0.0) for name, value in waits.items()), default=0.0)
+        lost = max(
+            (value - self._waits.get(name, 0.0) for name, value in waits.items()), default=0.0
+        )
         self.seconds += max(passed - lost, passed * LEAST)
         self._last, self._waits = now, waits
         return self.seconds
@@ -375,7 +403,8 @@ class VirtualMachine:
             ]
             words += [
                 "-device",
-                f"virtio-blk-pci,drive=drive{number}" + (f",serial={drive.serial}" if drive.serial else ""),
+                f"virtio-blk-pci,drive=drive{number}"
+                + (f",serial={drive.serial}" if drive.serial else ""),
             ]
         if self.options.network:
             # restrict: the guest reaches neither this machine nor any network. Port 0: the system picks a
@@ -463,7 +492,11 @@ class VirtualMachine:
     @property
     def pid(self) -> int | None:
         """Return the process id of QEMU; None if it is not running."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        return (
+            self._process.pid
+            if self._process is not None and self._process.poll() is None
+            else None
+        )
 
     def running(self) -> bool:
         """Return whether QEMU is running. The guest inside may have stopped."""
@@ -511,7 +544,10 @@ class VirtualMachine:
         return self.start() if self._process is None else self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.cut()
 
@@ -554,7 +590,8 @@ class VirtualMachine:
                     raise self.error(f"the console shows {sign!r} before {what}")
             if clock.tick() > limit:
                 raise self.error(
-                    f"{limit:.0f} s of the guest's time went by before {what}", "see what its console shows"
+                    f"{limit:.0f} s of the guest's time went by before {what}",
+                    "see what its console shows",
                 )
             status = self.status()
             if status not in ("running", "ended"):
@@ -582,7 +619,9 @@ class VirtualMachine:
     def ssh_command(self, *words: str) -> list[str]:
         """Return the argument list that runs `words` in the guest, or a shell without them."""
         if self.key is None or self.port is None:
-            raise MachineError("the machine has no ssh: it was started without a key or without a network")
+            raise MachineError(
+                "the machine has no ssh: it was started without a key or without a network"
+            )
         return [
             "ssh",
             "-i",
@@ -594,7 +633,9 @@ class VirtualMachine:
             *words,
         ]
 
-    def ssh(self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300) -> GuestResult:
+    def ssh(
+        self, words: Sequence[str], *, stdin: bytes | None = None, limit: float = 300
+    ) -> GuestResult:
         """Run `words` in the guest's login shell, joined by spaces as ssh does.
 
         `limit` is in seconds of the guest's time.
@@ -607,7 +648,9 @@ class VirtualMachine:
         ):
             given.write(stdin or b"")
             given.seek(0)
-            process = subprocess.Popen(self.ssh_command(*words), stdin=given, stdout=out, stderr=err)
+            process = subprocess.Popen(
+                self.ssh_command(*words), stdin=given, stdout=out, stderr=err
+            )
             clock = Clock(pid)
             try:
                 while True:
@@ -621,13 +664,17 @@ class VirtualMachine:
                                 "its time"
                             ) from None
                         if not self.running():
-                            raise self.error(f"the machine ended during `{' '.join(words)[:80]}`") from None
+                            raise self.error(
+                                f"the machine ended during `{' '.join(words)[:80]}`"
+                            ) from None
             finally:
                 process.kill()
                 process.wait()
             out.seek(0)
             err.seek(0)
-            return GuestResult(rc, out.read().decode(errors="replace"), err.read().decode(errors="replace"))
+            return GuestResult(
+                rc, out.read().decode(errors="replace"), err.read().decode(errors="replace")
+            )
 
     def wait_ssh(
         self,
@@ -661,9 +708,13 @@ class VirtualMachine:
 def shown_text(text: str) -> str:
     """Return console text without the terminal's control sequences."""
     text = re.sub(
-        r"\x1b(?:\[[0-9;?=]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHM])", "", text
+        r"\x1b(?:\[[0-9;?=]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHM])",
+        "",
+        text,
     )
-    return "".join(letter for letter in text.replace("\r", "") if letter in "\n\t" or letter.isprintable())
+    return "".join(
+        letter for letter in text.replace("\r", "") if letter in "\n\t" or letter.isprintable()
+    )
 
 
 def _base64(text: str) -> str:

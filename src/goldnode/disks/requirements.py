@@ -113,7 +113,10 @@ def _booted(disk: BuiltDisk, given: Decisions) -> Requirement:
     data = _json(path)
     if data is None and not path.is_file():
         return Requirement(
-            "booted", "missing", "it was never booted: there is no record of it", remedy=_REMEDY["booted"]
+            "booted",
+            "missing",
+            "it was never booted: there is no record of it",
+            remedy=_REMEDY["booted"],
         )
     proof = (f"sha256:{sha256_of(path)}",)
 
@@ -122,7 +125,11 @@ def _booted(disk: BuiltDisk, given: Decisions) -> Requirement:
 
     if not isinstance(data, dict):
         return shut("the record of its boots cannot be read")
-    for name, wanted in (("name", disk.name), ("build_id", disk.build_id), ("raw_sha256", disk.raw.sha256)):
+    for name, wanted in (
+        ("name", disk.name),
+        ("build_id", disk.build_id),
+        ("raw_sha256", disk.raw.sha256),
+    ):
         if data.get(name) != wanted:
             return shut(
                 f"the record of boots is about another disk: {name} is {data.get(name)}, expected {wanted}"
@@ -144,18 +151,23 @@ def _booted(disk: BuiltDisk, given: Decisions) -> Requirement:
     if wrong:
         row = wrong[0]
         return shut(
-            f"{row.get('id')}: expected {row.get('expected')}, got {row.get('got')}" + _more(len(wrong) - 1)
+            f"{row.get('id')}: expected {row.get('expected')}, got {row.get('got')}"
+            + _more(len(wrong) - 1)
         )
     if data.get("outcome") != "passed":
         return shut(f"the outcome of its boots is {data.get('outcome')}, expected passed")
     # A boot with simulated GPUs proves nothing about the disk without them.
     real = [boot for boot in boots if isinstance(boot, dict) and not boot.get("simulated")]
     good = [
-        boot for boot in real if any(check.get("outcome") == "passed" for check in boot.get("checks", []))
+        boot
+        for boot in real
+        if any(check.get("outcome") == "passed" for check in boot.get("checks", []))
     ]
     if len(good) < BOOTS:
         return shut(f"it was booted {len(good)} times, expected {BOOTS}")
-    open_ = sorted({str(check.get("id")) for check in checks if check.get("outcome") == "not-verifiable"})
+    open_ = sorted(
+        {str(check.get("id")) for check in checks if check.get("outcome") == "not-verifiable"}
+    )
     parts = [f"booted {len(good)} times ({data.get('accelerator', 'accelerator not stated')})"]
     parts += [f"not verifiable here: {', '.join(open_)}"] if open_ else []
     parts += ["the hardware in it was simulated"] if data.get("simulated_hardware") else []
@@ -188,7 +200,10 @@ def _inspection(disk: BuiltDisk, given: Decisions) -> Requirement:
             "fix it, and build it again",
         )
     return Requirement(
-        "inspection", "passed", f"nothing in it is foreign to {data.get('backend')}", result.evidence
+        "inspection",
+        "passed",
+        f"nothing in it is foreign to {data.get('backend')}",
+        result.evidence,
     )
 
 
@@ -199,7 +214,9 @@ def _signature(disk: BuiltDisk, given: Decisions) -> Requirement:
     proof = (f"sha256:{sha256_of(path)}",)
     if not given.trust:
         why = "it is signed, and no key to verify it with was given"
-        return Requirement("signature", "not_verified", why, proof, "name the public key with --trust")
+        return Requirement(
+            "signature", "not_verified", why, proof, "name the public key with --trust"
+        )
     found = evidence.authenticate(disk, given.trust, content=False)
     bad = next((row for row in found.rows if row.state in ("refused", "not_verified")), None)
     if bad is not None:
@@ -219,12 +236,19 @@ def _present(name: str, kinds: Sequence[str], disk: BuiltDisk) -> Requirement:
     for kind in kinds:
         path = evidence.document(disk, kind)
         if not path.is_file():
-            return Requirement(name, "missing", f"there is no {path.name}", tuple(proof), _REMEDY[name])
+            return Requirement(
+                name, "missing", f"there is no {path.name}", tuple(proof), _REMEDY[name]
+            )
         proof.append(f"sha256:{sha256_of(path)}")
         if not isinstance(_json(path), dict):
-            return Requirement(name, "failed", f"{path.name} cannot be read", tuple(proof), _REMEDY[name])
+            return Requirement(
+                name, "failed", f"{path.name} cannot be read", tuple(proof), _REMEDY[name]
+            )
     return Requirement(
-        name, "passed", f"{' and '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} there", tuple(proof)
+        name,
+        "passed",
+        f"{' and '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} there",
+        tuple(proof),
     )
 
 
@@ -293,4 +317,6 @@ def series(disk: BuiltDisk) -> dict[str, str]:
     6.1.0-53-cloud-amd64, 535 of 535.309.01.
     """
     found = {"kernel": ".".join(disk.kernel.split("-")[0].split(".")[:2])}
-    return found | ({"driver": disk.driver.version.split(".")[0]} if disk.driver is not None else {})
+    return found | (
+        {"driver": disk.driver.version.split(".")[0]} if disk.driver is not None else {}
+    )

@@ -127,7 +127,8 @@ def make(
         into,
         PENDING,
         json.dumps(
-            {"schema": "goldnode.pending/1", "class_digest": document["digest"], "pending": rows}, indent=1
+            {"schema": "goldnode.pending/1", "class_digest": document["digest"], "pending": rows},
+            indent=1,
         )
         + "\n",
     )
@@ -145,7 +146,9 @@ def archive(place: Path, debs: Sequence[LockedDeb], files: Mapping[str, Path]) -
         except OSError:
             shutil.copyfile(files[deb.name], here)
     with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-        index = list(pool.map(lambda deb: stanza(place / files[deb.name].name, deb.sha256, DiskError), debs))
+        index = list(
+            pool.map(lambda deb: stanza(place / files[deb.name].name, deb.sha256, DiskError), debs)
+        )
     (place / "Packages").write_text("\n".join(index), encoding="utf-8")
     for path in (place.parent, place):
         path.chmod(0o755)
@@ -190,7 +193,16 @@ def pack(root: Path, to: Path) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     try:
         _tar(
-            ["tar", *TAR, "-C", str(root), "--use-compress-program=zstd -1 -T0", "-cf", str(temporary), "."],
+            [
+                "tar",
+                *TAR,
+                "-C",
+                str(root),
+                "--use-compress-program=zstd -1 -T0",
+                "-cf",
+                str(temporary),
+                ".",
+            ],
             "kept",
         )
         temporary.replace(to)
@@ -202,7 +214,10 @@ def unpack(tar: Path, root: Path) -> None:
     """Unpack a root filesystem that `pack` stored."""
     root.mkdir()
     # Without the options that apply only to creating a tar.
-    _tar(["tar", *TAR[3:-1], "-C", str(root), "--use-compress-program=zstd -d", "-xpf", str(tar)], "unpacked")
+    _tar(
+        ["tar", *TAR[3:-1], "-C", str(root), "--use-compress-program=zstd -d", "-xpf", str(tar)],
+        "unpacked",
+    )
 
 
 def _tar(command: Sequence[str], what: str) -> None:
@@ -210,7 +225,9 @@ def _tar(command: Sequence[str], what: str) -> None:
     if done.returncode:
         full = "No space left" in done.stderr
         reported = (
-            "the disk is full" if full else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            "the disk is full"
+            if full
+            else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         )
         raise DiskError(
             f"the root filesystem cannot be {what}: {reported}",

@@ -58,7 +58,9 @@ done
 def check(built: BuiltDisk) -> None:
     """Raise DiskError if the class has no GPU to simulate, or if the simulator is not available."""
     if built.driver is None:
-        raise DiskError(f"class {built.class_} has no GPU to simulate", remedy="leave --simulated-gpu out")
+        raise DiskError(
+            f"class {built.class_} has no GPU to simulate", remedy="leave --simulated-gpu out"
+        )
     if not (CHECKOUT / "tests" / "simulators" / "hardware").is_dir():
         raise DiskError(
             "goldnode's simulator is not here: it is part of the tests in its checkout",
@@ -77,7 +79,16 @@ def _packed(document: Mapping[str, Any], faults: Iterable[str] = ()) -> bytes:
     with tempfile.TemporaryDirectory(prefix="goldnode-simulated-") as work:
         file, out = Path(work, "class.json"), Path(work, "simulator.tar")
         file.write_text(json.dumps(document))
-        words = [sys.executable, "-m", SIMULATOR, "pack", "--document", str(file), "--out", str(out)]
+        words = [
+            sys.executable,
+            "-m",
+            SIMULATOR,
+            "pack",
+            "--document",
+            str(file),
+            "--out",
+            str(out),
+        ]
         done = subprocess.run(
             [*words, *(word for fault in faults for word in ("--fault", fault))],
             cwd=CHECKOUT,
@@ -93,7 +104,9 @@ def _packed(document: Mapping[str, Any], faults: Iterable[str] = ()) -> bytes:
         return out.read_bytes()
 
 
-def _run(machine: VirtualMachine, script: str, stdin: bytes | None = None, limit: float = 900) -> str:
+def _run(
+    machine: VirtualMachine, script: str, stdin: bytes | None = None, limit: float = 900
+) -> str:
     done = machine.ssh(["sh", "-c", f"'{script}'"], stdin=stdin, limit=limit)
     if done.rc:
         raise machine.error(
@@ -141,7 +154,9 @@ def _findings(facts: Facts) -> dict[str, Mapping[str, Any]]:
 
 
 def _settings(facts: Facts) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in str(facts.get("settings") or "").splitlines() if "=" in line)
+    return dict(
+        line.split("=", 1) for line in str(facts.get("settings") or "").splitlines() if "=" in line
+    )
 
 
 def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
@@ -263,7 +278,9 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
         if unit.get("LoadState") != "loaded":
             continue
         down = unit.get("ActiveState") in ("inactive", "failed")
-        found.append(holds(f"simulated.fault.{name}", down, "kept down", str(unit.get("ActiveState"))))
+        found.append(
+            holds(f"simulated.fault.{name}", down, "kept down", str(unit.get("ActiveState")))
+        )
         detected = next(
             (
                 line.strip()

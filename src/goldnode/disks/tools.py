@@ -49,7 +49,10 @@ def path() -> str:
     """Return $PATH plus the sbin directories, which a user's own PATH often lacks."""
     places = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(
-        [*places, *(place for place in ("/usr/local/sbin", "/usr/sbin", "/sbin") if place not in places)]
+        [
+            *places,
+            *(place for place in ("/usr/local/sbin", "/usr/sbin", "/sbin") if place not in places),
+        ]
     )
 
 
@@ -116,7 +119,8 @@ def run(
         )
     except OSError as problem:
         raise DiskError(
-            f"{argv[0]} cannot be run: {problem.strerror}", remedy=f"install {PACKAGES.get(argv[0], argv[0])}"
+            f"{argv[0]} cannot be run: {problem.strerror}",
+            remedy=f"install {PACKAGES.get(argv[0], argv[0])}",
         ) from problem
     text = (done.stdout + done.stderr).decode("utf-8", "replace")
     if done.returncode not in good:
@@ -131,7 +135,9 @@ def run(
 
 def no_space(message: str) -> DiskError:
     """Return the error for a full file system."""
-    return DiskError(message, remedy="make room there, or name another place with --store or $GOLDNODE_DISKS")
+    return DiskError(
+        message, remedy="make room there, or name another place with --store or $GOLDNODE_DISKS"
+    )
 
 
 def versions() -> dict[str, str]:
@@ -144,7 +150,9 @@ def versions() -> dict[str, str]:
         if shutil.which(words[0], path=path()) is None:
             continue
         done = subprocess.run(list(words), capture_output=True, check=False, env=environment(0))
-        number = re.search(r"\d+\.\d+(?:\.\d+)*", (done.stdout + done.stderr).decode("utf-8", "replace"))
+        number = re.search(
+            r"\d+\.\d+(?:\.\d+)*", (done.stdout + done.stderr).decode("utf-8", "replace")
+        )
         if number:
             found[name] = number[0]
     return found

@@ -66,7 +66,11 @@ def copy_build(
     digest = digest_of(disk)
     found = PublishedDisk(target, digest)
     if target.exists():
-        there = f"sha256:{sha256_of(target / MANIFEST)}" if (target / MANIFEST).is_file() else "no build"
+        there = (
+            f"sha256:{sha256_of(target / MANIFEST)}"
+            if (target / MANIFEST).is_file()
+            else "no build"
+        )
         if there != digest and not replace:
             raise DiskError(
                 f"{target} is {there[:19]}, and {digest[:19]} here: a build id is given to one content only",
@@ -78,7 +82,9 @@ def copy_build(
             found.before = True
             return found
     files = [
-        path for row in disk.files if row.format != "raw" and (path := disk.directory / row.file).is_file()
+        path
+        for row in disk.files
+        if row.format != "raw" and (path := disk.directory / row.file).is_file()
     ]
     files += [disk.directory / MANIFEST, *evidence.documents(disk)]
     files += [path for path in (evidence.document(disk, "signature"),) if path.is_file()]
@@ -184,7 +190,11 @@ def netboot(disk: BuiltDisk) -> str | None:
 
 
 def _sign_sums(
-    disk: BuiltDisk, stage: Path, signer: EnvelopeSigner, results: Sequence[Requirement], now: dt.datetime
+    disk: BuiltDisk,
+    stage: Path,
+    signer: EnvelopeSigner,
+    results: Sequence[Requirement],
+    now: dt.datetime,
 ) -> None:
     # Hash the copies, so that the signature covers what was actually written.
     found = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}

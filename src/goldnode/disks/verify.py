@@ -45,7 +45,9 @@ ASK = 900.0  # limit of one collection of facts, likewise
 MIB = 1024 * 1024
 PREFIX = ".verify-"  # name prefix of a run's directory
 GUARD = "lock"  # lock file in it, held while the run lives
-SPARE = 512 * MIB  # extra size of the guest's disk, beyond image and second slot, so that growth is visible
+SPARE = (
+    512 * MIB
+)  # extra size of the guest's disk, beyond image and second slot, so that growth is visible
 ROOM = 2048 * MIB  # maximum free space that the overlays of one run need
 
 Say = Callable[[str], None]
@@ -95,7 +97,10 @@ class BootReport:
         for boot in self.boots:
             yield from ((f"boot {boot.number}", check) for check in boot.checks)
         yield from (("clones", check) for check in self.clones)
-        yield "image", guest.same("image.untouched", self.raw_sha256, self.raw_sha256_after or "not read")
+        yield (
+            "image",
+            guest.same("image.untouched", self.raw_sha256, self.raw_sha256_after or "not read"),
+        )
 
     @property
     def outcome(self) -> str:
@@ -130,7 +135,9 @@ class BootReport:
         if self.accelerator.why:
             lines.append(f"without KVM: {self.accelerator.why}; emulated ({self.accelerator.name})")
         if self.simulated:
-            lines.append("SIMULATED HARDWARE in the boots marked so: nothing in them speaks of a real GPU")
+            lines.append(
+                "SIMULATED HARDWARE in the boots marked so: nothing in them speaks of a real GPU"
+            )
         for boot in self.boots:
             mark = " [simulated GPUs]" if boot.simulated else ""
             lines.append(
@@ -149,7 +156,9 @@ class BootReport:
             lines.append(f"{title} ({len(chosen)}):")
             seen: dict[tuple[str, str, str], list[str]] = {}
             for where, check in chosen:
-                seen.setdefault((check.id, check.expected, check.got), []).append(where.removeprefix("boot "))
+                seen.setdefault((check.id, check.expected, check.got), []).append(
+                    where.removeprefix("boot ")
+                )
             for (name, expected, got), places in seen.items():
                 lines.append(
                     f"  {name} [{', '.join(places)}]: {got}"
@@ -258,7 +267,10 @@ def write(report: BootReport) -> Path:
     """Write verified.json next to the manifest, atomically, and return its path."""
     path = report.built.directory / VERIFIED
     replace_file(
-        path, (json.dumps(report.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+        path,
+        (
+            json.dumps(report.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        ).encode(),
     )
     return path
 
@@ -266,8 +278,16 @@ def write(report: BootReport) -> Path:
 class _BootRun:
     """One verification run: its directory and its machines."""
 
-    def __init__(self, built: BuiltDisk, report: BootReport, directory: Path, memory: int, say: Say) -> None:
-        self.built, self.report, self.directory, self.memory, self.say = built, report, directory, memory, say
+    def __init__(
+        self, built: BuiltDisk, report: BootReport, directory: Path, memory: int, say: Say
+    ) -> None:
+        self.built, self.report, self.directory, self.memory, self.say = (
+            built,
+            report,
+            directory,
+            memory,
+            say,
+        )
         self.key = make_key(directory)
         end = max((part.start + part.size for part in built.partitions), default=built.raw.size)
         slot = (
@@ -309,7 +329,10 @@ class _BootRun:
                     self.report.clones = guest.unique(first.facts, self.ask(two, identity=True))
                     self.report.clones.append(
                         guest.holds(
-                            "clones.boot", bool(other), "the clone boots, beside the first", "it answers"
+                            "clones.boot",
+                            bool(other),
+                            "the clone boots, beside the first",
+                            "it answers",
                         )
                     )
                     two.cut()
@@ -375,7 +398,14 @@ class _BootRun:
             ),
         )
         checks = gpus(checks, facts) if gpus else checks
-        found = Boot(number, what, seconds, checks, gpus is not None, facts)
+        found = Boot(
+            number,
+            what=what,
+            seconds=seconds,
+            checks=checks,
+            simulated=gpus is not None,
+            facts=facts,
+        )
         (self.directory / f"facts-{number}.json").write_text(json.dumps(facts, indent=1))
         self.report.boots.append(found)
         self.say(
@@ -399,7 +429,9 @@ class _BootRun:
         def faulty(checks: list[GuestCheck], facts: Facts) -> list[GuestCheck]:
             # The fault is intended: check its consequences, not that everything is healthy.
             still = [
-                check for check in checks if check.id in simulated.STILL or check.id.startswith("units.")
+                check
+                for check in checks
+                if check.id in simulated.STILL or check.id.startswith("units.")
             ]
             return still + simulated.faulty(facts, closing)
 

@@ -41,5 +41,7 @@ class MissingValue(Part):
 Reading: TypeAlias = Value | MissingValue
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC, to the second")]
+Moment = Annotated[
+    str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="UTC, to the second")
+]
 Day = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]

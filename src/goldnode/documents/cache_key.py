@@ -41,7 +41,9 @@ class CacheComponents(Part):
 
     device: dict[str, Any]
     driver: CacheDriver
-    image: str | None = Field(description="digest of the image, or recipe: and the digest of its recipe")
+    image: str | None = Field(
+        description="digest of the image, or recipe: and the digest of its recipe"
+    )
     libraries: dict[str, CacheLibrary]
     host: CacheHost
     options: dict[str, str]
@@ -55,5 +57,7 @@ class CacheKeyDocument(Part):
     schema_: Literal["goldnode.cache-key/1"] = Field(alias="schema")
     cache: Literal["cuda", "triton", "inductor", "xla", "tensorrt"]
     strength: Literal["exact", "portable"]
-    key: str = Field(pattern=r"^[a-z]+-(exact|portable)-[0-9a-f]{64}$", description="name of the directory")
+    key: str = Field(
+        pattern=r"^[a-z]+-(exact|portable)-[0-9a-f]{64}$", description="name of the directory"
+    )
     components: CacheComponents

@@ -32,7 +32,9 @@ class CanaryMetric(Part):
     unit: str
     better: Literal["higher", "lower"]
     device: str | None = Field(description="PCI address; null: the node as a whole")
-    phase: Literal["cold", "warm"] = Field(description="cold: the first call of a process; warm: later calls")
+    phase: Literal["cold", "warm"] = Field(
+        description="cold: the first call of a process; warm: later calls"
+    )
     samples: list[Annotated[float, Field(allow_inf_nan=False)]]
     conditions: CanaryConditions
 
@@ -62,7 +64,9 @@ class CanaryDocument(NodePart):
     node: str
     class_: str | None = Field(alias="class")
     class_digest: str | None
-    platform: str = Field(description="model and count of the devices, for instance: NVIDIA H200 x 1")
+    platform: str = Field(
+        description="model and count of the devices, for instance: NVIDIA H200 x 1"
+    )
     runner: Digest = Field(description="digest of the program that ran the jobs")
     image: str | None = Field(description="digest of the container image; null: no container")
     started: Moment

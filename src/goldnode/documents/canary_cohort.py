@@ -44,7 +44,9 @@ class CanaryCohortDocument(NodePart):
     schema_: Literal["goldnode.canary-cohort/1"] = Field(alias="schema")
     simulated: bool
     verified: bool = Field(description="false: this job was never seen on such hardware")
-    cohort: str | None = Field(description="name of the cohort in the inventory; null: nodes were named")
+    cohort: str | None = Field(
+        description="name of the cohort in the inventory; null: nodes were named"
+    )
     class_: str | None = Field(alias="class")
     started: Moment
     how: Launcher

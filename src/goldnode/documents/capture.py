@@ -88,8 +88,8 @@ class CapturedBinding(Part):
 
     vendor: Text = None
     addresses: list[str] | None = None
-    packages: list[dict[Literal["name", "version", "state"], str | None]] | MissingValue | None = Field(
-        None, description="the driver's packages with dpkg's state"
+    packages: list[dict[Literal["name", "version", "state"], str | None]] | MissingValue | None = (
+        Field(None, description="the driver's packages with dpkg's state")
     )
     release: Text = Field(None, description="the running kernel")
     modules: dict[str, list[str]] | MissingValue | None = Field(
@@ -100,12 +100,15 @@ class CapturedBinding(Part):
     headers: Flag = Field(None, description="whether the running kernel's headers are installed")
     loaded: Flag = None
     barred: list[dict[Literal["where", "text"], str]] | None = Field(
-        None, description="lines of modprobe.d and of the kernel command line that keep the driver out"
+        None,
+        description="lines of modprobe.d and of the kernel command line that keep the driver out",
     )
     given_away: list[dict[Literal["where", "text"], str]] | None = Field(
         None, description="lines that give a GPU to vfio-pci"
     )
-    barred_others: list[str] | None = Field(None, description="other drivers that such lines keep out")
+    barred_others: list[str] | None = Field(
+        None, description="other drivers that such lines keep out"
+    )
     error: Text = None
 
 
@@ -301,7 +304,9 @@ class CapturedGpu(Part):
     memory: CapturedGpuMemory | MissingValue | None = None
     pcie: CapturedGpuPcie | MissingValue | None = None
     pstate: Number = None
-    utilization: dict[Literal["gpu", "memory"], int | float | MissingValue] | MissingValue | None = None
+    utilization: (
+        dict[Literal["gpu", "memory"], int | float | MissingValue] | MissingValue | None
+    ) = None
     persistence_mode: Flag = None
     compute_mode: Text = None
     performance_level: Text = None
@@ -309,7 +314,9 @@ class CapturedGpu(Part):
     remapped_rows: CapturedRemappedRows | MissingValue | None = None
     remapped_banks: CapturedRemappedBanks | MissingValue | None = None
     retired_pages: CapturedRetiredPages | MissingValue | None = None
-    repair: dict[Literal["channel_pending", "tpc_pending"], bool | MissingValue] | MissingValue | None = None
+    repair: (
+        dict[Literal["channel_pending", "tpc_pending"], bool | MissingValue] | MissingValue | None
+    ) = None
     unrepairable_memory: Flag = None
     recovery_action: Text = None
     power: CapturedPower | MissingValue | None = None
@@ -492,7 +499,9 @@ class CapturedStorage(Part):
 
     devices: dict[str, CapturedBlockDevice | MissingValue] | MissingValue | None = None
     mounts: dict[str, CapturedMount | MissingValue] | MissingValue | None = None
-    paths: dict[str, dict[str, int | float | MissingValue] | MissingValue] | MissingValue | None = None
+    paths: dict[str, dict[str, int | float | MissingValue] | MissingValue] | MissingValue | None = (
+        None
+    )
     raid: dict[str, dict[str, Any] | MissingValue] | MissingValue | None = None
 
 
@@ -548,7 +557,9 @@ class CaptureDocument(NodePart):
     fabric_manager: CapturedFabricManager | MissingValue | None = None
     devices: dict[str, Text] | MissingValue | None = None
     pci: dict[str, CapturedPciFunction | MissingValue] | MissingValue | None = None
-    pci_unread: list[str] | None = Field(None, description="functions whose PCI id and class cannot be read")
+    pci_unread: list[str] | None = Field(
+        None, description="functions whose PCI id and class cannot be read"
+    )
     numa: CapturedNuma | MissingValue | None = None
     events: CapturedEvents | MissingValue | None = None
     cpu: CapturedCpu | MissingValue | None = None
@@ -564,9 +575,9 @@ class CaptureDocument(NodePart):
         | MissingValue
         | None
     ) = None
-    time_sync: dict[Literal["synchronised", "clock"], bool | float | MissingValue] | MissingValue | None = (
-        None
-    )
+    time_sync: (
+        dict[Literal["synchronised", "clock"], bool | float | MissingValue] | MissingValue | None
+    ) = None
     blocked: list[dict[str, Any]] | MissingValue | None = None
     blocked_unseen: int | None = None
     limits: dict[str, Any] | MissingValue | None = None

@@ -34,7 +34,9 @@ class ChannelRollout(Part):
     origin: str = Field(description="state that nodes move away from")
     to: ChannelTarget
     waves: list[ChannelWave]
-    back: dict[str, str | None] = Field(description="nodes that go back now, each to its own earlier state")
+    back: dict[str, str | None] = Field(
+        description="nodes that go back now, each to its own earlier state"
+    )
 
 
 class ChannelFreeze(Part):

@@ -133,7 +133,9 @@ class ClassSite(Part):
     """The values that depend on the site. They are not part of the digest."""
 
     archives: list[ClassArchive]
-    only: bool | None = Field(None, description="packages of the stack come from these archives alone")
+    only: bool | None = Field(
+        None, description="packages of the stack come from these archives alone"
+    )
     gate: dict[Literal["drain", "resume"], list[str]] | None = None
 
 
@@ -142,7 +144,9 @@ class ClassHealth(Part):
 
     limits: dict[str, Any]
     gpu: dict[str, Any] | None = None
-    models: dict[str, dict[str, Any]] | None = Field(None, description="facts by PCI id, for the model auto")
+    models: dict[str, dict[str, Any]] | None = Field(
+        None, description="facts by PCI id, for the model auto"
+    )
     on_package: list[str] | None = None
     cuda: dict[str, dict[str, str]] | None = None
     baseline: dict[str, Any] | None = None
@@ -192,7 +196,8 @@ class ClassDocument(Part):
     )
     compat: dict[str, Any] | None = None
     exceptions: list[dict[str, Any]] | None = Field(
-        None, description="findings that the site accepts for this class: see `exceptions` of the site file"
+        None,
+        description="findings that the site accepts for this class: see `exceptions` of the site file",
     )
     serve: dict[str, Any] | None = None
     follow: dict[str, Any] | None = None

@@ -14,7 +14,9 @@ class DeniedState(Part):
 
     class_: str = Field(alias="class")
     digest: str = Field(description="digest of a lock, or id of a disk build")
-    rollout: str | None = Field(description="the rollout that failed with it; null: a person denied it")
+    rollout: str | None = Field(
+        description="the rollout that failed with it; null: a person denied it"
+    )
     reason: str
     who: str = Field(description="controller or person")
     at: Moment

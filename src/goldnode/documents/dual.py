@@ -22,7 +22,9 @@ class DualRecordArray(Part):
     """One array of a record. Its content is in a .npy file."""
 
     role: DualRole
-    name: _Short = Field(min_length=1, description="of a layer: its path in the model; @2 is its second call")
+    name: _Short = Field(
+        min_length=1, description="of a layer: its path in the model; @2 is its second call"
+    )
     module: _Short | None = Field(description="class of the layer")
     file: str = Field(pattern=r"^arrays/[0-9]{5}\.npy$")
     dtype: _Short = Field(description="bfloat16 and 8-bit floats are stored as their bits")
@@ -119,8 +121,12 @@ class DualRecordDocument(NodePart):
     how: Launcher
     host: _Short | None
     image: _Short | None = Field(description="digest of the container image; null: no container")
-    state: _Short | None = Field(description="lock or disk build of the node, as a rollout names it")
-    node: DualRecordNode | None = Field(description="null: no class document was seen, as in a container")
+    state: _Short | None = Field(
+        description="lock or disk build of the node, as a rollout names it"
+    )
+    node: DualRecordNode | None = Field(
+        description="null: no class document was seen, as in a container"
+    )
     machine: DualRecordMachine
     source: DualRecordSource
     seed: int
@@ -130,8 +136,12 @@ class DualRecordDocument(NodePart):
     weights: list[DualRecordWeight] = Field(max_length=100_000)
     weights_digest: Digest | None
     arrays: list[DualRecordArray] = Field(max_length=4096)
-    repeatable: bool | None = Field(description="whether two runs gave the same bits; null: one run")
-    hooks_change_output: bool | None = Field(description="null: no layer was recorded through hooks")
+    repeatable: bool | None = Field(
+        description="whether two runs gave the same bits; null: one run"
+    )
+    hooks_change_output: bool | None = Field(
+        description="null: no layer was recorded through hooks"
+    )
     latency: DualRecordLatency
 
 
@@ -142,7 +152,9 @@ class DualSide(Part):
     """One of the two records."""
 
     name: str
-    record: Digest = Field(description="digest of its record.json, which has the digests of all arrays")
+    record: Digest = Field(
+        description="digest of its record.json, which has the digests of all arrays"
+    )
     started: Moment
     simulated: bool
     how: str
@@ -208,7 +220,9 @@ class DualSamples(Part):
     kind: Literal["values", "categories"]
     draws_a: int
     draws_b: int
-    distance: float | None = Field(description="values: Kolmogorov distance; categories: total variation")
+    distance: float | None = Field(
+        description="values: Kolmogorov distance; categories: total variation"
+    )
     low: float | None
     high: float | None
     margin: float

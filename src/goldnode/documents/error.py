@@ -16,4 +16,6 @@ class ErrorDocument(Part):
     error: str = Field(description="the error, in one sentence")
     file: str | None = Field(description="the file with the cause")
     line: int | None = Field(description="the line in it, from 1")
-    remedy: str | None = Field(description="how to fix it; null where the error says it, or it is unknown")
+    remedy: str | None = Field(
+        description="how to fix it; null where the error says it, or it is unknown"
+    )

@@ -17,7 +17,9 @@ class EventDocument(Part):
         pattern=r"^[0-9a-f]{32}$",
         description="the same for every delivery of this event; receivers drop an id that they have seen",
     )
-    seq: int = Field(description="number in the outbox of the controller that sent it; it increases")
+    seq: int = Field(
+        description="number in the outbox of the controller that sent it; it increases"
+    )
     at: Moment = Field(description="when it happened")
     kind: str = Field(description="for instance node.verdict; docs/how-to/events.md lists all")
     severity: Literal["info", "warning", "critical"]

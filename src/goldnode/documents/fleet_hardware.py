@@ -26,7 +26,9 @@ class HardwarePart(Part):
         description="GPU: of its board. InfiniBand: PSID. Machine: name of its board"
     )
     serial: str | None
-    identity: str | None = Field(description="GPU: UUID. Interface: MAC address. InfiniBand: node GUID")
+    identity: str | None = Field(
+        description="GPU: UUID. Interface: MAC address. InfiniBand: node GUID"
+    )
     pci_id: str | None = Field(description="vendor and device, as 10de:2330")
     firmware: str | None = Field(description="GPU: VBIOS. Machine: BIOS")
 

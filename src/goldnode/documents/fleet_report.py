@@ -9,7 +9,14 @@ from pydantic import Field
 from goldnode.documents.base import Moment, Part
 
 ReportNodeState = Literal[
-    "healthy", "degraded", "drain", "could_not_check", "not_this_class", "no_verdict", "stale", "silent"
+    "healthy",
+    "degraded",
+    "drain",
+    "could_not_check",
+    "not_this_class",
+    "no_verdict",
+    "stale",
+    "silent",
 ]
 ReportEvidence = Literal["declared", "majority", "last_week"]
 
@@ -40,7 +47,9 @@ class ReportCause(Part):
 
     class_: str = Field(alias="class")
     topic: str
-    severity: Literal["degraded", "drain"] | None = Field(description="of the findings; null: no finding")
+    severity: Literal["degraded", "drain"] | None = Field(
+        description="of the findings; null: no finding"
+    )
     domain: Literal["software", "driver", "hardware"] | None = Field(
         description="fault domain of the findings"
     )
@@ -125,10 +134,14 @@ class ReportSlow(Part):
         "circumstances, where no baseline fits"
     )
     metric: str = Field(description="name of the metric; with the quantile if it is not the median")
-    part: str | None = Field(description="the device, or another part of the node; null: the node as a whole")
+    part: str | None = Field(
+        description="the device, or another part of the node; null: the node as a whole"
+    )
     unit: str
     samples: int
-    median: float = Field(description="median of the samples, or the quantile that the metric names")
+    median: float = Field(
+        description="median of the samples, or the quantile that the metric names"
+    )
     bound: float = Field(description="one-sided 99 % bound of it, in the node's favour")
     floor: float
     usual: float = Field(description="median of the nodes")
@@ -147,7 +160,9 @@ class ReportMeasured(Part):
     simulated: bool
     nodes: int
     floors: int = Field(description="nodes with a metric that a baseline judges")
-    by_class: int = Field(description="nodes with a metric that robust statistics of the class judge")
+    by_class: int = Field(
+        description="nodes with a metric that robust statistics of the class judge"
+    )
     not_judged: int = Field(
         description="nodes without a metric that can be judged: too few runs, or too few devices of the class"
     )
@@ -220,7 +235,9 @@ class ReportNode(Part):
     cohort: str | None
     state: ReportNodeState
     at: Moment | None
-    history: list[ReportEvent] = Field(description="30 days: changes of status, boots, other class documents")
+    history: list[ReportEvent] = Field(
+        description="30 days: changes of status, boots, other class documents"
+    )
 
 
 class ReportClass(Part):
@@ -295,4 +312,6 @@ class FleetDiffDocument(Part):
     changed: list[ReportDifference]
     statuses: list[ReportStatusChange]
     compared: int = Field(description="nodes with a capture of both times")
-    not_compared: ReportNodes = Field(description="nodes without one of the two captures: not known")
+    not_compared: ReportNodes = Field(
+        description="nodes without one of the two captures: not known"
+    )

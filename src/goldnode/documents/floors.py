@@ -50,7 +50,9 @@ class FloorsMetric(Part):
     statistics: list[FloorsStatistic] = Field(
         min_length=1, description="p95 and p99 only where the runs of each device bound them"
     )
-    sm_mhz: Range = Field(description="highest SM clock of the runs, over the devices; null: not read")
+    sm_mhz: Range = Field(
+        description="highest SM clock of the runs, over the devices; null: not read"
+    )
     temperature_c: Range
     power_w: Range
 

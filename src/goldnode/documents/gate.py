@@ -50,8 +50,13 @@ class GateDocument(NodePart):
     reasons: list[str]
     since: Moment = Field(description="the last change of mode, open or reasons")
     verdict_time: str | None
-    told: GateDrain | None = Field(description="the drain that the gate requested and has not ended")
-    tests: GateTestsState | None = Field(
-        default=None, description="absent where the class declares no tests after xid, repair or absence"
+    told: GateDrain | None = Field(
+        description="the drain that the gate requested and has not ended"
     )
-    error: str | None = Field(description="why the scheduler could not be called; the next check tries again")
+    tests: GateTestsState | None = Field(
+        default=None,
+        description="absent where the class declares no tests after xid, repair or absence",
+    )
+    error: str | None = Field(
+        description="why the scheduler could not be called; the next check tries again"
+    )

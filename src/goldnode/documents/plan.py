@@ -21,7 +21,9 @@ class PlanAction(Part):
     target: str
     reason: str
     phase: Literal["image", "boot", "device"]
-    before: str | None = Field(description="content before the change; null if there was no content")
+    before: str | None = Field(
+        description="content before the change; null if there was no content"
+    )
     after: str | None
     reboot: str | None = Field(description="why the change needs a reboot")
     data: dict[str, Any]

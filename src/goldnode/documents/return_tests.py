@@ -21,7 +21,9 @@ class ReturnTestsDocument(NodePart):
         description="the kernel's id of the present boot; results of another one do not count"
     )
     open: bool = Field(description="whether the gate lets work start")
-    drained: bool | None = Field(description="true: by the gate; false: by another party; null: not drained")
+    drained: bool | None = Field(
+        description="true: by the gate; false: by another party; null: not drained"
+    )
     error: str | None = Field(description="why the gate could not call the scheduler")
     reasons: list[str] = Field(description="why the gate is closed")
     causes: list[GateTests]

@@ -90,7 +90,9 @@ def _one_of(part: Part, names: tuple[str, ...], what: str) -> None:
     given = [name for name in names if getattr(part, name) is not None]
     if len(given) != 1:
         found = " and ".join(given) if given else "none of them"
-        raise ValueError(f"{what} has one of {', '.join(names)}; it has {found} | write exactly one")
+        raise ValueError(
+            f"{what} has one of {', '.join(names)}; it has {found} | write exactly one"
+        )
 
 
 class _RolloutEnd(Part):
@@ -124,7 +126,9 @@ class RolloutPool(Part):
 
     nodes: Count | None = Field(None, description="number of nodes, chosen by rank")
     hosts: list[str] | None = Field(None, description="names of nodes")
-    spread: Literal["rack", "leaf"] | None = Field(None, description="take them from different ones")
+    spread: Literal["rack", "leaf"] | None = Field(
+        None, description="take them from different ones"
+    )
     never: list[str] = Field(default_factory=list, description="tags of nodes that are not chosen")
 
     @model_validator(mode="after")
@@ -139,7 +143,9 @@ class RolloutWave(Part):
     name: Name
     pool: str | None = Field(None, description="all nodes of this pool")
     nodes: Count | None = Field(None, description="number of further nodes")
-    percent: Percent | None = Field(None, description="share of the class that has moved after this wave")
+    percent: Percent | None = Field(
+        None, description="share of the class that has moved after this wave"
+    )
     soak: Duration = Field(
         "0s", description="time after the last node of the wave, before requirements are final"
     )
@@ -153,7 +159,9 @@ class RolloutWave(Part):
 class RolloutPer(Part):
     """Limits per group of nodes."""
 
-    rack: Count | None = Field(None, description="planned nodes of a rack that are out at the same time")
+    rack: Count | None = Field(
+        None, description="planned nodes of a rack that are out at the same time"
+    )
     leaf: Count | None = Field(
         None, description="planned nodes of a leaf switch that are out at the same time"
     )
@@ -166,7 +174,9 @@ class RolloutLimits(Part):
     """Limits on nodes that are out of service at the same time."""
 
     planned: Percent | Count | None = Field(None, description="nodes that the rollout takes out")
-    failed: Percent | Count | None = Field(None, description="failed nodes; above it nothing is granted")
+    failed: Percent | Count | None = Field(
+        None, description="failed nodes; above it nothing is granted"
+    )
     total: Percent | Count | None = Field(
         None, description="nodes that are out for any reason; at it nothing is granted"
     )
@@ -177,12 +187,18 @@ class RolloutBoot(Part):
     """Requirement on the verdicts of the new boots."""
 
     base_rate: Percent = Field("0.2%", description="nodes that fail without any change")
-    hardware_rate: Percent = Field("1%", description="nodes on which a boot uncovers faulty hardware")
+    hardware_rate: Percent = Field(
+        "1%", description="nodes on which a boot uncovers faulty hardware"
+    )
     confidence: Percent = Field(
         "99.99%", description="certainty that a stop needs, at each node that finishes"
     )
-    same_cause: Count = Field(2, description="nodes of the first two waves with one cause that stop")
-    judged: Percent = Field("75%", description="nodes of a wave that must pass before the next one begins")
+    same_cause: Count = Field(
+        2, description="nodes of the first two waves with one cause that stop"
+    )
+    judged: Percent = Field(
+        "75%", description="nodes of a wave that must pass before the next one begins"
+    )
 
 
 class RolloutFloors(Part):
@@ -212,7 +228,9 @@ class RolloutPrometheus(Part):
 class RolloutCommand(Part):
     """Requirement on a program: 0 passes, 1 fails, another exit status and a timeout are unknown."""
 
-    run: list[str] = Field(min_length=1, description="program and arguments; {wave} is the name of the wave")
+    run: list[str] = Field(
+        min_length=1, description="program and arguments; {wave} is the name of the wave"
+    )
     timeout: Duration = "30m"
 
 
@@ -220,7 +238,8 @@ class RolloutDual(Part):
     """Requirement on a dual run between the two states. No report, and one of other states, is unknown."""
 
     report: str = Field(
-        min_length=1, description="file of `goldnode dual compare --report`; {wave} is the name of the wave"
+        min_length=1,
+        description="file of `goldnode dual compare --report`; {wave} is the name of the wave",
     )
     max_age: Duration = Field("30d", description="time since the new state was recorded")
 
@@ -270,7 +289,8 @@ class RolloutDrain(Part):
 
     wait: Duration = Field(default="24h", description="time for the jobs of a node to end")
     then: Literal["skip"] = Field(
-        default="skip", description="a node that is busy for longer is passed over, and moves when it is free"
+        default="skip",
+        description="a node that is busy for longer is passed over, and moves when it is free",
     )
     late: Duration = Field(
         default="24h",
@@ -292,13 +312,17 @@ class RolloutDocument(Part):
     class_: str = Field(alias="class")
     from_: RolloutFrom = Field(alias="from")
     to: RolloutTo
-    limits: RolloutLimits | None = Field(None, description="null: the comparison found no need for a limit")
+    limits: RolloutLimits | None = Field(
+        None, description="null: the comparison found no need for a limit"
+    )
     together: list[str] = Field(
         default_factory=list,
         description="classes that must move at the same time, because they share cohorts with this class",
     )
     author: str | None = Field(None, description="who wrote it; may not approve its waves")
-    lane: Literal["normal", "security"] = Field("normal", description="security: supersedes a normal rollout")
+    lane: Literal["normal", "security"] = Field(
+        "normal", description="security: supersedes a normal rollout"
+    )
     pools: dict[str, RolloutPool] = Field(default_factory=dict)
     waves: list[RolloutWave] = Field(default_factory=list)
     require: list[RolloutRequirement] = Field(default_factory=list)
@@ -306,7 +330,10 @@ class RolloutDocument(Part):
     on_unknown: RolloutOnUnknown = RolloutOnUnknown()
     windows: list[RolloutWindow] = Field(default_factory=list, description="empty: at any time")
     drain: RolloutDrain = RolloutDrain()
-    timeout: Duration = Field("1h", description="time from the drained node to the verdict of the new boot")
+    timeout: Duration = Field(
+        "1h", description="time from the drained node to the verdict of the new boot"
+    )
     approve: dict[str, list[str]] = Field(
-        default_factory=dict, description="wave -> roles, each of which approves before the wave begins"
+        default_factory=dict,
+        description="wave -> roles, each of which approves before the wave begins",
     )

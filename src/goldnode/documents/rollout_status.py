@@ -19,7 +19,9 @@ class RolloutStatusController(Part):
     )
     holder: str | None = Field(description="the controller with the epoch")
     epoch: int
-    since: Moment | None = Field(description="its last sign of life; the submission, where none has taken it")
+    since: Moment | None = Field(
+        description="its last sign of life; the submission, where none has taken it"
+    )
     remedy: str | None = Field(description="the command that continues the rollout")
 
 
@@ -84,7 +86,9 @@ class RolloutStatusWait(Part):
     reason: str
     owner: str = Field(description="the program, role or person that ends the wait")
     until: Moment | None
-    remedy: str | None = Field(description="the command that ends it; null: it ends by itself, or needs work")
+    remedy: str | None = Field(
+        description="the command that ends it; null: it ends by itself, or needs work"
+    )
 
 
 class RolloutStatusRemains(Part):
@@ -136,7 +140,9 @@ class RolloutStatusDocument(Part):
     buffers: list[RolloutStatusBuffer]
     requirements: list[RolloutStatusRequirement]
     states: dict[str, int] = Field(description="state -> nodes of the class")
-    nodes: list[RolloutStatusNode] = Field(description="without nodes that wait, are done or were left alone")
+    nodes: list[RolloutStatusNode] = Field(
+        description="without nodes that wait, are done or were left alone"
+    )
     waits: list[RolloutStatusWait]
     remains: list[RolloutStatusRemains] = Field(
         description="nodes that a rollback leaves in the denied state or out of service"

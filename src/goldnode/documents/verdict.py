@@ -11,7 +11,13 @@ from goldnode.documents.base import Day, Digest, Moment, Part
 from goldnode.node.state.kinds import KINDS
 
 FindingOutcome = Literal[
-    "match", "mismatch", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed"
+    "match",
+    "mismatch",
+    "not_exposed",
+    "could_not_read",
+    "not_verified_here",
+    "deferred",
+    "suppressed",
 ]
 FindingSeverity = Literal["degraded", "drain"]
 
@@ -116,13 +122,18 @@ class Verdict(Part):
     boot_identity: str | None
     uptime: float | None
     recorded: VerdictRecord | None = None
-    unjudged: list[VerdictUnjudged] | None = Field(None, description="without a class: what needs root")
+    unjudged: list[VerdictUnjudged] | None = Field(
+        None, description="without a class: what needs root"
+    )
     unread: list[VerdictUnread] | None = Field(
         None, description="without a class: what could not be read, by reason"
     )
-    detected: VerdictDetected | None = Field(None, description="without a class: what the check found")
+    detected: VerdictDetected | None = Field(
+        None, description="without a class: what the check found"
+    )
     driver: list[VerdictFinding] | None = Field(
-        None, description="without a class: the driver by the facts, without effect on the exit code"
+        None,
+        description="without a class: the driver by the facts, without effect on the exit code",
     )
     undeclared: list[VerdictUndeclared] | None = Field(
         None, description="without a class: what one would declare"

@@ -26,7 +26,9 @@ class ArrayPair:
         """Return the precision to compare in: the coarsest of both types and both settings; exact for integers."""
         if not is_float(self.a.dtype) or not is_float(self.b.dtype):
             return "exact"
-        return coarser(self.a.dtype, self.b.dtype, *(name for name in settings if name in PRECISIONS))
+        return coarser(
+            self.a.dtype, self.b.dtype, *(name for name in settings if name in PRECISIONS)
+        )
 
     def mismatch(self) -> str | None:
         """Return why the elements cannot be compared one by one; None if they can."""
@@ -78,7 +80,9 @@ def compared(pair: ArrayPair, a: Value, b: Value, tolerance: DualTolerance) -> D
         name=pair.a.name,
         module=pair.a.module,
         state=state,
-        why=None if state != "outside" else f"{outside} of {count} elements are outside of the tolerance",
+        why=None
+        if state != "outside"
+        else f"{outside} of {count} elements are outside of the tolerance",
         shape=pair.a.of or pair.a.shape,
         compared=count,
         outside=outside,
@@ -102,12 +106,17 @@ def _common(a: Value, b: Value) -> tuple[Value, Value, str | None]:
     fine, coarse = (a, b) if a.stride < b.stride else (b, a)
     step, rest = divmod(coarse.stride, fine.stride)
     if rest:
-        why = (
-            f"the records have every {a.stride}th and every {b.stride}th element: use one --elements for both"
-        )
+        why = f"the records have every {a.stride}th and every {b.stride}th element: use one --elements for both"
         return a, b, why
     part = stored(fine)[::step].tobytes()
-    thin = Value(fine.dtype, coarse.shape, part, fine.digest, coarse.of, coarse.stride)
+    thin = Value(
+        fine.dtype,
+        shape=coarse.shape,
+        data=part,
+        digest=fine.digest,
+        of=coarse.of,
+        stride=coarse.stride,
+    )
     return (thin, coarse, None) if fine is a else (coarse, thin, None)
 
 
@@ -132,7 +141,16 @@ def _exact(a: Value, b: Value) -> _Judged:
     differ: Mask = np.asarray(left != right)
     apart = np.abs(left.astype(np.float64) - right.astype(np.float64))
     most = float(apart.max()) if apart.size else None
-    return _Judged(left, right, differ, np.where(differ, 1 + apart, 0.0), most, None, None, None)
+    return _Judged(
+        left,
+        right=right,
+        outside=differ,
+        excess=np.where(differ, 1 + apart, 0.0),
+        max_absolute=most,
+        max_relative=None,
+        max_ulp=None,
+        l2=None,
+    )
 
 
 def _floating(a: Value, b: Value, tolerance: DualTolerance) -> _Judged:

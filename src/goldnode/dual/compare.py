@@ -41,14 +41,19 @@ def compare(
     times = [row for phase in ("cold", "warm") if (row := comparison.latency(phase)) is not None]
     reasons = list(comparison.reasons(found, samples, times))
     answers = [answer for answer, _ in reasons]
-    answer: DualAnswer = "fail" if "fail" in answers else "unknown" if "unknown" in answers else "pass"
+    answer: DualAnswer = (
+        "fail" if "fail" in answers else "unknown" if "unknown" in answers else "pass"
+    )
     order = [row for row in found if row.role != "input"]
     moment = datetime.fromtimestamp(time.time() if now is None else now, UTC)
     return DualDocument(
         schema="goldnode.dual/1",
         answer=answer,
         reasons=[
-            text for _, text in sorted(reasons, key=lambda row: ("fail", "unknown", "pass").index(row[0]))
+            text
+            for _, text in sorted(
+                reasons, key=lambda row: ("fail", "unknown", "pass").index(row[0])
+            )
         ],
         compared=moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
         simulated=a.document.simulated or b.document.simulated,
@@ -114,7 +119,9 @@ class _Comparison:
 
     def _samples(self, row: DualRecordArray, a: Value, b: Value) -> DualSamples:
         default: Literal["values", "categories"] = "values" if is_float(row.dtype) else "categories"
-        declared = self.tolerances.of_samples(row.name) or TolerancesSamples(name=row.name, kind=default)
+        declared = self.tolerances.of_samples(row.name) or TolerancesSamples(
+            name=row.name, kind=default
+        )
         left, right = (floats(one) if is_float(one.dtype) else stored(one) for one in (a, b))
         margin, confidence = fraction(declared.margin), fraction(declared.confidence)
         found = DualSamples(
@@ -132,13 +139,22 @@ class _Comparison:
         )
         if not len(left) or not len(right) or confidence >= 1:
             return found
-        if any(is_float(one.dtype) and np.isnan(side).any() for one, side in ((a, left), (b, right))):
+        if any(
+            is_float(one.dtype) and np.isnan(side).any() for one, side in ((a, left), (b, right))
+        ):
             return found.model_copy(update={"answer": "fail", "why": "a draw is NaN"})
         of = distributions.of_values if declared.kind == "values" else distributions.of_categories
         count = len([one for one in self.a.document.arrays if one.role == "sample"])
-        bounds = of(left, right, 1 - (1 - confidence) / count)  # Bonferroni, over all sampled outputs
+        bounds = of(
+            left, right, 1 - (1 - confidence) / count
+        )  # Bonferroni, over all sampled outputs
         answer = bounds.answer(margin)
-        figures = {"distance": bounds.distance, "low": bounds.low, "high": bounds.high, "answer": answer}
+        figures = {
+            "distance": bounds.distance,
+            "low": bounds.low,
+            "high": bounds.high,
+            "answer": answer,
+        }
         return found.model_copy(
             update={**figures, "why": _samples_why(bounds, margin, min(len(left), len(right)))}
         )
@@ -177,7 +193,10 @@ class _Comparison:
                 "unknown",
                 f"the inputs differ: {_names(inputs)}. Record b with --inputs and the record of a",
             )
-        if not any(row.role == "input" for row in found) and self.a.document.source != self.b.document.source:
+        if (
+            not any(row.role == "input" for row in found)
+            and self.a.document.source != self.b.document.source
+        ):
             yield (
                 "unknown",
                 "the commands differ, and the records have no inputs: write them as {out}/input-NAME.npy",
@@ -186,7 +205,9 @@ class _Comparison:
         if a.weights_digest != b.weights_digest:
             others = {row.name: row.digest for row in b.weights}
             differ = [row.name for row in a.weights if others.get(row.name) != row.digest]
-            differ += [row.name for row in b.weights if row.name not in {one.name for one in a.weights}]
+            differ += [
+                row.name for row in b.weights if row.name not in {one.name for one in a.weights}
+            ]
             yield "unknown", f"the weights differ before the first run: {_names(differ)}"
 
     def _times(self, times: list[DualLatency]) -> Iterator[tuple[DualAnswer, str]]:
@@ -266,7 +287,9 @@ def stack(found: DualRecordDocument) -> str:
         toolkit = f" (CUDA {own.cuda})" if own.cuda else f" (HIP {own.hip})" if own.hip else ""
         parts.append(f"{own.name} {own.version}{toolkit}")
     if found.device is not None:
-        parts.append(f"{found.device.kind}: {found.device.name}" if found.device.name else found.device.kind)
+        parts.append(
+            f"{found.device.kind}: {found.device.name}" if found.device.name else found.device.kind
+        )
     parts.append(found.machine.os or f"Python {found.machine.python}")
     return ", ".join(parts)
 
@@ -287,7 +310,10 @@ def _facts(found: DualRecordDocument) -> Iterator[tuple[str, str | None]]:
     )
     for part in ("framework", "device", "node"):
         own = getattr(found, part)
-        content = {**content, part: None if own is None else own.model_dump(mode="json", by_alias=True)}
+        content = {
+            **content,
+            part: None if own is None else own.model_dump(mode="json", by_alias=True),
+        }
     yield from _leaves("", content)
     yield "seed", str(found.seed)
 

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from goldnode.documents.dual import DualAnswer
 
-CATEGORIES = 100_000  # most distinct values kept in memory; more have no useful confidence interval anyway
+CATEGORIES = (
+    100_000  # most distinct values kept in memory; more have no useful confidence interval anyway
+)
 
 
 @dataclass(frozen=True)

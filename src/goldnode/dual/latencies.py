@@ -50,7 +50,10 @@ def compared(
     if not a or not b:
         return None
     declared = {row.quantile: row for row in tolerances.latency if row.phase == phase}
-    rows = [_quantile(share, a, b, declared.get(share), tests) for share in sorted({*QUANTILES, *declared})]
+    rows = [
+        _quantile(share, a, b, declared.get(share), tests)
+        for share in sorted({*QUANTILES, *declared})
+    ]
     edges = _edges(a, b)
     return DualLatency(
         phase=phase,
@@ -59,8 +62,12 @@ def compared(
         confidence=CONFIDENCE,
         quantiles=rows,
         histogram_edges=[float(edge) for edge in edges],
-        histogram_a=[int(number) for number in np.histogram(np.clip(a, edges[0], edges[-1]), edges)[0]],
-        histogram_b=[int(number) for number in np.histogram(np.clip(b, edges[0], edges[-1]), edges)[0]],
+        histogram_a=[
+            int(number) for number in np.histogram(np.clip(a, edges[0], edges[-1]), edges)[0]
+        ],
+        histogram_b=[
+            int(number) for number in np.histogram(np.clip(b, edges[0], edges[-1]), edges)[0]
+        ],
     )
 
 
@@ -74,14 +81,20 @@ def _edges(a: Sequence[float], b: Sequence[float]) -> np.ndarray[tuple[int], np.
 
 
 def _quantile(
-    share: float, a: Sequence[float], b: Sequence[float], declared: TolerancesLatency | None, tests: int
+    share: float,
+    a: Sequence[float],
+    b: Sequence[float],
+    declared: TolerancesLatency | None,
+    tests: int,
 ) -> DualQuantile:
     confidence = CONFIDENCE
     if declared is not None:  # Bonferroni: all declared bounds together are wrong this often
         confidence = 1 - (1 - fraction(declared.confidence)) / max(tests, 1)
     # Two bounds, one of each side, make one statement.
     each = 1 - (1 - confidence) / 2
-    (middle_a, low_a, high_a), (middle_b, low_b, high_b) = (quantile(one, share, each) for one in (a, b))
+    (middle_a, low_a, high_a), (middle_b, low_b, high_b) = (
+        quantile(one, share, each) for one in (a, b)
+    )
     ratio_low = None if low_b is None or not high_a else low_b / high_a
     ratio_high = None if high_b is None or not low_a else high_b / low_a
     margin = None if declared is None else fraction(declared.margin)
@@ -112,7 +125,9 @@ def _answer(
     if high is not None and high <= 1 + margin:
         return (
             "pass",
-            f"slower by at most {high - 1:.1%}" if high > 1 else f"faster by at least {1 - high:.1%}",
+            f"slower by at most {high - 1:.1%}"
+            if high > 1
+            else f"faster by at least {1 - high:.1%}",
         )
     if low is None or high is None:
         return "unknown", "inconclusive: too few runs for a bound"

@@ -87,7 +87,9 @@ def record(target: DualTarget, job: DualJob, out: Path) -> DualRecord:
     finally:
         shutil.rmtree(place, ignore_errors=True)
         if target.image is not None:  # the end of its client does not end a container
-            subprocess.run([_engine(target), "rm", "--force", name], capture_output=True, check=False)
+            subprocess.run(
+                [_engine(target), "rm", "--force", name], capture_output=True, check=False
+            )
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,14 @@ def _received(source: IO[bytes], place: Path) -> DualError | None:
 def _failed(target: DualTarget, ended: _Ended, limit: float) -> DualError:
     where = target.image or target.host or "this machine"
     if ended.expired:
-        return DualError(f"the recorder on {where} did not end within {limit:g} s", remedy="raise --timeout")
+        return DualError(
+            f"the recorder on {where} did not end within {limit:g} s", remedy="raise --timeout"
+        )
     if ended.status != 0 or ended.problem is None:
         lines = [
-            line for line in b"".join(ended.stderr).decode(errors="replace").splitlines() if line.strip()
+            line
+            for line in b"".join(ended.stderr).decode(errors="replace").splitlines()
+            if line.strip()
         ]
         last = lines[-1][:300] if lines else "it printed nothing"
         message = f"the recorder on {where} ended with status {ended.status}: {last}"
@@ -252,7 +258,8 @@ def _container(target: DualTarget, name: str) -> list[str]:
 def _engine(target: DualTarget) -> str:
     if shutil.which(target.engine) is None:
         raise DualError(
-            f"there is no {target.engine} on this machine", remedy="install it, or name another --engine"
+            f"there is no {target.engine} on this machine",
+            remedy="install it, or name another --engine",
         )
     return target.engine
 

@@ -66,7 +66,11 @@ def _e4m3() -> Floats:
     found = np.zeros(256)
     for byte in range(256):
         exponent, significand = byte >> 3 & 15, byte & 7
-        size = significand * 2.0**-9 if exponent == 0 else (1 + significand / 8) * 2.0 ** (exponent - 7)
+        size = (
+            significand * 2.0**-9
+            if exponent == 0
+            else (1 + significand / 8) * 2.0 ** (exponent - 7)
+        )
         found[byte] = np.nan if byte & 127 == 127 else -size if byte & 128 else size
     return found
 
@@ -115,7 +119,9 @@ def _rounded(sizes: Floats, bits: int) -> Steps:
     )  # 2 ** bits to 2 ** (bits + 1), fewer if subnormal
     numbers = (exponents.astype(np.int64) + 125) * 2**bits + steps.astype(np.int64)
     infinity = 255 * 2**bits
-    whole: Steps = np.where(np.isfinite(sizes), np.minimum(numbers, infinity), infinity).astype(np.uint64)
+    whole: Steps = np.where(np.isfinite(sizes), np.minimum(numbers, infinity), infinity).astype(
+        np.uint64
+    )
     return whole
 
 

@@ -18,7 +18,9 @@ PACKAGES = ("goldnode", "goldnode/dual")
 @cache
 def program() -> bytes:
     """Return the packed recorder. Dates and modes are fixed, so the same sources give the same bytes."""
-    files = {f"goldnode/dual/recorder/{path.name}": path.read_bytes() for path in RECORDER.glob("*.py")}
+    files = {
+        f"goldnode/dual/recorder/{path.name}": path.read_bytes() for path in RECORDER.glob("*.py")
+    }
     files.update({f"{package}/__init__.py": b"" for package in PACKAGES})
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:

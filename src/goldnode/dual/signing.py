@@ -8,4 +8,6 @@ from goldnode.evidence.signed_file import SignedKind
 RECORD = SignedKind(
     "record", "application/vnd.goldnode.dual-record+json", "record it again with --key", DualError
 )
-REPORT = SignedKind("report", "application/vnd.goldnode.dual+json", "compare again with --key", DualError)
+REPORT = SignedKind(
+    "report", "application/vnd.goldnode.dual+json", "compare again with --key", DualError
+)

@@ -58,19 +58,26 @@ class DualRecord:
         self._compare(row, found, path)
         if row.of is None:
             return found
-        return Value(found.dtype, found.shape, found.data, row.digest, tuple(row.of), row.stride)
+        return Value(
+            found.dtype,
+            shape=found.shape,
+            data=found.data,
+            digest=row.digest,
+            of=tuple(row.of),
+            stride=row.stride,
+        )
 
     def _compare(self, row: DualRecordArray, found: Value, path: Path) -> None:
         if found.shape != tuple(row.shape):
-            message = (
-                f"the array {row.name} has the shape {list(found.shape)}, and record.json has {row.shape}"
-            )
+            message = f"the array {row.name} has the shape {list(found.shape)}, and record.json has {row.shape}"
             raise DualError(message, file=path, remedy=_AGAIN)
         with path.open("rb") as file:
             digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
         whole = value(row.dtype, found.shape, found.data).digest
         if digest != row.file_digest or (row.of is None and whole != row.digest):
-            raise DualError(f"the array {row.name} does not match its digest", file=path, remedy=_AGAIN)
+            raise DualError(
+                f"the array {row.name} does not match its digest", file=path, remedy=_AGAIN
+            )
 
 
 def _regular(path: Path, limit: int) -> None:
@@ -81,9 +88,13 @@ def _regular(path: Path, limit: int) -> None:
     except OSError as problem:
         raise DualError(f"cannot be read: {problem.strerror}", file=path, remedy=_AGAIN) from None
     if not stat.S_ISREG(found.st_mode) or not inside:
-        raise DualError("this is a link or a special file, and a record has none", file=path, remedy=_AGAIN)
+        raise DualError(
+            "this is a link or a special file, and a record has none", file=path, remedy=_AGAIN
+        )
     if found.st_size > limit:
-        raise DualError(f"this has {found.st_size} bytes, more than {limit}", file=path, remedy=_AGAIN)
+        raise DualError(
+            f"this has {found.st_size} bytes, more than {limit}", file=path, remedy=_AGAIN
+        )
 
 
 def read(directory: Path, keys: Sequence[Path] = ()) -> DualRecord:
@@ -124,10 +135,16 @@ def _consistent(row: DualRecordArray, path: Path) -> None:
         raise DualError(message, file=path, remedy=_AGAIN)
     count = math.prod(row.shape)
     if count * TYPES[row.dtype][1] > _ARRAY_BYTES:
-        raise DualError(f"the array {row.name} has {count} elements, too many", file=path, remedy=_AGAIN)
+        raise DualError(
+            f"the array {row.name} has {count} elements, too many", file=path, remedy=_AGAIN
+        )
     thin = row.stride > 1
-    if thin != (row.of is not None) or (row.of is not None and count != -(-math.prod(row.of) // row.stride)):
-        message = f"the array {row.name} has {count} elements, and not every {row.stride}th of {row.of}"
+    if thin != (row.of is not None) or (
+        row.of is not None and count != -(-math.prod(row.of) // row.stride)
+    ):
+        message = (
+            f"the array {row.name} has {count} elements, and not every {row.stride}th of {row.of}"
+        )
         raise DualError(message, file=path, remedy=_AGAIN)
 
 
@@ -158,11 +175,15 @@ def unpack(source: IO[bytes], place: Path, name: Path | str) -> None:
                 total += member.size
                 if not member.isreg() or not _MEMBER.fullmatch(inside) or inside in seen:
                     raise DualError(
-                        f"the archive has {inside[:80]!r}, which no record has", file=name, remedy=_AGAIN
+                        f"the archive has {inside[:80]!r}, which no record has",
+                        file=name,
+                        remedy=_AGAIN,
                     )
                 seen.add(inside)
                 if total > _TOTAL_BYTES or member.size > _ARRAY_BYTES or len(seen) > _MEMBERS:
-                    raise DualError("the archive is larger than a record may be", file=name, remedy=_AGAIN)
+                    raise DualError(
+                        "the archive is larger than a record may be", file=name, remedy=_AGAIN
+                    )
                 content = archive.extractfile(member)
                 assert content is not None  # noqa: S101 - a regular file has content
                 with (place / inside).open("xb") as out:
@@ -170,7 +191,9 @@ def unpack(source: IO[bytes], place: Path, name: Path | str) -> None:
     except (tarfile.TarError, EOFError, OSError) as problem:
         if isinstance(problem, OSError) and problem.filename:
             raise
-        raise DualError(f"this is no tar archive of a record: {problem}", file=name, remedy=_AGAIN) from None
+        raise DualError(
+            f"this is no tar archive of a record: {problem}", file=name, remedy=_AGAIN
+        ) from None
 
 
 def place_new(place: Path) -> None:

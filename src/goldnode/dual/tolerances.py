@@ -71,7 +71,9 @@ class DualTolerancesFile(Part):
 
     tolerances: Literal[1]
     precisions: dict[Precision, TolerancesBounds] = Field(default_factory=dict)
-    arrays: list[TolerancesArray] = Field(default_factory=list, description="the first that fits counts")
+    arrays: list[TolerancesArray] = Field(
+        default_factory=list, description="the first that fits counts"
+    )
     samples: list[TolerancesSamples] = Field(default_factory=list)
     latency: list[TolerancesLatency] = Field(default_factory=list)
 

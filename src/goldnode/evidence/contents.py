@@ -17,7 +17,13 @@ from packaging.utils import canonicalize_name
 from goldnode.core.errors import ImageError
 from goldnode.evidence import licences
 from goldnode.evidence.layers import IMAGE, WHEELS, FileEntry, Snapshot
-from goldnode.inspect.packages import deb_names, dpkg_rows, wheel_headers, wheel_record, wheel_requirements
+from goldnode.inspect.packages import (
+    deb_names,
+    dpkg_rows,
+    wheel_headers,
+    wheel_record,
+    wheel_requirements,
+)
 from goldnode.oci.layout import OciImage
 
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
@@ -154,7 +160,9 @@ class Contents:
         for deb in self.debs:
             for name in (deb.name, *deb.provides):
                 debs.setdefault(name, []).append(key(deb))
-        wheels: dict[str, str] = {canonicalize_name(wheel.name): key(wheel) for wheel in self.wheels}
+        wheels: dict[str, str] = {
+            canonicalize_name(wheel.name): key(wheel) for wheel in self.wheels
+        }
         found = {}
         for deb in self.debs:
             needed = {there for row in deb.depends for name in row for there in debs.get(name, [])}
@@ -185,7 +193,10 @@ def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[EvidenceLock] 
 
 
 def describe(
-    snapshot: Snapshot, said: dict[str, Any], locks: Sequence[EvidenceLock] = (), machine: str = "x86_64"
+    snapshot: Snapshot,
+    said: dict[str, Any],
+    locks: Sequence[EvidenceLock] = (),
+    machine: str = "x86_64",
 ) -> Contents:
     """Determine the contents of a root file system for a machine. `said` is its own description of itself."""
     debs = tuple(_debs(snapshot, locks))
@@ -194,9 +205,19 @@ def describe(
     unowned = tuple(
         path
         for path, entry in snapshot.files()
-        if path not in owners and (entry.elf or path.startswith("usr/local/")) and not path.startswith(WHEELS)
+        if path not in owners
+        and (entry.elf or path.startswith("usr/local/"))
+        and not path.startswith(WHEELS)
     )
-    return Contents(snapshot, said, _os(snapshot), debs, wheels, owners, unowned)
+    return Contents(
+        snapshot,
+        image=said,
+        os=_os(snapshot),
+        debs=debs,
+        wheels=wheels,
+        owners=owners,
+        unowned=unowned,
+    )
 
 
 def _image(snapshot: Snapshot, image: OciImage) -> dict[str, Any]:
@@ -228,7 +249,9 @@ def _image(snapshot: Snapshot, image: OciImage) -> dict[str, Any]:
 
 def _os(snapshot: Snapshot) -> dict[str, str]:
     text = snapshot.text("etc/os-release") or snapshot.text("usr/lib/os-release") or ""
-    rows = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    rows = (
+        line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")
+    )
     return {name.strip(): value.strip().strip('"') for name, value in rows}
 
 
@@ -284,7 +307,11 @@ def _owned_by_debs(snapshot: Snapshot, debs: Sequence[InstalledDeb]) -> dict[str
                 folders[folder] = snapshot.resolve(folder) if folder else ""
             real = folders[folder]
             path = f"{real}/{name}".lstrip("/")
-            if real is not None and path in snapshot.entries and snapshot.entries[path].kind in "fhl":
+            if (
+                real is not None
+                and path in snapshot.entries
+                and snapshot.entries[path].kind in "fhl"
+            ):
                 owners[path] = key(deb)
     return owners
 
@@ -293,7 +320,9 @@ def _wheels(
     snapshot: Snapshot, owners: dict[str, str], locks: Sequence[EvidenceLock], machine: str
 ) -> Iterator[InstalledWheel]:
     """Return the wheels of every dist-info directory that no deb owns. Add their files to `owners`."""
-    locked = {(canonicalize_name(row.name), row.version): row for lock in locks for row in lock.wheels}
+    locked = {
+        (canonicalize_name(row.name), row.version): row for lock in locks for row in lock.wheels
+    }
     folders = sorted(
         {
             folder
@@ -315,7 +344,10 @@ def _wheels(
         headers = wheel_headers(snapshot.texts.get(f"{folder}/METADATA", ""))
         name = next(iter(headers.get("name", [])), name)
         version = next(iter(headers.get("version", [])), version)
-        record = [(row.path, row.sha256) for row in wheel_record(snapshot.texts.get(f"{folder}/RECORD", ""))]
+        record = [
+            (row.path, row.sha256)
+            for row in wheel_record(snapshot.texts.get(f"{folder}/RECORD", ""))
+        ]
         unpacked = folder.startswith(WHEELS)
         origin = locked.get((canonicalize_name(name), version))
         owner = f"wheel:{canonicalize_name(name)}"
@@ -323,7 +355,9 @@ def _wheels(
         if unpacked:
             files = sorted({*files, *_by_content(absent, loose, owners)})
         owners.update(dict.fromkeys(files, owner))
-        own = [path for path in (f"{folder}/METADATA", f"{folder}/RECORD") if path in snapshot.entries]
+        own = [
+            path for path in (f"{folder}/METADATA", f"{folder}/RECORD") if path in snapshot.entries
+        ]
         owners.update(dict.fromkeys(own, owner))
         found.append(
             InstalledWheel(

@@ -37,7 +37,10 @@ ANNOTATION = "dev.cosignproject.cosign/signature"
 PREDICATE = "dev.sigstore.bundle.predicateType"
 
 # Predicate types of the SBOMs, as cosign names them (`--type cyclonedx`, `--type spdxjson`).
-_SBOMS = {evidence.CYCLONEDX: "https://cyclonedx.org/bom", evidence.SPDX: "https://spdx.dev/Document"}
+_SBOMS = {
+    evidence.CYCLONEDX: "https://cyclonedx.org/bom",
+    evidence.SPDX: "https://spdx.dev/Document",
+}
 
 
 def simple_signing(digest: str, repository: str) -> bytes:
@@ -79,10 +82,14 @@ def _sign(layout: Layout, digest: str, payload: bytes, signer: EnvelopeSigner) -
     """Attach a simple signature unless this key made one already. Return whether it is new."""
     for _, manifest in layout.attached(digest, SIGNATURE):
         layer = manifest["layers"][0]
-        if layout.read(layer["digest"]) == payload and signed_by(payload, _value(layer), [signer.public]):
+        if layout.read(layer["digest"]) == payload and signed_by(
+            payload, _value(layer), [signer.public]
+        ):
             return False
     value = base64.b64encode(signer.sign_bytes(payload)).decode()
-    layout.attach(digest, SIGNATURE, payload, media_type=PAYLOAD, layer_annotations={ANNOTATION: value})
+    layout.attach(
+        digest, SIGNATURE, payload, media_type=PAYLOAD, layer_annotations={ANNOTATION: value}
+    )
     return True
 
 
@@ -159,6 +166,8 @@ def stated(payload: bytes) -> tuple[str, str]:
     """Return digest and repository of a simple signing payload; empty if it is none."""
     try:
         critical = json.loads(payload)["critical"]
-        return str(critical["image"]["docker-manifest-digest"]), str(critical["identity"]["docker-reference"])
+        return str(critical["image"]["docker-manifest-digest"]), str(
+            critical["identity"]["docker-reference"]
+        )
     except (ValueError, KeyError, TypeError):
         return "", ""

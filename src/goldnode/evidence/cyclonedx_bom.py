@@ -39,7 +39,9 @@ from goldnode.oci.layout import OciImage, canonical
 _TRIVY = "aquasecurity:trivy:"
 
 
-def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Component] = ()) -> bytes:
+def cyclonedx(
+    image: OciImage | Subject, contents: Contents, more: Sequence[Component] = ()
+) -> bytes:
     """Return the CycloneDX document. `more` are components that the root file system does not show."""
     about = image if isinstance(image, Subject) else subject(image, contents)
     refs = {key(item): purl(item, contents) for item in contents.packages}
@@ -55,7 +57,9 @@ def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Comp
     components = [_component(item, contents, refs) for item in contents.packages]
     components += more
     components += [
-        file_component(f"/{path}", contents.snapshot.entries[path], {"goldnode:origin": "not known"})
+        file_component(
+            f"/{path}", contents.snapshot.entries[path], {"goldnode:origin": "not known"}
+        )
         for path in contents.unowned
         if file_ref(path) not in given
     ]
@@ -70,7 +74,9 @@ def cyclonedx(image: OciImage | Subject, contents: Contents, more: Sequence[Comp
             timestamp=dt.datetime.fromisoformat(about.created),
             tools=ToolRepository(
                 components=[
-                    Component(type=ComponentType.APPLICATION, name="goldnode", version=version("goldnode"))
+                    Component(
+                        type=ComponentType.APPLICATION, name="goldnode", version=version("goldnode")
+                    )
                 ]
             ),
             component=root,
@@ -152,7 +158,9 @@ def _operating_system(release: Mapping[str, str]) -> Component:
     )
 
 
-def _component(item: InstalledDeb | InstalledWheel, contents: Contents, refs: Mapping[str, str]) -> Component:
+def _component(
+    item: InstalledDeb | InstalledWheel, contents: Contents, refs: Mapping[str, str]
+) -> Component:
     ref = refs[key(item)]
     files: list[Component] = []
     supplier = ""

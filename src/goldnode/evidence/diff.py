@@ -36,9 +36,21 @@ _PARTS: dict[str, tuple[re.Pattern[str], int]] = {
 # Labels that only identify a build. They differ between any two builds and mean nothing else.
 _IDENTITY = (
     *(f"io.goldnode.{name}" for name in ("build-id", "lock", "recipe")),
-    *(f"org.opencontainers.image.{name}" for name in ("created", "ref.name", "base.digest", "base.name")),
+    *(
+        f"org.opencontainers.image.{name}"
+        for name in ("created", "ref.name", "base.digest", "base.name")
+    ),
 )
-_CONFIG = ("User", "Entrypoint", "Cmd", "WorkingDir", "ExposedPorts", "Volumes", "StopSignal", "Shell")
+_CONFIG = (
+    "User",
+    "Entrypoint",
+    "Cmd",
+    "WorkingDir",
+    "ExposedPorts",
+    "Volumes",
+    "StopSignal",
+    "Shell",
+)
 # Records that follow from the installed packages. They are counted, not listed.
 _RECORDS = ("var/lib/dpkg/", "var/lib/apt/", "usr/lib/goldnode/", "var/cache/", "var/log/")
 _RECORD_FILES = {"etc/ld.so.cache"}
@@ -94,7 +106,14 @@ class ImageDiff:
     def __bool__(self) -> bool:
         rows = (
             self.packages.values(),
-            [self.rebuilt, self.unexplained, self.environment, self.labels, self.config, self.needed],
+            [
+                self.rebuilt,
+                self.unexplained,
+                self.environment,
+                self.labels,
+                self.config,
+                self.needed,
+            ],
         )
         return any(row for group in rows for row in group) or bool(self.files)
 
@@ -105,7 +124,9 @@ class ImageDiff:
             "against": self.old,
             "names": {"from": self.names[0], "to": self.names[1]},
             "major": [row.data() for row in self.major],
-            "packages": {kind: [row.data() for row in rows] for kind, rows in self.packages.items()},
+            "packages": {
+                kind: [row.data() for row in rows] for kind, rows in self.packages.items()
+            },
             "rebuilt": self.rebuilt,
             "files": self.files,
             "unexplained": [row.data() for row in self.unexplained],
@@ -117,7 +138,8 @@ class ImageDiff:
             "config": [row.data() for row in self.config],
             "identity": [row.data() for row in self.identity],
             "sizes": {
-                name: {"from": was, "to": now, "by": now - was} for name, (was, now) in self.sizes.items()
+                name: {"from": was, "to": now, "by": now - was}
+                for name, (was, now) in self.sizes.items()
             },
             "grown": [{"package": name, "by": by} for name, by in self.grown],
             "layers": {"from": self.layers[0], "to": self.layers[1], "shared": self.layers_shared},
@@ -149,13 +171,18 @@ class ImageDiff:
         lines += file_lines(self.files, self.unexplained, None if files else _SHOWN)
         if self.libraries:
             lines.append("libraries that programs find by name:")
-            lines += listed([f"{sign(row)} {row.name}" for row in self.libraries], None if files else _SHOWN)
+            lines += listed(
+                [f"{sign(row)} {row.name}" for row in self.libraries], None if files else _SHOWN
+            )
         if self.needed:
             lines.append(f"programs and libraries that need others than before: {len(self.needed)}")
             others = [
                 f"/{row['path']}: "
                 + ", ".join(
-                    [*(f"+ {name}" for name in row["added"]), *(f"- {name}" for name in row["removed"])]
+                    [
+                        *(f"+ {name}" for name in row["added"]),
+                        *(f"- {name}" for name in row["removed"]),
+                    ]
                 )
                 for row in self.needed
             ]
@@ -181,7 +208,9 @@ class ImageDiff:
 
 
 def compare_images(
-    old: tuple[OciImage, Contents], new: tuple[OciImage, Contents], names: tuple[str, str] | None = None
+    old: tuple[OciImage, Contents],
+    new: tuple[OciImage, Contents],
+    names: tuple[str, str] | None = None,
 ) -> ImageDiff:
     """Compare two images and their contents."""
     (old_image, was), (new_image, now) = old, new
@@ -262,7 +291,9 @@ def package_changes(
         was, now = old.get(name), new.get(name)
         shown = _package_name(name)
         if was is None or now is None or was.version != now.version:
-            changes.append(ImageChange(shown, was.version if was else None, now.version if now else None))
+            changes.append(
+                ImageChange(shown, was.version if was else None, now.version if now else None)
+            )
         elif was.sha256 and now.sha256 and was.sha256 != now.sha256:
             same.append(shown)
     return changes, same
@@ -291,10 +322,14 @@ def majors(was: Contents, now: Contents) -> list[ImageChange]:
 def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tuple[int, ...], str]:
     found: dict[tuple[int, ...], str] = {}
     for item in contents.packages:
-        if pattern.match(canonicalize_name(item.name) if isinstance(item, InstalledWheel) else item.name):
+        if pattern.match(
+            canonicalize_name(item.name) if isinstance(item, InstalledWheel) else item.name
+        ):
             # Ignore the epoch and everything after the upstream version.
             version = item.version.partition(":")[2] or item.version
-            numbers = tuple(int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", version)[0])[:count])
+            numbers = tuple(
+                int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", version)[0])[:count]
+            )
             found[numbers] = version
     return found
 
@@ -349,7 +384,8 @@ def _state(entry: FileEntry | None) -> str | None:
 
 def _libraries(was: Contents, now: Contents) -> list[ImageChange]:
     before, after = (
-        {entry.soname for entry in item.snapshot.entries.values() if entry.soname} for item in (was, now)
+        {entry.soname for entry in item.snapshot.entries.values() if entry.soname}
+        for item in (was, now)
     )
     return [
         ImageChange(name, name if name in before else None, name if name in after else None)
@@ -397,7 +433,9 @@ def growth(was: Contents, now: Contents) -> list[tuple[str, int]]:
             if entry.kind == "f":
                 name = _package_name(contents.owners.get(path, "")) or "without package"
                 totals[name] = totals.get(name, 0) + sign * entry.size
-    return sorted(((name, by) for name, by in totals.items() if by), key=lambda row: (-abs(row[1]), row[0]))
+    return sorted(
+        ((name, by) for name, by in totals.items() if by), key=lambda row: (-abs(row[1]), row[0])
+    )
 
 
 def counts(rows: list[ImageChange]) -> str:
@@ -428,7 +466,8 @@ def file_lines(
     """Yield the changes of files as text: counts, then up to `limit` files that changed without their package."""
     if files:
         total = {
-            word: sum(row.get(word, 0) for row in files.values()) for word in ("added", "removed", "changed")
+            word: sum(row.get(word, 0) for row in files.values())
+            for word in ("added", "removed", "changed")
         }
         yield f"files: {', '.join(f'{number} {word}' for word, number in total.items() if number)}"
     if unexplained:
@@ -439,4 +478,7 @@ def file_lines(
 def listed(rows: list[str], limit: int | None) -> list[str]:
     shown = rows if limit is None else rows[:limit]
     more = len(rows) - len(shown)
-    return [*(f"  {row}" for row in shown), *([f"  and {more} more (--files names them)"] if more else [])]
+    return [
+        *(f"  {row}" for row in shown),
+        *([f"  and {more} more (--files names them)"] if more else []),
+    ]

@@ -136,7 +136,11 @@ def snapshot(image: OciImage, cache: Path | None = None) -> Snapshot:
     return Snapshot(
         image.digest,
         entries,
-        {path: texts[entry.layer][path] for path, entry in entries.items() if path in texts[entry.layer]},
+        {
+            path: texts[entry.layer][path]
+            for path, entry in entries.items()
+            if path in texts[entry.layer]
+        },
         {
             path: licences[entry.layer][path]
             for path, entry in entries.items()
@@ -172,7 +176,9 @@ def kept_index(name: str, cache: Path | None, make: Callable[[], LayerIndex]) ->
         with tempfile.NamedTemporaryFile(dir=kept.parent, prefix=".new-", delete=False) as file:
             # mtime=0 makes the compressed bytes reproducible. The rename lets concurrent readers see whole
             # files only.
-            file.write(gzip.compress(json.dumps(_document(index), sort_keys=True).encode(), 1, mtime=0))
+            file.write(
+                gzip.compress(json.dumps(_document(index), sort_keys=True).encode(), 1, mtime=0)
+            )
         Path(file.name).replace(kept)
     return index
 
@@ -192,7 +198,19 @@ def _load(document: dict[str, Any]) -> LayerIndex:
 
 def _entry(row: list[Any]) -> FileEntry:
     kind, mode, uid, gid, size, sha256, sha1, link, elf, soname, needed = row
-    return FileEntry(kind, mode, uid, gid, size, sha256, sha1, link, elf, soname, tuple(needed))
+    return FileEntry(
+        kind,
+        mode=mode,
+        uid=uid,
+        gid=gid,
+        size=size,
+        sha256=sha256,
+        sha1=sha1,
+        link=link,
+        elf=elf,
+        soname=soname,
+        needed=tuple(needed),
+    )
 
 
 def _read(tar: tarfile.TarFile) -> LayerIndex:
@@ -225,7 +243,9 @@ def _read(tar: tarfile.TarFile) -> LayerIndex:
     return LayerIndex(entries, texts, licences)
 
 
-def keep_text(path: str, data: bytes | None, texts: dict[str, str], licences: dict[str, list[str]]) -> None:
+def keep_text(
+    path: str, data: bytes | None, texts: dict[str, str], licences: dict[str, list[str]]
+) -> None:
     """Store the text returned by `read_file`. Of a copyright file, store only the licence lines."""
     if data is not None:
         text = data.decode("utf-8", "replace")
@@ -281,5 +301,7 @@ def _is_text(path: str) -> bool:
     if folder.startswith("usr/share/doc/"):
         return name == "copyright"
     if folder.startswith("var/lib/dpkg/"):
-        return folder.endswith("/status.d") or (folder == "var/lib/dpkg/info" and name.endswith(".list"))
+        return folder.endswith("/status.d") or (
+            folder == "var/lib/dpkg/info" and name.endswith(".list")
+        )
     return folder.endswith(".dist-info") and name in ("METADATA", "RECORD")

@@ -64,7 +64,9 @@ def debian(lines: Iterable[str]) -> str | None:
     """
     from license_expression import combine_expressions  # loads the list of SPDX: takes 0.1 s
 
-    found = sorted({expression for line in lines if (expression := _expression(line, _debian_name))})
+    found = sorted(
+        {expression for line in lines if (expression := _expression(line, _debian_name))}
+    )
     return combine_expressions(found, unique=True).render() if found else None
 
 
@@ -86,7 +88,9 @@ def wheel(headers: dict[str, list[str]]) -> str | None:
         for row in headers.get("classifier", [])
         if row.startswith("License :: ") and row.count(" :: ") > 1
     ]
-    names = sorted({_id(row) or _CLASSIFIERS.get(row.lower()) or reference(row) for row in classified})
+    names = sorted(
+        {_id(row) or _CLASSIFIERS.get(row.lower()) or reference(row) for row in classified}
+    )
     return " AND ".join(names) or None
 
 
@@ -146,9 +150,16 @@ def _symbol(symbol: LicenseSymbol, name: Callable[[str], str]) -> LicenseExpress
     licence, exception = symbol.license_symbol.key, symbol.exception_symbol.key
     known, more = name(licence), _ids().get(exception.lower())
     # In Debian, the name of an exception is free text: "GPL-2+ with OpenSSL exception".
-    if name is _debian_name or known.startswith("LicenseRef-") or more is None or not more.is_exception:
+    if (
+        name is _debian_name
+        or known.startswith("LicenseRef-")
+        or more is None
+        or not more.is_exception
+    ):
         return LicenseSymbol(reference(f"{licence} with {exception}"))
-    return LicenseWithExceptionSymbol(LicenseSymbol(known), LicenseSymbol(more.key, is_exception=True))
+    return LicenseWithExceptionSymbol(
+        LicenseSymbol(known), LicenseSymbol(more.key, is_exception=True)
+    )
 
 
 def _spdx_name(text: str) -> str:
@@ -156,7 +167,9 @@ def _spdx_name(text: str) -> str:
 
 
 def _debian_name(text: str) -> str:
-    if " " in text:  # as in "GPL-2+ with OpenSSL exception": in Debian, the name of an exception is free text
+    if (
+        " " in text
+    ):  # as in "GPL-2+ with OpenSSL exception": in Debian, the name of an exception is free text
         return reference(text)
     later = text.endswith("+")
     low = text.removesuffix("+").lower()

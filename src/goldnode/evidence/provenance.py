@@ -48,7 +48,9 @@ def provenance(
     below = (base or {}).get(f"{_BASE}digest")
     if below is not None:
         name = (base or {}).get(f"{_BASE}name") or image.parent
-        dependencies.append({"uri": f"oci:{name}", "digest": {"sha256": below.removeprefix("sha256:")}})
+        dependencies.append(
+            {"uri": f"oci:{name}", "digest": {"sha256": below.removeprefix("sha256:")}}
+        )
     for lock in locks:
         dependencies += [
             {
@@ -94,4 +96,6 @@ def provenance(
 
 
 def _versions(tools: Mapping[str, str], own: str) -> dict[str, str]:
-    return dict(sorted({**{name: str(value) for name, value in tools.items()}, "goldnode": own}.items()))
+    return dict(
+        sorted({**{name: str(value) for name, value in tools.items()}, "goldnode": own}.items())
+    )

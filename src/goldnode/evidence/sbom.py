@@ -24,7 +24,9 @@ from goldnode.evidence.contents import Contents, InstalledDeb, InstalledWheel, k
 from goldnode.evidence.layers import FileEntry
 from goldnode.oci.layout import OciImage, canonical
 
-NAMESPACE = uuid.UUID("5f0f6f6c-646e-5f64-9573-626f6d730001")  # private to goldnode; any constant works
+NAMESPACE = uuid.UUID(
+    "5f0f6f6c-646e-5f64-9573-626f6d730001"
+)  # private to goldnode; any constant works
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
@@ -37,7 +39,9 @@ def purl(item: InstalledDeb | InstalledWheel, contents: Contents) -> str:
     if isinstance(item, InstalledWheel):
         return PackageURL("pypi", None, item.name, item.version).to_string()
     if item.made:
-        return PackageURL("deb", "goldnode", item.name, item.version, {"arch": item.architecture}).to_string()
+        return PackageURL(
+            "deb", "goldnode", item.name, item.version, {"arch": item.architecture}
+        ).to_string()
     qualifiers = {"arch": item.architecture, **_distro(contents)}
     if item.source_version != item.version:
         qualifiers["upstream"] = f"{item.source}@{item.source_version}"
@@ -82,10 +86,16 @@ class Subject:
 
 def subject(image: OciImage, contents: Contents) -> Subject:
     """Return a container image as subject: its digest, and the name in its own metadata."""
-    name = str(contents.image.get("name") or image.labels.get("org.opencontainers.image.title") or "image")
+    name = str(
+        contents.image.get("name") or image.labels.get("org.opencontainers.image.title") or "image"
+    )
     config = str(image.manifest["config"]["digest"])
     return Subject(
-        name, contents.digest, contents.digest.removeprefix("sha256:"), _created(image), config=config
+        name,
+        contents.digest,
+        contents.digest.removeprefix("sha256:"),
+        _created(image),
+        config=config,
     )
 
 
@@ -101,7 +111,10 @@ def spdx(
     """
     about = image if isinstance(image, Subject) else subject(image, contents)
     items = contents.packages
-    ids = {key(item): "SPDXRef-" + "-".join(_safe(part) for part in key(item).split(":")) for item in items}
+    ids = {
+        key(item): "SPDXRef-" + "-".join(_safe(part) for part in key(item).split(":"))
+        for item in items
+    }
     sources = {
         (
             item.source,
@@ -135,7 +148,9 @@ def spdx(
     packages.sort(key=lambda row: str(row["SPDXID"]))
     files, extracted = _files(contents, ids, more or {})
     relations += extracted
-    named = sorted({ref for item in items if item.licence for ref in licences.references(item.licence)})
+    named = sorted(
+        {ref for item in items if item.licence for ref in licences.references(item.licence)}
+    )
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -144,7 +159,10 @@ def spdx(
         "documentNamespace": (
             f"https://spdx.org/spdxdocs/{quote(about.name)}-{uuid.uuid5(NAMESPACE, f'spdx {about.digest}')}"
         ),
-        "creationInfo": {"created": about.created, "creators": [f"Tool: goldnode-{version('goldnode')}"]},
+        "creationInfo": {
+            "created": about.created,
+            "creators": [f"Tool: goldnode-{version('goldnode')}"],
+        },
         "packages": packages,
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
@@ -162,7 +180,9 @@ def _files(
     contents: Contents, ids: Mapping[str, str], more: Mapping[str, tuple[FileEntry, str | None]]
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str, str]]]:
     """Return the files that the document lists, and their relations to the packages they came from."""
-    origins = {path: ids[key(wheel)] for wheel in contents.wheels if wheel.unpacked for path in wheel.files}
+    origins = {
+        path: ids[key(wheel)] for wheel in contents.wheels if wheel.unpacked for path in wheel.files
+    }
     entries = {path: contents.snapshot.entries[path] for path in {*origins, *contents.unowned}}
     for path, (entry, origin) in more.items():
         entries[path] = entry
@@ -285,4 +305,8 @@ def _safe(text: str) -> str:
 
 def _letters(text: str) -> Iterator[str]:
     for letter in text:
-        yield letter if letter.isascii() and (letter.isalnum() or letter in ".-") else f"-{ord(letter):x}-"
+        yield (
+            letter
+            if letter.isascii() and (letter.isalnum() or letter in ".-")
+            else f"-{ord(letter):x}-"
+        )

@@ -79,9 +79,7 @@ class ScanReport:
         elif {image.digest, str(image.manifest["config"]["digest"])} & self.subjects:
             return
         else:
-            why = (
-                f"is about {', '.join(sorted(self.subjects)) or 'no image that it names'}, not {image.digest}"
-            )
+            why = f"is about {', '.join(sorted(self.subjects)) or 'no image that it names'}, not {image.digest}"
         raise ImageError(
             f"the report of {self.label} {why}",
             file=self.origin.name,
@@ -90,12 +88,18 @@ class ScanReport:
 
     def covers(self, kind: str, contents: Contents) -> int | None:
         """Return None if the report covers the debs or the wheels of an image, otherwise 0."""
-        items: Sequence[InstalledDeb | InstalledWheel] = contents.debs if kind == "deb" else contents.wheels
+        items: Sequence[InstalledDeb | InstalledWheel] = (
+            contents.debs if kind == "deb" else contents.wheels
+        )
         return None if any(self._covers(item, contents) for item in items) else 0
 
     def _covers(self, item: InstalledDeb | InstalledWheel, contents: Contents) -> bool:
         if self.covered.listed is not None:
-            source = ("deb", item.source, item.source_version) if isinstance(item, InstalledDeb) else None
+            source = (
+                ("deb", item.source, item.source_version)
+                if isinstance(item, InstalledDeb)
+                else None
+            )
             return _listed(item) in self.covered.listed or source in self.covered.listed
         if isinstance(item, InstalledWheel):
             return self.covered.wheels
@@ -115,7 +119,9 @@ class ScanReport:
         return [
             row
             for kind, row in self.matches
-            if not any(self._covers(item, contents) and _is(kind, row, item) for item in contents.packages)
+            if not any(
+                self._covers(item, contents) and _is(kind, row, item) for item in contents.packages
+            )
         ]
 
 
@@ -142,7 +148,15 @@ def load_report(text: str, base: Path | None = None) -> ScanReport:
         ) from problem
     where = "given" if day else "the report" if stated else "nothing"
     origin = About(kind, path.name, hashlib.sha256(data).hexdigest(), day or stated, where)
-    return ScanReport(kind, origin, version, covered, tuple(matches), frozenset(subjects), ignored)
+    return ScanReport(
+        kind,
+        origin=origin,
+        version=version,
+        covered=covered,
+        matches=tuple(matches),
+        subjects=frozenset(subjects),
+        ignored=ignored,
+    )
 
 
 _COMMANDS = {
@@ -183,10 +197,14 @@ def _grype(document: Mapping[str, Any]) -> _Read:
             fixed=next(iter(fix.get("versions") or []), None),
             severity=str(found.get("severity") or "not stated").lower(),
             database="grype",
-            aliases=tuple(sorted(str(other["id"]) for other in row.get("relatedVulnerabilities") or [])),
+            aliases=tuple(
+                sorted(str(other["id"]) for other in row.get("relatedVulnerabilities") or [])
+            ),
             note="not going to be fixed" if fix.get("state") == "wont-fix" else "",
         )
-        matches.append(({"deb": "deb", "python": "wheel"}.get(str(artifact.get("type")), ""), finding))
+        matches.append(
+            ({"deb": "deb", "python": "wheel"}.get(str(artifact.get("type")), ""), finding)
+        )
     ignored = len(document.get("ignoredMatches") or [])
     built = _day(status.get("built"))
     return (
@@ -212,7 +230,13 @@ def _trivy(document: Mapping[str, Any]) -> _Read:
     )
     matches, ignored = [], 0
     for result in results:
-        kind = "deb" if result.get("Class") == "os-pkgs" else "wheel" if result.get("Type") in _PYTHON else ""
+        kind = (
+            "deb"
+            if result.get("Class") == "os-pkgs"
+            else "wheel"
+            if result.get("Type") in _PYTHON
+            else ""
+        )
         ignored += len(result.get("ExperimentalModifiedFindings") or [])
         for row in result.get("Vulnerabilities") or []:
             finding = VulnerabilityFinding(
@@ -223,14 +247,23 @@ def _trivy(document: Mapping[str, Any]) -> _Read:
                 severity=str(row.get("Severity") or "not stated").lower(),
                 database="trivy",
                 aliases=tuple(sorted(map(str, row.get("VendorIDs") or []))),
-                note=str(row.get("Status", "")).replace("_", " ") if not row.get("FixedVersion") else "",
+                note=str(row.get("Status", "")).replace("_", " ")
+                if not row.get("FixedVersion")
+                else "",
             )
             matches.append((kind, finding))
     subjects = [str(metadata["ImageID"])] if metadata.get("ImageID") else []
     subjects += [str(row).rpartition("@")[2] for row in metadata.get("RepoDigests") or []]
     # Only a server states its database.
     server = (about.get("Server") or {}).get("VulnerabilityDB") or {}
-    return _day(server.get("UpdatedAt")), str(about.get("Version", "")), covered, matches, subjects, ignored
+    return (
+        _day(server.get("UpdatedAt")),
+        str(about.get("Version", "")),
+        covered,
+        matches,
+        subjects,
+        ignored,
+    )
 
 
 def _osv(document: Mapping[str, Any]) -> _Read:
@@ -238,7 +271,9 @@ def _osv(document: Mapping[str, Any]) -> _Read:
     for result in document["results"]:
         for row in result["packages"]:
             package = row["package"]
-            ecosystem, name, version = (str(package[key]) for key in ("ecosystem", "name", "version"))
+            ecosystem, name, version = (
+                str(package[key]) for key in ("ecosystem", "name", "version")
+            )
             kind = "wheel" if ecosystem == "PyPI" else "deb"
             name = canonicalize_name(name) if kind == "wheel" else name
             listed.add((kind, name, version))
@@ -258,7 +293,8 @@ def _osv_finding(
         if (part.get("package") or {}).get("name", "").lower() == name
     ]
     score = next(
-        (str(row.get("max_severity", "")) for row in groups if record["id"] in row.get("ids", [])), ""
+        (str(row.get("max_severity", "")) for row in groups if record["id"] in row.get("ids", [])),
+        "",
     )
     fixed = next((fix for part in parts if (fix := affected(part, ecosystem, version)[1])), None)
     return VulnerabilityFinding(
@@ -294,7 +330,10 @@ def _is(kind: str, row: VulnerabilityFinding, item: InstalledDeb | InstalledWhee
     if kind != item.kind:
         return False
     if isinstance(item, InstalledWheel):
-        return (canonicalize_name(row.package), row.version) == (canonicalize_name(item.name), item.version)
+        return (canonicalize_name(row.package), row.version) == (
+            canonicalize_name(item.name),
+            item.version,
+        )
     return (row.package, row.version) in _names(item)
 
 

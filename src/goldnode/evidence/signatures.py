@@ -102,7 +102,9 @@ def load_signer(path: Path) -> EnvelopeSigner:
         )
     password = os.environ.get(PASSWORD)
     try:
-        secret = load_pem_private_key(data, password.encode() if password and b"ENCRYPTED" in data else None)
+        secret = load_pem_private_key(
+            data, password.encode() if password and b"ENCRYPTED" in data else None
+        )
         found = CryptoSigner(secret)
     except TypeError:
         # No `from`: a library's message may quote its input, which is the key.
@@ -134,7 +136,9 @@ def load_public(path: Path) -> list[SSlibKey]:
         data = path.read_bytes()
     except OSError as problem:
         raise SigningKeyError(
-            f"the public key cannot be read: {problem.strerror}", file=path, remedy="correct its name"
+            f"the public key cannot be read: {problem.strerror}",
+            file=path,
+            remedy="correct its name",
         ) from problem
     return read_public(data, path)
 
@@ -176,7 +180,11 @@ def _named(key: SSlibKey) -> SSlibKey:
 
     The id is the output of `openssl pkey -pubin -in KEY.pub -outform DER | sha256sum`.
     """
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+    )
     from securesystemslib.signer import SSlibKey
 
     value = key.keyval["public"]
@@ -225,7 +233,12 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
     document = json.loads(data)
     payload, payload_type = payload_of(data), str(document["payloadType"])
     # Pre-authentication encoding of the DSSE protocol: signatures cover the payload type as well.
-    pae = b"DSSEv1 %d %b %d %b" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
+    pae = b"DSSEv1 %d %b %d %b" % (
+        len(payload_type.encode()),
+        payload_type.encode(),
+        len(payload),
+        payload,
+    )
     rows = (
         [row for row in document["signatures"] if isinstance(row, dict)]
         if isinstance(document["signatures"], list)
@@ -248,7 +261,9 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
                 continue
             return Opened(payload, payload_type, key.keyid)
     if tried:
-        raise ImageError("the signature does not hold: what was signed, or the signature, was altered")
+        raise ImageError(
+            "the signature does not hold: what was signed, or the signature, was altered"
+        )
     who = ", ".join(sorted(str(row.get("keyid"))[:12] for row in rows))
     raise ImageError(
         f"it is signed by a key that is not known here ({who})",
@@ -268,9 +283,16 @@ def statement(
     `others` are names and digests of further subjects.
     """
     named = [(name, digest), *sorted((others or {}).items())]
-    rows = [{"name": one, "digest": {"sha256": sha256.removeprefix("sha256:")}} for one, sha256 in named]
+    rows = [
+        {"name": one, "digest": {"sha256": sha256.removeprefix("sha256:")}} for one, sha256 in named
+    ]
     return canonical(
-        {"_type": STATEMENT, "subject": rows, "predicateType": predicate_type, "predicate": predicate}
+        {
+            "_type": STATEMENT,
+            "subject": rows,
+            "predicateType": predicate_type,
+            "predicate": predicate,
+        }
     )
 
 

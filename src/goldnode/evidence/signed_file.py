@@ -60,7 +60,9 @@ def verify(path: Path, data: bytes, keys: Sequence[Path], kind: SignedKind) -> s
         signed = envelope.read_bytes()
     except FileNotFoundError:
         raise kind.error(
-            f"the {kind.name} is not signed, and a public key is named", file=path, remedy=kind.again
+            f"the {kind.name} is not signed, and a public key is named",
+            file=path,
+            remedy=kind.again,
         ) from None
     except OSError as problem:
         raise kind.error(
@@ -77,7 +79,9 @@ def check(signed: bytes, path: Path, data: bytes, keys: Sequence[Path], kind: Si
         opened = open_envelope(signed, known)
     except ImageError as problem:
         raise kind.error(
-            f"the signature is wrong: {problem.message}", file=envelope, remedy=problem.remedy or kind.again
+            f"the signature is wrong: {problem.message}",
+            file=envelope,
+            remedy=problem.remedy or kind.again,
         ) from problem
     if opened.payload_type != kind.payload_type:
         raise kind.error(
@@ -86,5 +90,7 @@ def check(signed: bytes, path: Path, data: bytes, keys: Sequence[Path], kind: Si
             remedy=kind.again,
         )
     if opened.payload != data:
-        raise kind.error(f"the {kind.name} differs from what was signed", file=path, remedy=kind.again)
+        raise kind.error(
+            f"the {kind.name} differs from what was signed", file=path, remedy=kind.again
+        )
     return opened.keyid

@@ -87,7 +87,10 @@ class TrustPolicy:
         a signature of goldnode is judged by it and its documents, any other one by those of cosign. The result
         is empty if the policy asks for no signature. Raises ImageError if a requirement is not met.
         """
-        simple = [*simple, *((row.data, row.signature) for row in attached if row.type == cosign.SIGNATURE)]
+        simple = [
+            *simple,
+            *((row.data, row.signature) for row in attached if row.type == cosign.SIGNATURE),
+        ]
         scope, rules = self.rules(repository, reference)
         named = f"{repository}{':' if ':' not in reference else '@'}{reference}"
         found: list[str] = []
@@ -113,7 +116,9 @@ def _signed(named: str, digest: str, attached: Sequence[AttachedDocument], rule:
     good = next((row for row in rows if row.what == "signature" and row.state == "ok"), None)
     bad = next((row for row in rows if row.what != "signature" and row.state == "refused"), None)
     if good is None or bad is not None:
-        why = f"{bad.what}: {bad.detail}" if good is not None and bad is not None else rows[0].detail
+        why = (
+            f"{bad.what}: {bad.detail}" if good is not None and bad is not None else rows[0].detail
+        )
         raise _distrusted(named, why)
     return good.detail.removeprefix("by key ")
 
@@ -159,7 +164,9 @@ def _matches(named: str, signed: str, identity: Mapping[str, str]) -> bool:
         if f"{repository}/".startswith(f"{prefix}/"):
             repository = other + repository.removeprefix(prefix)
             wanted = other + wanted.removeprefix(prefix)
-    if kind == "matchRepository" or (by_digest and kind in ("matchRepoDigestOrExact", "remapIdentity")):
+    if kind == "matchRepository" or (
+        by_digest and kind in ("matchRepoDigestOrExact", "remapIdentity")
+    ):
         return bare == repository
     return kind in ("matchExact", "matchRepoDigestOrExact", "remapIdentity") and signed == wanted
 
@@ -191,11 +198,15 @@ def load_policy(file: Path) -> TrustPolicy:
         document = json.loads(file.read_bytes())
     except ValueError as problem:
         raise ImageError(
-            f"the trust policy is no JSON: {problem}", file=file, line=getattr(problem, "lineno", None)
+            f"the trust policy is no JSON: {problem}",
+            file=file,
+            line=getattr(problem, "lineno", None),
         ) from None
     if not isinstance(document, dict) or "default" not in document:
         raise ImageError(
-            'the trust policy has no "default"', file=file, remedy='add "default": [{"type": "reject"}]'
+            'the trust policy has no "default"',
+            file=file,
+            remedy='add "default": [{"type": "reject"}]',
         )
     transports = document.get("transports") or {}
     docker = transports.get("docker") if isinstance(transports, dict) else None

@@ -94,7 +94,9 @@ class Verification:
             f"{row.state.replace('_', ' '):<12}  {row.what.ljust(width)}  {row.detail}".rstrip()
             for row in self.rows
         ]
-        return "\n".join([*lines, f"{self.digest}: {'verified' if self.passed else 'NOT verified'}"])
+        return "\n".join(
+            [*lines, f"{self.digest}: {'verified' if self.passed else 'NOT verified'}"]
+        )
 
 
 def documents(layout: Layout, digest: str) -> list[AttachedDocument]:
@@ -124,7 +126,9 @@ def export(layout: Layout, digest: str, directory: Path) -> list[Path]:
     for row in documents(layout, digest):
         name = _FILES.get(row.type, re.sub(r"[^a-z0-9.+-]+", "-", row.type.lower()))
         # The first document of a kind gets the short name; further ones get part of their digest.
-        files[f"{name}.json" if f"{name}.json" not in files else f"{name}-{row.digest[7:19]}.json"] = row.data
+        files[
+            f"{name}.json" if f"{name}.json" not in files else f"{name}-{row.digest[7:19]}.json"
+        ] = row.data
     for name, data in files.items():
         (directory / name).write_bytes(data)
     return [directory / name for name in files]
@@ -132,7 +136,9 @@ def export(layout: Layout, digest: str, directory: Path) -> list[Path]:
 
 def signature_statement(name: str, digest: str, attached: Sequence[AttachedDocument]) -> bytes:
     """Return the in-toto statement to sign: the image and the documents attached to it."""
-    rows = sorted((row.type, row.digest, len(row.data)) for row in attached if row.type in evidence.SIGNED)
+    rows = sorted(
+        (row.type, row.digest, len(row.data)) for row in attached if row.type in evidence.SIGNED
+    )
     listed = [{"type": kind, "digest": found, "size": size} for kind, found, size in rows]
     return signatures.statement(name, digest, PREDICATE, {"documents": listed})
 
@@ -163,7 +169,9 @@ def sign(layout: Layout, digest: str, name: str, signer: EnvelopeSigner) -> str:
     return layout.attach(digest, evidence.SIGNATURE, signer.sign(payload)).digest
 
 
-def verify(layout: Layout, digest: str, keys: Sequence[SSlibKey], *, layers: bool = True) -> Verification:
+def verify(
+    layout: Layout, digest: str, keys: Sequence[SSlibKey], *, layers: bool = True
+) -> Verification:
     """Check one image: its blobs, the subject of each attached document, and the signatures.
 
     `layers`: hash the layer blobs too, instead of comparing only their sizes.
@@ -193,8 +201,12 @@ def _blobs(image: OciImage, layers: bool) -> VerificationRow:
     for layer in image.layers:
         path = image.layout.path(layer.digest)
         if not path.is_file():
-            return VerificationRow("image", "refused", f"layer {layer.digest} is not in {image.layout.root}")
-        if path.stat().st_size != layer.size or (layers and f"sha256:{sha256_of(path)}" != layer.digest):
+            return VerificationRow(
+                "image", "refused", f"layer {layer.digest} is not in {image.layout.root}"
+            )
+        if path.stat().st_size != layer.size or (
+            layers and f"sha256:{sha256_of(path)}" != layer.digest
+        ):
             return VerificationRow("image", "refused", f"layer {layer.digest} is altered")
     how = "" if layers else "; the layers' content was not read"
     return VerificationRow(
@@ -272,7 +284,11 @@ def signed(
     listed: set[tuple[str, str]] | None = None
     found = [row for row in attached if row.type == evidence.SIGNATURE]
     if not keys:
-        why = "no public key was named" if found else "there is no signature, and no public key was named"
+        why = (
+            "no public key was named"
+            if found
+            else "there is no signature, and no public key was named"
+        )
         return [VerificationRow("signature", "not_verified", why)]
     if not found:
         return [VerificationRow("signature", "refused", "the image is not signed")]
@@ -283,7 +299,10 @@ def signed(
             rows.append(VerificationRow("signature", "refused", problem.message))
             continue
         statement = json.loads(opened.payload)
-        if signatures.subjects(opened.payload) != [digest] or statement.get("predicateType") != PREDICATE:
+        if (
+            signatures.subjects(opened.payload) != [digest]
+            or statement.get("predicateType") != PREDICATE
+        ):
             rows.append(VerificationRow("signature", "refused", "it was given for something else"))
             continue
         rows.append(VerificationRow("signature", "ok", f"by key {opened.keyid[:12]}"))
@@ -296,7 +315,9 @@ def signed(
     for kind, document in sorted(listed - here):
         rows.append(
             VerificationRow(
-                evidence.SHORT.get(kind, kind), "refused", f"{document} is signed for, and is not attached"
+                evidence.SHORT.get(kind, kind),
+                "refused",
+                f"{document} is signed for, and is not attached",
             )
         )
     for row in attached:

@@ -129,11 +129,15 @@ def load(text: str, base: Path | None = None) -> Database:
         return _Debian(path, day) if kind == "debian" else _Osv(path, day)
     except (OSError, ValueError, zipfile.BadZipFile) as problem:
         raise ImageError(
-            f"the vulnerability database cannot be read: {problem}", file=path, remedy="fetch it again"
+            f"the vulnerability database cannot be read: {problem}",
+            file=path,
+            remedy="fetch it again",
         ) from problem
 
 
-def named_file(text: str, kinds: Sequence[str], what: str, base: Path | None) -> tuple[str, Path, str]:
+def named_file(
+    text: str, kinds: Sequence[str], what: str, base: Path | None
+) -> tuple[str, Path, str]:
     """Return kind, file and day (`""` without one) of `KIND=FILE[@YYYY-MM-DD]`. Raise ImageError."""
     kind, _, rest = text.partition("=")
     if kind not in kinds or not rest:
@@ -144,7 +148,9 @@ def named_file(text: str, kinds: Sequence[str], what: str, base: Path | None) ->
     name, _, day = rest.rpartition("@") if re.search(r"@\d{4}-\d\d-\d\d$", rest) else (rest, "", "")
     path = (base or Path.cwd()) / Path(name).expanduser()
     if not path.exists():
-        raise ImageError(f"the {what} does not exist", file=path, remedy="fetch it, or correct its name")
+        raise ImageError(
+            f"the {what} does not exist", file=path, remedy="fetch it, or correct its name"
+        )
     return kind, path, day
 
 
@@ -154,7 +160,9 @@ class _Debian:
     def __init__(self, path: Path, day: str) -> None:
         data = path.read_bytes()
         self._db = json.loads(data)
-        if not isinstance(self._db, dict) or not all(isinstance(row, dict) for row in self._db.values()):
+        if not isinstance(self._db, dict) or not all(
+            isinstance(row, dict) for row in self._db.values()
+        ):
             raise ValueError("it is no Debian security tracker JSON")
         self._releases = {
             name
@@ -167,14 +175,20 @@ class _Debian:
         self._about = About("debian", path.name, hashlib.sha256(data).hexdigest(), date, where)
 
     def about(self) -> dict[str, Any]:
-        return {**self._about.document(), "releases": sorted(self._releases), "sources": len(self._db)}
+        return {
+            **self._about.document(),
+            "releases": sorted(self._releases),
+            "sources": len(self._db),
+        }
 
     def covers(self, kind: str, contents: Contents) -> int | None:
         release = contents.os.get("VERSION_CODENAME", "")
         if kind != "deb" or contents.os.get("ID") != "debian":
             return 0
         return sum(
-            any(release in row.get("releases", {}) for row in rows.values() if isinstance(row, dict))
+            any(
+                release in row.get("releases", {}) for row in rows.values() if isinstance(row, dict)
+            )
             for rows in self._db.values()
         )
 
@@ -185,7 +199,9 @@ class _Debian:
             return "not checked: no supplied database covers wheels"
         release = contents.os.get("VERSION_CODENAME", "")
         if contents.os.get("ID") != "debian" or release not in self._releases:
-            return f"not checked: the Debian database does not cover {release or 'this distribution'}"
+            return (
+                f"not checked: the Debian database does not cover {release or 'this distribution'}"
+            )
         # The tracker lists only the versions of the release itself.
         if "~bpo" in item.version:
             return "not checked: the Debian database does not cover backports"
@@ -199,7 +215,9 @@ class _Debian:
                 continue
             status, fixed = state.get("status"), state.get("fixed_version")
             # The tracker uses the fixed version "0" for a release that never had the vulnerability.
-            if status == "resolved" and (not fixed or compare(str(fixed), item.source_version) <= 0):
+            if status == "resolved" and (
+                not fixed or compare(str(fixed), item.source_version) <= 0
+            ):
                 continue
             note = (
                 "undetermined"
@@ -241,10 +259,15 @@ class _Osv:
                     continue
                 for part in row.get("affected", []):
                     package = part.get("package", {})
-                    ecosystem, name = str(package.get("ecosystem", "")), str(package.get("name", ""))
+                    ecosystem, name = (
+                        str(package.get("ecosystem", "")),
+                        str(package.get("name", "")),
+                    )
                     if ecosystem == "PyPI":
                         name = canonicalize_name(name)
-                    self._rows.setdefault((ecosystem, name), []).append({"record": row, "affected": part})
+                    self._rows.setdefault((ecosystem, name), []).append(
+                        {"record": row, "affected": part}
+                    )
         if not self._count:
             raise ValueError("it has no OSV record")
         self._ecosystems = {ecosystem for ecosystem, _ in self._rows}
@@ -258,7 +281,11 @@ class _Osv:
         self._about = About("osv", path.name, hasher.hexdigest(), date, where)
 
     def about(self) -> dict[str, Any]:
-        return {**self._about.document(), "ecosystems": sorted(self._ecosystems), "records": self._count}
+        return {
+            **self._about.document(),
+            "ecosystems": sorted(self._ecosystems),
+            "records": self._count,
+        }
 
     def covers(self, kind: str, contents: Contents) -> int | None:
         wanted = "PyPI" if kind == "wheel" else ecosystem_of(contents)
@@ -336,7 +363,8 @@ def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool |
         try:
             for event in _sorted(span.get("events", []), ecosystem):
                 if "introduced" in event and (
-                    event["introduced"] == "0" or _compare(event["introduced"], version, ecosystem) <= 0
+                    event["introduced"] == "0"
+                    or _compare(event["introduced"], version, ecosystem) <= 0
                 ):
                     inside = True
                 elif "fixed" in event:
@@ -344,7 +372,10 @@ def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool |
                         inside = False
                     elif (inside or listed) and fixed is None:
                         fixed = str(event["fixed"])
-                elif "last_affected" in event and _compare(event["last_affected"], version, ecosystem) < 0:
+                elif (
+                    "last_affected" in event
+                    and _compare(event["last_affected"], version, ecosystem) < 0
+                ):
                     inside = False
         except ValueError:
             return (True, None) if listed else (None, None)
@@ -378,10 +409,13 @@ def severity_of(record: dict[str, Any], affected: dict[str, Any]) -> str:
     for place in (affected, record):
         for group in ("database_specific", "ecosystem_specific"):
             said = place.get(group, {})
-            if isinstance(said, dict) and isinstance(said.get("severity") or said.get("urgency"), str):
+            if isinstance(said, dict) and isinstance(
+                said.get("severity") or said.get("urgency"), str
+            ):
                 return str(said.get("severity") or said.get("urgency")).lower()
     vector = next(
-        (str(row.get("score", "")) for row in record.get("severity", []) if isinstance(row, dict)), ""
+        (str(row.get("score", "")) for row in record.get("severity", []) if isinstance(row, dict)),
+        "",
     )
     return vector or "not stated"
 
@@ -451,7 +485,10 @@ class VulnerabilityReport:
         """Return whether a document states the same as this report, at whatever time it was written."""
         try:
             found = json.loads(data)
-            return isinstance(found, dict) and {**self.data(), "scanned": found.get("scanned")} == found
+            return (
+                isinstance(found, dict)
+                and {**self.data(), "scanned": found.get("scanned")} == found
+            )
         except ValueError:
             return False
 
@@ -467,9 +504,7 @@ class VulnerabilityReport:
             for row in self.databases
         )
         found = f"{len(self.findings)} known, {fixable} of them with a fix; {self.checked} packages checked"
-        return (
-            f"{found}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
-        )
+        return f"{found}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
 
 
 def time_of(moment: dt.datetime) -> str:
@@ -508,17 +543,17 @@ def report(
     findings = sorted(dict.fromkeys(findings), key=lambda row: (row.package, row.id, row.database))
     return VulnerabilityReport(
         contents.digest,
-        [database.about() for database in databases],
-        findings,
-        checked,
-        sorted(no_record),
-        sorted(not_checked),
-        [
+        databases=[database.about() for database in databases],
+        findings=findings,
+        checked=checked,
+        no_record=sorted(no_record),
+        not_checked=sorted(not_checked),
+        coverage=[
             _coverage(items, contents, databases, {name for name, _ in not_checked})
             for items in (contents.debs, contents.wheels)
             if items
         ],
-        scanned,
+        scanned=scanned,
     )
 
 

@@ -120,8 +120,12 @@ def _write(
         name = image.ref(built.build_id)
         artefact = sign(layout, built.digest, name, options.signer)
         state: Literal["written", "kept"] = "kept" if artefact in before else "written"
-        written.append(WrittenEvidence(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}"))
-        repository = "/".join(part for part in (options.registry, image.repository or image.backend) if part)
+        written.append(
+            WrittenEvidence(evidence.SIGNATURE, state, f"by key {options.signer.keyid[:12]}")
+        )
+        repository = "/".join(
+            part for part in (options.registry, image.repository or image.backend) if part
+        )
         new = cosign.attach(layout, built.digest, repository, name, options.signer)
         line = f"for {repository}, and its attestations"
         written.append(WrittenEvidence(cosign.SIGNATURE, "written" if new else "kept", line))
@@ -139,7 +143,8 @@ def _vulnerabilities(
     report = vulnerabilities.report(there, options.databases, moment)
     # A scan that finds the same in the same data is not written again only because of its time.
     same = next(
-        (data for data in put.existing(evidence.VULNERABILITIES) if report.is_repeated_by(data)), None
+        (data for data in put.existing(evidence.VULNERABILITIES) if report.is_repeated_by(data)),
+        None,
     )
     return put(evidence.VULNERABILITIES, same or report.document(), report.line())
 
@@ -158,7 +163,9 @@ class _AttachedEvidence(EvidenceWriter):
         self.layout.attach(self.digest, kind, data)
         # Other tools may attach in-toto documents of other predicate types; leave those alone.
         for row in self.before:
-            if row.type == kind and (kind != evidence.PROVENANCE or _predicate(row.data) == PREDICATE):
+            if row.type == kind and (
+                kind != evidence.PROVENANCE or _predicate(row.data) == PREDICATE
+            ):
                 self.layout.detach(row.artefact)
 
 
@@ -218,7 +225,9 @@ class _Note:
             "written": [vars(row) for row in written],
         }
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._file.parent, prefix=".new-", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            dir=self._file.parent, prefix=".new-", delete=False
+        ) as file:
             file.write(canonical(document))
         Path(file.name).replace(self._file)
 

@@ -63,7 +63,9 @@ class EvidenceWriter(ABC):
 
     def provenance(self, kind: str, statement: bytes, options: EvidenceOptions) -> WrittenEvidence:
         """Write a provenance statement, in an envelope if there is a signer."""
-        materials = len(json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"])
+        materials = len(
+            json.loads(statement)["predicate"]["buildDefinition"]["resolvedDependencies"]
+        )
         if options.signer is None:
             return self(kind, statement, f"{materials} materials; not signed: no key was named")
         return self(kind, self.envelope(kind, statement, options.signer), f"{materials} materials")

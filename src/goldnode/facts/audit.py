@@ -101,11 +101,15 @@ class _Folder:
                 yamlsource.validate(FILES[name], source, error=FactsError)
             except FactsError as error:
                 self.faults.append(
-                    FactsFault(name, error.line or 0, error.message, error.remedy or FactsFault.remedy)
+                    FactsFault(
+                        name, error.line or 0, error.message, error.remedy or FactsFault.remedy
+                    )
                 )
             except KeyError:
                 self.faults.append(
-                    FactsFault(name, 0, "this facts file has no model", "add one to facts/models.py, FILES")
+                    FactsFault(
+                        name, 0, "this facts file has no model", "add one to facts/models.py, FILES"
+                    )
                 )
 
     def report(
@@ -180,11 +184,15 @@ def catalog_faults(catalog: Catalog) -> list[FactsError]:
     for name, entry in sorted(catalog.stacks.items()):
         stack = entry.item
         if (stack.os.id, stack.os.version) not in systems:
-            message = f"stack {name}: facts/distros.yml has no row for {stack.os.id} {stack.os.version}"
+            message = (
+                f"stack {name}: facts/distros.yml has no row for {stack.os.id} {stack.os.version}"
+            )
             found.append(FactsError(message, file=entry.file))
         if stack.driver is not None and stack.driver.branch is not None:
             found.extend(_known(name, "stack", stack.driver.branch, facts.branch, entry.file))
-            found.extend(_known(name, "stack", stack.driver.branch, facts.security_floor, entry.file))
+            found.extend(
+                _known(name, "stack", stack.driver.branch, facts.security_floor, entry.file)
+            )
     for name, klass in sorted(catalog.classes.items()):
         if klass.item.gpu is not None and klass.item.gpu.model != AUTO:
             found.extend(_known(name, "class", klass.item.gpu.model, facts.gpu, klass.file))
@@ -194,7 +202,9 @@ def catalog_faults(catalog: Catalog) -> list[FactsError]:
     return found
 
 
-def _known(owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Path) -> Iterator[FactsError]:
+def _known(
+    owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Path
+) -> Iterator[FactsError]:
     try:
         found = ask(name)
     except FactsError as error:
@@ -202,7 +212,8 @@ def _known(owner: str, kind: str, name: str, ask: Callable[[str], Any], file: Pa
         return
     if isinstance(found, facts.GpuModel) and not (found.compute_capability or found.gfx):
         yield FactsError(
-            f"{kind} {owner}: the facts know neither compute capability nor gfx name of {name}", file=file
+            f"{kind} {owner}: the facts know neither compute capability nor gfx name of {name}",
+            file=file,
         )
 
 
@@ -284,7 +295,9 @@ _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?(\D|$)")
 def _doubts(folder: _Folder, file: str, path: yamlsource.KeyPath, row: Mapping[str, Any]) -> None:
     confidence = row.get("confidence", "high")
     if re.split(r"\W", confidence, maxsplit=1)[0] not in CONFIDENCE:
-        folder.report(file, path, f"confidence {confidence!r} begins with none of {', '.join(CONFIDENCE)}")
+        folder.report(
+            file, path, f"confidence {confidence!r} begins with none of {', '.join(CONFIDENCE)}"
+        )
     for key in ("conflict", "note"):
         if key in row and not (isinstance(row[key], str) and row[key].strip()):
             folder.report(file, path, f"{key} is {row[key]!r}, not a sentence")
@@ -293,7 +306,9 @@ def _doubts(folder: _Folder, file: str, path: yamlsource.KeyPath, row: Mapping[s
             folder.report(file, path, f"{key} is stated and unverified at once")
     for key in ("date", "release_date", "eol", "released", "bulletin_date", "latest_known_date"):
         if row.get(key) is not None and not _DATE.match(str(row[key])):
-            folder.report(file, path, f"{key} is {row[key]!r}, not a date", "write YYYY-MM-DD or YYYY-MM")
+            folder.report(
+                file, path, f"{key} is {row[key]!r}, not a date", "write YYYY-MM-DD or YYYY-MM"
+            )
 
 
 # ---- the same thing twice
@@ -333,7 +348,9 @@ def _twice(folder: _Folder) -> None:
         for key in folder["cudnn_nccl.yml"]["wheels"]
         if "_cu" in key
     ]
-    lists += [("gpus.yml", (vendor,), lambda row: row["sku"]) for vendor in ("nvidia", "amd", "intel")]
+    lists += [
+        ("gpus.yml", (vendor,), lambda row: row["sku"]) for vendor in ("nvidia", "amd", "intel")
+    ]
     for file, path, name in lists:
         rows = folder[file]
         for key in path:
@@ -355,7 +372,9 @@ def _twice(folder: _Folder) -> None:
     for vendor in ("nvidia", "amd", "intel"):
         for index, row in enumerate(folder["gpus.yml"][vendor]):
             shared = [item for item in row["pci_ids"] if owners[item] > 1]
-            others = [other for other in folder["gpus.yml"][vendor] if set(shared) & set(other["pci_ids"])]
+            others = [
+                other for other in folder["gpus.yml"][vendor] if set(shared) & set(other["pci_ids"])
+            ]
             if shared and not any("shared" in str(other.get("note")) for other in others):
                 folder.report(
                     "gpus.yml",
@@ -387,7 +406,9 @@ def _cuda(folder: _Folder) -> None:
         major = majors.get(_minor(row["version"]).split(".")[0])
         least = row["min_driver_minor_version_compat"]
         if major is None:
-            folder.report("cuda.yml", path, f"CUDA {row['version']}: its major has no driver minimum")
+            folder.report(
+                "cuda.yml", path, f"CUDA {row['version']}: its major has no driver minimum"
+            )
         elif least != major["min_driver_minor_version_compat"] and not (
             "note" in row and least == _oldest_bundled(data, row["version"])
         ):
@@ -404,7 +425,9 @@ def _cuda(folder: _Folder) -> None:
         native.setdefault(_minor(row["version"]), branch)
         if branch not in branches:
             folder.report(
-                "cuda.yml", path, f"CUDA {row['version']} bundles driver {bundled}, whose branch has no row"
+                "cuda.yml",
+                path,
+                f"CUDA {row['version']} bundles driver {bundled}, whose branch has no row",
             )
         elif branches[branch]["max_cuda"] != _minor(row["version"]):
             folder.report(
@@ -433,7 +456,10 @@ def _cuda(folder: _Folder) -> None:
     for index, row in enumerate(data["forward_compat"]["entries"]):
         place = ("forward_compat", "entries", index)
         least = int(majors[row["cuda"].split(".")[0]]["min_branch"])
-        package, minor = row["of_which_need_cuda_compat"], row["of_which_run_by_minor_version_compat"]
+        package, minor = (
+            row["of_which_need_cuda_compat"],
+            row["of_which_run_by_minor_version_compat"],
+        )
         if sorted([*package, *minor]) != sorted(row["older_driver_branches_accepted_by_image"]):
             folder.report(
                 "cuda.yml",
@@ -451,7 +477,9 @@ def _cuda(folder: _Folder) -> None:
             )
         if row["compat_package"] != f"cuda-compat-{row['cuda'].replace('.', '-')}":
             folder.report(
-                "cuda.yml", place, f"CUDA {row['cuda']}: the package is called {row['compat_package']}"
+                "cuda.yml",
+                place,
+                f"CUDA {row['cuda']}: the package is called {row['compat_package']}",
             )
         if native.get(row["cuda"]) != str(row["native_driver_branch_first"]):
             folder.report(
@@ -495,14 +523,17 @@ def _architectures(folder: _Folder) -> None:
             )
     limits = drivers["rules"]["open_modules"]
     first, required = (
-        order.index(limits[key].casefold()) for key in ("first_architecture", "required_from_architecture")
+        order.index(limits[key].casefold())
+        for key in ("first_architecture", "required_from_architecture")
     )
     for index, gpu in enumerate(gpus["nvidia"]):
         path, name, cc = ("nvidia", index), gpu["sku"], gpu["compute_capability"]
         found = rows.get(cc)
         if found is None:
             folder.report(
-                "gpus.yml", path, f"{name}: compute capability {cc} is in no row of cuda.yml's architectures"
+                "gpus.yml",
+                path,
+                f"{name}: compute capability {cc} is in no row of cuda.yml's architectures",
             )
             continue
         if found["arch"].split(" (")[0] != gpu["architecture"]:
@@ -519,7 +550,9 @@ def _architectures(folder: _Folder) -> None:
                 f"{name}: first CUDA {gpu['min_cuda_native']}, but {found['first_cuda']} in cuda.yml",
             )
         rank = (
-            order.index(gpu["architecture"].casefold()) if gpu["architecture"].casefold() in order else None
+            order.index(gpu["architecture"].casefold())
+            if gpu["architecture"].casefold() in order
+            else None
         )
         if rank is None:
             folder.report(
@@ -531,7 +564,9 @@ def _architectures(folder: _Folder) -> None:
             if (rank >= required and gpu.get("open_modules_required") is False) or (
                 rank < first and gpu.get("open_modules_required")
             ):
-                folder.report("gpus.yml", path, f"{name}: open_modules_required contradicts its architecture")
+                folder.report(
+                    "gpus.yml", path, f"{name}: open_modules_required contradicts its architecture"
+                )
             if (rank >= first and gpu.get("open_modules_supported") is False) or (
                 rank < first and gpu.get("open_modules_supported")
             ):
@@ -583,21 +618,29 @@ def _gpus(folder: _Folder) -> None:
             path, name = (vendor, index), gpu["sku"]
             for field, by in _STATED_BY.items():
                 keys = by if isinstance(by, tuple) else (by,)
-                if gpu.get(field) not in (None, []) and all(gpu["source"].get(key) is None for key in keys):
+                if gpu.get(field) not in (None, []) and all(
+                    gpu["source"].get(key) is None for key in keys
+                ):
                     folder.report("gpus.yml", path, f"{name}: {field} is stated without a source")
             mig = gpu.get("mig") or {}
             if mig.get("profiles") and not mig.get("capable"):
-                folder.report("gpus.yml", path, f"{name} has MIG profiles, and is not capable of MIG")
+                folder.report(
+                    "gpus.yml", path, f"{name} has MIG profiles, and is not capable of MIG"
+                )
             if gpu.get("memory_gib") is not None and gpu["memory_gib"] * 1024 != gpu["memory_mib"]:
                 folder.report(
-                    "gpus.yml", path, f"{name}: {gpu['memory_gib']} GiB are not {gpu['memory_mib']} MiB"
+                    "gpus.yml",
+                    path,
+                    f"{name}: {gpu['memory_gib']} GiB are not {gpu['memory_mib']} MiB",
                 )
             if vendor != "nvidia" or gpu["min_driver"] is None:
                 continue
             least = str(gpu["min_driver"])
             if not least.startswith(str(gpu["min_driver_branch"])):
                 folder.report(
-                    "gpus.yml", path, f"{name}: driver {least} is not of branch {gpu['min_driver_branch']}"
+                    "gpus.yml",
+                    path,
+                    f"{name}: driver {least} is not of branch {gpu['min_driver_branch']}",
                 )
             short = _normalised_name(name)
             # operator_minimum takes precedence; the other table counts only for GPUs that it does not list.
@@ -605,14 +648,18 @@ def _gpus(folder: _Folder) -> None:
                 alike = [key for key in rows if short.startswith(key)]
                 stated = rows[max(alike, key=len)] if alike else None
                 if stated and table == "operator_minimum" and stated != least:
-                    folder.report("gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}")
+                    folder.report(
+                        "gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}"
+                    )
                 if (
                     stated
                     and table == "first_driver_listing_gpu"
                     and stated != least
                     and not any(short.startswith(key) for key in needed)
                 ):
-                    folder.report("gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}")
+                    folder.report(
+                        "gpus.yml", path, f"{name}: driver {least} here, {stated} in {table}"
+                    )
     families = {
         item: gfx
         for items, gfx in folder["rocm.yml"]["gfx_of_gpu"].items()
@@ -630,7 +677,9 @@ def _gpus(folder: _Folder) -> None:
 
 def _normalised_name(name: str) -> str:
     """Return a GPU's name without brand words and punctuation, to match tables that spell it differently."""
-    return re.sub(r"[^a-z0-9]", "", re.sub(r"(?i)blackwell|geforce|hgx", "", name.split(" (")[0]).casefold())
+    return re.sub(
+        r"[^a-z0-9]", "", re.sub(r"(?i)blackwell|geforce|hgx", "", name.split(" (")[0]).casefold()
+    )
 
 
 # ---- drivers
@@ -645,7 +694,9 @@ def _branches(folder: _Folder) -> None:
         versions = [str(item[0]) for item in row["point_releases"]]
         for version in [*versions, *([row["latest_known"]] if row["latest_known"] else [])]:
             if version.split(".")[0] != name:
-                folder.report("nvidia_drivers.yml", path, f"{version} is no release of branch {name}")
+                folder.report(
+                    "nvidia_drivers.yml", path, f"{version} is no release of branch {name}"
+                )
         if row["latest_known"] and str(row["latest_known"]) not in versions:
             folder.report(
                 "nvidia_drivers.yml",
@@ -660,7 +711,9 @@ def _branches(folder: _Folder) -> None:
                     f'{item[0]}: source "{item[2]}" is not in the table of sources',
                 )
         ends = {str(value) for value in row["eol_sources"].values()}
-        if (row["eol"] is None) != (not ends) or (row["eol"] is not None and str(row["eol"]) not in ends):
+        if (row["eol"] is None) != (not ends) or (
+            row["eol"] is not None and str(row["eol"]) not in ends
+        ):
             folder.report(
                 "nvidia_drivers.yml",
                 path,
@@ -701,7 +754,9 @@ def _security(folder: _Folder) -> None:
     floors = {str(row["branch"]): row for row in data["floor_per_branch"]}
     for name in branches:
         if name not in floors:
-            folder.report("security.yml", ("floor_per_branch",), f"branch {name} has no security floor")
+            folder.report(
+                "security.yml", ("floor_per_branch",), f"branch {name} has no security floor"
+            )
     for index, row in enumerate(data["floor_per_branch"]):
         name, path = str(row["branch"]), ("floor_per_branch", index)
         # A floor is the highest fixed version in any bulletin; recompute it from them.
@@ -712,14 +767,20 @@ def _security(folder: _Folder) -> None:
         ]
         floor = None if row["floor"] is None else str(row["floor"])
         stated = (floor, row["from_bulletin"], row["bulletin_date"])
-        expected = max(fixes, key=lambda fix: (_numbers(fix[0]), fix[2]), default=(None, None, None))
+        expected = max(
+            fixes, key=lambda fix: (_numbers(fix[0]), fix[2]), default=(None, None, None)
+        )
         if stated != expected:
             folder.report(
-                "security.yml", path, f"branch {name}: floor {stated} here, {expected} by the bulletins"
+                "security.yml",
+                path,
+                f"branch {name}: floor {stated} here, {expected} by the bulletins",
             )
         if row["covers_newest_bulletin"] != (row["from_bulletin"] == newest):
             folder.report(
-                "security.yml", path, f"branch {name}: covers_newest_bulletin contradicts from_bulletin"
+                "security.yml",
+                path,
+                f"branch {name}: covers_newest_bulletin contradicts from_bulletin",
             )
         if row["covers_newest_bulletin"] != (row["state"] == "current"):
             folder.report(
@@ -733,12 +794,21 @@ def _security(folder: _Folder) -> None:
         latest, ends = branches[name]["latest_known"], branches[name]["eol"]
         if floor and latest and _below(str(latest), floor) and not row.get("note"):
             folder.report(
-                "security.yml", path, f"branch {name}: its newest release {latest} is below its floor {floor}"
+                "security.yml",
+                path,
+                f"branch {name}: its newest release {latest} is below its floor {floor}",
             )
         reported = row["branch_eol"]
-        if reported and re.match(r"\d{4}-\d{2}$", str(reported)) and ends and str(ends)[:7] != reported:
+        if (
+            reported
+            and re.match(r"\d{4}-\d{2}$", str(reported))
+            and ends
+            and str(ends)[:7] != reported
+        ):
             folder.report(
-                "security.yml", path, f"branch {name} ends {reported} here, {ends} in nvidia_drivers.yml"
+                "security.yml",
+                path,
+                f"branch {name} ends {reported} here, {ends} in nvidia_drivers.yml",
             )
     unfixed = {name for name, row in floors.items() if str(row["state"]).startswith("unfixed")}
     for index, bad in enumerate(folder["known_bad.yml"]["known_bad"]):
@@ -773,7 +843,9 @@ def _builds(folder: _Folder) -> None:
             least = [
                 fix
                 for fix in fixed
-                if version and fix.split(".")[0] == version.split(".")[0] and _open(fix) == _open(str(item))
+                if version
+                and fix.split(".")[0] == version.split(".")[0]
+                and _open(fix) == _open(str(item))
             ]
             if version and not str(item).split()[0].endswith(".x") and least:
                 first = max((_first_number(fix) or "" for fix in least), key=_numbers)
@@ -811,7 +883,8 @@ def _builds(folder: _Folder) -> None:
         row = rows.get(kernel.group(1)) if kernel else None
         if row is not None and "first_fixed" in bad:
             measured, listed = (
-                {str(item) for item in items} for items in (bad["first_fixed"], row["first_upstream_fixed"])
+                {str(item) for item in items}
+                for items in (bad["first_fixed"], row["first_upstream_fixed"])
             )
             if measured != listed:
                 differs = ", ".join(sorted(measured ^ listed))
@@ -845,7 +918,9 @@ def _known_bad(folder: _Folder) -> None:
         for part in row["match"] if isinstance(row["match"], list) else [row["match"]]:
             for name in sorted(set(part.get("architecture") or ()) - architectures):
                 message = f'{row["id"]}: no GPU of the facts has architecture "{name}"'
-                folder.report("known_bad.yml", (*path, "match"), message, nearest(name, architectures))
+                folder.report(
+                    "known_bad.yml", (*path, "match"), message, nearest(name, architectures)
+                )
             for name in part.get("gpu") or ():
                 if not any(fnmatchcase(model["sku"], name) for model in models):
                     message = f'{row["id"]}: gpus.yml has no model "{name}"'
@@ -893,7 +968,9 @@ def _toolkit(folder: _Folder) -> None:
         )
     for index, row in enumerate(data["security"]):
         if str(row["fixed"]) not in versions:
-            folder.report("container_toolkit.yml", ("security", index), f"fix {row['fixed']} is no release")
+            folder.report(
+                "container_toolkit.yml", ("security", index), f"fix {row['fixed']} is no release"
+            )
         affected = _first_number(str(row["affected"]))
         if affected and not _below(affected, str(row["fixed"])):
             folder.report(
@@ -904,12 +981,18 @@ def _toolkit(folder: _Folder) -> None:
     least = data["runtime_minimum"]["toolkit_1_19_1_and_later_cdi_0_7"]
     if least["toolkit"] not in versions:
         folder.report(
-            "container_toolkit.yml", ("runtime_minimum",), f"toolkit {least['toolkit']} is no release"
+            "container_toolkit.yml",
+            ("runtime_minimum",),
+            f"toolkit {least['toolkit']} is no release",
         )
-    engines = {row["name"]: row.get("containers") or {} for row in folder["distros.yml"]["distributions"]}
+    engines = {
+        row["name"]: row.get("containers") or {} for row in folder["distros.yml"]["distributions"]
+    }
     for index, row in enumerate(data["runtime_minimum"]["debian_check"]):
         path = ("runtime_minimum", "debian_check", index)
-        ships = next((found for name, found in engines.items() if name.startswith(row["distro"])), {})
+        ships = next(
+            (found for name, found in engines.items() if name.startswith(row["distro"])), {}
+        )
         for engine in ("docker.io", "containerd", "podman"):
             if str(ships.get(engine)) != str(row[engine]):
                 folder.report(
@@ -919,7 +1002,11 @@ def _toolkit(folder: _Folder) -> None:
                 )
         fits = all(
             not _below(str(row[engine]), str(least[name]))
-            for engine, name in (("docker.io", "docker"), ("containerd", "containerd"), ("podman", "podman"))
+            for engine, name in (
+                ("docker.io", "docker"),
+                ("containerd", "containerd"),
+                ("podman", "podman"),
+            )
         )
         if fits != row["ok_for_cdi_0_7"]:
             folder.report(
@@ -948,7 +1035,9 @@ def _libraries(folder: _Folder) -> None:
             continue
         path, least = ("cudnn_matrix", index), str(row["min_driver"])
         has_major_name = row["package"] == major.group()
-        if (has_major_name and least != minimum[major.group(1)]) or _below(least, minimum[major.group(1)]):
+        if (has_major_name and least != minimum[major.group(1)]) or _below(
+            least, minimum[major.group(1)]
+        ):
             folder.report(
                 "cudnn_nccl.yml",
                 path,

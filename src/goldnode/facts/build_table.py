@@ -31,9 +31,9 @@ def markdown(found: Sequence[ModuleBuildFact]) -> str:
     for table in tables(found):
         lines += _release(table)
     lines += ["## Failures", ""]
-    lines += [f"- {pair_text(one)}: `{one.line}`" for one in ordered(found) if one.outcome == "fails"] or [
-        "- None."
-    ]
+    lines += [
+        f"- {pair_text(one)}: `{one.line}`" for one in ordered(found) if one.outcome == "fails"
+    ] or ["- None."]
     lines += [
         "",
         "## Excluded kernels",
@@ -42,9 +42,9 @@ def markdown(found: Sequence[ModuleBuildFact]) -> str:
         "",
     ]
     excluded = exclusions([one for one in ordered(found) if one.outcome == "excluded"])
-    lines += [f"- `{line}` excludes {kernels}: {packages}" for line, kernels, packages in excluded] or [
-        "- None."
-    ]
+    lines += [
+        f"- `{line}` excludes {kernels}: {packages}" for line, kernels, packages in excluded
+    ] or ["- None."]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -42,7 +42,9 @@ class Hardware:
 def limits() -> dict[str, Limit]:
     """Return every limit by name."""
     return {
-        name: Limit(name, row["value"], row["unit"], origins(HEALTH, row["source"]), row.get("note"))
+        name: Limit(
+            name, row["value"], row["unit"], origins(HEALTH, row["source"]), row.get("note")
+        )
         for name, row in load(HEALTH)["limits"].items()
     }
 
@@ -51,7 +53,9 @@ def limits() -> dict[str, Limit]:
 def hardware(sku: str) -> Hardware:
     """Return the hardware facts of model `sku`. Raises FactsError for an unknown one."""
     model = facts.gpu(sku)
-    row: dict[str, Any] = next(item for item in load("gpus.yml")[model.vendor] if item["sku"] == sku)
+    row: dict[str, Any] = next(
+        item for item in load("gpus.yml")[model.vendor] if item["sku"] == sku
+    )
     pcie = row.get("pcie") or {}
     sets: list[int] = next(
         (item["memory_mib"] for item in load(HEALTH)["memory_sets"] if item["sku"] == sku), []

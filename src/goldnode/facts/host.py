@@ -21,14 +21,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from goldnode.core import files
-from goldnode.core.errors import FactsError, GoldnodeError, begins, candidates, nearest, quoted, squeezed
+from goldnode.core.errors import (
+    FactsError,
+    GoldnodeError,
+    begins,
+    candidates,
+    nearest,
+    quoted,
+    squeezed,
+)
 
 FACTS = Path(__file__).parent
 
 ModuleFlavour = Literal["open", "proprietary"]
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
-_CACHED_FILES = 100  # parsed files in the cache: about ten per version of the facts, so several versions fit
+_CACHED_FILES = (
+    100  # parsed files in the cache: about ten per version of the facts, so several versions fit
+)
 
 
 @dataclass(frozen=True)
@@ -137,14 +147,20 @@ class KernelBuild:
     @property
     def doubt(self) -> str | None:
         """Return the reservations about this result as a sentence, or None."""
-        patched = "the table covers NVIDIA's own sources; a distribution's patched package may build"
+        patched = (
+            "the table covers NVIDIA's own sources; a distribution's patched package may build"
+        )
         derived = "derived from the versions that are known to build"
         reported = [patched] if self.outcome == "fails" and self.confidence != "seen" else []
         return (
             "; ".join(
                 [
                     *reported,
-                    *([derived] if self.confidence == "derived" and self.outcome != "unknown" else []),
+                    *(
+                        [derived]
+                        if self.confidence == "derived" and self.outcome != "unknown"
+                        else []
+                    ),
                 ]
             )
             or None
@@ -192,7 +208,9 @@ def own_file(name: str) -> dict[str, Any]:
 
 @cache
 def _own(name: str, folder: Path) -> dict[str, Any]:
-    path = folder / name if (folder / name).is_file() else FACTS / name  # an update may lack a newer file
+    path = (
+        folder / name if (folder / name).is_file() else FACTS / name
+    )  # an update may lack a newer file
     if not path.is_file():
         raise FactsError(
             f'there is no facts file "{name}"',
@@ -299,7 +317,11 @@ def _site_folders(variable: str, states: tuple[tuple[str, int, int], ...]) -> tu
         with contextlib.suppress(GoldnodeError):  # the command that reads the site file reports it
             catalog = load_site(Path(name)).catalog_directory()
             places += [catalog] if catalog is not None else []
-    own = {place.resolve(): str(place / "facts") for place in reversed(places) if (place / "facts").is_dir()}
+    own = {
+        place.resolve(): str(place / "facts")
+        for place in reversed(places)
+        if (place / "facts").is_dir()
+    }
     return tuple(reversed(own.values()))
 
 
@@ -395,12 +417,16 @@ def _write_cache(path: Path, data: dict[str, Any]) -> None:
         numbered = [list(keys) for keys in _numbered(data)]
         text = json.dumps({**data, _NUMBERED: numbered} if numbered else data)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, delete=False, encoding="utf-8"
+        ) as out:
             out.write(text)
         Path(out.name).replace(path)
         if _read_cache(path) != data:  # JSON does not have all of YAML's values
             path.unlink(missing_ok=True)
-        for old in sorted(path.parent.iterdir(), key=lambda item: item.stat().st_mtime)[:-_CACHED_FILES]:
+        for old in sorted(path.parent.iterdir(), key=lambda item: item.stat().st_mtime)[
+            :-_CACHED_FILES
+        ]:
             old.unlink(missing_ok=True)
     except (OSError, TypeError):
         return
@@ -507,15 +533,23 @@ def near_gpus(name: str) -> list[str]:
     own = _spelling(name)
     equal = {text: skus for text, skus in spelt.items() if squeezed(text) == squeezed(own)}
     number = _number(own)
-    alike = {text: skus for text, skus in spelt.items() if number is not None and _number(text) == number}
+    alike = {
+        text: skus for text, skus in spelt.items() if number is not None and _number(text) == number
+    }
     if number is not None and not alike:  # cut off ("A10" of "A100")
-        alike = {text: skus for text, skus in spelt.items() if (_number(text) or "").startswith(number)}
+        alike = {
+            text: skus for text, skus in spelt.items() if (_number(text) or "").startswith(number)
+        }
     if not alike and number is not None and not equal:
         return []
     if not alike:
         alike = {text: spelt[text] for text in candidates(own, spelt)}
-    begun = {text: skus for text, skus in alike.items() if begins(own, text) and len(text) > len(own)}
-    begun = begun or {text: skus for text, skus in alike.items() if squeezed(text).startswith(squeezed(own))}
+    begun = {
+        text: skus for text, skus in alike.items() if begins(own, text) and len(text) > len(own)
+    }
+    begun = begun or {
+        text: skus for text, skus in alike.items() if squeezed(text).startswith(squeezed(own))
+    }
     same = {text: skus for text, skus in alike.items() if _variant(text) == _variant(own)}
     within = [text for text in same if begins(own, text) and len(text) < len(own)]
     whole = {text: same[text] for text in within if len(text) == max(map(len, within))}
@@ -525,7 +559,9 @@ def near_gpus(name: str) -> list[str]:
         nearness |= {sku: max(ratio, nearness.get(sku, 0)) for sku in skus}
     best = max(nearness.values(), default=0)
     least = 0 if begun and not equal else best - 0.1
-    models = sorted((sku for sku in nearness if nearness[sku] > least), key=lambda sku: -nearness[sku])
+    models = sorted(
+        (sku for sku in nearness if nearness[sku] > least), key=lambda sku: -nearness[sku]
+    )
     first = {gpus()[sku].architecture for sku in models if nearness[sku] == best}
     if len(first) != 1:
         return []
@@ -597,7 +633,9 @@ def _gpu(row: Mapping[str, Any]) -> GpuModel:
         min_driver=tuple(
             part.strip() for part in str(row.get("min_driver") or "").split("/") if part.strip()
         ),
-        min_driver_branch=None if row.get("min_driver_branch") is None else str(row["min_driver_branch"]),
+        min_driver_branch=None
+        if row.get("min_driver_branch") is None
+        else str(row["min_driver_branch"]),
         min_rocm=row.get("min_rocm"),
         min_amdgpu=row.get("min_amdgpu"),
         doubt=doubt(row),
@@ -610,7 +648,9 @@ def branch(name: str) -> Branch:
     """Return one NVIDIA driver branch ("535"). Raises FactsError with the nearest known one."""
     rows = {str(row["branch"]): row for row in load("nvidia_drivers.yml")["branches"]}
     if name not in rows:
-        raise FactsError(f'NVIDIA driver branch "{name}" is not in the facts', remedy=nearest(name, rows))
+        raise FactsError(
+            f'NVIDIA driver branch "{name}" is not in the facts', remedy=nearest(name, rows)
+        )
     row = rows[name]
     ends = tuple(
         (origins("nvidia_drivers.yml", key)[0], str(value))
@@ -655,7 +695,9 @@ def security_floor(name: str) -> SecurityFloor:
     """Return the security floor of driver branch `name`. Raises FactsError for an unknown branch."""
     rows = {str(row["branch"]): row for row in load("security.yml")["floor_per_branch"]}
     if name not in rows:
-        raise FactsError(f'NVIDIA driver branch "{name}" has no security facts', remedy=nearest(name, rows))
+        raise FactsError(
+            f'NVIDIA driver branch "{name}" has no security facts', remedy=nearest(name, rows)
+        )
     row = rows[name]
     return SecurityFloor(
         branch=name,
@@ -693,7 +735,9 @@ def kernels_built() -> tuple[str, ...]:
     """Return every kernel in the build table, mainline series and exact versions, oldest first."""
     table = load("nvidia_drivers.yml")["kernel_build"]
     named = {part.strip() for row in table["entries"] for part in str(row["kernel"]).split("/")}
-    return tuple(sorted(named | {str(row["kernel"]) for row in table["observed_builds"]}, key=numbers))
+    return tuple(
+        sorted(named | {str(row["kernel"]) for row in table["observed_builds"]}, key=numbers)
+    )
 
 
 @cache
@@ -713,7 +757,11 @@ def kernel_build(
     wanted, version = numbers(kernel), numbers(driver)
     where = f"driver {driver} ({flavour}) on kernel {kernel}"
     for row in table["observed_builds"]:
-        if numbers(row["kernel"]) == wanted and row["driver"] == driver and row["flavour"] == flavour:
+        if (
+            numbers(row["kernel"]) == wanted
+            and row["driver"] == driver
+            and row["flavour"] == flavour
+        ):
             seen: Literal["ok", "fails"] = "ok" if row["builds"] else "fails"
             outcome = "was seen to build" if row["builds"] else "was seen to fail"
             return KernelBuild(
@@ -738,10 +786,16 @@ def kernel_build(
             if older is not None:
                 failure = KernelBuild("fails", f"{where} is older than {older}", "derived", source)
         proof = proof or _proof(row, wanted, version, flavour, where)
-    return failure or proof or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
+    return (
+        failure
+        or proof
+        or KernelBuild("unknown", f"no source says whether {where} builds", "derived", ())
+    )
 
 
-def _older_than(row: Mapping[str, Any], version: tuple[int, ...], flavour: str, since: str) -> str | None:
+def _older_than(
+    row: Mapping[str, Any], version: tuple[int, ...], flavour: str, since: str
+) -> str | None:
     """Return the version of the same branch that proves a failure on the kernel of `row`, and why; or None."""
     newer = [numbers(str(item)) for item in row["known_to_fail"] if _applies(str(item), flavour)]
     newer = [item for item in newer if item[:1] == version[:1] and item > version]
@@ -756,7 +810,11 @@ def _older_than(row: Mapping[str, Any], version: tuple[int, ...], flavour: str, 
 
 
 def _proof(
-    row: Mapping[str, Any], wanted: tuple[int, ...], version: tuple[int, ...], flavour: str, where: str
+    row: Mapping[str, Any],
+    wanted: tuple[int, ...],
+    version: tuple[int, ...],
+    flavour: str,
+    where: str,
 ) -> KernelBuild | None:
     """Return that the driver builds on kernel `wanted`, if its branch was changed for this series or a later one.
 
@@ -839,7 +897,9 @@ def _names(item: str, driver: str, flavour: str) -> bool:
 
 def _fixes(row: Mapping[str, Any], version: tuple[int, ...], flavour: str) -> list[tuple[int, ...]]:
     """Return the versions of the branch of `version` that brought a part of the fix."""
-    listed = [numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)]
+    listed = [
+        numbers(str(item)) for item in row["first_upstream_fixed"] if _applies(str(item), flavour)
+    ]
     return [fix for fix in listed if fix[:1] == version[:1]]
 
 

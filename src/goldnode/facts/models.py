@@ -25,7 +25,11 @@ def _pci_id(text: str) -> str:
 
 
 def _version_range(text: str) -> str:
-    wrong = [part for part in text.split() if not re.fullmatch(r"(<|<=|>|>=|=)?\d[0-9A-Za-z.+:~-]*", part)]
+    wrong = [
+        part
+        for part in text.split()
+        if not re.fullmatch(r"(<|<=|>|>=|=)?\d[0-9A-Za-z.+:~-]*", part)
+    ]
     if wrong or not text.strip():
         raise ValueError(
             f'"{" ".join(wrong)}" is no version with a comparator | write a range such as ">=550 <550.54.14"'
@@ -1303,7 +1307,9 @@ class MeasuredBuild(FactsRow):
     kernel_version: str  # of the kernel's package
     architecture: str
     os: str  # codename of the release whose compiler built it
-    outcome: Literal["builds", "fails", "excluded"]  # excluded: the package's dkms.conf rules this kernel out
+    outcome: Literal[
+        "builds", "fails", "excluded"
+    ]  # excluded: the package's dkms.conf rules this kernel out
     compiler: str
     line: str | None = None  # the first error line
     seconds: float

@@ -63,7 +63,9 @@ class ModuleBuildFact:
 
 def fact_of(row: Mapping[str, Any]) -> ModuleBuildFact:
     """Return a row of the file as a value."""
-    given = {name: row.get(name) for name in ModuleBuildFact.__dataclass_fields__ if name != "origins"}
+    given = {
+        name: row.get(name) for name in ModuleBuildFact.__dataclass_fields__ if name != "origins"
+    }
     return ModuleBuildFact(**given, origins=origins(FILE, row["source"]))  # type: ignore[arg-type]
 
 
@@ -120,4 +122,6 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _flow(row: Mapping[str, Any]) -> str:
     """Return a row as JSON, which YAML reads; values that are null are left out."""
-    return json.dumps({key: value for key, value in row.items() if value is not None}, ensure_ascii=False)
+    return json.dumps(
+        {key: value for key, value in row.items() if value is not None}, ensure_ascii=False
+    )

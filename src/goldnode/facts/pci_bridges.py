@@ -14,4 +14,6 @@ def on_package() -> tuple[str, ...]:
     The class document has them as ``health.on_package``. The state of such a link is no evidence about the
     slot (node/probe/pci.py).
     """
-    return tuple(sorted({one for row in load("pci_bridges.yml")["bridges"] for one in row["downstream"]}))
+    return tuple(
+        sorted({one for row in load("pci_bridges.yml")["bridges"] for one in row["downstream"]})
+    )

@@ -57,10 +57,16 @@ def review(
     return found
 
 
-def _rows(value: Any, path: yamlsource.KeyPath = ()) -> Iterator[tuple[yamlsource.KeyPath, dict[str, Any]]]:
+def _rows(
+    value: Any, path: yamlsource.KeyPath = ()
+) -> Iterator[tuple[yamlsource.KeyPath, dict[str, Any]]]:
     """Yield every mapping below `value` with its path, except `meta` and the table of sources."""
     items: Any = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
     )
     if isinstance(value, dict) and path:
         yield path, value
@@ -70,7 +76,10 @@ def _rows(value: Any, path: yamlsource.KeyPath = ()) -> Iterator[tuple[yamlsourc
 
 
 def _add(
-    file: ReviewedFile, source: yamlsource.YamlSource, where: yamlsource.KeyPath, row: dict[str, Any]
+    file: ReviewedFile,
+    source: yamlsource.YamlSource,
+    where: yamlsource.KeyPath,
+    row: dict[str, Any],
 ) -> None:
     keys = row.get("source")
     if keys is not None and where[-1] != "source":
@@ -81,7 +90,9 @@ def _add(
     if row.get("conflict"):
         file.contradictory.append(ReviewedRow(line, _name(where, row), str(row["conflict"])))
     elif row.get("confidence") and not str(row["confidence"]).startswith("high"):
-        file.in_doubt.append(ReviewedRow(line, _name(where, row), f"confidence {row['confidence']}"))
+        file.in_doubt.append(
+            ReviewedRow(line, _name(where, row), f"confidence {row['confidence']}")
+        )
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -38,7 +38,9 @@ SECTIONS: Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
 @cache
 def model(name: str) -> type[FactsFile]:
     """Return the model of a facts file in a catalog: the built-in one, with its extensible sections only."""
-    fields = {section: (FILES[name].model_fields[section].annotation, ()) for section in SECTIONS[name]}
+    fields = {
+        section: (FILES[name].model_fields[section].annotation, ()) for section in SECTIONS[name]
+    }
     made: type[FactsFile] = create_model(
         f"Site{FILES[name].__name__}", __base__=FactsFile, overrides=(dict[str, str], {}), **fields
     )  # type: ignore[call-overload]
@@ -51,7 +53,9 @@ def _parsed(path: str, _state: tuple[int, int]) -> YamlSource:
     file = Path(path)
     if file.name not in SECTIONS:
         raise FactsError(
-            f'a catalog cannot add facts to "{file.name}"', file=file, remedy=nearest(file.name, SECTIONS)
+            f'a catalog cannot add facts to "{file.name}"',
+            file=file,
+            remedy=nearest(file.name, SECTIONS),
         )
     source = yamlsource.read(file, error=FactsError)
     yamlsource.validate(model(file.name), source, error=FactsError)
@@ -168,7 +172,9 @@ def leaves(value: Any) -> Iterator[str]:
             yield from leaves(inner)
 
 
-def _twice(source: YamlSource, section: str, index: int, key: str, other: Mapping[str, Any]) -> FactsError:
+def _twice(
+    source: YamlSource, section: str, index: int, key: str, other: Mapping[str, Any]
+) -> FactsError:
     row = source.data[section][index]
     differs = [
         f"{name} {row.get(name)} here, {other.get(name)} there"

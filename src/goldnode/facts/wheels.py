@@ -114,7 +114,9 @@ def recorded() -> str:
 @cache
 def _required() -> frozenset[str]:
     """Return the packages that recorded releases require."""
-    texts = (text for row in packages().values() for item in row.values() for text in item.requires or ())
+    texts = (
+        text for row in packages().values() for item in row.values() for text in item.requires or ()
+    )
     return frozenset(re.split(r"[^a-z0-9-]", text, maxsplit=1)[0] for text in texts)
 
 

@@ -76,7 +76,9 @@ def closest(version: str, known: Iterable[str]) -> str | None:
 
 def doubt(*rows: Mapping[str, Any] | None) -> str | None:
     """Return the combined reservations of rows of the facts; see `facts.doubt`."""
-    return "; ".join(dict.fromkeys(text for row in rows if row and (text := row_doubt(row)))) or None
+    return (
+        "; ".join(dict.fromkeys(text for row in rows if row and (text := row_doubt(row)))) or None
+    )
 
 
 # -- CUDA
@@ -173,7 +175,9 @@ def architectures() -> dict[str, CudaArchitectureSupport]:
         first, last = row["first_cuda"], row["last_cuda"]
         remarks = [
             doubt(row),
-            None if first is None or re.fullmatch(r"[\d.]+", first) else f"as the source has it: {first}",
+            None
+            if first is None or re.fullmatch(r"[\d.]+", first)
+            else f"as the source has it: {first}",
         ]
         for capability in row["cc"]:
             found[capability] = CudaArchitectureSupport(
@@ -271,14 +275,17 @@ class CudnnSupport:
         """Return whether the row lists CUDA `version`."""
         wanted = key(version)[:2]
         return any(
-            low[:2] <= wanted <= high[:2] if len(high) > 1 else wanted[:1] == high for low, high in self.cuda
+            low[:2] <= wanted <= high[:2] if len(high) > 1 else wanted[:1] == high
+            for low, high in self.cuda
         )
 
     def has_capability(self, capability: str) -> bool:
         """Return whether the row covers a GPU of `capability`, possibly by a lower minor of its major."""
         if self.capabilities is not None:
             return any(covers(item, capability) for item in self.capabilities)
-        return self.minimum_capability is not None and key(capability) >= key(self.minimum_capability)
+        return self.minimum_capability is not None and key(capability) >= key(
+            self.minimum_capability
+        )
 
 
 def covers(built: str, capability: str) -> bool:
@@ -304,7 +311,9 @@ def cudnn_matrix() -> tuple[CudnnSupport, ...]:
                 cuda=spans,
                 cuda_text=", ".join(row["cuda"]),
                 capabilities=tuple(row["cc"]) if "cc" in row else None,
-                minimum_capability=".".join(map(str, key(row["min_cc"]))) if "min_cc" in row else None,
+                minimum_capability=".".join(map(str, key(row["min_cc"])))
+                if "min_cc" in row
+                else None,
                 minimum_driver=row.get("min_driver"),
                 sources=origins(CUDNN, row["source"]),
                 note=row.get("note"),
@@ -504,7 +513,9 @@ def torch_machines(machine: str, release: str) -> list[str]:
     found = {
         build
         for row in load(FRAMEWORKS)["torch_compute_capabilities"]
-        if row["arch"] == machine and row["compute_capabilities"] and _within(release, row["releases"])
+        if row["arch"] == machine
+        and row["compute_capabilities"]
+        and _within(release, row["releases"])
         for build in row["build"].split(" and ")
     }
     return sorted(found, key=lambda item: int(item[2:]))
@@ -541,7 +552,10 @@ def vllm() -> dict[str, Mapping[str, Any]]:
 @cache
 def triton_images() -> dict[tuple[str, str], Mapping[str, Any]]:
     """Return the contents of Triton's images by release ("25.12") and variant ("vllm")."""
-    return {(row["release"], row["variant"]): row for row in load(FRAMEWORKS)["triton_images"]["entries"]}
+    return {
+        (row["release"], row["variant"]): row
+        for row in load(FRAMEWORKS)["triton_images"]["entries"]
+    }
 
 
 def image_content(image: str, release: str) -> Mapping[str, Any] | None:
@@ -562,7 +576,11 @@ def engine_minimum(engine: str, version: str) -> Mapping[str, Any] | None:
     newest = table["newest"].get(engine)
     if newest is not None and key(version) > key(newest):
         return None
-    rows = [row for row in table["entries"] if row["engine"] == engine and key(row["first"]) <= key(version)]
+    rows = [
+        row
+        for row in table["entries"]
+        if row["engine"] == engine and key(row["first"]) <= key(version)
+    ]
     return max(rows, key=lambda row: key(row["first"]), default=None)
 
 
@@ -581,7 +599,9 @@ def tensorrt() -> dict[str, Mapping[str, Any]]:
 def onnxruntime(version: str) -> Mapping[str, Any] | None:
     """Return what ONNX Runtime's package for the GPU is built with, or None if its table was not read."""
     release = minor(version)
-    return next((row for row in load(FRAMEWORKS)["onnxruntime"] if _within(release, row["releases"])), None)
+    return next(
+        (row for row in load(FRAMEWORKS)["onnxruntime"] if _within(release, row["releases"])), None
+    )
 
 
 def framework_row(name: str) -> Mapping[str, Any]:
@@ -651,7 +671,11 @@ def rocms() -> dict[str, RocmVersion]:
             gfx_derived = f"derived: the gfx list of ROCm {of['gfx']} with what later releases add"
         if systems is not None and "os" not in row:
             os_derived = f"derived: the systems of ROCm {of['os']} with what later releases add"
-        own = [str(item).split()[0] for item in row.get("compatible_amdgpu", ()) if " - " not in str(item)]
+        own = [
+            str(item).split()[0]
+            for item in row.get("compatible_amdgpu", ())
+            if " - " not in str(item)
+        ]
         for item in row.get("compatible_amdgpu", ()):
             if " - " in str(item):
                 low, high = str(item).split(" - ")
@@ -679,7 +703,9 @@ def _current_gfx() -> Sequence[str]:
 def rocm(version: str) -> RocmVersion | None:
     """Return the ROCm release that `version` names; for "6.2" its newest patch."""
     matching = [
-        item for name, item in rocms().items() if same(version, name) and len(key(version)) <= len(key(name))
+        item
+        for name, item in rocms().items()
+        if same(version, name) and len(key(version)) <= len(key(name))
     ]
     return matching[-1] if matching else None
 
@@ -717,7 +743,17 @@ def windows() -> tuple[UserSpaceSupport, ...]:
             low, _, high = text.partition(" - ")
             ends = (key(low), key(high)) if high else (None, None)
             minors = () if high else tuple(part.strip() for part in text.split(","))
-            found.append(UserSpaceSupport(driver, text, ends[0], ends[1], minors, sources, doubt(span)))
+            found.append(
+                UserSpaceSupport(
+                    driver,
+                    text=text,
+                    low=ends[0],
+                    high=ends[1],
+                    minors=minors,
+                    sources=sources,
+                    doubt=doubt(span),
+                )
+            )
     return tuple(found)
 
 
@@ -752,6 +788,10 @@ def glibc(system: str) -> tuple[str, tuple[Origin, ...]] | None:
     for row in load("distros.yml")["distributions"]:
         if row["id"] == identity and row.get("glibc"):
             source = row["source"]
-            keys = source.get("glibc_kernel") or source.get("rest") if isinstance(source, dict) else source
+            keys = (
+                source.get("glibc_kernel") or source.get("rest")
+                if isinstance(source, dict)
+                else source
+            )
             return row["glibc"], origins("distros.yml", keys)
     return None

@@ -83,7 +83,11 @@ class XidCode:
 
 # Class in the Fabric Manager guide -> effect on the node, blast radius, explanation.
 _SWITCH: dict[str, tuple[XidSeverity, str, str]] = {
-    "SXID_FATAL": ("drain", "node", "always fatal for the whole fabric: the machine has to be restarted"),
+    "SXID_FATAL": (
+        "drain",
+        "node",
+        "always fatal for the whole fabric: the machine has to be restarted",
+    ),
     "SXID_POTENTIAL": (
         "drain",
         "node",
@@ -99,7 +103,8 @@ def actions() -> dict[str, ImmediateAction]:
     """Return NVIDIA's immediate actions by name."""
     rows = facts.load(FILE)["actions"]
     return {
-        row["action"]: ImmediateAction(row["action"], row["node"], row["blast"], row["does"]) for row in rows
+        row["action"]: ImmediateAction(row["action"], row["node"], row["blast"], row["does"])
+        for row in rows
     }
 
 
@@ -128,16 +133,16 @@ def _xid(row: Mapping[str, Any], *, unused: bool) -> XidCode:
     node = row.get("node") or (known.node if known else "degraded")
     return XidCode(
         row["code"],
-        row["name"],
-        action,
-        row.get("then"),
-        row.get("means"),
-        node,
-        known.blast if known else {"drain": "gpu"}.get(node, "nothing"),
-        unused,
-        row.get("driver"),
-        (row["conflict"],) if "conflict" in row else (),
-        facts.origins(FILE, row["source"]),
+        name=row["name"],
+        action=action,
+        then=row.get("then"),
+        means=row.get("means"),
+        node=node,
+        blast=known.blast if known else {"drain": "gpu"}.get(node, "nothing"),
+        unused=unused,
+        driver=row.get("driver"),
+        conflict=(row["conflict"],) if "conflict" in row else (),
+        origins=facts.origins(FILE, row["source"]),
     )
 
 
@@ -157,16 +162,16 @@ def _switch(block: Mapping[str, Any]) -> list[XidCode]:
         found.append(
             XidCode(
                 code,
-                block["names"].get(code) or "",
-                name,
-                None,
-                None,
-                node,
-                blast,
-                False,
-                None,
-                conflict,
-                origins,
+                name=block["names"].get(code) or "",
+                action=name,
+                then=None,
+                means=None,
+                node=node,
+                blast=blast,
+                unused=False,
+                driver=None,
+                conflict=conflict,
+                origins=origins,
             )
         )
     return found
@@ -221,7 +226,9 @@ def _row_data(code: int | None, event: dict[str, Any] | None) -> dict[str, Any]:
     # The log line itself states whether an SXid or an NVLink Xid (144 to 150) is fatal. That overrides the
     # table.
     if fatal is not None and (row.kind == "SXid" or 144 <= row.code <= 150):
-        node, blast = ("drain", "node" if row.kind == "SXid" else "gpu") if fatal else ("none", "nothing")
+        node, blast = (
+            ("drain", "node" if row.kind == "SXid" else "gpu") if fatal else ("none", "nothing")
+        )
     return {
         "code": code,
         "kind": row.kind,

@@ -74,7 +74,9 @@ def read(path: Path, keys: Sequence[Path] = ()) -> FloorBaseline:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise FloorsError(
-            f"{where}: {first['msg']}", file=path, remedy="write it again with `goldnode floors learn`"
+            f"{where}: {first['msg']}",
+            file=path,
+            remedy="write it again with `goldnode floors learn`",
         ) from problem
     return FloorBaseline(document, path, keyid)
 

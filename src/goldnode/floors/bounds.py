@@ -37,13 +37,17 @@ def _rank(runs: int, share: float, confidence: float) -> int | None:
     return place if place < runs else None
 
 
-def upper_bound(values: Values, share: float = 0.5, confidence: float = CONFIDENCE) -> Values | None:
+def upper_bound(
+    values: Values, share: float = 0.5, confidence: float = CONFIDENCE
+) -> Values | None:
     """Return an upper confidence bound of the quantile `share`; None if there are too few values for one."""
     place = _rank(values.shape[-1], share, confidence)
     return None if place is None else np.partition(values, place, axis=-1)[..., place]
 
 
-def lower_bound(values: Values, share: float = 0.5, confidence: float = CONFIDENCE) -> Values | None:
+def lower_bound(
+    values: Values, share: float = 0.5, confidence: float = CONFIDENCE
+) -> Values | None:
     """Return a lower confidence bound of the quantile `share`; None if there are too few values for one."""
     found = upper_bound(-values, 1 - share, confidence)
     return None if found is None else -found
@@ -66,7 +70,9 @@ def robust_spread(values: Values) -> Values:
     if count < 2:
         return np.zeros(values.shape[:-1])
     middle = np.median(values, axis=-1, keepdims=True)
-    return np.asarray(np.median(np.abs(values - middle), axis=-1) * NORMAL_MAD * count / (count - 0.8))
+    return np.asarray(
+        np.median(np.abs(values - middle), axis=-1) * NORMAL_MAD * count / (count - 0.8)
+    )
 
 
 # Comparisons of two arms
@@ -172,7 +178,9 @@ class ComparisonSize:
     changed: int
     control: int | None
     alpha: float  # of the upper bound, which the margin is compared with
-    alpha_loss: float  # of the test of a loss: alpha over the number of metrics, the strictest step of Holm
+    alpha_loss: (
+        float  # of the test of a loss: alpha over the number of metrics, the strictest step of Holm
+    )
 
 
 def smallest_loss_seen(size: ComparisonSize, spread: float, margin: float) -> float | None:

@@ -75,7 +75,8 @@ def metric_of(text: str) -> ChangeMetric:
         return ChangeMetric(name)
     if found not in SHARES:
         raise FloorsError(
-            f'the metric "{text}" has the quantile "{found}"', remedy=f"write one of {', '.join(SHARES)}"
+            f'the metric "{text}" has the quantile "{found}"',
+            remedy=f"write one of {', '.join(SHARES)}",
         )
     return ChangeMetric(name, found)
 
@@ -140,7 +141,9 @@ def judge(arms: ChangeArms, question: ChangeQuestion) -> SpeedReport:
     ]
     rejected = holm([one.p_value for one in comparisons], question.alpha)
     return SpeedReport(
-        tuple(one.verdict(lost, uncounted) for one, lost in zip(comparisons, rejected, strict=True)),
+        tuple(
+            one.verdict(lost, uncounted) for one, lost in zip(comparisons, rejected, strict=True)
+        ),
         tuple(uncounted),
     )
 
@@ -179,7 +182,9 @@ def _usual(
 
 
 def _difference(
-    document: CanaryDocument, wanted: ResultIdentity | None, state: tuple[str | None, str | None] | None
+    document: CanaryDocument,
+    wanted: ResultIdentity | None,
+    state: tuple[str | None, str | None] | None,
 ) -> str | None:
     """Return why a result does not count in its arm; None if it does."""
     own = identity(document)
@@ -250,7 +255,9 @@ def _losses(
     counted: Mapping[_Arm, Sequence[MetricRow]], metric: ChangeMetric, uncounted: list[UncountedRow]
 ) -> _Losses:
     """Return the loss of each node that has enough runs before and after. Adds the others to `uncounted`."""
-    own = {arm: [row for row in found if str(row.key) == metric.name] for arm, found in counted.items()}
+    own = {
+        arm: [row for row in found if str(row.key) == metric.name] for arm, found in counted.items()
+    }
     arms: dict[str, Values] = {}
     middles: tuple[list[float], list[float]] = ([], [])
     runs = 0
@@ -273,13 +280,13 @@ def _losses(
     first = next(iter([*own["changed", "after"], *own["changed", "before"]]), None)
     return _Losses(
         arms["changed"],
-        arms["control"],
-        float(np.median(middles[0])) if middles[0] else None,
-        float(np.median(middles[1])) if middles[1] else None,
-        runs,
-        "" if first is None else first.metric.unit,
-        "higher" if first is None else first.metric.better,
-        max((row.document.started[:10] for row in own["changed", "before"]), default=None),
+        control=arms["control"],
+        before=float(np.median(middles[0])) if middles[0] else None,
+        after=float(np.median(middles[1])) if middles[1] else None,
+        runs=runs,
+        unit="" if first is None else first.metric.unit,
+        better="higher" if first is None else first.metric.better,
+        date=max((row.document.started[:10] for row in own["changed", "before"]), default=None),
     )
 
 
@@ -377,11 +384,15 @@ class _Comparison:
         """Return answer, reason, bounds of the loss, and the smallest loss that would be seen."""
         few = self.too_few
         if few is not None:
-            own = [row for row in uncounted if row.metric in (None, self.metric.name, str(self.metric))]
+            own = [
+                row for row in uncounted if row.metric in (None, self.metric.name, str(self.metric))
+            ]
             reasons = why_uncounted(own)
             return SpeedAnswer.INCONCLUSIVE, few + (f" ({reasons})" if reasons else ""), None, None
         bounds = loss_bounds(self.losses.changed, self.control, self.question.alpha)
-        seen = smallest_loss_seen(self.size, pooled_spread(self.losses.changed, self.control), self.margin)
+        seen = smallest_loss_seen(
+            self.size, pooled_spread(self.losses.changed, self.control), self.margin
+        )
         power = self._power(seen)
         loss = f"loss {self.share(bounds.estimate):.1%}"
         at_most = "" if bounds.high is None else f", at most {self.share(bounds.high):.1%}"
@@ -390,7 +401,12 @@ class _Comparison:
             return SpeedAnswer.PASSES, f"{loss}{at_most}, {limit}; {power}", bounds, seen
         if lost:
             least = "" if bounds.low is None else f", at least {self.share(bounds.low):.1%}"
-            return SpeedAnswer.FAILS, f"the change costs: {loss}{least}, {limit}; {power}", bounds, seen
+            return (
+                SpeedAnswer.FAILS,
+                f"the change costs: {loss}{least}, {limit}; {power}",
+                bounds,
+                seen,
+            )
         reason = f"{loss}{at_most}, {limit}: neither a loss nor its absence is shown; {power}"
         return SpeedAnswer.INCONCLUSIVE, reason, bounds, seen
 

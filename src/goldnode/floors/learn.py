@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from goldnode.documents.canary import CanaryDocument
-from goldnode.documents.floors import FloorsDocument, FloorsLeftOut, FloorsMetric, FloorsStatistic, Quantile
+from goldnode.documents.floors import (
+    FloorsDocument,
+    FloorsLeftOut,
+    FloorsMetric,
+    FloorsStatistic,
+    Quantile,
+)
 from goldnode.floors.bounds import (
     Values,
     lower_bound,
@@ -48,7 +54,9 @@ MARGIN = 0.03  # loss that is accepted where a metric has no margin of its own
 LEAVE = 0.2  # share of the nodes that may leave
 WIDEST = 0.6  # loss at the floor, above which a floor means nothing
 _NORMAL = 2.3263  # standard deviations at 99 %
-_ONE_MODE = 0.9  # share of the nodes on which a device is in one mode, so that its place explains it
+_ONE_MODE = (
+    0.9  # share of the nodes on which a device is in one mode, so that its place explains it
+)
 _SHOWN = 4  # names in a message
 _Place = tuple[str, str | None]  # node and device
 
@@ -123,7 +131,9 @@ def learn(documents: Sequence[CanaryDocument], settings: LearnSettings) -> Floor
             remedy="measure again, with at least 9 runs of each metric",
         )
     nodes = {one.place[0] for group in devices.values() for one in group}
-    wide = max(len(group) for group in devices.values()) >= CLASS_DEVICES and len(nodes) >= CLASS_NODES
+    wide = (
+        max(len(group) for group in devices.values()) >= CLASS_DEVICES and len(nodes) >= CLASS_NODES
+    )
     if wide:
         metrics, gone = _class_metrics(devices, settings, left_out, nodes)
     else:
@@ -180,7 +190,9 @@ def choose(documents: Sequence[CanaryDocument], settings: LearnSettings) -> Resu
     return max(newest, key=lambda one: (newest[one], one.runner, one.class_digest or ""))
 
 
-def _devices(counted: Iterable[MetricRow]) -> tuple[dict[MetricKey, list[_Device]], list[UncountedRow]]:
+def _devices(
+    counted: Iterable[MetricRow],
+) -> tuple[dict[MetricKey, list[_Device]], list[UncountedRow]]:
     """Return the devices of each metric with enough runs at the usual clock, and the rows that are left out."""
     left_out: list[UncountedRow] = []
     by_key: dict[MetricKey, list[MetricRow]] = {}
@@ -254,7 +266,9 @@ def _means_something(metric: FloorsMetric) -> bool:
     return ratio >= 1 - WIDEST if metric.better == "higher" else ratio <= 1 / (1 - WIDEST)
 
 
-def _leave(populations: Sequence[_Population], left_out: list[UncountedRow], nodes: set[str]) -> set[str]:
+def _leave(
+    populations: Sequence[_Population], left_out: list[UncountedRow], nodes: set[str]
+) -> set[str]:
     """Return the nodes that are below the floor of the others, until none is. Raises FloorsError for too many."""
     gone: dict[str, UncountedRow] = {}
     while True:
@@ -309,7 +323,9 @@ def _one_mode(population: _Population) -> list[_Population]:
     for one in population.devices:
         share.setdefault(one.place[1], []).append(one.place in low)
     low_shares = {device: np.mean(inside) for device, inside in share.items()}
-    explained = all(max(one, 1 - one) >= _ONE_MODE for one in low_shares.values()) and len(low_shares) > 1
+    explained = (
+        all(max(one, 1 - one) >= _ONE_MODE for one in low_shares.values()) and len(low_shares) > 1
+    )
     enough = min(len(inside) for inside in share.values()) >= CLASS_DEVICES
     if not explained or not enough:
         raise _two_modes(population, found)
@@ -340,14 +356,18 @@ def _modes(population: _Population) -> tuple[tuple[int, ...], tuple[int, ...]] |
     return found.low, found.high
 
 
-def _two_modes(population: _Population, found: tuple[tuple[int, ...], tuple[int, ...]]) -> FloorsError:
+def _two_modes(
+    population: _Population, found: tuple[tuple[int, ...], tuple[int, ...]]
+) -> FloorsError:
     parts = [[population.devices[place] for place in places] for places in found]
     texts = []
     for part in parts:
         middle = float(np.median([float(np.median(one.values)) for one in part]))
         names = sorted({one.place[0] for one in part})
         some = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        texts.append(f"{population.shown(middle)} on {len(part)} devices of {len(names)} nodes ({some})")
+        texts.append(
+            f"{population.shown(middle)} on {len(part)} devices of {len(names)} nodes ({some})"
+        )
     differs = _what_differs(*parts)
     return FloorsError(
         f"{population.key} has two modes, and no floor fits both: {texts[0]}, and {texts[1]}{differs}",
@@ -360,7 +380,8 @@ def _what_differs(one: Sequence[_Device], other: Sequence[_Device]) -> str:
     """Return what the results themselves state of the difference between two groups."""
     for name in ("image", "how"):
         values = [
-            {getattr(row.document, name) for device in part for row in device.rows} for part in (one, other)
+            {getattr(row.document, name) for device in part for row in device.rows}
+            for part in (one, other)
         ]
         if not values[0] & values[1]:
             first, second = (", ".join(sorted(short(value) for value in found)) for found in values)
@@ -372,13 +393,17 @@ def _what_differs(one: Sequence[_Device], other: Sequence[_Device]) -> str:
 
 
 def _node_metrics(
-    devices: Mapping[MetricKey, Sequence[_Device]], settings: LearnSettings, left_out: list[UncountedRow]
+    devices: Mapping[MetricKey, Sequence[_Device]],
+    settings: LearnSettings,
+    left_out: list[UncountedRow],
 ) -> list[FloorsMetric]:
     """Return floors of each device alone, from its own runs. Adds to `left_out`."""
     metrics = []
     for key, group in devices.items():
         for one in group:
-            metric = _metric(_Population(key, settings.of(key), one.place[1], (one,)), 1, one.place[0])
+            metric = _metric(
+                _Population(key, settings.of(key), one.place[1], (one,)), 1, one.place[0]
+            )
             if _means_something(metric):
                 metrics.append(metric)
             else:
@@ -388,7 +413,9 @@ def _node_metrics(
 
 def _own_spread(device: _Device, share: float) -> float:
     """Return sigma of one device: between results of the suite if there are enough, else between runs."""
-    results = [row.values for row in device.rows if len(row.values) >= min(RUNS, runs_needed(share))]
+    results = [
+        row.values for row in device.rows if len(row.values) >= min(RUNS, runs_needed(share))
+    ]
     between = 0.0
     if len(results) >= RESULTS:
         between = float(robust_spread(np.array([float(quantile(one, share)) for one in results])))
@@ -434,7 +461,9 @@ def _metric(population: _Population, nodes: int, node: str | None = None) -> Flo
     )
 
 
-def _statistic(population: _Population, name: Quantile, share: float, alone: bool) -> FloorsStatistic:
+def _statistic(
+    population: _Population, name: Quantile, share: float, alone: bool
+) -> FloorsStatistic:
     sign = 1 if population.first.metric.better == "higher" else -1
     if alone:
         (device,) = population.devices
@@ -484,13 +513,20 @@ def _named(row: UncountedRow) -> str:
 def _reasons(left_out: Sequence[UncountedRow]) -> str:
     """Return the most frequent reasons."""
     counts = Counter(row.why for row in left_out)
-    return "; ".join(f"{why} ({count})" for why, count in counts.most_common(3)) or "they have no metrics"
+    return (
+        "; ".join(f"{why} ({count})" for why, count in counts.most_common(3))
+        or "they have no metrics"
+    )
 
 
 def _left_out(found: Sequence[UncountedRow]) -> list[FloorsLeftOut]:
     counts = Counter(found)
-    ordered = sorted(counts, key=lambda row: (row.node, row.device or "", row.metric or "", row.why))
+    ordered = sorted(
+        counts, key=lambda row: (row.node, row.device or "", row.metric or "", row.why)
+    )
     return [
-        FloorsLeftOut(node=row.node, device=row.device, metric=row.metric, results=counts[row], why=row.why)
+        FloorsLeftOut(
+            node=row.node, device=row.device, metric=row.metric, results=counts[row], why=row.why
+        )
         for row in ordered
     ]

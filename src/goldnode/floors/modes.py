@@ -51,7 +51,9 @@ def modes(values: Values) -> ValueModes | None:
 def _distances(ordered: Values) -> tuple[Values, int]:
     """Return the distance of the parts for each cut, in standard deviations of the wider part, and the first cut."""
     count = ordered.shape[-1]
-    first = int(SHARE * count + 1e-9) + 1  # more than the share: exactly a fifth may leave a baseline
+    first = (
+        int(SHARE * count + 1e-9) + 1
+    )  # more than the share: exactly a fifth may leave a baseline
     cuts = np.arange(first, count - first + 1)
     centred = ordered - ordered.mean(axis=-1, keepdims=True)
     sums, squares = np.cumsum(centred, axis=-1), np.cumsum(centred**2, axis=-1)

@@ -109,7 +109,9 @@ class ResultIdentity:
         if other.simulated != self.simulated:
             return f"it is {_kind(other.simulated)}, and the others are {_kind(self.simulated)}"
         if other.class_ != self.class_:
-            return f"it is of class {other.class_ or 'none'}, and not {self.class_ or 'of no class'}"
+            return (
+                f"it is of class {other.class_ or 'none'}, and not {self.class_ or 'of no class'}"
+            )
         if other.platform != self.platform:
             return f"it is of platform {other.platform}, and not {self.platform}"
         if other.runner != self.runner:
@@ -131,7 +133,11 @@ def short(digest: str | None) -> str:
 def identity(document: CanaryDocument) -> ResultIdentity:
     """Return the circumstances of a result."""
     return ResultIdentity(
-        document.class_, document.class_digest, document.platform, document.runner, document.simulated
+        document.class_,
+        document.class_digest,
+        document.platform,
+        document.runner,
+        document.simulated,
     )
 
 
@@ -163,7 +169,9 @@ def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> l
     """
     found: dict[tuple[str, ...], CanaryDocument] = {}
     for path, named in _files(paths):
-        one = _cached(path, cache) if cache is not None and not named else _result(_read(path, named))
+        one = (
+            _cached(path, cache) if cache is not None and not named else _result(_read(path, named))
+        )
         if one.document is not None:
             found[one.order] = one.document
     if not found:
@@ -205,7 +213,9 @@ def _read(path: Path, named: bool) -> CanaryDocument | None:
         content = json.loads(data)
     except OSError as problem:
         raise FloorsError(
-            f"the file cannot be read: {problem.strerror}", file=path, remedy="correct its name or its mode"
+            f"the file cannot be read: {problem.strerror}",
+            file=path,
+            remedy="correct its name or its mode",
         ) from problem
     except (ValueError, RecursionError) as problem:
         raise FloorsError(
@@ -229,7 +239,9 @@ def _read(path: Path, named: bool) -> CanaryDocument | None:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise FloorsError(
-            f"{where}: {first['msg']}", file=path, remedy="measure the node again, or remove the file"
+            f"{where}: {first['msg']}",
+            file=path,
+            remedy="measure the node again, or remove the file",
         ) from problem
 
 

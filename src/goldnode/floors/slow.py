@@ -61,9 +61,13 @@ def judge(
     uncounted += others
     verdicts: list[SpeedVerdict] = []
     nodes = sorted({one.node for one in chosen})
-    highest = max((one.sm_mhz[1] for one in baseline.document.metrics if one.sm_mhz is not None), default=0.0)
+    highest = max(
+        (one.sm_mhz[1] for one in baseline.document.metrics if one.sm_mhz is not None), default=0.0
+    )
     for metric in _wanted(baseline, question):
-        same = [row for row in counted if row.key == key_of(metric) and metric.node in (None, row.node)]
+        same = [
+            row for row in counted if row.key == key_of(metric) and metric.node in (None, row.node)
+        ]
         fit: dict[_Place, list[MetricRow]] = {}
         for row in same:
             clocks = metric.sm_mhz
@@ -83,14 +87,19 @@ def judge(
 
 
 def _missing(
-    metric: FloorsMetric, nodes: Iterable[str], fit: Collection[_Place], uncounted: Iterable[UncountedRow]
+    metric: FloorsMetric,
+    nodes: Iterable[str],
+    fit: Collection[_Place],
+    uncounted: Iterable[UncountedRow],
 ) -> list[_Place]:
     """Return the devices whose runs of a metric did not count, and the nodes without any device."""
     wanted = [node for node in nodes if metric.node in (None, node)]
     devices = {
         (row.node, row.device)
         for row in uncounted
-        if row.metric == str(key_of(metric)) and row.node in wanted and metric.device in (None, row.device)
+        if row.metric == str(key_of(metric))
+        and row.node in wanted
+        and metric.device in (None, row.device)
     }
     found = {place for place in devices if place not in fit}
     seen = {place[0] for place in (*found, *fit)}
@@ -103,7 +112,9 @@ def _missing(
 def baseline_identity(baseline: FloorBaseline) -> ResultIdentity:
     """Return the circumstances that a result must share with a baseline."""
     found = baseline.document
-    return ResultIdentity(found.class_, found.class_digest, found.platform, found.runner, found.simulated)
+    return ResultIdentity(
+        found.class_, found.class_digest, found.platform, found.runner, found.simulated
+    )
 
 
 def key_of(metric: FloorsMetric) -> MetricKey:
@@ -119,7 +130,9 @@ def _wanted(baseline: FloorBaseline, question: SlowQuestion) -> list[FloorsMetri
     ]
 
 
-def _others(nodes: Iterable[str], baseline: FloorBaseline, question: SlowQuestion) -> list[SpeedVerdict]:
+def _others(
+    nodes: Iterable[str], baseline: FloorBaseline, question: SlowQuestion
+) -> list[SpeedVerdict]:
     """Return an inconclusive verdict for each node that a baseline of other nodes does not judge."""
     if baseline.document.scope == "class":
         return []
@@ -127,16 +140,16 @@ def _others(nodes: Iterable[str], baseline: FloorBaseline, question: SlowQuestio
     return [
         SpeedVerdict(
             node,
-            "all",
-            "",
-            SpeedAnswer.INCONCLUSIVE,
-            0,
-            None,
-            None,
-            None,
-            baseline.date,
-            _repeat(baseline, question, node),
-            f"the baseline is of {known} alone, and has too few nodes to judge others",
+            metric="all",
+            unit="",
+            answer=SpeedAnswer.INCONCLUSIVE,
+            runs=0,
+            median=None,
+            bound=None,
+            floor=None,
+            date=baseline.date,
+            repeat=_repeat(baseline, question, node),
+            reason=f"the baseline is of {known} alone, and has too few nodes to judge others",
         )
         for node in nodes
         if node not in baseline.document.nodes
@@ -174,7 +187,9 @@ class _Measured:
             reason = f"{len(values)} runs count, and {needed} are needed"
         elif float(bound) < floor:
             answer = SpeedAnswer.FAILS
-            reason = f"slow: {abs(found / statistic.median):.1%} of the median {statistic.median:.6g}"
+            reason = (
+                f"slow: {abs(found / statistic.median):.1%} of the median {statistic.median:.6g}"
+            )
             if self.metric.node is not None and self.metric.results < RESULTS:
                 # Runs of one result are alike. On a real H200, healthy results differed from two others in ten metrics.
                 answer = SpeedAnswer.INCONCLUSIVE
@@ -243,6 +258,17 @@ def _verdicts(measured: _Measured) -> list[SpeedVerdict]:
     ]
 
 
-def _repeat(baseline: FloorBaseline, question: SlowQuestion, node: str, metric: str | None = None) -> str:
-    words = ["goldnode", "floors", "check", *question.paths, "--baseline", str(baseline.file), "--node", node]
+def _repeat(
+    baseline: FloorBaseline, question: SlowQuestion, node: str, metric: str | None = None
+) -> str:
+    words = [
+        "goldnode",
+        "floors",
+        "check",
+        *question.paths,
+        "--baseline",
+        str(baseline.file),
+        "--node",
+        node,
+    ]
     return command([*words, *(["--metric", metric] if metric else [])])

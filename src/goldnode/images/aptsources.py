@@ -22,7 +22,11 @@ from goldnode.lock.model import LockedArchive
 
 
 def apt_sources(
-    system: MatrixSystem, lock: ImageLock, *, catalog: Catalog | None = None, site: Site | None = None
+    system: MatrixSystem,
+    lock: ImageLock,
+    *,
+    catalog: Catalog | None = None,
+    site: Site | None = None,
 ) -> str:
     """Return the text of a .sources file (deb822) with the archives of `lock`.
 

@@ -71,7 +71,9 @@ def smoke_program() -> bytes | None:
 
 
 def recipes(
-    rows: Iterable[tuple[MatrixRow, ImageLock]], tools: Mapping[str, str], smoke: bytes | None = None
+    rows: Iterable[tuple[MatrixRow, ImageLock]],
+    tools: Mapping[str, str],
+    smoke: bytes | None = None,
 ) -> list[ImageRecipe]:
     """Return the recipes of rows with their locks. Parents must precede their children.
 
@@ -134,7 +136,11 @@ def _shown(item: ImageRecipe) -> list[Any]:
     ]
     tools = [item.tools.get("engine")]
     # Only if used, so that layers of amd64 that a store has are used again.
-    tools += [item.tools[name] for name in (emulation.tool(item.image.architecture),) if name in item.tools]
+    tools += [
+        item.tools[name]
+        for name in (emulation.tool(item.image.architecture),)
+        if name in item.tools
+    ]
     return [[row[2] for row in item.debs], chain, item.epoch, *tools]
 
 
@@ -146,7 +152,9 @@ def system_key(item: ImageRecipe | None) -> str:
     # An image that adds no system layer has the same engine parent as its own parent.
     if own is None and not item.files:
         return system_key(item.parent)
-    return layer_key("system", system_key(item.parent), files_key(item) if item.files else None, own)
+    return layer_key(
+        "system", system_key(item.parent), files_key(item) if item.files else None, own
+    )
 
 
 def _chain(item: ImageRecipe) -> list[ImageRecipe]:
@@ -185,14 +193,24 @@ class Builder(LayerCache):
         """Return those of `wanted` that the store does not contain completely."""
         built, refs = self.store.built(), self.store.layout.refs()
         return [
-            item for item in wanted if not self._whole(item, built.get(item.build_id), refs.get(item.ref))
+            item
+            for item in wanted
+            if not self._whole(item, built.get(item.build_id), refs.get(item.ref))
         ]
 
     def _whole(self, item: ImageRecipe, built: Built | None, ref: Descriptor | None) -> bool:
-        if built is None or ref is None or built.recipe != item.digest or ref.digest != built.digest:
+        if (
+            built is None
+            or ref is None
+            or built.recipe != item.digest
+            or ref.digest != built.digest
+        ):
             return False
         manifest = self.store.layout.document(ref.digest)
-        return all(self.store.layout.has(row["digest"]) for row in (manifest["config"], *manifest["layers"]))
+        return all(
+            self.store.layout.has(row["digest"])
+            for row in (manifest["config"], *manifest["layers"])
+        )
 
     def build(self, wanted: Sequence[ImageRecipe]) -> list[Built]:
         """Build the missing images of `wanted`, parents before children. Return the builds of all, in their
@@ -211,7 +229,9 @@ class Builder(LayerCache):
             built = self.store.built()
         return [built[item.build_id] for item in wanted]
 
-    def _tasks(self, todo: Sequence[ImageRecipe], wanted: Sequence[ImageRecipe]) -> dict[str, _Task]:
+    def _tasks(
+        self, todo: Sequence[ImageRecipe], wanted: Sequence[ImageRecipe]
+    ) -> dict[str, _Task]:
         found: dict[str, _Task] = {}
         names = {item.digest for item in todo}
 
@@ -225,13 +245,27 @@ class Builder(LayerCache):
             below = system(item.parent) if item.parent is not None else []
             own = []
             if item.parent is None:
-                own.append(add(root_key(item), f"root of {item.image.name}", (), lambda: self._root(item)))
+                own.append(
+                    add(root_key(item), f"root of {item.image.name}", (), lambda: self._root(item))
+                )
             if item.files:
-                own.append(add(files_key(item), f"links of {item.image.name}", (), lambda: self._files(item)))
+                own.append(
+                    add(
+                        files_key(item),
+                        f"links of {item.image.name}",
+                        (),
+                        lambda: self._files(item),
+                    )
+                )
             if item.step:
                 needs = [*below, *own, *(key for one in _chain(item) for key in wheels(one))]
                 own.append(
-                    add(step_key(item), f"system of {item.image.name}", needs, lambda: self._step(item))
+                    add(
+                        step_key(item),
+                        f"system of {item.image.name}",
+                        needs,
+                        lambda: self._step(item),
+                    )
                 )
             return [*below, *own]
 
@@ -260,7 +294,11 @@ class Builder(LayerCache):
 
     def _run(self, tasks: dict[str, _Task]) -> None:
         """Run all tasks, each after its dependencies. Skip the tasks that depend on a failed one."""
-        waiting, running, failed = dict(tasks), dict[Future[Any], _Task](), dict[str, BaseException]()
+        waiting, running, failed = (
+            dict(tasks),
+            dict[Future[Any], _Task](),
+            dict[str, BaseException](),
+        )
         with ThreadPoolExecutor(max(1, self.jobs)) as pool:
             try:
                 while waiting or running:
@@ -269,9 +307,9 @@ class Builder(LayerCache):
                         if broken is not None:
                             failed[key] = failed[broken]
                             del waiting[key]
-                        elif all(need not in tasks or need in self.made for need in task.needs) and len(
-                            running
-                        ) < max(1, self.jobs):
+                        elif all(
+                            need not in tasks or need in self.made for need in task.needs
+                        ) and len(running) < max(1, self.jobs):
                             del waiting[key]
                             running[pool.submit(self._make, task)] = task
                     if not running:
@@ -327,16 +365,21 @@ class Builder(LayerCache):
                 )
                 engines.make_root(repository, [row[0] for row in item.debs], plan, tar, work=work)
                 with tar.open("rb") as plain:
-                    layer = write_members(self.store.layout, normalised(plain, item.epoch, _LEFT_OF_ROOT))
+                    layer = write_members(
+                        self.store.layout, normalised(plain, item.epoch, _LEFT_OF_ROOT)
+                    )
                 return layer, {"directories": _directories(tar)}
 
         return self.kept(root_key(item), make)
 
     def _files(self, item: ImageRecipe) -> tuple[Layer, dict[str, Any]]:
-        entries = with_directories(_entry(path, row, item.epoch) for path, row in item.files.items())
+        entries = with_directories(
+            _entry(path, row, item.epoch) for path, row in item.files.items()
+        )
         folders = {entry.path: [entry.mode, 0, 0] for entry in entries if entry.kind == "directory"}
         return self.kept(
-            files_key(item), lambda: (write_layer(self.store.layout, entries), {"directories": folders})
+            files_key(item),
+            lambda: (write_layer(self.store.layout, entries), {"directories": folders}),
         )
 
     def _system(self, item: ImageRecipe | None) -> list[tuple[Layer, dict[str, Any]]]:
@@ -359,21 +402,25 @@ class Builder(LayerCache):
         def make() -> tuple[Layer, dict[str, Any]]:
             below = self._system(item.parent) + ([self._files(item)] if item.files else [])
             known = {
-                path: tuple(row) for _, about in below for path, row in about.get("directories", {}).items()
+                path: tuple(row)
+                for _, about in below
+                for path, row in about.get("directories", {}).items()
             }
             with self.work() as work:
                 shown = work / "step"
                 self._show(item, shown)
-                base = layer_key("base", system_key(item.parent), files_key(item) if item.files else None)
+                base = layer_key(
+                    "base", system_key(item.parent), files_key(item) if item.files else None
+                )
                 job = engines.EngineStep(
                     base,
-                    [layer for layer, _ in below],
-                    self.store.layout,
-                    item.containerfile,
-                    shown,
-                    work,
-                    item.epoch,
-                    item.image.architecture,
+                    parent=[layer for layer, _ in below],
+                    layout=self.store.layout,
+                    containerfile=item.containerfile,
+                    directory=shown,
+                    work=work,
+                    epoch=item.epoch,
+                    architecture=item.image.architecture,
                 )
                 # A marker that outlives its run shows the next one that the engine was killed.
                 marker = self.store.cache / "running" / work.name
@@ -383,10 +430,14 @@ class Builder(LayerCache):
                     members = [
                         (info, content)
                         for info, content in normalised(plain, item.epoch, _LEFT)
-                        if not (info.isdir() and known.get(info.name) == (info.mode, info.uid, info.gid))
+                        if not (
+                            info.isdir() and known.get(info.name) == (info.mode, info.uid, info.gid)
+                        )
                     ]
                     folders = {
-                        info.name: [info.mode, info.uid, info.gid] for info, _ in members if info.isdir()
+                        info.name: [info.mode, info.uid, info.gid]
+                        for info, _ in members
+                        if info.isdir()
                     }
                     layer = write_members(self.store.layout, members)
                 marker.unlink(missing_ok=True)
@@ -402,7 +453,9 @@ class Builder(LayerCache):
         (into / "script").write_text(SCRIPT, encoding="utf-8")
         for _, file, sha256 in item.debs:
             shutil.copyfile(self.checked(file, sha256), into / "debs" / file)
-        (into / "packages").write_text("".join(f"{file}\n" for _, file, _ in item.debs), encoding="utf-8")
+        (into / "packages").write_text(
+            "".join(f"{file}\n" for _, file, _ in item.debs), encoding="utf-8"
+        )
         shapes = {
             path: shape
             for one in _chain(item)
@@ -410,10 +463,16 @@ class Builder(LayerCache):
             for path, shape in self.outlines(one.wheel_target, row).items()
         }
         folders = sorted(
-            {"/".join(path.split("/")[:depth]) for path in shapes for depth in range(1, path.count("/") + 1)}
+            {
+                "/".join(path.split("/")[:depth])
+                for path in shapes
+                for depth in range(1, path.count("/") + 1)
+            }
         )
         (into / "folders").write_text("".join(f"{path}\n" for path in folders), encoding="utf-8")
-        (into / "libraries").write_text("".join(f"{path}\n" for path in sorted(shapes)), encoding="utf-8")
+        (into / "libraries").write_text(
+            "".join(f"{path}\n" for path in sorted(shapes)), encoding="utf-8"
+        )
         for path, shape in shapes.items():
             draw(shape, into / "outlines" / path)
 
@@ -427,7 +486,12 @@ class Builder(LayerCache):
             entries.append(LayerEntry.text(SMOKE, item.smoke, item.epoch, 0o755))
         own: list[tuple[str, Layer]] = []
         if item.parent is None:
-            own.append((f"goldnode root of {item.codename}: {len(item.debs)} packages", self._root(item)[0]))
+            own.append(
+                (
+                    f"goldnode root of {item.codename}: {len(item.debs)} packages",
+                    self._root(item)[0],
+                )
+            )
         for group in item.groups:
             files = " ".join(row[0] for row in group)
             own.append((f"goldnode wheels: {files}", self.wheels(item.wheel_target, group)[0]))
@@ -568,7 +632,9 @@ def differing(one: OciImage, two: OciImage) -> str:
         if here != there:
             keys = [key for key in sorted({*here, *there}) if here.get(key) != there.get(key)]
             # The uncompressed layers are equal here, so only their compression can differ.
-            return f"{name}: {', '.join(keys)}" + (" (the compressor)" if keys == ["layers"] else "")
+            return f"{name}: {', '.join(keys)}" + (
+                " (the compressor)" if keys == ["layers"] else ""
+            )
     return "nothing"
 
 
@@ -585,17 +651,25 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, Any]]:
                 "size": info.size,
                 "link": info.linkname,
                 "place in the layer": place,
-                "content": None if content is None else hashlib.file_digest(content, "sha256").hexdigest(),  # type: ignore[arg-type]
+                "content": None
+                if content is None
+                else hashlib.file_digest(content, "sha256").hexdigest(),  # type: ignore[arg-type]
             }
     return found
 
 
-def _differing_files(one: Mapping[str, Mapping[str, Any]], two: Mapping[str, Mapping[str, Any]]) -> str:
+def _differing_files(
+    one: Mapping[str, Mapping[str, Any]], two: Mapping[str, Mapping[str, Any]]
+) -> str:
     told = [f"/{path} is in one of them only" for path in sorted(one.keys() ^ two.keys())]
     for path in sorted(one.keys() & two.keys()):
         fields = [name for name in one[path] if one[path][name] != two[path][name]]
         if fields and fields != ["place in the layer"]:
-            told.append(f"/{path}: {', '.join(field for field in fields if field != 'place in the layer')}")
+            told.append(
+                f"/{path}: {', '.join(field for field in fields if field != 'place in the layer')}"
+            )
     if not told:
         return "the same files in another order"
-    return told[0] + (f" (and {len(told) - 1} more: {'; '.join(told[1:6])})" if len(told) > 1 else "")
+    return told[0] + (
+        f" (and {len(told) - 1} more: {'; '.join(told[1:6])})" if len(told) > 1 else ""
+    )

@@ -25,7 +25,9 @@ from goldnode.oci.registry import Registry, Repository, Where, history_manifest
 class ImagePlace(ChannelPlace, Protocol):
     """A backend for channels of container images."""
 
-    def documents(self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
+    def documents(
+        self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True
+    ) -> Layout:
         """Return a layout with the image's manifest and configuration, and with its evidence if requested."""
 
 
@@ -49,7 +51,9 @@ class ImageStorePlace(LocalPlace):
     def whole(self, line: ChannelLine, digest: str) -> None:
         whole(self.layout, digest)
 
-    def documents(self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
+    def documents(
+        self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True
+    ) -> Layout:
         return self.layout
 
 
@@ -86,7 +90,9 @@ class RegistryPlace:
                 blobs.append(Descriptor(kind, digest_of(data), len(data)))
                 target.push_blob(blobs[-1], file)
         target.put_manifest(
-            line.history, history_manifest(HISTORY, blobs[-1], {"io.goldnode.line": str(line)}), MANIFEST
+            line.history,
+            history_manifest(HISTORY, blobs[-1], {"io.goldnode.line": str(line)}),
+            MANIFEST,
         )
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
@@ -126,7 +132,9 @@ class RegistryPlace:
                     f"blob {blob.digest} is not whole in {target}", remedy="publish the image again"
                 )
 
-    def documents(self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True) -> Layout:
+    def documents(
+        self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True
+    ) -> Layout:
         target = self.repository(line)
         found = target.manifest(digest)
         if found is None:
@@ -181,7 +189,8 @@ def whole(layout: Layout, digest: str) -> None:
     for row in (Descriptor.of(image.manifest["config"]), *image.layers):
         if not layout.has(row.digest):
             raise ImageError(
-                f"blob {row.digest} of {digest} is not in {layout.root}", remedy="pull the image again"
+                f"blob {row.digest} of {digest} is not in {layout.root}",
+                remedy="pull the image again",
             )
         layout.read(row.digest)
 
@@ -192,7 +201,9 @@ def whole(layout: Layout, digest: str) -> None:
 def promote(place: ImagePlace, layout: Layout, move: Move) -> MoveResult:
     """Point a channel to the container image with an immutable tag; see `goldnode.channels.moves.promote`."""
 
-    def judging(history: History, digest: str, against: str | None) -> tuple[list[Requirement], list[str]]:
+    def judging(
+        history: History, digest: str, against: str | None
+    ) -> tuple[list[Requirement], list[str]]:
         with _scratch() as scratch:
             documents = place.documents(move.line, digest, Layout(Path(scratch)))
             # Without the channel's current image, major versions cannot be compared. Each of them then needs
@@ -208,7 +219,9 @@ def promote(place: ImagePlace, layout: Layout, move: Move) -> MoveResult:
             if lost and any(result.name == "majors" for result in results):
                 results = [result for result in results if result.name != "majors"]
                 why = "whether {} has another major version cannot be determined: " + lost
-                results += [major(part, why.format(part), move.approvals) for part in REQUIREMENTS.majors]
+                results += [
+                    major(part, why.format(part), move.approvals) for part in REQUIREMENTS.majors
+                ]
             return results, _differences(documents, against, digest)
 
     return moves.promote(place, layout, move, judging)

@@ -85,7 +85,8 @@ def layers(target: Repository, tag: str) -> list[dict[str, Any]]:
     rows = found.document.get("layers")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ImageError(
-            f"{target}:{tag} has no signatures of cosign", remedy="delete that tag, and publish again"
+            f"{target}:{tag} has no signatures of cosign",
+            remedy="delete that tag, and publish again",
         )
     return rows
 

@@ -31,7 +31,10 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _FORBIDDEN = ("dev", "proc", "sys", "run", "tmp", "usr/lib/goldnode", "var/lib/dpkg")
 
 Name = Annotated[
-    str, Field(pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*$", max_length=200)
+    str,
+    Field(
+        pattern=r"^[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*$", max_length=200
+    ),
 ]
 Version = Annotated[str, Field(pattern=r"^[0-9a-z]+(?:[._][0-9a-z]+)*$", max_length=40)]
 
@@ -44,7 +47,8 @@ class DeriveFile(BaseModel):
     derive: Literal[1] = Field(description="Number of this file's format.")
     name: Name = Field(description="Repository of the image, for instance recsys/trainer.")
     version: Version = Field(
-        default="1", description="Version in the tag. The first two numbers name the line of its channels."
+        default="1",
+        description="Version in the tag. The first two numbers name the line of its channels.",
     )
     title: str | None = Field(default=None, description="Purpose in a few words, for its label.")
     base: Annotated[str, Field(min_length=1)] = Field(
@@ -62,14 +66,18 @@ class DeriveFile(BaseModel):
         description="Files and directories to copy, by their absolute path in the image; they belong to root.",
     )
     user: str | None = Field(
-        default=None, description="User of its containers: UID, UID:GID, or a name that the base has."
+        default=None,
+        description="User of its containers: UID, UID:GID, or a name that the base has.",
     )
-    workdir: str | None = Field(default=None, description="Working directory; null: that of the base.")
+    workdir: str | None = Field(
+        default=None, description="Working directory; null: that of the base."
+    )
     entrypoint: tuple[str, ...] | None = Field(
         default=None, description="Program and arguments; null: that of the base."
     )
     command: tuple[str, ...] | None = Field(
-        default=None, description="Arguments that `docker run` replaces; null: none with an entrypoint."
+        default=None,
+        description="Arguments that `docker run` replaces; null: none with an entrypoint.",
     )
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
         default_factory=dict,
@@ -79,7 +87,8 @@ class DeriveFile(BaseModel):
         default_factory=dict, description="Labels; those of goldnode and of the base cannot be set."
     )
     redistribution: Literal["free", "private"] = Field(
-        default="private", description="private: publishing needs --private. free needs a free base."
+        default="private",
+        description="private: publishing needs --private. free needs a free base.",
     )
 
 
@@ -152,7 +161,10 @@ def _check(declared: Declaration) -> None:
     for name in declared.data.env:
         if name in _OF_BASE:
             raise declared.error(
-                f"{name} describes the base", "env", name, remedy="leave it out, or choose another base"
+                f"{name} describes the base",
+                "env",
+                name,
+                remedy="leave it out, or choose another base",
             )
     if declared.data.workdir is not None and not declared.data.workdir.startswith("/"):
         raise declared.error(
@@ -171,7 +183,10 @@ def _check(declared: Declaration) -> None:
             )
         if any(inside == place or inside.startswith(f"{place}/") for place in _FORBIDDEN):
             raise declared.error(
-                f'"{target}" is not a place for files of an image', "files", target, remedy="use /app or /opt"
+                f'"{target}" is not a place for files of an image',
+                "files",
+                target,
+                remedy="use /app or /opt",
             )
 
 
@@ -251,20 +266,27 @@ def _not_a_requirement(text: str, problem: InvalidRequirement) -> tuple[str, str
 _HASH = re.compile(r"\s--hash[= ]\s*(?P<kind>[a-z0-9]+):(?P<value>[0-9a-f]+)(?=\s|$)")
 
 
-def _requirements(file: Path, above: tuple[Path, ...]) -> Iterator[tuple[Path, int, str, frozenset[str]]]:
+def _requirements(
+    file: Path, above: tuple[Path, ...]
+) -> Iterator[tuple[Path, int, str, frozenset[str]]]:
     """Yield file, line, text and SHA-256 hashes of every requirement."""
     for number, line in _logical_lines(file):
         include = re.fullmatch(r"(?:-r\s*|--requirement[= ]\s*)(?P<path>\S+)", line)
         if include is not None:
             inner = file.parent / include["path"]
             if inner.resolve() in above:
-                raise ImageError(f"{inner} includes itself", file=file, line=number, remedy="remove the line")
+                raise ImageError(
+                    f"{inner} includes itself", file=file, line=number, remedy="remove the line"
+                )
             yield from _requirements(inner, (*above, inner.resolve()))
             continue
         if line.startswith("-"):
             option = re.split(r"[\s=]", line)[0]
             raise ImageError(
-                f'"{option}" is an option of pip', file=file, line=number, remedy=_option_remedy(option)
+                f'"{option}" is an option of pip',
+                file=file,
+                line=number,
+                remedy=_option_remedy(option),
             )
         found = frozenset(row["value"] for row in _HASH.finditer(line) if row["kind"] == "sha256")
         text = _HASH.sub("", line).strip()
@@ -277,7 +299,9 @@ def _logical_lines(file: Path) -> Iterator[tuple[int, str]]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise ImageError(
-            f"the requirements cannot be read: {problem}", file=file, remedy="correct its name or its content"
+            f"the requirements cannot be read: {problem}",
+            file=file,
+            remedy="correct its name or its content",
         ) from problem
     start, parts = 0, list[str]()
     for number, line in enumerate([*text.splitlines(), ""], 1):

@@ -26,7 +26,14 @@ from goldnode.evidence.contents import Contents
 from goldnode.images.build import BuildDifference, differing
 from goldnode.images.declaration import Declaration, expanded
 from goldnode.images.imagelock import DerivedLock, dump_derived_lock
-from goldnode.images.layercache import LayerCache, WheelRow, WheelTarget, layer_key, put_image, wheel_groups
+from goldnode.images.layercache import (
+    LayerCache,
+    WheelRow,
+    WheelTarget,
+    layer_key,
+    put_image,
+    wheel_groups,
+)
 from goldnode.images.recipe import IDENTITY
 from goldnode.images.store import ImageStore
 from goldnode.oci.identity import (
@@ -57,7 +64,16 @@ DERIVED = 1
 LIBRARIES = "/usr/local/lib"  # where wheels put libraries for the linker
 _LEFT_OUT = frozenset((".git", ".goldnode", "__pycache__"))
 # Labels of the base that describe content which the derived image has, too.
-_OF_CONTENT = ("backend", "runtime", "os", "architectures", "licences", "parts", "min-driver", "cuda-compat")
+_OF_CONTENT = (
+    "backend",
+    "runtime",
+    "os",
+    "architectures",
+    "licences",
+    "parts",
+    "min-driver",
+    "cuda-compat",
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,9 @@ class DerivedBase:
     def wheels(self) -> dict[str, str]:
         """Names and versions of the wheels that its Python can import."""
         return {
-            str(canonicalize_name(row.name)): row.version for row in self.contents.wheels if not row.unpacked
+            str(canonicalize_name(row.name)): row.version
+            for row in self.contents.wheels
+            if not row.unpacked
         }
 
 
@@ -117,7 +135,9 @@ class TeamFile:
             return LayerEntry.link(self.path, self.link, epoch)
         source = self.source
         assert source is not None  # noqa: S101 - a file has one
-        return LayerEntry(self.path, "file", self.mode, epoch, self.size, open=lambda: source.open("rb"))
+        return LayerEntry(
+            self.path, "file", self.mode, epoch, self.size, open=lambda: source.open("rb")
+        )
 
 
 @dataclass(frozen=True)
@@ -164,7 +184,10 @@ class DerivedRecipe:
         """Settings of the image's configuration, without its labels."""
         data, found = self.declared.data, self.base.settings
         before = self.base.image.environment
-        environment = {**before, **{name: expanded(value, before) for name, value in data.env.items()}}
+        environment = {
+            **before,
+            **{name: expanded(value, before) for name, value in data.env.items()},
+        }
         if self.libraries and LIBRARIES not in environment.get("LD_LIBRARY_PATH", "").split(":"):
             search = environment.get("LD_LIBRARY_PATH")
             environment["LD_LIBRARY_PATH"] = f"{search}:{LIBRARIES}" if search else LIBRARIES
@@ -199,7 +222,9 @@ class DerivedRecipe:
             f"{LABELS}lock": self.lock.digest,
             f"{LABELS}redistribution": "free" if free else "private",
         }
-        found |= {LABELS + name: base[LABELS + name] for name in _OF_CONTENT if LABELS + name in base}
+        found |= {
+            LABELS + name: base[LABELS + name] for name in _OF_CONTENT if LABELS + name in base
+        }
         return found
 
     @property
@@ -262,7 +287,12 @@ class DerivedRecipe:
             "wheels": [
                 *base.get("wheels", ()),
                 *(
-                    {"name": item.name, "version": item.version, "file": item.file, "sha256": item.sha256}
+                    {
+                        "name": item.name,
+                        "version": item.version,
+                        "file": item.file,
+                        "sha256": item.sha256,
+                    }
                     for item in self.lock.wheels
                 ),
             ],
@@ -283,10 +313,15 @@ def team_files(declared: Declaration, base: DerivedBase) -> tuple[TeamFile, ...]
         source = declared.directory / name
         if not source.resolve().is_relative_to(declared.directory.resolve()):
             raise declared.error(
-                f'"{name}" is outside of {declared.directory}', "files", target, remedy="move it below"
+                f'"{name}" is outside of {declared.directory}',
+                "files",
+                target,
+                remedy="move it below",
             )
         if not source.exists():
-            raise declared.error(f'"{name}" does not exist', "files", target, remedy="correct its name")
+            raise declared.error(
+                f'"{name}" does not exist', "files", target, remedy="correct its name"
+            )
         for path, file in _below(source):
             place = _placed(declared, base, clean(f"{target}/{path}"), target)
             found[place] = _team_file(declared, place, file, target)
@@ -317,7 +352,9 @@ def _team_file(declared: Declaration, place: str, file: Path, target: str) -> Te
         mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
         return TeamFile(place, mode, sha256_of(file), file.stat().st_size, source=file)
     except OSError as problem:
-        raise declared.error(f"{file} cannot be read: {problem.strerror}", "files", target) from problem
+        raise declared.error(
+            f"{file} cannot be read: {problem.strerror}", "files", target
+        ) from problem
 
 
 def _placed(declared: Declaration, base: DerivedBase, path: str, target: str) -> str:
@@ -330,7 +367,9 @@ def _placed(declared: Declaration, base: DerivedBase, path: str, target: str) ->
             continue
         entry = snapshot.entries.get(real)
         if entry is not None and entry.kind != "d":
-            raise declared.error(f"/{real} is a file in the base", "files", target, remedy="use another path")
+            raise declared.error(
+                f"/{real} is a file in the base", "files", target, remedy="use another path"
+            )
         path = "/".join((real, *parts[count:])).lstrip("/")
         break
     whole = snapshot.entries.get(path)
@@ -350,7 +389,9 @@ def check_user(declared: Declaration, base: DerivedBase) -> None:
     known = [line.partition(":")[0] for line in text.splitlines()]
     if user not in known:
         raise declared.error(
-            f'the base has no user "{user}"', "user", remedy="use a number, for instance 10001:10001"
+            f'the base has no user "{user}"',
+            "user",
+            remedy="use a number, for instance 10001:10001",
         )
 
 
@@ -364,7 +405,12 @@ class DerivedBuilder(LayerCache):
     def built(self, item: DerivedRecipe) -> Built | None:
         """Return the complete build of a recipe in the store, if there is one."""
         built, ref = self.store.built().get(item.build_id), self.store.layout.refs().get(item.ref)
-        if built is None or ref is None or built.recipe != item.digest or ref.digest != built.digest:
+        if (
+            built is None
+            or ref is None
+            or built.recipe != item.digest
+            or ref.digest != built.digest
+        ):
             return None
         manifest = self.store.layout.document(ref.digest)
         rows = (manifest["config"], *manifest["layers"])
@@ -398,7 +444,9 @@ class DerivedBuilder(LayerCache):
             ROOTFS: rootfs_digest(diffs),
             "org.opencontainers.image.ref.name": item.ref.rpartition(":")[2],
         }
-        found = put_image(layout, item.base.image, own, {**item.settings, "Labels": labels}, item.created)
+        found = put_image(
+            layout, item.base.image, own, {**item.settings, "Labels": labels}, item.created
+        )
         built = Built(
             image=item.image.name,
             build_id=item.build_id,
@@ -409,7 +457,9 @@ class DerivedBuilder(LayerCache):
             seconds=round(time.monotonic() - started, 2),
         )
         layout.set_ref(item.ref, found)
-        self.store.write(lock_of_build(self.store, item.build_id), dump_derived_lock(item.lock).encode())
+        self.store.write(
+            lock_of_build(self.store, item.build_id), dump_derived_lock(item.lock).encode()
+        )
         self.store.record(built)
         return built
 
@@ -422,7 +472,9 @@ class DerivedBuilder(LayerCache):
             if entry.kind != "directory"
             or (entry.path not in snapshot.entries and entry.path not in snapshot.folders)
         ]
-        key = layer_key("team files", [file.row for file in item.files], [row.path for row in entries], epoch)
+        key = layer_key(
+            "team files", [file.row for file in item.files], [row.path for row in entries], epoch
+        )
         return self.kept(key, lambda: (write_layer(self.store.layout, entries), {}))[0]
 
 

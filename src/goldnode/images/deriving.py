@@ -95,7 +95,7 @@ def prepare(
             "their packages could not be compared"
         )
     row = _row(declared, base)
-    lock = _lock(declared, base, before, old, row, options)
+    lock = _lock(declared, base=base, before=before, old=old, row=row, options=options)
     if lock is not old:
         if old is not None and (moved := wheel_changes(old.wheels, lock.wheels)):
             notes.append(f"wheels: {moved}")
@@ -117,12 +117,18 @@ def prepare(
 
 
 def _base_digest(
-    declared: Declaration, store: ImageStore, options: DeriveOptions, old: DerivedLock | None, pull: Pull
+    declared: Declaration,
+    store: ImageStore,
+    options: DeriveOptions,
+    old: DerivedLock | None,
+    pull: Pull,
 ) -> str:
     if options.locked:
         if old is None:
             raise declared.error(
-                "there is no lock", "name", remedy=f"run `goldnode images derive {declared.directory}`"
+                "there is no lock",
+                "name",
+                remedy=f"run `goldnode images derive {declared.directory}`",
             )
         if not store.layout.has(old.base.digest):
             raise declared.error(
@@ -140,7 +146,9 @@ def _base_digest(
                 return refs[text].digest
             if old is not None and store.layout.has(old.base.digest):
                 return old.base.digest
-            raise declared.error(f"{text} is in a registry", "base", remedy="run it once without --offline")
+            raise declared.error(
+                f"{text} is in a registry", "base", remedy="run it once without --offline"
+            )
         return pull(text)
     try:
         return find(store.layout, text, store.built().values())
@@ -192,12 +200,11 @@ def _verified(store: ImageStore, base: DerivedBase, options: DeriveOptions) -> s
     """Return the result of the verification of the base. Raises ImageError if it is not signed by a key."""
     ref = base.identity.ref
     if not options.trust:
-        return (
-            f"the signature of {ref} was not verified: no key was given with --trust or as images.public_key"
-        )
+        return f"the signature of {ref} was not verified: no key was given with --trust or as images.public_key"
     found = verify(store.layout, base.image.digest, options.trust, layers=False)
     found.demand(
-        f"the base {ref}", f"see `goldnode images verify {ref}`, sign it, or name another key with --trust"
+        f"the base {ref}",
+        f"see `goldnode images verify {ref}`, sign it, or name another key with --trust",
     )
     return f"{ref} is signed by a trusted key"
 
@@ -251,6 +258,7 @@ def _lock(
     before: DerivedBase | None,
     old: DerivedLock | None,
     row: MatrixRow,
+    *,
     options: DeriveOptions,
 ) -> DerivedLock:
     """Return the old lock if it still fits, else a new one."""
@@ -265,7 +273,9 @@ def _lock(
             remedy="run it without --locked",
         )
     # With the same requests and the same wheels below, pip would find the same again.
-    again = same and before is not None and (before.python, before.wheels) == (base.python, base.wheels)
+    again = (
+        same and before is not None and (before.python, before.wheels) == (base.python, base.wheels)
+    )
     kept = old.wheels if old is not None and again and not options.upgrade else None
     wheels = _wheels(declared, base, old, row, options) if kept is None else kept
     today = options.today or dt.datetime.now(tz=dt.UTC).date()
@@ -277,7 +287,9 @@ def _lock(
         base=LockedBase(ref=base.identity.ref, digest=base.image.digest, lock=base.lock),
         wheels=wheels,
     )
-    return old if old is not None and old.model_copy(update={"resolved": new.resolved}) == new else new
+    return (
+        old if old is not None and old.model_copy(update={"resolved": new.resolved}) == new else new
+    )
 
 
 def _intent(declared: Declaration) -> str:
@@ -301,7 +313,9 @@ def _wheels(
         return []
     if options.offline:
         raise declared.error(
-            "wheels cannot be resolved offline", "requirements", remedy="run it once without --offline"
+            "wheels cannot be resolved offline",
+            "requirements",
+            remedy="run it once without --offline",
         )
     keep = old.wheels if old is not None and not options.upgrade else ()
     with Resolver() as resolver:
@@ -311,7 +325,9 @@ def _wheels(
             place = declared.requirements.places.get(problem.project)
             if place is None:  # required by another one
                 raise
-            raise ImageError(problem.message, file=place[0], line=place[1], remedy=problem.remedy) from None
+            raise ImageError(
+                problem.message, file=place[0], line=place[1], remedy=problem.remedy
+            ) from None
     hashes = declared.requirements.hashes
     if hashes:
         for wheel in found:

@@ -98,7 +98,9 @@ def collect(layout: Layout, keeps: NeededContent, how: Collection | None = None)
                 digests.add(row["digest"])
         evidence = [row for row in rows if "io.goldnode.subject" in row.get("annotations", {})]
         detached = [
-            row["digest"] for row in evidence if row["annotations"]["io.goldnode.subject"] not in digests
+            row["digest"]
+            for row in evidence
+            if row["annotations"]["io.goldnode.subject"] not in digests
         ]
         digests |= {row["digest"] for row in evidence} - set(detached)
         used = _reach(layout, digests)
@@ -110,7 +112,9 @@ def collect(layout: Layout, keeps: NeededContent, how: Collection | None = None)
         files += sorted((layout.root / "partial").glob("*"))
         # Younger blobs stay: an interrupted build or pull continues with them.
         doomed = [path for path in files if path.stat().st_mtime <= edge]
-        gone += [Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed]
+        gone += [
+            Gone(str(path), "nothing that stays names it", path.stat().st_size) for path in doomed
+        ]
         if not how.dry_run:
             # Names first: an interruption leaves unnamed blobs for the next run, never a name without its
             # blobs.
@@ -121,7 +125,11 @@ def collect(layout: Layout, keeps: NeededContent, how: Collection | None = None)
             # Check again by the index as it is now, in case a name was added since the scan.
             still = _reach(layout, {row["digest"] for row in layout.index()})
             for path in doomed:
-                if f"sha256:{path.name}" not in still and path.exists() and path.stat().st_mtime <= edge:
+                if (
+                    f"sha256:{path.name}" not in still
+                    and path.exists()
+                    and path.stat().st_mtime <= edge
+                ):
                     path.unlink()
     return gone, stays
 
@@ -151,7 +159,9 @@ def _reach(layout: Layout, digests: Iterable[str]) -> set[str]:
         if not layout.has(digest):
             continue
         document = layout.document(digest)
-        found |= {row["digest"] for row in (document.get("config"), *document.get("layers", [])) if row}
+        found |= {
+            row["digest"] for row in (document.get("config"), *document.get("layers", [])) if row
+        }
         todo += [row["digest"] for row in document.get("manifests", [])]
     return found
 
@@ -162,6 +172,7 @@ def collect_registry(
     repositories: Sequence[str],
     keeps: NeededContent,
     trust: Sequence[SSlibKey],
+    *,
     how: Collection | None = None,
 ) -> Collected:
     """Delete unneeded images from a registry, along with the documents that refer to them.
@@ -192,7 +203,9 @@ def collect_registry(
                 # Fallback tag for referrers, from the OCI distribution specification, and the tags of cosign.
                 subject = re.fullmatch(r"sha256-([0-9a-f]{64})(?:\.(?:sig|att|sbom))?", tag)
                 if subject is not None and target.manifest(f"sha256:{subject[1]}") is None:
-                    gone.append(Gone(f"{target}:{tag}", "documents about an image that is not there"))
+                    gone.append(
+                        Gone(f"{target}:{tag}", "documents about an image that is not there")
+                    )
                     if not how.dry_run:
                         _delete(target, f"sha256:{subject[1]}")
                 if subject is not None or tag.endswith("-history"):
@@ -200,7 +213,9 @@ def collect_registry(
                 if (digest := target.digest(tag)) is not None:
                     tags.setdefault(digest, []).append(tag)
             others = {
-                digest: names for digest, names in tags.items() if not any(map(IMMUTABLE.fullmatch, names))
+                digest: names
+                for digest, names in tags.items()
+                if not any(map(IMMUTABLE.fullmatch, names))
             }
             wanted |= platform_index.listed(target, others)
             for digest, names in sorted(tags.items()):
@@ -216,7 +231,11 @@ def collect_registry(
                 )
                 if why is None and foreign:
                     why = f"the tag {foreign[0]} points to it"
-                why = why or _locked(target, digest, keeps) or how.published(_publications(target, digest))
+                why = (
+                    why
+                    or _locked(target, digest, keeps)
+                    or how.published(_publications(target, digest))
+                )
                 if why is not None:
                     stays[label] = why
                     continue
@@ -242,7 +261,10 @@ def _locked(target: Repository, digest: str, keeps: NeededContent) -> str | None
 def _publications(target: Repository, digest: str) -> Iterator[str]:
     """Yield the times of the publication records of an image."""
     for row in target.referrers(digest)[0]:
-        if row.get("artifactType") == PUBLICATION and (found := target.manifest(row["digest"])) is not None:
+        if (
+            row.get("artifactType") == PUBLICATION
+            and (found := target.manifest(row["digest"])) is not None
+        ):
             yield _blob(target, found.document)["published"]
 
 

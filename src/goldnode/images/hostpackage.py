@@ -75,7 +75,9 @@ def stated(provides: Iterable[str]) -> dict[str, str | None]:
 def _order(version: str) -> tuple[int, ...]:
     """Return a driver version as a tuple of numbers. Raises ImageError for any other version."""
     if not re.fullmatch(r"\d+(\.\d+)*", version):
-        raise ImageError(f'"{version}" is no version of a driver', remedy="take the name out of `from_host`")
+        raise ImageError(
+            f'"{version}" is no version of a driver', remedy="take the name out of `from_host`"
+        )
     return tuple(map(int, version.split(".")))
 
 
@@ -87,7 +89,8 @@ def stand_in(names: Iterable[str]) -> Stanza:
 def locked(found: Mapping[str, str | None]) -> LockedDeb:
     """Return the lock entry of the package that provides `found`."""
     provides = tuple(
-        name if version is None else f"{name} (= {version})" for name, version in sorted(found.items())
+        name if version is None else f"{name} (= {version})"
+        for name, version in sorted(found.items())
     )
     data = package(provides)
     fields = stanza(provides)

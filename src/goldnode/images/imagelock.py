@@ -62,7 +62,9 @@ class ImageLock(Sealed):
     def digest(self) -> str:
         """sha256 of the canonical JSON of the whole lock."""
         # Locks of amd64 are older than their architecture.
-        return digest_of(self.model_dump(exclude={"architecture"} if self.architecture == AMD64 else None))
+        return digest_of(
+            self.model_dump(exclude={"architecture"} if self.architecture == AMD64 else None)
+        )
 
     @property
     def size(self) -> int:
@@ -162,7 +164,9 @@ def find_lock(row: MatrixRow) -> ImageLock:
     lock = load_lock(path)
     if lock.image != row.name:
         raise ImageError(
-            f'this is the lock of "{lock.image}", not of "{row.name}"', file=path, remedy="rename the file"
+            f'this is the lock of "{lock.image}", not of "{row.name}"',
+            file=path,
+            remedy="rename the file",
         )
     if lock.intent != intent_digest(row):
         raise ImageError(

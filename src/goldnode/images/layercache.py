@@ -86,7 +86,9 @@ class LayerCache:
             self.store.write(path, canonical({**layer.document(), "about": about}))
             return layer, about
 
-    def wheels(self, target: WheelTarget, group: Sequence[WheelRow]) -> tuple[Layer, dict[str, Any]]:
+    def wheels(
+        self, target: WheelTarget, group: Sequence[WheelRow]
+    ) -> tuple[Layer, dict[str, Any]]:
         """Return the layer of a group of wheels."""
 
         def make() -> tuple[Layer, dict[str, Any]]:
@@ -94,7 +96,9 @@ class LayerCache:
             sonames = {}
             for path, row in zip(paths, group, strict=True):
                 shapes = self.outlines(target, row)
-                sonames[path] = {name: shape["soname"] for name, shape in shapes.items() if shape["soname"]}
+                sonames[path] = {
+                    name: shape["soname"] for name, shape in shapes.items() if shape["soname"]
+                }
             return wheel_layer(
                 self.store.layout,
                 paths,
@@ -184,7 +188,9 @@ def put_image(
     `architecture` is for an image without `below`.
     """
     config = {
-        "architecture": below.config.get("architecture", AMD64) if below is not None else architecture,
+        "architecture": below.config.get("architecture", AMD64)
+        if below is not None
+        else architecture,
         "os": "linux",
         "created": date,
         "config": dict(settings),

@@ -72,11 +72,11 @@ def derived_builds(store: ImageStore) -> Iterator[tuple[ImageSpec, Built, list[E
         own = identity(OciImage(store.layout, built.digest).config)
         image = ImageSpec(
             own.repository,
-            own.backend,
-            own.runtime,
-            own.flavour,
-            own.os,
-            own.base_name,
+            backend=own.backend,
+            version=own.runtime,
+            flavour=own.flavour,
+            os=own.os,
+            parent=own.base_name,
             repository=own.repository,
             release=own.version,
         )

@@ -51,13 +51,19 @@ def lock_images(
             and lock.intent == intent_digest(row)
         ]
         good = {
-            row.name for (row, _), moved in zip(asked, resolver.check_all(asked), strict=True) if not moved
+            row.name
+            for (row, _), moved in zip(asked, resolver.check_all(asked), strict=True)
+            if not moved
         }
         for row in rows:
             chain = [(below, done[below.name]) for below in matrix.chain(row.name)[:-1]]
             lock = kept[row.name]
             # A lock stays only if its parent's lock did not change in this run either.
-            if lock is not None and row.name in good and _stands_on(lock, chain[-1][1] if chain else None):
+            if (
+                lock is not None
+                and row.name in good
+                and _stands_on(lock, chain[-1][1] if chain else None)
+            ):
                 result = ImageLockResult(row, lock, lock, False)
             else:
                 result = resolver.lock(row, chain, keep=None if row.name in free else lock)
@@ -141,7 +147,9 @@ def _tools() -> dict[str, str]:
 def _named(row: MatrixRow, patterns: Sequence[str]) -> bool:
     from fnmatch import fnmatchcase
 
-    return any(pattern == row.image.backend or fnmatchcase(row.name, pattern) for pattern in patterns)
+    return any(
+        pattern == row.image.backend or fnmatchcase(row.name, pattern) for pattern in patterns
+    )
 
 
 def _kept(row: MatrixRow, out: Path | None) -> ImageLock | None:
@@ -165,7 +173,9 @@ def _kept(row: MatrixRow, out: Path | None) -> ImageLock | None:
 def _place(row: MatrixRow) -> Path:
     path = lock_file(row, to_write=True)
     places = (
-        lock_directories(row, to_write=True) if path is None else own_lock_places(path.parent, "containers")
+        lock_directories(row, to_write=True)
+        if path is None
+        else own_lock_places(path.parent, "containers")
     )
     return places[0]
 
@@ -189,4 +199,6 @@ def _moved(old: ImageLock, new: ImageLock) -> str:
 
 
 def _versions(lock: ImageLock) -> dict[str, str]:
-    return {item.name: item.version for item in lock.debs} | {item.name: item.version for item in lock.wheels}
+    return {item.name: item.version for item in lock.debs} | {
+        item.name: item.version for item in lock.wheels
+    }

@@ -60,11 +60,17 @@ _Word = Annotated[
     ),
 ]
 _Version = Annotated[
-    str, _fits(re.compile(r"[0-9a-z]+(?:\.[0-9a-z]+)*"), "is no version | use digits and dots, or distro")
+    str,
+    _fits(
+        re.compile(r"[0-9a-z]+(?:\.[0-9a-z]+)*"), "is no version | use digits and dots, or distro"
+    ),
 ]
 _Distribution = Annotated[
     str,
-    _fits(re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*"), "is no name of a wheel | write it as the index does"),
+    _fits(
+        re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*"),
+        "is no name of a wheel | write it as the index does",
+    ),
 ]
 _Deb = Annotated[
     str, _fits(re.compile(r"\?essential|[a-z0-9][a-z0-9+.-]+"), "is no package name | correct it")
@@ -114,7 +120,9 @@ class Licence(_MatrixModel):
     """Licence terms of parts of images, and their consequence for publication."""
 
     title: str = Field(description="Text of the label: an SPDX expression, if one exists.")
-    redistribution: Literal["free", "private"] = Field(description="private: publishing needs --private.")
+    redistribution: Literal["free", "private"] = Field(
+        description="private: publishing needs --private."
+    )
     note: str = Field(description="Reason in one sentence, with its source.")
 
 
@@ -148,7 +156,8 @@ class MatrixComponent(_MatrixModel):
         ),
     )
     licence: str | None = Field(
-        default=None, description="Key of `licences`; null: Debian's own archive says it per package."
+        default=None,
+        description="Key of `licences`; null: Debian's own archive says it per package.",
     )
     index: str | None = Field(
         default=None,
@@ -208,7 +217,9 @@ _Source = Annotated[
                 {"const": "built"},
                 {
                     "type": "object",
-                    "properties": {"vendor": {"description": "HOST/REPOSITORY@sha256:….", "type": "string"}},
+                    "properties": {
+                        "vendor": {"description": "HOST/REPOSITORY@sha256:….", "type": "string"}
+                    },
                     "required": ["vendor"],
                     "additionalProperties": False,
                 },
@@ -221,14 +232,17 @@ _Source = Annotated[
 class MatrixRelease(_MatrixModel):
     """One runtime version of one backend."""
 
-    version: _Version = Field(description="Version in the tag; distro if the parts share no version.")
+    version: _Version = Field(
+        description="Version in the tag; distro if the parts share no version."
+    )
     os: Annotated[tuple[str, ...], AfterValidator(_some)] = Field(description="Keys of `systems`.")
     architectures: Annotated[tuple[Architecture, ...], AfterValidator(_some)] = Field(
         default=(AMD64,),
         description="Architectures of its images. The name of an image for another than amd64 ends with it.",
     )
     prefer: dict[str, Literal["debs", "wheels"]] = Field(
-        default_factory=dict, description="Source of components with both forms, by OS; default: wheels."
+        default_factory=dict,
+        description="Source of components with both forms, by OS; default: wheels.",
     )
     components: dict[str, MatrixComponent] = Field(
         default_factory=dict, description="Parts of the release, by the names that flavours pick."
@@ -252,7 +266,9 @@ class MatrixRelease(_MatrixModel):
 class BackendRows(_MatrixModel):
     """All releases of one backend."""
 
-    title: str | None = Field(default=None, description="Name in labels; null: as in the extended matrix.")
+    title: str | None = Field(
+        default=None, description="Name in labels; null: as in the extended matrix."
+    )
     purity: str | None = Field(
         default=None,
         description="Policy in purity.yml that its images are inspected by; null: as in the extended matrix.",
@@ -276,7 +292,8 @@ class MatrixFile(_MatrixModel):
         description="OS releases that images are built on, by the part of the tag that names them: debian12.",
     )
     licences: dict[str, Licence] = Field(
-        default_factory=dict, description="Terms that parts are under, by the names that components give."
+        default_factory=dict,
+        description="Terms that parts are under, by the names that components give.",
     )
     backends: dict[Backend, BackendRows] = Field(description="Backends, with all their releases.")
 
@@ -356,7 +373,9 @@ class ImageMatrix:
         """Return one image. Raises ImageError for an unknown name and suggests the nearest one."""
         if name not in self.images:
             raise ImageError(
-                f'image "{name}" is not in the matrix', file=self.file, remedy=nearest(name, self.images)
+                f'image "{name}" is not in the matrix',
+                file=self.file,
+                remedy=nearest(name, self.images),
             )
         return self.images[name]
 
@@ -396,7 +415,9 @@ class ImageMatrix:
             if not fitting:
                 known = {*self.images, *(row.image.backend for row in self.images.values())}
                 raise ImageError(
-                    f'"{pattern}" fits no image of the matrix', file=self.file, remedy=nearest(pattern, known)
+                    f'"{pattern}" fits no image of the matrix',
+                    file=self.file,
+                    remedy=nearest(pattern, known),
                 )
             wanted.update(fitting)
         if not patterns:
@@ -489,7 +510,9 @@ class _MatrixReader:
         self.document, self.source = document, source
 
     def error(self, message: str, path: KeyPath, remedy: str | None = None) -> ImageError:
-        return ImageError(message, file=self.source.file, line=self.source.line(path), remedy=remedy)
+        return ImageError(
+            message, file=self.source.file, line=self.source.line(path), remedy=remedy
+        )
 
     def rows(self, above: Mapping[str, MatrixRow] | None = None) -> dict[str, MatrixRow]:
         """Return the images of the file. `above` are those of the matrix that it extends."""
@@ -500,7 +523,9 @@ class _MatrixReader:
             if group.title is None or group.purity is None:
                 lacking = "title" if group.title is None else "purity"
                 raise self.error(
-                    f'backend "{backend}" has no {lacking}', ("backends", backend), f"give it `{lacking}`"
+                    f'backend "{backend}" has no {lacking}',
+                    ("backends", backend),
+                    f"give it `{lacking}`",
                 )
             if group.purity not in policies:
                 raise self.error(
@@ -513,7 +538,14 @@ class _MatrixReader:
                 self._check_release(release, path)
                 for flavour in release.flavours:
                     for name, architecture in self._targets(release, flavour, path):
-                        row = self._row(backend, group, release, flavour, (name, architecture), path)
+                        row = self._row(
+                            backend,
+                            group=group,
+                            release=release,
+                            flavour=flavour,
+                            target=(name, architecture),
+                            path=path,
+                        )
                         if (other := found.get(row.name) or above.get(row.name)) is not None:
                             raise self.error(
                                 f'image "{row.name}" is declared twice, first on line {other.line}'
@@ -532,7 +564,9 @@ class _MatrixReader:
         for name, component in release.components.items():
             place = (*path, "components", name)
             if component.licence is not None:
-                self._known("licence", component.licence, self.document.licences, (*place, "licence"))
+                self._known(
+                    "licence", component.licence, self.document.licences, (*place, "licence")
+                )
             for key in ("version", "debs"):
                 value = getattr(component, key)
                 for system in value if isinstance(value, dict) else ():
@@ -559,7 +593,11 @@ class _MatrixReader:
     ) -> Iterator[tuple[str, Architecture]]:
         """Yield the OS and architecture of each image of a flavour."""
         own = release.flavours[flavour].architectures
-        place = (*path, "architectures") if own is None else (*path, "flavours", flavour, "architectures")
+        place = (
+            (*path, "architectures")
+            if own is None
+            else (*path, "flavours", flavour, "architectures")
+        )
         for system in self._systems(release, flavour, path):
             known = self.document.systems[system].architectures
             for index, name in enumerate(release.architectures if own is None else own):
@@ -582,6 +620,7 @@ class _MatrixReader:
         release: MatrixRelease,
         flavour: str,
         target: tuple[str, Architecture],
+        *,
         path: KeyPath,
     ) -> MatrixRow:
         item = release.flavours[flavour]
@@ -597,14 +636,20 @@ class _MatrixReader:
         indexes: set[str] = set()
         where = (system,) if isinstance(item.components, dict) else ()
         for index, name in enumerate(_of(item.components, system)):
-            self._known("component", name, release.components, (*place, "components", *where, index))
+            self._known(
+                "component", name, release.components, (*place, "components", *where, index)
+            )
             component = release.components[name]
             version = (
-                component.version.get(system) if isinstance(component.version, dict) else component.version
+                component.version.get(system)
+                if isinstance(component.version, dict)
+                else component.version
             )
             packages = _of(component.debs, system)
             # A component that exists as both is a wheel, unless the release prefers debs on this OS.
-            as_deb = bool(packages) and (component.wheel is None or release.prefer.get(system) == "debs")
+            as_deb = bool(packages) and (
+                component.wheel is None or release.prefer.get(system) == "debs"
+            )
             if as_deb:
                 debs.extend(packages)
                 from_host.extend(component.from_host)
@@ -641,12 +686,16 @@ class _MatrixReader:
         )
         if not NAME.match(image.name):
             raise self.error(
-                f'"{image.name}" is no name of an image', place, "use small letters, digits and dots"
+                f'"{image.name}" is no name of an image',
+                place,
+                "use small letters, digits and dots",
             )
         return MatrixRow(
             image=image,
             # Only this architecture: requests to apt and pip, and so their digest, do not depend on others.
-            system=self.document.systems[system].model_copy(update={"architectures": (architecture,)}),
+            system=self.document.systems[system].model_copy(
+                update={"architectures": (architecture,)}
+            ),
             title=item.title or f"{group.title}, {flavour}",
             debs=tuple(dict.fromkeys(debs)),
             wheels=tuple(dict.fromkeys(wheels)),
@@ -663,7 +712,9 @@ class _MatrixReader:
             exercised=release.exercised if item.exercised is None else item.exercised,
             installs=item.installs,
             # Only a flavour without a parent is the vendor's image itself.
-            vendor=release.source.vendor if release.source is not None and item.parent is None else None,
+            vendor=release.source.vendor
+            if release.source is not None and item.parent is None
+            else None,
             index=next(iter(indexes), None),
             note=release.note,
             file=self.source.file,
@@ -700,7 +751,8 @@ class _MatrixReader:
                 )
             if parent in seen:
                 raise row.error(
-                    f'image "{row.name}" is its own parent, by way of "{parent}"', remedy="correct `parent`"
+                    f'image "{row.name}" is its own parent, by way of "{parent}"',
+                    remedy="correct `parent`",
                 )
             seen.add(parent)
             below = rows[parent]

@@ -15,7 +15,9 @@ def find(layout: Layout, name: str, built: Iterable[Built] = ()) -> str:
     """Return the digest of the image that `name` identifies. Raises ImageError for no match or several."""
     if name.startswith("sha256:"):
         if not layout.has(name):
-            raise ImageError(f"{name} is not in {layout.root}", remedy="pull it, or name another --store")
+            raise ImageError(
+                f"{name} is not in {layout.root}", remedy="pull it, or name another --store"
+            )
         return name
     refs = layout.refs()
     if name in refs:

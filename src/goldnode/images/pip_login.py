@@ -37,7 +37,9 @@ def pip_login(url: str, indexes: Sequence[str]) -> Login | None:
     if found := _netrc(asked.hostname or ""):
         return found
     others = (written for index in same if (written := _written(index)) is not None)
-    other = next(((user, password or "") for user, password in others if own is None or own[0] == user), None)
+    other = next(
+        ((user, password or "") for user, password in others if own is None or own[0] == user), None
+    )
     return other or (None if own is None else (own[0], ""))
 
 

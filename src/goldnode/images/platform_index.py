@@ -50,7 +50,12 @@ class PlatformIndex:
             manifests.append({**row, "platform": {"architecture": architecture, "os": system}})
         annotations = {f"{LABELS}{key}": value for key, value in self.about.items()}
         return canonical(
-            {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, "annotations": annotations}
+            {
+                "schemaVersion": 2,
+                "mediaType": INDEX,
+                "manifests": manifests,
+                "annotations": annotations,
+            }
         )
 
     @property
@@ -74,10 +79,17 @@ def index_of(layout: Layout, refs: Sequence[str]) -> PlatformIndex:
     about: dict[str, str] = {}
     for ref in refs:
         image = layout.image(ref)
-        platform = "/".join(str(image.config.get(key) or "unknown") for key in ("os", "architecture"))
-        own = {key: image.labels.get(LABELS + key, "") for key in ("backend", "runtime", "flavour", "os")}
+        platform = "/".join(
+            str(image.config.get(key) or "unknown") for key in ("os", "architecture")
+        )
+        own = {
+            key: image.labels.get(LABELS + key, "")
+            for key in ("backend", "runtime", "flavour", "os")
+        }
         if not all(own.values()):
-            raise ImageError(f"{ref} has no labels of an image of goldnode", remedy="build it again")
+            raise ImageError(
+                f"{ref} has no labels of an image of goldnode", remedy="build it again"
+            )
         if about and own != about:
             raise ImageError(
                 f"{ref} is not the same image as {next(iter(images.values()))[0]}, for another platform",
@@ -85,7 +97,8 @@ def index_of(layout: Layout, refs: Sequence[str]) -> PlatformIndex:
             )
         if platform in images:
             raise ImageError(
-                f"{ref} and {images[platform][0]} are both for {platform}", remedy="name one build of each"
+                f"{ref} and {images[platform][0]} are both for {platform}",
+                remedy="name one build of each",
             )
         images[platform], about = (ref, image), own
     if len(images) < 2:
@@ -96,7 +109,9 @@ def index_of(layout: Layout, refs: Sequence[str]) -> PlatformIndex:
     return PlatformIndex(images, about)
 
 
-def publish_index(layout: Layout, refs: Sequence[str], place: Where, registry: Registry) -> PublishedIndex:
+def publish_index(
+    layout: Layout, refs: Sequence[str], place: Where, registry: Registry
+) -> PublishedIndex:
     """Publish the index of these images, which the registry must have under their immutable tags.
 
     Nothing is sent but the index: each image met the requirements when it was published. Raises ImageError if
@@ -109,7 +124,9 @@ def publish_index(layout: Layout, refs: Sequence[str], place: Where, registry: R
         there = target.digest(tag)
         if there != image.digest:
             said = "is not there" if there is None else f"is {there} there, and {image.digest} here"
-            raise ImageError(f"{target}:{tag} {said}", remedy=f"publish it: goldnode images publish {ref}")
+            raise ImageError(
+                f"{target}:{tag} {said}", remedy=f"publish it: goldnode images publish {ref}"
+            )
     found = PublishedIndex(f"{target}:{index.tag}", index.digest)
     found.platforms = {platform: image.digest for platform, (_, image) in index.images.items()}
     there = target.digest(index.tag)
@@ -122,7 +139,9 @@ def publish_index(layout: Layout, refs: Sequence[str], place: Where, registry: R
     if not found.before:
         target.put_manifest(index.tag, index.data, INDEX)
     if target.digest(index.tag) != index.digest:
-        raise ImageError(f"{found.name} is not there after it was written", remedy="publish it again")
+        raise ImageError(
+            f"{found.name} is not there after it was written", remedy="publish it again"
+        )
     return found
 
 

@@ -66,7 +66,9 @@ class ImageProduct:
     def registry(self) -> Iterator[tuple[Where, Registry]]:
         """Connect to the registry. Raises ImageError if none is named."""
         if not self.location.to:
-            raise ImageError("no registry is named", remedy="name it with --to, or in GOLDNODE_REGISTRY")
+            raise ImageError(
+                "no registry is named", remedy="name it with --to, or in GOLDNODE_REGISTRY"
+            )
         place = reached(where(self.location.to))
         yield place, Registry(place.host, RegistryOptions(place.plain_http, self.location.ca))
 
@@ -114,7 +116,8 @@ class ImageProduct:
             found = self.builds(text)
             if len(found) > 1:
                 raise ImageError(
-                    f"{text} means {len(found)} builds: {', '.join(found)}", remedy="name one of them"
+                    f"{text} means {len(found)} builds: {', '.join(found)}",
+                    remedy="name one of them",
                 )
             repository, _, tag = found[0].partition(":")
         return line_of(repository, tag), tag
@@ -125,14 +128,19 @@ class ImageProduct:
 
     def lines(self, place: ImagePlace) -> list[ChannelLine]:
         """Return the lines of all backends, and of the derived images of this store."""
-        derived = {image.repository for image, _, _ in derived_builds(open_store(self.location.store))}
+        derived = {
+            image.repository for image, _, _ in derived_builds(open_store(self.location.store))
+        }
         return [line for name in (*BACKENDS, *sorted(derived)) for line in place.lines(name)]
 
     def known(self) -> list[str]:
         """Return the lines of the matrix."""
         rows = load_matrix().images.values()
         return sorted(
-            {str(line_of(row.image.backend, row.image.immutable_tag("0" * BUILD_ID_LENGTH))) for row in rows}
+            {
+                str(line_of(row.image.backend, row.image.immutable_tag("0" * BUILD_ID_LENGTH)))
+                for row in rows
+            }
         )
 
     def locks(self) -> Mapping[str, str]:
@@ -145,10 +153,19 @@ class ImageProduct:
         """Return what histories, classes and locks need."""
         return gc.needed(self.store, load_catalog().whole(), self.locks(), trust)
 
-    def collect(self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection) -> Collected:
+    def collect(
+        self, keeps: NeededContent, trust: Sequence[SSlibKey], how: Collection
+    ) -> Collected:
         """Clean the store, or the registry if one is named."""
         if self.location.to is None:
             return gc.collect(self.store, keeps, how)
         with self.registry() as (address, registry):
             place = RegistryPlace(address, registry, self.store)
-            return gc.collect_registry(place, self.store, self.repositories, keeps, trust, how)
+            return gc.collect_registry(
+                place,
+                layout=self.store,
+                repositories=self.repositories,
+                keeps=keeps,
+                trust=trust,
+                how=how,
+            )

@@ -78,7 +78,8 @@ def find(layout: Layout, name: str) -> tuple[str, Descriptor]:
         return fits[0], refs[fits[0]]
     if fits:
         raise ImageError(
-            f"{len(fits)} builds of {name} are in {layout.root}: {', '.join(fits)}", remedy="name one of them"
+            f"{len(fits)} builds of {name} are in {layout.root}: {', '.join(fits)}",
+            remedy="name one of them",
         )
     known = [*own, *(build for builds in own.values() for build in builds)]
     raise ImageError(f"{name} is not in {layout.root}", remedy=absent(name, known))
@@ -133,10 +134,14 @@ class ImagePublication:
 def _not_free(image: OciImage, ref: str) -> ImageError:
     """Return the error for an image that is not free to be passed on: by its declaration, or by its parts."""
     private = "publish it with --private to a registry that only you read"
-    why = image.labels.get(f"{LABELS}licences", "its label does not say that it may be redistributed")
+    why = image.labels.get(
+        f"{LABELS}licences", "its label does not say that it may be redistributed"
+    )
     base = image.labels.get(BASE_DIGEST)
     if base is None or REPOSITORY not in image.labels:
-        return ImageError(f"{ref} holds parts whose licence forbids to pass them on ({why})", remedy=private)
+        return ImageError(
+            f"{ref} holds parts whose licence forbids to pass them on ({why})", remedy=private
+        )
     name = image.labels.get(BASE_NAME, base)
     below = OciImage(image.layout, base) if image.layout.has(base) else None
     if below is not None and below.labels.get(f"{LABELS}redistribution") != "free":
@@ -176,7 +181,10 @@ def publish(
         _record(layout, image.digest, tag, results, how)
         push(layout, image.digest, target, found, mounts=how.mounts, parallel=how.parallel)
         read_relied(
-            layout, target, [row for row in image.layers if how.full or row.digest in found.relied], how
+            layout,
+            target,
+            [row for row in image.layers if how.full or row.digest in found.relied],
+            how,
         )
         found.evidence, found.api = push_evidence(layout, image.digest, target, found)
         read_back(layout, image.digest, target)
@@ -230,7 +238,9 @@ def _record(
             return
     now = how.now or dt.datetime.now(dt.UTC)
     layout.attach(
-        digest, PUBLICATION, canonical({**document, "published": now.strftime("%Y-%m-%dT%H:%M:%SZ")})
+        digest,
+        PUBLICATION,
+        canonical({**document, "published": now.strftime("%Y-%m-%dT%H:%M:%SZ")}),
     )
 
 
@@ -271,7 +281,9 @@ def push(
     target.put_manifest(digest, layout.read(digest), image.manifest.get("mediaType", MANIFEST))
 
 
-def push_evidence(layout: Layout, digest: str, target: Repository, found: PublishedImage) -> tuple[int, bool]:
+def push_evidence(
+    layout: Layout, digest: str, target: Repository, found: PublishedImage
+) -> tuple[int, bool]:
     """Upload everything attached to an image as referrers.
 
     Return the number of documents, and whether the registry's own API lists them.
@@ -285,12 +297,17 @@ def push_evidence(layout: Layout, digest: str, target: Repository, found: Publis
                 found.sent, found.size = found.sent + 1, found.size + blob.size
             else:
                 found.there += 1
-        minded = target.put_manifest(descriptor.digest, layout.read(descriptor.digest), MANIFEST) and minded
+        minded = (
+            target.put_manifest(descriptor.digest, layout.read(descriptor.digest), MANIFEST)
+            and minded
+        )
         row = {
             **Descriptor(MANIFEST, descriptor.digest, descriptor.size).document(),
             "artifactType": manifest["artifactType"],
         }
-        rows.append(row | ({"annotations": manifest["annotations"]} if manifest.get("annotations") else {}))
+        rows.append(
+            row | ({"annotations": manifest["annotations"]} if manifest.get("annotations") else {})
+        )
     if rows:
         target.refer(digest, rows, minded=minded)
         push_tags(layout, digest, target)
@@ -332,7 +349,9 @@ class _ReadRecord:
     def recent(self, digest: str, now: dt.datetime) -> bool:
         """Return whether the layer was read in the last `READ_AGAIN`."""
         try:
-            return dt.timedelta(0) <= now - dt.datetime.fromisoformat(self.read[digest]) < READ_AGAIN
+            return (
+                dt.timedelta(0) <= now - dt.datetime.fromisoformat(self.read[digest]) < READ_AGAIN
+            )
         except (KeyError, TypeError, ValueError):
             return False
 

@@ -59,7 +59,9 @@ class ImagePull:
     parallel: int = 4
 
 
-def pull(layout: Layout, target: Repository, reference: str, how: ImagePull | None = None) -> PulledImage:
+def pull(
+    layout: Layout, target: Repository, reference: str, how: ImagePull | None = None
+) -> PulledImage:
     """Download an image into the store by digest or tag, and validate every byte against its digest.
 
     The image gets its name only after that. Raises ImageError, before a layer is fetched, if its tag was
@@ -72,14 +74,19 @@ def pull(layout: Layout, target: Repository, reference: str, how: ImagePull | No
         document = manifest.document
         if "layers" not in document or "config" not in document:
             raise ImageError(
-                f"{target}@{manifest.digest} is no image", remedy="name an image, not a document about one"
+                f"{target}@{manifest.digest} is no image",
+                remedy="name an image, not a document about one",
             )
         config = Descriptor.of(document["config"])
         rows = {
-            row["digest"]: Descriptor.of(row) for row in document["layers"] if row["digest"] != config.digest
+            row["digest"]: Descriptor.of(row)
+            for row in document["layers"]
+            if row["digest"] != config.digest
         }
         found = PulledImage(
-            f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}", manifest.digest, ""
+            f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}",
+            manifest.digest,
+            "",
         )
         # The configuration first: its labels name the image, and a conflict must show before the large
         # download.
@@ -117,7 +124,10 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
                 remedy="publish the image again",
             )
         document = found.document
-        if document.get("subject", {}).get("digest") != digest or len(document.get("layers", [])) != 1:
+        if (
+            document.get("subject", {}).get("digest") != digest
+            or len(document.get("layers", [])) != 1
+        ):
             continue  # it has another subject, or an unknown form
         layer = Descriptor.of(document["layers"][0])
         kind = str(document.get("artifactType") or document["config"]["mediaType"])
@@ -161,7 +171,12 @@ def _one(target: Repository, reference: str, system: str | None) -> Manifest:
         offered[
             "/".join(
                 filter(
-                    None, (platform_of.get("os"), platform_of.get("architecture"), platform_of.get("variant"))
+                    None,
+                    (
+                        platform_of.get("os"),
+                        platform_of.get("architecture"),
+                        platform_of.get("variant"),
+                    ),
                 )
             )
         ] = row["digest"]
@@ -249,9 +264,15 @@ def _in_repository(own: ImageIdentity, target: Repository) -> bool:
 
 def _pointers(tag: str) -> list[tuple[str, str]]:
     """Return line names and channels whose tag this may be. Only the history of a line shows that it exists."""
-    names = {channel: tag.removesuffix(f"-{channel}") for channel in CHANNELS if channel != "stable"}
+    names = {
+        channel: tag.removesuffix(f"-{channel}") for channel in CHANNELS if channel != "stable"
+    }
     found = {channel: name for channel, name in names.items() if name != tag} or {"stable": tag}
-    return [(name, channel) for channel, name in found.items() if re.fullmatch(r"[^-:]+-[^-:]+-[^-:]+", name)]
+    return [
+        (name, channel)
+        for channel, name in found.items()
+        if re.fullmatch(r"[^-:]+-[^-:]+-[^-:]+", name)
+    ]
 
 
 def history_text(target: Repository, name: str) -> bytes:

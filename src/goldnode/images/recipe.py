@@ -177,7 +177,11 @@ class ImageRecipe:
             "hooks": [root_start(self.image.architecture), ROOT_HOOK],
             "leftovers": [LEFTOVERS, ROOT_LEFTOVERS],
             # Recipes of amd64 are older than this key.
-            **({"architecture": self.image.architecture} if self.image.architecture != AMD64 else {}),
+            **(
+                {"architecture": self.image.architecture}
+                if self.image.architecture != AMD64
+                else {}
+            ),
         }
 
     @cached_property
@@ -205,7 +209,9 @@ class ImageRecipe:
         """Containerfile of the system layer; its build contexts are `parent` and `step`."""
         if not self.step:
             return ""
-        return f"FROM parent\nRUN --mount=type=bind,from=step,target={STEP} sh {STEP}/script {STEP}\n"
+        return (
+            f"FROM parent\nRUN --mount=type=bind,from=step,target={STEP} sh {STEP}/script {STEP}\n"
+        )
 
     @cached_property
     def all_labels(self) -> dict[str, str]:
@@ -295,7 +301,9 @@ def _check(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> None:
             remedy="pull it into the store and build its children elsewhere, or set `source: built`",
         )
     if (parent.image.name if parent is not None else None) != row.image.parent:
-        raise row.error(f'image "{row.name}" has the parent "{row.image.parent}"', remedy="build that first")
+        raise row.error(
+            f'image "{row.name}" has the parent "{row.image.parent}"', remedy="build that first"
+        )
     stated = lock.parent.lock if lock.parent is not None else None
     if stated != (parent.lock if parent is not None else None):
         raise ImageError(
@@ -386,7 +394,9 @@ exec /usr/lib/nvidia-cuda-toolkit/bin/nvcc "$@"
 _OPENCL = {"intel-opencl-rt": ("etc/OpenCL/vendors/intel-cpu.icd", "/usr/local/lib/libintelocl.so")}
 
 
-def _files(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict[str, dict[str, Any]]:
+def _files(
+    row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None
+) -> dict[str, dict[str, Any]]:
     """Return the files that goldnode itself adds, by path: {text, mode}, {link} or {directory}."""
     found: dict[str, dict[str, Any]] = {}
     for path, library in (_OPENCL[wheel.name] for wheel in lock.wheels if wheel.name in _OPENCL):
@@ -402,10 +412,15 @@ def _files(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict[
         _, lines = search_path(row.image.version)
         found |= {
             "usr/local/cuda": {"link": "/etc/alternatives/cuda"},
-            f"usr/local/{name.partition('.')[0]}": {"link": f"/etc/alternatives/{name.partition('.')[0]}"},
+            f"usr/local/{name.partition('.')[0]}": {
+                "link": f"/etc/alternatives/{name.partition('.')[0]}"
+            },
             "etc/alternatives/cuda": {"link": home},
             f"etc/alternatives/{name.partition('.')[0]}": {"link": home},
-            "etc/ld.so.conf.d/nvidia.conf": {"text": "".join(f"{line}\n" for line in lines), "mode": 0o644},
+            "etc/ld.so.conf.d/nvidia.conf": {
+                "text": "".join(f"{line}\n" for line in lines),
+                "mode": 0o644,
+            },
         }
         found |= {
             f"{home[1:]}/{target}/lib": {"directory": True},
@@ -506,7 +521,12 @@ def _identity(
         "wheels": [
             *before,
             *(
-                {"name": item.name, "version": item.version, "file": item.file, "sha256": item.sha256}
+                {
+                    "name": item.name,
+                    "version": item.version,
+                    "file": item.file,
+                    "sha256": item.sha256,
+                }
                 for item in lock.wheels
             ),
         ],

@@ -64,7 +64,11 @@ def requirement(version: str) -> str:
         if native and key(native) >= wanted and (oldest := facts.oldest_of_branch().get(branch))
     ]
     condition = "driver>=" + ".".join(str(part) for part in least)
-    return condition if any(oldest < least for oldest in natives) else f"cuda>={minor(version)} {condition}"
+    return (
+        condition
+        if any(oldest < least for oldest in natives)
+        else f"cuda>={minor(version)} {condition}"
+    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,9 @@ def admits(value: str, machine: MachineProperties, reader: Reader = "library") -
     return outcome
 
 
-def admitted(environment: Mapping[str, str], machine: MachineProperties, reader: Reader = "library") -> bool:
+def admitted(
+    environment: Mapping[str, str], machine: MachineProperties, reader: Reader = "library"
+) -> bool:
     """Return whether an image with this environment starts on `machine`.
 
     Every NVIDIA_REQUIRE_* must admit the machine, unless NVIDIA_DISABLE_REQUIRE is set.
@@ -125,7 +131,9 @@ def admitted(environment: Mapping[str, str], machine: MachineProperties, reader:
 
 def _requirements(environment: Mapping[str, str]) -> Iterable[str]:
     return (
-        value for name, value in sorted(environment.items()) if name.startswith(_VARIABLE) and value.strip()
+        value
+        for name, value in sorted(environment.items())
+        if name.startswith(_VARIABLE) and value.strip()
     )
 
 
@@ -150,16 +158,22 @@ def _holds(text: str, machine: MachineProperties, reader: Reader) -> bool | None
         if reader == "toolkit":
             return None
         raise ImageError(
-            f'NVIDIA_REQUIRE_CUDA knows no property "{name}"', remedy="use cuda, driver, arch or brand"
+            f'NVIDIA_REQUIRE_CUDA knows no property "{name}"',
+            remedy="use cuda, driver, arch or brand",
         )
     if name == "brand":
         if sign not in ("=", "!="):
             raise ImageError(
-                f'a brand is equal to another or not, and "{text}" compares them', remedy="use = or !="
+                f'a brand is equal to another or not, and "{text}" compares them',
+                remedy="use = or !=",
             )
         if machine.brand is None:
             return False
-        same = machine.brand.lower() == wanted.lower() if reader == "library" else machine.brand == wanted
+        same = (
+            machine.brand.lower() == wanted.lower()
+            if reader == "library"
+            else machine.brand == wanted
+        )
         return same == (sign == "=")
     if not _NUMBERS.fullmatch(wanted):
         raise ImageError(f'"{wanted}" in "{text}" is no version', remedy="write numbers with dots")

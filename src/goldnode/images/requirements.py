@@ -79,7 +79,10 @@ def judge(
 
 def _attached(name: str, image: OciImage, given: Decisions) -> Requirement:
     if name == "sbom":
-        rows = [_present("sbom", "CycloneDX", CYCLONEDX, image), _present("sbom", "SPDX", SPDX, image)]
+        rows = [
+            _present("sbom", "CycloneDX", CYCLONEDX, image),
+            _present("sbom", "SPDX", SPDX, image),
+        ]
         evidence = tuple(digest for row in rows for digest in row.evidence)
         bad = next((row for row in rows if not row.met), None)
         return bad or Requirement("sbom", "passed", "CycloneDX and SPDX are attached", evidence)
@@ -122,7 +125,9 @@ def _present(name: str, what: str, kind: str, image: OciImage) -> Requirement:
         return _missing(name, what)
     evidence = tuple(digest for digest, _ in rows)
     if any(not isinstance(data, dict) for _, data in rows):
-        return Requirement(name, "failed", f"an attached {what} cannot be read", evidence, _REMEDY[name])
+        return Requirement(
+            name, "failed", f"an attached {what} cannot be read", evidence, _REMEDY[name]
+        )
     return Requirement(name, "passed", f"{what} is attached", evidence)
 
 
@@ -188,7 +193,9 @@ def _smoke(tier: str, image: OciImage) -> Requirement:
         # A native run counts more than an emulated one.
         how = min((why for _, state, why in states if state == "passed"), key=len)
         label = f" ({how})" if how.startswith("emulated") else ""
-        return Requirement(name, "passed", f"the smoke tests of tier {tier} passed{label}", evidence)
+        return Requirement(
+            name, "passed", f"the smoke tests of tier {tier} passed{label}", evidence
+        )
     why = next((why for _, _, why in states if why), "")
     return Requirement(
         name,
@@ -209,7 +216,9 @@ def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Requirement:
         return _missing("signature", "signature")
     if not trust:
         why = "it is signed, and no key to verify it with was given"
-        return Requirement("signature", "not_verified", why, evidence, "name the public key with --trust")
+        return Requirement(
+            "signature", "not_verified", why, evidence, "name the public key with --trust"
+        )
     rows = verify.signed(attached, image.digest, trust)
     own = [row for row in rows if row.what == "signature"]
     good = next((row for row in own if row.state == "ok"), None)
@@ -219,7 +228,9 @@ def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Requirement:
     if bad is not None:
         remedy = "restore all its documents (publish it from the store that has them), or sign it again: `goldnode images evidence --key`"
         return Requirement("signature", "failed", f"{bad.what}: {bad.detail}", evidence, remedy)
-    return Requirement("signature", "passed", f"signed, with its documents, {good.detail}", evidence)
+    return Requirement(
+        "signature", "passed", f"signed, with its documents, {good.detail}", evidence
+    )
 
 
 # Parts
@@ -240,7 +251,9 @@ def parts(image: OciImage) -> dict[str, str]:
     }
 
 
-def majors(image: OciImage, before: OciImage | None, approvals: Sequence[Approval] = ()) -> list[Requirement]:
+def majors(
+    image: OciImage, before: OciImage | None, approvals: Sequence[Approval] = ()
+) -> list[Requirement]:
     """Return a result for each of cuDNN and NCCL whose major version differs from the previous image, or is gone."""
     if before is None or before.digest == image.digest:
         return [Requirement("majors", "passed", "the channel leads to no other image yet")]

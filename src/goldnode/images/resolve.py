@@ -120,7 +120,11 @@ class Resolver:
         self._stack.close()
 
     def lock(
-        self, row: MatrixRow, chain: Sequence[tuple[MatrixRow, ImageLock]], *, keep: ImageLock | None = None
+        self,
+        row: MatrixRow,
+        chain: Sequence[tuple[MatrixRow, ImageLock]],
+        *,
+        keep: ImageLock | None = None,
     ) -> ImageLockResult:
         """Resolve `row` on top of `chain`, its ancestors with their locks, the root first.
 
@@ -157,7 +161,9 @@ class Resolver:
         """Return the result of `check` for each lock; several run in parallel."""
         for row, lock in locks:
             if lock.debs:
-                self._root(row.system).pin({})  # open it before the threads start; they would open it twice
+                self._root(row.system).pin(
+                    {}
+                )  # open it before the threads start; they would open it twice
         with ThreadPoolExecutor(4, thread_name_prefix="check") as pool:
             return list(pool.map(lambda pair: self.check(*pair), locks))
 
@@ -172,7 +178,9 @@ class Resolver:
                     if hostpackage.locked(hostpackage.stated(deb.provides)) != deb:
                         found.append(
                             MovedFile(
-                                "changed", deb.name, f"this goldnode makes another {deb.name} than was locked"
+                                "changed",
+                                deb.name,
+                                f"this goldnode makes another {deb.name} than was locked",
                             )
                         )
                 else:
@@ -180,15 +188,21 @@ class Resolver:
         if lock.wheels and not self.offline:
             index = self._index(row)
             for wheel in lock.wheels:
-                hashes = {item.sha256 for item in index.files(wheel.name) if item.file == wheel.file}
+                hashes = {
+                    item.sha256 for item in index.files(wheel.name) if item.file == wheel.file
+                }
                 if not hashes:
                     found.append(
-                        MovedFile("vanished", wheel.name, f"{wheel.file} is not in the index any more")
+                        MovedFile(
+                            "vanished", wheel.name, f"{wheel.file} is not in the index any more"
+                        )
                     )
                 # An index that states no hash cannot show a change.
                 elif None not in hashes and wheel.sha256 not in hashes:
                     found.append(
-                        MovedFile("changed", wheel.name, f"{wheel.file} has other bytes than were locked")
+                        MovedFile(
+                            "changed", wheel.name, f"{wheel.file} has other bytes than were locked"
+                        )
                     )
         return found
 
@@ -256,7 +270,9 @@ class Resolver:
             **dict.fromkeys(essential, "essential"),
             **dict.fromkeys(asked, "requested"),
         }
-        found = locked_debs(root, downloads, stanzas, reasons) + ([made] if made is not None else [])
+        found = locked_debs(root, downloads, stanzas, reasons) + (
+            [made] if made is not None else []
+        )
         return sorted(found, key=lambda entry: entry.name)
 
     def _asked(
@@ -283,17 +299,21 @@ class Resolver:
         idle = sorted(set(row.from_host) - asked.keys())
         if idle:
             raise row.error(
-                f'nothing in image "{row.name}" asks for {idle[0]}', remedy="take it out of `from_host`"
+                f'nothing in image "{row.name}" asks for {idle[0]}',
+                remedy="take it out of `from_host`",
             )
         made = hostpackage.locked(asked)
         second = resolved(hostpackage.stanza(made.provides))
         if second != first:
             raise row.error(
-                f"apt does not take {made.name} {made.version} for the host's driver", remedy="report this"
+                f"apt does not take {made.name} {made.version} for the host's driver",
+                remedy="report this",
             )
         return made, second
 
-    def _control(self, row: MatrixRow, root: AptRoot, debs: Sequence[LockedDeb]) -> dict[str, Stanza]:
+    def _control(
+        self, row: MatrixRow, root: AptRoot, debs: Sequence[LockedDeb]
+    ) -> dict[str, Stanza]:
         """Return the archive's records of `debs` by name, or those that an earlier run cached."""
         offered: dict[tuple[str, str], Stanza] = {}
         for stanza in root.show(f"{item.name}={item.version}" for item in debs if not item.made):
@@ -350,9 +370,15 @@ class Resolver:
             )
         if row.layout == "cuda":
             index = self._index(row)
-            found = [self._exact(row, index, name, version) for name, version in pinned(row.wheels).items()]
+            found = [
+                self._exact(row, index, name, version)
+                for name, version in pinned(row.wheels).items()
+            ]
             _check_release(row, chain, found)
-            return [_locked(item, index, "requested") for item in sorted(found, key=lambda entry: entry.name)]
+            return [
+                _locked(item, index, "requested")
+                for item in sorted(found, key=lambda entry: entry.name)
+            ]
         there = {
             wheel.name: wheel.version
             for other, lock in chain
@@ -396,12 +422,12 @@ class Resolver:
             )
         return _Wheel(
             name,
-            version,
-            found.file,
-            index.sha256(found),
-            found.url,
-            tuple(index.requires(found)),
-            found.size,
+            version=version,
+            file=found.file,
+            sha256=index.sha256(found),
+            url=found.url,
+            requires=tuple(index.requires(found)),
+            size=found.size,
         )
 
 
@@ -437,7 +463,10 @@ def _no_wheel(row: MatrixRow, requirement: str, index: Index) -> NoWheelError:
             f"use one of: {', '.join(offered[:6])}",
         )
     elif index.files(project):
-        text, remedy = f"the index has wheels of it, and none for {here}", f"use another base, or {build}"
+        text, remedy = (
+            f"the index has wheels of it, and none for {here}",
+            f"use another base, or {build}",
+        )
     elif index.has_page(project):
         text, remedy = "the index has only its source, and goldnode installs only wheels", build
     else:
@@ -534,7 +563,10 @@ def _pip(
             "--report",
             str(place / "report.json"),
         ]
-        command += [*platform_options(row.system), *(("--index-url", url) if url is not None else ())]
+        command += [
+            *platform_options(row.system),
+            *(("--index-url", url) if url is not None else ()),
+        ]
         command += [
             "--constraint",
             str(place / "constraints.txt"),
@@ -544,7 +576,9 @@ def _pip(
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [
-                line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR:")
+                line.removeprefix("ERROR: ")
+                for line in done.stderr.splitlines()
+                if line.startswith("ERROR:")
             ]
             text = "; ".join(masked(line) for line in lines[-2:]) or f"exit {done.returncode}"
             # pip reports an index that does not answer as "no matching version". Without this distinction a
@@ -596,7 +630,8 @@ def _reported(item: Mapping[str, Any], row: MatrixRow) -> _Wheel:
     hashes = info.get("archive_info", {}).get("hashes", {})
     if not file.endswith(".whl"):
         raise row.error(
-            f"pip chose {file}, which is no wheel", remedy="choose a version that has a wheel for this Python"
+            f"pip chose {file}, which is no wheel",
+            remedy="choose a version that has a wheel for this Python",
         )
     sha256 = hashes.get("sha256") or _hash_of(url)
     return _Wheel(
@@ -612,7 +647,9 @@ def _reported(item: Mapping[str, Any], row: MatrixRow) -> _Wheel:
 def _hash_of(url: str) -> str:
     """Return the hash of a wheel whose index states none. This works only for local files."""
     if urlsplit(url).scheme != "file":
-        raise ImageError(f"the index gives no SHA-256 of {masked(url)}", remedy="use an index that does")
+        raise ImageError(
+            f"the index gives no SHA-256 of {masked(url)}", remedy="use an index that does"
+        )
     return sha256_of(Path(unquote(urlsplit(url).path)))
 
 
@@ -628,7 +665,9 @@ def _closure(
         if not missing:
             return [found[name] for name in reasons], reasons
         asked += missing
-    raise row.error(f"pip leaves out {', '.join(missing)} again and again", remedy="name them as components")
+    raise row.error(
+        f"pip leaves out {', '.join(missing)} again and again", remedy="name them as components"
+    )
 
 
 def _reached(row: MatrixRow, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
@@ -696,7 +735,9 @@ def _check_parts(row: MatrixRow, lock: ImageLock) -> None:
     for name, component in row.components.items():
         expected = row.parts.get(name)
         packages = (
-            component.debs.get(row.image.os, ()) if isinstance(component.debs, dict) else component.debs
+            component.debs.get(row.image.os, ())
+            if isinstance(component.debs, dict)
+            else component.debs
         )
         for package in packages if expected is not None else ():
             if package not in versions:
@@ -745,11 +786,15 @@ def fetch_all(
     make_all([lock for _, lock in pairs], pool, verify=verify)
     wheels = {wheel.sha256: (row, wheel) for row, lock in pairs for wheel in lock.wheels}
     missing_debs = [item for item in debs.values() if not _there(pool, item, verify)]
-    missing_wheels = [(row, item) for row, item in wheels.values() if not _there(pool, item, verify)]
+    missing_wheels = [
+        (row, item) for row, item in wheels.values() if not _there(pool, item, verify)
+    ]
     if not missing_debs and not missing_wheels:
         return 0
     site = site if site is not None else load_site()
-    wanted = wanted_debs(missing_debs, site, lambda deb: snapshot_url(site, deb.archive, days[deb.sha256]))
+    wanted = wanted_debs(
+        missing_debs, site, lambda deb: snapshot_url(site, deb.archive, days[deb.sha256])
+    )
     indexes: dict[str | None, Index] = {}
     found = list(_addresses(missing_wheels, site, indexes))
     wanted += found
@@ -764,7 +809,11 @@ def fetch_all(
             connections=parallel,
         )
         faults = Fetcher(
-            pool / "partial", keeper(pool, names), parallel=parallel, progress=progress, transport=transport
+            pool / "partial",
+            keeper(pool, names),
+            parallel=parallel,
+            progress=progress,
+            transport=transport,
         ).fetch(wanted)
     if faults:
         remedy = "run `goldnode images lock --check` to see what moved, or fetch again if it was the network"
@@ -812,7 +861,16 @@ def _addresses(
         ]
         if not fitting:
             what = (
-                "has other bytes in the index than were locked" if named else "is not in the index any more"
+                "has other bytes in the index than were locked"
+                if named
+                else "is not in the index any more"
             )
             raise row.error(f"{wheel.file} {what}", remedy=f"run `goldnode images lock {row.name}`")
-        yield FileToFetch(wheel.sha256, wheel.size, fitting[0].url, wheel.name, wheel.version, "of wheels")
+        yield FileToFetch(
+            wheel.sha256,
+            size=wheel.size,
+            url=fitting[0].url,
+            name=wheel.name,
+            version=wheel.version,
+            archive="of wheels",
+        )

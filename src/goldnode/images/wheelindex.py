@@ -101,7 +101,9 @@ class Index:
             self.indexes, self.links = [url], []
         else:
             first = said.get("index-url") or _default_index()
-            self.indexes = [] if said.get("no-index", "").lower() in ("1", "true", "yes", "on") else [first]
+            self.indexes = (
+                [] if said.get("no-index", "").lower() in ("1", "true", "yes", "on") else [first]
+            )
             # --no-index disables the extra indexes too, but not find-links.
             self.indexes += said.get("extra-index-url", "").split() if self.indexes else []
             self.links = said.get("find-links", "").split()
@@ -119,7 +121,9 @@ class Index:
         with self._lock:
             if name in self._pages:
                 return self._pages[name]
-        found = [item for index in self.indexes for item in self._page(f"{index.rstrip('/')}/{name}/")]
+        found = [
+            item for index in self.indexes for item in self._page(f"{index.rstrip('/')}/{name}/")
+        ]
         for place in self.links:
             found += [item for item in self._page(place) if _project(item.file) == name]
         with self._lock:
@@ -158,7 +162,11 @@ class Index:
     def has_page(self, project: str) -> bool:
         """Return whether an index has a page of `project`, also one without wheels."""
         pages = (f"{index.rstrip('/')}/{canonicalize_name(project)}/" for index in self.indexes)
-        return any(self._get(page, _ACCEPT) is not None for page in pages if urlsplit(page).scheme != "file")
+        return any(
+            self._get(page, _ACCEPT) is not None
+            for page in pages
+            if urlsplit(page).scheme != "file"
+        )
 
     def requires(self, item: WheelFile) -> list[str]:
         """Return the Requires-Dist lines of a wheel; empty unless the index serves its metadata
@@ -171,7 +179,9 @@ class Index:
             return []
         head = text[0].decode("utf-8", "replace").partition("\n\n")[0]
         return [
-            line.partition(":")[2].strip() for line in head.splitlines() if line.startswith("Requires-Dist:")
+            line.partition(":")[2].strip()
+            for line in head.splitlines()
+            if line.startswith("Requires-Dist:")
         ]
 
     def size(self, item: WheelFile) -> int:
@@ -191,7 +201,9 @@ class Index:
             key = "Content-Range" if answer.status == 206 else "Content-Length"
             total = answer.headers.get(key, "").rpartition("/")[2]
             if answer.status not in (200, 206) or not total.isdigit():
-                raise _refused(f"the index does not give the size of {masked(item.url)}", answer.status)
+                raise _refused(
+                    f"the index does not give the size of {masked(item.url)}", answer.status
+                )
             return int(total)
         finally:
             answer.close()
@@ -326,7 +338,11 @@ def _of_html(text: str, url: str) -> Iterator[WheelFile]:
             said = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
             apart = link.get("data-core-metadata") or link.get("data-dist-info-metadata")
             yield WheelFile(
-                file, address, said.group(1) if said else None, None, bool(apart) and apart != "false"
+                file,
+                address,
+                said.group(1) if said else None,
+                None,
+                bool(apart) and apart != "false",
             )
 
 

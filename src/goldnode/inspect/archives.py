@@ -124,7 +124,13 @@ def is_tar(head: bytes) -> bool:
     if head[257:262] == b"ustar":
         return True
     written = head[148:156].strip(b" \0")
-    if len(head) < HEAD or not written.isdigit() or b"8" in written or b"9" in written or not head[0]:
+    if (
+        len(head) < HEAD
+        or not written.isdigit()
+        or b"8" in written
+        or b"9" in written
+        or not head[0]
+    ):
         return False
     return int(written, 8) == 256 + sum(head[:148]) + sum(head[156:HEAD])
 
@@ -322,7 +328,11 @@ def appended(data: Data, end: int) -> Appended | None:
     """
     size = len(data)
     at = data.rfind(b"PK\x05\x06", max(0, size - _TAIL))
-    if at >= 0 and at + 22 <= size and size == at + 22 + int.from_bytes(data[at + 20 : at + 22], "little"):
+    if (
+        at >= 0
+        and at + 22 <= size
+        and size == at + 22 + int.from_bytes(data[at + 20 : at + 22], "little")
+    ):
         return Appended("zip", 0)
     if data.rfind(_COOKIE, max(0, size - _COOKIE_TAIL)) >= 0:
         return Appended("pyinstaller", 0)
@@ -342,7 +352,9 @@ def in_script(data: Data) -> Appended | None:
     at_end = appended(data, len(data))
     if at_end is not None:
         return at_end
-    places = [Appended(kind, at + 1) for magic, kind in _SCRIPT_PAYLOADS if (at := data.find(magic)) >= 0]
+    places = [
+        Appended(kind, at + 1) for magic, kind in _SCRIPT_PAYLOADS if (at := data.find(magic)) >= 0
+    ]
     return min(places, key=lambda row: row.start, default=None)
 
 
@@ -369,7 +381,11 @@ def _pyinstaller_members(stream: IO[bytes]) -> Iterator[SourceFile]:
         row_length, offset, packed, plain, is_packed, _ = _ENTRY_SHAPE.unpack_from(rows, place)
         if row_length < _ENTRY_SHAPE.size or offset + packed > length:
             raise OSError("its table of contents is damaged")
-        name = rows[place + _ENTRY_SHAPE.size : place + row_length].rstrip(b"\0").decode("utf-8", "replace")
+        name = (
+            rows[place + _ENTRY_SHAPE.size : place + row_length]
+            .rstrip(b"\0")
+            .decode("utf-8", "replace")
+        )
         place += row_length
         yield SourceFile(
             clean(name),

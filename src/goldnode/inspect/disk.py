@@ -100,7 +100,9 @@ def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]
         for number, start, length in parts:
             name = f"{path}, partition {number}"
             if disk[start + 1080 : start + 1082] == b"\x53\xef":
-                found.append((name, _scan(disk, start, min(length, len(disk) - start), name, limits)))
+                found.append(
+                    (name, _scan(disk, start, min(length, len(disk) - start), name, limits))
+                )
             else:
                 found.append(
                     (
@@ -127,7 +129,12 @@ def _gpt(disk: mmap.mmap) -> Iterator[tuple[int, int, int]]:
                 break
             kind = UUID(bytes_le=disk[at : at + 16])
             first, last = struct.unpack_from("<QQ", disk, at + 32)
-            if kind.int and kind not in _PASSED_OVER and first * sector < len(disk) and last >= first:
+            if (
+                kind.int
+                and kind not in _PASSED_OVER
+                and first * sector < len(disk)
+                and last >= first
+            ):
                 yield index + 1, first * sector, (last - first + 1) * sector
         return
 
@@ -254,7 +261,11 @@ class Ext:
                 first, length, high, low = struct.unpack_from("<IHHI", node, 12 + 12 * index)
                 # Longer extents are preallocated but unwritten, and read as zeros.
                 written = length <= 0x8000
-                yield first, (low | high << 32) if written else 0, length if written else length - 0x8000
+                yield (
+                    first,
+                    (low | high << 32) if written else 0,
+                    length if written else length - 0x8000,
+                )
 
     def _indirect(self, pointer: int, depth: int, left: list[int]) -> Iterator[int]:
         left[0] -= 1
@@ -319,20 +330,22 @@ class Ext:
                         # A short target is in the inode itself, where other files have their block pointers.
                         short = size < 60 and not flags & 0x80000
                         target = (
-                            place[:size] if short else b"".join(self.content(min(size, 4096), flags, place))
+                            place[:size]
+                            if short
+                            else b"".join(self.content(min(size, 4096), flags, place))
                         )
                         link = target.decode("utf-8", "surrogateescape")
                     uid, gid = self.owner(child)
                     yield FilesystemEntry(
                         path,
-                        kind,
-                        child,
-                        mode & 0o7777,
-                        uid,
-                        gid,
-                        size,
-                        link,
-                        partial(self._open, size, flags, place),
+                        kind=kind,
+                        inode=child,
+                        mode=mode & 0o7777,
+                        uid=uid,
+                        gid=gid,
+                        size=size,
+                        link=link,
+                        open=partial(self._open, size, flags, place),
                     )
                 except (OSError, struct.error) as error:
                     self.faults[path] = f"it cannot be read: {error}"

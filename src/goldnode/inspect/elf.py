@@ -140,7 +140,11 @@ def _read(data: Data) -> Elf:
     rows_of_programs = programs(data, head, faults)
     segments = [row for row in rows_of_programs if row.kind in (PT_LOAD, PT_DYNAMIC)]
     named = next((row for row in rows_of_programs if row.kind == PT_INTERP), None)
-    loader = bytes(data[named.start : named.start + min(named.length, 4096)]) if named is not None else b""
+    loader = (
+        bytes(data[named.start : named.start + min(named.length, 4096)])
+        if named is not None
+        else b""
+    )
     table = dynamic_table(data, head, segments, faults)
     soname, needed = table.soname or "", table.needed
     device: dict[str, None] = {}
@@ -156,14 +160,18 @@ def _read(data: Data) -> Elf:
         # `lt_dlopen` loads a library too, and may hide `dlopen`.
         loads = any(data.find(symbol, start, end) >= 0 for symbol in (b"dlopen\0", b"dlmopen\0"))
         device.update(
-            (symbol.decode(), None) for symbol in _REGISTERS if data.find(symbol + b"\0", start, end) >= 0
+            (symbol.decode(), None)
+            for symbol in _REGISTERS
+            if data.find(symbol + b"\0", start, end) >= 0
         )
     known = set(needed) | {soname}
     ranges = _data_ranges(segments, rows)
     strings = _strings(data, ranges, known)
     runtime = loads or not table.strings_size
     device.update(dict.fromkeys(devicecode.embedded(data, ranges, runtime=runtime)))
-    if loads and (b".go.buildinfo" in names or any(_RUST.search(data, start, end) for start, end in ranges)):
+    if loads and (
+        b".go.buildinfo" in names or any(_RUST.search(data, start, end) for start, end in ranges)
+    ):
         strings = tuple(dict.fromkeys((*strings, *_packed_strings(data, ranges, known))))
     for row in segments:
         if row.kind == PT_LOAD and row.flags & 2:  # PF_W
@@ -186,7 +194,9 @@ def _read(data: Data) -> Elf:
     )
 
 
-def _end(head: Header, segments: list[Program], sections: list[tuple[bytes, int, int, int, int]]) -> int:
+def _end(
+    head: Header, segments: list[Program], sections: list[tuple[bytes, int, int, int, int]]
+) -> int:
     """Return the offset after the last byte that a header, segment or section names."""
     return max(
         head.phoff + head.phentsize * head.phnum,
@@ -222,7 +232,11 @@ def _packed_strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) 
             window = bytes(data[max(start, at - _LONGEST) : min(at + 3 + 20, end)])
             middle = at - max(start, at - _LONGEST)
             match = _PACKED.match(window, max(window.rfind(b"lib", 0, middle), 0))
-            if match is not None and match.end() >= middle + 3 and (text := match[0].decode()) not in known:
+            if (
+                match is not None
+                and match.end() >= middle + 3
+                and (text := match[0].decode()) not in known
+            ):
                 found[text] = None
             at = data.find(b".so", at + 3, end)
     return tuple(found)
@@ -243,7 +257,9 @@ def _strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) -> tupl
                 tail = _TAIL.match(data[at + 3 : min(at + 3 + 48, end)])
                 if tail is not None:
                     begin = max(start, at - _LONGEST)
-                    names = _names_at_end(bytes(data[begin : at + 3 + tail.end() - 1]), begin == start)
+                    names = _names_at_end(
+                        bytes(data[begin : at + 3 + tail.end() - 1]), begin == start
+                    )
                     found.update((name, None) for name in names if name not in known)
                     if len(found) >= _NAMES:
                         return tuple(found)
@@ -282,7 +298,11 @@ def cudart_version(data: Data) -> str | None:
         value = int.from_bytes(match[1], "little")
         if 9000 <= value < 40000 and value % 10 == 0 and value % 1000 < 200:
             found.add(value)
-    return f"{value // 1000}.{value % 1000 // 10}" if len(found) == 1 and (value := found.pop()) else None
+    return (
+        f"{value // 1000}.{value % 1000 // 10}"
+        if len(found) == 1 and (value := found.pop())
+        else None
+    )
 
 
 def nccl_version(data: Data) -> str | None:
@@ -330,7 +350,12 @@ def symbol(data: Data, name: bytes) -> tuple[int, int] | None:
         segments = programs(data, head, [])
         strings = dynamic_table(data, head, segments, [])
         table = next(
-            ((at, size) for _, kind, _, at, size in sections(data, head, [])[0] if kind == SHT_DYNSYM), None
+            (
+                (at, size)
+                for _, kind, _, at, size in sections(data, head, [])[0]
+                if kind == SHT_DYNSYM
+            ),
+            None,
         )
         if table is None or not strings.strings_size:
             return None

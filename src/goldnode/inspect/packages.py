@@ -19,7 +19,9 @@ from packaging.utils import canonicalize_name
 
 from goldnode.inspect.scan import View
 
-_INFO = re.compile(r"(?P<root>.*?)(?P<info>[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info))\Z")
+_INFO = re.compile(
+    r"(?P<root>.*?)(?P<info>[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info))\Z"
+)
 # The first word of a relation, or of an alternative in it.
 _NAME = re.compile(r"(?:^|\|)\s*([a-z0-9][a-z0-9+.-]+)")
 _MERGED = ("bin/", "sbin/", "lib/", "lib32/", "lib64/", "libx32/")
@@ -44,7 +46,11 @@ class InstalledPackage:
     @property
     def key(self) -> str:
         """Return the unique key of the package."""
-        return f"{self.kind}:{self.path}" if self.kind == "wheel" else f"deb:{self.name}:{self.architecture}"
+        return (
+            f"{self.kind}:{self.path}"
+            if self.kind == "wheel"
+            else f"deb:{self.name}:{self.architecture}"
+        )
 
     @property
     def title(self) -> str:
@@ -119,10 +125,14 @@ class InstalledPackages:
         debs = {package.name: package for package in self.all.values() if package.kind == "deb"}
         for path, text in self._view.texts.items():
             if path.startswith("var/lib/dpkg/info/"):
-                name, _, architecture = path[len("var/lib/dpkg/info/") : -len(".list")].partition(":")
+                name, _, architecture = path[len("var/lib/dpkg/info/") : -len(".list")].partition(
+                    ":"
+                )
                 package = self.all.get(f"deb:{name}:{architecture}") or debs.get(name)
                 if package is not None:
-                    found.update((_merged(line.strip("/")), package.key) for line in text.splitlines())
+                    found.update(
+                        (_merged(line.strip("/")), package.key) for line in text.splitlines()
+                    )
         for package, root, rows in self._records():
             found.update((_joined(root, row.path), package.key) for row in rows)
         return found
@@ -162,12 +172,12 @@ class InstalledPackages:
             requires = deb_names(fields, "Pre-Depends", "Depends", "Recommends")
             yield InstalledPackage(
                 "deb",
-                fields["Package"],
-                fields.get("Version", ""),
-                path,
-                tuple(dict.fromkeys(name for row in requires for name in row)),
-                tuple(name for row in deb_names(fields, "Provides") for name in row),
-                fields.get("Architecture", ""),
+                name=fields["Package"],
+                version=fields.get("Version", ""),
+                path=path,
+                requires=tuple(dict.fromkeys(name for row in requires for name in row)),
+                provides=tuple(name for row in deb_names(fields, "Provides") for name in row),
+                architecture=fields.get("Architecture", ""),
             )
 
 
@@ -255,7 +265,9 @@ def deb_names(fields: Mapping[str, str], *names: str) -> list[tuple[str, ...]]:
 def paragraphs(text: str) -> Iterator[dict[str, str]]:
     """Yield the paragraphs of a dpkg status file. Of a field with several lines only the first is read."""
     for block in re.split(r"\n\s*\n", text):
-        fields = (line.partition(":") for line in block.splitlines() if line[:1].strip() and ":" in line)
+        fields = (
+            line.partition(":") for line in block.splitlines() if line[:1].strip() and ":" in line
+        )
         found = {name: value.strip() for name, _, value in fields}
         if found:
             yield found

@@ -227,7 +227,14 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     if backend:
         rules = policy.backend(backend)
         for family in rules.foreign:
-            found.findings += _foreign(view, packages, policy, backend, family, found.signals)
+            found.findings += _foreign(
+                view,
+                packages=packages,
+                policy=policy,
+                backend=backend,
+                family_name=family,
+                counts=found.signals,
+            )
             found.findings += _lower_layers(view, policy, backend, family)
         found.findings += _majors(view, packages, policy.one_major.get(backend, {}))
         if view.configured:
@@ -235,7 +242,14 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
             found.findings += [PurityFinding(**row._asdict()) for row in start.of_start(view)]
     else:
         for family in policy.families:
-            rows = _foreign(view, packages, policy, "", family, found.signals)
+            rows = _foreign(
+                view,
+                packages=packages,
+                policy=policy,
+                backend="",
+                family_name=family,
+                counts=found.signals,
+            )
             found.findings += [
                 replace(row, severity="note", rule=f"holds-{family}", remedy="") for row in rows
             ]
@@ -243,7 +257,9 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     provided = _any(policy.host_only.libraries).match
     found.findings += [
         PurityFinding(**row._asdict())
-        for row in start.missing_libraries(view, packages, lambda name: provided(plain(name)) is not None)
+        for row in start.missing_libraries(
+            view, packages, lambda name: provided(plain(name)) is not None
+        )
     ]
     found.findings += _compat(view)
     found.findings += [
@@ -260,7 +276,9 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     # An empty tar or a wrong directory would otherwise pass.
     if not view.paths:
         found.findings.append(
-            PurityFinding("refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant")
+            PurityFinding(
+                "refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant"
+            )
         )
     found.findings += [
         PurityFinding(
@@ -287,6 +305,7 @@ def _foreign(
     policy: Purity,
     backend: str,
     family_name: str,
+    *,
     counts: dict[str, int],
 ) -> list[PurityFinding]:
     family = policy.families[family_name]
@@ -298,14 +317,24 @@ def _foreign(
 
     for package in packages.all.values():
         if family.owns(package):
-            add(package.key, "package", package.path, f"{package.kind} {package.name} {package.version}")
+            add(
+                package.key,
+                "package",
+                package.path,
+                f"{package.kind} {package.name} {package.version}",
+            )
         for name in package.requires:
             if package.kind == "wheel" and family.requires(name) and not packages.has(name):
                 add(package.key, "requirement", package.path, name)
     for path, signal, what in _of_scan(view, family):
         # Files in an archive belong to the owner of the archive.
         add(packages.owner(path.partition(INSIDE)[0]), signal, path, what)
-    return [_finding(owner, rows, packages, policy, backend, family_name) for owner, rows in seen.items()]
+    return [
+        _finding(
+            owner, rows=rows, packages=packages, policy=policy, backend=backend, family=family_name
+        )
+        for owner, rows in seen.items()
+    ]
 
 
 def _of_scan(scan: Scan, family: BackendFamily) -> Iterator[tuple[str, str, str]]:
@@ -333,7 +362,9 @@ def _of_scan(scan: Scan, family: BackendFamily) -> Iterator[tuple[str, str, str]
             yield f"{outer}{INSIDE}{path}", signal, what
 
 
-def _lower_layers(view: View, policy: Purity, backend: str, family_name: str) -> Iterator[PurityFinding]:
+def _lower_layers(
+    view: View, policy: Purity, backend: str, family_name: str
+) -> Iterator[PurityFinding]:
     """Report content of a backend that one layer contains and a later one removes or replaces."""
     family = policy.families[family_name]
     for below in view.below:
@@ -349,7 +380,9 @@ def _lower_layers(view: View, policy: Purity, backend: str, family_name: str) ->
                 f"{family.title}: {_some(paths)}. A later one removes or replaces it, but it is still part "
                 "of every pull",
                 remedy="remove it in the layer that adds it, or build the image from another base",
-                signals=tuple(signal for signal in SIGNALS if any(row[1] == signal for row in rows)),
+                signals=tuple(
+                    signal for signal in SIGNALS if any(row[1] == signal for row in rows)
+                ),
                 evidence=evidence,
             )
 
@@ -365,7 +398,10 @@ def _of_elf(
     if row.machine in machines:
         carried.append(f"it is {row.machine} code")
     if carried:
-        yield "fatbin", ", ".join(carried[:3]) + (f", {_bytes(row.device_bytes)}" if row.device_bytes else "")
+        yield (
+            "fatbin",
+            ", ".join(carried[:3]) + (f", {_bytes(row.device_bytes)}" if row.device_bytes else ""),
+        )
     # A library name in the data is weak evidence, so it counts only if the file can load libraries.
     if row.loads:
         for name in row.strings:
@@ -389,6 +425,7 @@ def _finding(
     packages: InstalledPackages,
     policy: Purity,
     backend: str,
+    *,
     family: str,
 ) -> PurityFinding:
     by_signal: dict[str, list[tuple[str, str]]] = {}
@@ -423,7 +460,11 @@ def _finding(
         says = f"may load {brought} by itself"
     strongest = min(
         signals,
-        key=lambda signal: (_ORDER[policy.signals[signal]], signal == "package", SIGNALS.index(signal)),
+        key=lambda signal: (
+            _ORDER[policy.signals[signal]],
+            signal == "package",
+            SIGNALS.index(signal),
+        ),
     )
     return PurityFinding(
         severity,
@@ -476,7 +517,9 @@ def _instead(
 # ----- other rules
 
 
-def _majors(view: View, packages: InstalledPackages, components: Mapping[str, str]) -> list[PurityFinding]:
+def _majors(
+    view: View, packages: InstalledPackages, components: Mapping[str, str]
+) -> list[PurityFinding]:
     found = []
     for title, pattern in components.items():
         match, base = _any((pattern,)).match, pattern.partition(".so")[0]
@@ -508,7 +551,9 @@ def _majors(view: View, packages: InstalledPackages, components: Mapping[str, st
                     remedy=f"keep one: the one of {packages.title(newest) or shown(newest)}, "
                     f"and builds of the rest that use {title} {order[-1]}",
                     evidence=tuple(
-                        ("file", shown(path), title) for major in order for path in sorted(majors[major])[:4]
+                        ("file", shown(path), title)
+                        for major in order
+                        for path in sorted(majors[major])[:4]
                     ),
                 )
             )
@@ -552,7 +597,9 @@ def _environment(view: View, rules: Environment) -> list[PurityFinding]:
             )
     for name, why in rules.forbidden.items():
         if name in view.environment:
-            add(name, f"the image sets {name}: {why}", f"take {name} out of the image's environment")
+            add(
+                name, f"the image sets {name}: {why}", f"take {name} out of the image's environment"
+            )
     for names in rules.together:
         absent = [name for name in names if name not in view.environment]
         if absent and len(absent) < len(names):
@@ -657,7 +704,9 @@ def _waived(
                     finding,
                     message=f"{finding.message} (the waiver of {waiver.owner} ended on {waiver.expires})",
                 )
-            return replace(finding, waived=f"{waiver.owner}, until {waiver.expires}: {waiver.reason}")
+            return replace(
+                finding, waived=f"{waiver.owner}, until {waiver.expires}: {waiver.reason}"
+            )
     return finding
 
 

@@ -34,7 +34,8 @@ def inspection_document(found: Inspection) -> dict[str, Any]:
                 "remedy": row.remedy,
                 "waived": row.waived,
                 "evidence": [
-                    {"signal": signal, "path": path, "what": what} for signal, path, what in row.evidence
+                    {"signal": signal, "path": path, "what": what}
+                    for signal, path, what in row.evidence
                 ],
             }
             for row in found.findings

@@ -182,7 +182,9 @@ class _Collector:
             for item in files:
                 self.files += 1
                 if self.files > self.bounds.files:
-                    raise _LimitError(f"it has more than {self.bounds.files:,} files; the rest was not read")
+                    raise _LimitError(
+                        f"it has more than {self.bounds.files:,} files; the rest was not read"
+                    )
                 if item.path:
                     scan.paths[item.path] = item.entry
                     if item.open is not None and not 0 <= item.entry.size < 8:
@@ -215,19 +217,28 @@ class _Collector:
             with item.open() as stream:
                 head = stream.read(HEAD)
                 if is_text or _is_of_interest(head, path):
-                    self._content(scan, item, stream, head, is_text, depth)
+                    self._content(
+                        scan, item=item, stream=stream, head=head, is_text=is_text, depth=depth
+                    )
         except tarfile.TarError:
             raise  # of the tar that the file is in, which ends here
         except (*archives.ERRORS, MissingExtraError) as error:
             scan.left_out[path] = f"it cannot be read: {error}"
 
     def _content(
-        self, scan: Scan, item: SourceFile, stream: IO[bytes], head: bytes, is_text: bool, depth: int
+        self,
+        scan: Scan,
+        item: SourceFile,
+        stream: IO[bytes],
+        head: bytes,
+        is_text: bool,
+        *,
+        depth: int,
     ) -> None:
         """Scan a file whose first bytes are of interest."""
         path, size = item.path, item.entry.size
         if not is_text and (kind := archives.kind_of(head)):
-            self._archive(scan, item, kind, stream, head, depth)
+            self._archive(scan, item=item, kind=kind, stream=stream, head=head, depth=depth)
             return
         if not is_text and (form := archives.unread_kind(head)):
             scan.unopened[path] = form
@@ -276,24 +287,40 @@ class _Collector:
             return
         inner = Scan()
         self._nested(
-            scan, inner, path, found.kind, io.BufferedReader(archives.Rest(data, found.start)), depth
+            scan,
+            inner=inner,
+            path=path,
+            kind=found.kind,
+            stream=io.BufferedReader(archives.Rest(data, found.start)),
+            depth=depth,
         )
 
     def _archive(
-        self, scan: Scan, item: SourceFile, kind: str, stream: IO[bytes], head: bytes, depth: int
+        self, scan: Scan, item: SourceFile, kind: str, stream: IO[bytes], head: bytes, *, depth: int
     ) -> None:
         whole = cast(IO[bytes], io.BufferedReader(archives.Prefixed(head, stream), 1 << 16))
         if kind != "zip":
-            self._nested(scan, Scan(), item.path, kind, whole, depth)
+            self._nested(scan, inner=Scan(), path=item.path, kind=kind, stream=whole, depth=depth)
             return
         # A zip is read from its end.
-        with tempfile.SpooledTemporaryFile(self.bounds.in_memory, prefix="goldnode-inspect-") as copy:
+        with tempfile.SpooledTemporaryFile(
+            self.bounds.in_memory, prefix="goldnode-inspect-"
+        ) as copy:
             while block := whole.read(1 << 20):
                 self._spend(len(block))
                 copy.write(block)
-            self._nested(scan, Scan(), item.path, kind, cast(IO[bytes], copy), depth)
+            self._nested(
+                scan,
+                inner=Scan(),
+                path=item.path,
+                kind=kind,
+                stream=cast(IO[bytes], copy),
+                depth=depth,
+            )
 
-    def _nested(self, scan: Scan, inner: Scan, path: str, kind: str, stream: IO[bytes], depth: int) -> None:
+    def _nested(
+        self, scan: Scan, inner: Scan, path: str, kind: str, stream: IO[bytes], *, depth: int
+    ) -> None:
         """Scan the archive `path`. Its faults are faults of `scan`."""
         if depth >= self.bounds.depth:
             scan.left_out[path] = f"it is an archive in {depth} other archives, deeper than is read"
@@ -321,14 +348,20 @@ class _Collector:
             if not _is_of_interest(head, row.path):
                 continue
             if archives.unread_kind(head):
-                yield row._replace(entry=ScannedPath("f", len(head)), open=partial(io.BytesIO, head))
+                yield row._replace(
+                    entry=ScannedPath("f", len(head)), open=partial(io.BytesIO, head)
+                )
                 continue
             whole = archives.Prefixed(head, stream)
             if archives.kind_of(head) not in ("", "zip"):
                 # It is read as a stream.
-                yield row._replace(entry=ScannedPath("f", len(head)), open=partial(_buffered, whole))
+                yield row._replace(
+                    entry=ScannedPath("f", len(head)), open=partial(_buffered, whole)
+                )
                 continue
-            with tempfile.SpooledTemporaryFile(self.bounds.in_memory, prefix="goldnode-inspect-") as copy:
+            with tempfile.SpooledTemporaryFile(
+                self.bounds.in_memory, prefix="goldnode-inspect-"
+            ) as copy:
                 size = 0
                 while block := whole.read(1 << 20):
                     self._spend(len(block))
@@ -517,7 +550,9 @@ def scan_wheel(path: Path, limits: Limits | None = None) -> Scan:
         with zipfile.ZipFile(path) as archive:
             return collect(archives.zip_members(archive), limits, name=path.name)
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        raise ImageError(f"{path} is no wheel that can be read: {error}", remedy="fetch it again") from error
+        raise ImageError(
+            f"{path} is no wheel that can be read: {error}", remedy="fetch it again"
+        ) from error
 
 
 # ----- the whole
@@ -564,13 +599,19 @@ class View(Scan):
             # replacing a directory or a directory replacing a file.
             below, above = _folders(self.paths), _folders(here)
             gone += [path for path, entry in here.items() if entry.kind != "d" and path in below]
-            self._drop([path for path in above if path in self.paths and self.paths[path].kind == "f"])
+            self._drop(
+                [path for path in above if path in self.paths and self.paths[path].kind == "f"]
+            )
             if "" in opaque:
                 self._drop(list(self.paths))
             exact = set(gone)
             prefixes = tuple(f"{path}/" for path in (*gone, *opaque) if path)
             self._drop(
-                [path for path in self.paths if path in exact or (prefixes and path.startswith(prefixes))]
+                [
+                    path
+                    for path in self.paths
+                    if path in exact or (prefixes and path.startswith(prefixes))
+                ]
             )
             self._drop([path for path in here if path in self.paths])
         self.paths.update(here)
@@ -599,7 +640,11 @@ class View(Scan):
 
     def resolve(self, path: str) -> str | None:
         """Return the path of the file or directory that a path leads to inside; None if there is none."""
-        todo, found, links = [part for part in path.split("/") if part not in ("", ".")][::-1], "", 0
+        todo, found, links = (
+            [part for part in path.split("/") if part not in ("", ".")][::-1],
+            "",
+            0,
+        )
         while todo:
             part = todo.pop()
             if part == "..":
@@ -634,7 +679,9 @@ class View(Scan):
             entry = self.paths.get(path)
             if found is None and entry is not None and entry.kind in "lh":
                 base = (
-                    "" if entry.kind == "h" or entry.link.startswith("/") else path.rpartition("/")[0] + "/"
+                    ""
+                    if entry.kind == "h" or entry.link.startswith("/")
+                    else path.rpartition("/")[0] + "/"
                 )
                 found = self.texts.get(os.path.normpath(base + entry.link).lstrip("/"))
             if found is not None:
@@ -684,4 +731,6 @@ def shown(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

@@ -41,7 +41,9 @@ def of_start(view: View) -> Iterator[StartFault]:
     """Return why containers of an image do not start: its working directory, user and program."""
 
     def fault(path: str, message: str, remedy: str) -> StartFault:
-        return StartFault("refuse", "cannot-start", shown(path), f"no container starts: {message}", remedy)
+        return StartFault(
+            "refuse", "cannot-start", shown(path), f"no container starts: {message}", remedy
+        )
 
     if view.workdir and not view.workdir.startswith("/"):
         yield fault(
@@ -49,7 +51,9 @@ def of_start(view: View) -> Iterator[StartFault]:
             f'the working directory "{shown(view.workdir)}" is not absolute',
             f'write "/{shown(view.workdir)}"',
         )
-    for kind, name, file in zip(("user", "group"), view.user.split(":"), ("passwd", "group"), strict=False):
+    for kind, name, file in zip(
+        ("user", "group"), view.user.split(":"), ("passwd", "group"), strict=False
+    ):
         known = [line.partition(":")[0] for line in (view.text(f"etc/{file}") or "").splitlines()]
         if name and not name.isdecimal() and name not in known:
             yield fault(
@@ -84,9 +88,15 @@ def _program(view: View, name: str) -> tuple[str, str]:
     if "/" in name:
         places = [name if name.startswith("/") else join(view.workdir or "/", name)]
     else:
-        places = [join(folder or "/", name) for folder in view.environment.get("PATH", _PATH).split(":")]
-    found = [path for place in places if (path := view.resolve(place)) is not None and path in view.paths]
-    usable = [path for path in found if view.paths[path].kind == "f" and view.paths[path].executable]
+        places = [
+            join(folder or "/", name) for folder in view.environment.get("PATH", _PATH).split(":")
+        ]
+    found = [
+        path for place in places if (path := view.resolve(place)) is not None and path in view.paths
+    ]
+    usable = [
+        path for path in found if view.paths[path].kind == "f" and view.paths[path].executable
+    ]
     if not found:
         return "", "is not in the image" if "/" in name else "is in no directory of its PATH"
     if not usable:
@@ -115,7 +125,9 @@ def _unusable(view: View, path: str) -> str:
         return ""
     row = view.elf.get(path)
     if row is None or not row.is_elf:
-        return "" if view.left_out.get(path) else f"is neither a program nor a script (/{shown(path)})"
+        return (
+            "" if view.left_out.get(path) else f"is neither a program nor a script (/{shown(path)})"
+        )
     wanted = _MACHINES.get(view.architecture, view.architecture)
     if wanted and row.machine not in (wanted, "archive") and not row.fault:
         return f"is for {row.machine}, and the image for {wanted}"
@@ -146,7 +158,9 @@ def missing_libraries(
         rows = []
         for path, needed in files:
             absent = [
-                name for name in needed if basename(name) not in names and not from_host(basename(name))
+                name
+                for name in needed
+                if basename(name) not in names and not from_host(basename(name))
             ]
             # A package has builds for several versions of a library (bitsandbytes), and loads the one that fits.
             if not any(_stem(name) in there for name in absent):
@@ -158,13 +172,13 @@ def missing_libraries(
         title = package.title if package is not None else "files without a package"
         yield StartFault(
             "warn",
-            "missing-library",
-            shown(rows[0][0]),
-            f"{title}: nothing in the image provides {_listed(libraries)}, which {_listed([path for path, _ in rows])} "
+            rule="missing-library",
+            path=shown(rows[0][0]),
+            message=f"{title}: nothing in the image provides {_listed(libraries)}, which {_listed([path for path, _ in rows])} "
             f"need{'s' if len({path for path, _ in rows}) == 1 else ''}",
-            _remedy(libraries, names),
-            "" if package is None else package.title,
-            tuple(("needed", shown(path), shown(name)) for path, name in rows[:8]),
+            remedy=_remedy(libraries, names),
+            package="" if package is None else package.title,
+            evidence=tuple(("needed", shown(path), shown(name)) for path, name in rows[:8]),
         )
 
 
@@ -181,9 +195,9 @@ def _remedy(libraries: list[str], names: set[str]) -> str:
     """Return what helps: another build if the image has the library in another version, otherwise the library."""
     for library in libraries:
         stem = _stem(library)
-        others = sorted(name for name in names if re.fullmatch(rf"{re.escape(stem)}\.so\.\d+", name))
+        others = sorted(
+            name for name in names if re.fullmatch(rf"{re.escape(stem)}\.so\.\d+", name)
+        )
         if others:
             return f"the image has {', '.join(others)}: use the build of the package for it, or a base with {shown(library)}"
-    return (
-        "add the library, or take a base that has it; a package may also work without the part that needs it"
-    )
+    return "add the library, or take a base that has it; a package may also work without the part that needs it"

@@ -18,7 +18,16 @@ from typing import IO, Any
 
 from goldnode.core.decompress import ZSTD, unpacked
 from goldnode.core.errors import ImageError, nearest
-from goldnode.inspect.scan import Limits, Scan, View, kept_scan, scan_directory, scan_tar, scan_wheel, shown
+from goldnode.inspect.scan import (
+    Limits,
+    Scan,
+    View,
+    kept_scan,
+    scan_directory,
+    scan_tar,
+    scan_wheel,
+    shown,
+)
 from goldnode.oci.identity import identity, names_of
 from goldnode.oci.layout import INDEX, Layout, OciImage
 
@@ -80,7 +89,8 @@ def find(
             return [_of_image(layout, digest, name, run) for name, digest in found]
     known = [] if layout is None else sorted(layout.refs())
     raise ImageError(
-        f"there is no file, directory or image {shown(text)!r}", remedy=absent(text, known) or "name a path"
+        f"there is no file, directory or image {shown(text)!r}",
+        remedy=absent(text, known) or "name a path",
     )
 
 
@@ -90,13 +100,17 @@ class _ScanRun:
     jobs: int
     limits: Limits | None
 
-    def map(self, work: Callable[..., Scan], rows: Sequence[tuple[Any, ...]], size: int) -> list[Scan]:
+    def map(
+        self, work: Callable[..., Scan], rows: Sequence[tuple[Any, ...]], size: int
+    ) -> list[Scan]:
         """Call `work` with each row, in parallel processes if worth it. `size` is the total input in
         bytes.
         """
         if self.jobs > 1 and len(rows) > 1 and size >= _WORTH_A_PROCESS:
             with ProcessPoolExecutor(min(self.jobs, len(rows))) as pool:
-                return [row.result() for row in [pool.submit(work, *arguments) for arguments in rows]]
+                return [
+                    row.result() for row in [pool.submit(work, *arguments) for arguments in rows]
+                ]
         return [work(*arguments) for arguments in rows]
 
 
@@ -117,7 +131,11 @@ def _named(text: str, layout: Layout) -> list[tuple[str, str]]:
     refs = layout.refs()
     if text in refs:
         return [(text, refs[text].digest)]
-    return [(name, row.digest) for name, row in sorted(refs.items()) if text in names_of(layout, row.digest)]
+    return [
+        (name, row.digest)
+        for name, row in sorted(refs.items())
+        if text in names_of(layout, row.digest)
+    ]
 
 
 def _images(layout: Layout) -> Iterator[tuple[str, str]]:
@@ -126,7 +144,12 @@ def _images(layout: Layout) -> Iterator[tuple[str, str]]:
     Of an index, return only the images for Linux.
     """
     todo = [
-        (dict(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"]), row)
+        (
+            dict(row.get("annotations") or {}).get(
+                "org.opencontainers.image.ref.name", row["digest"]
+            ),
+            row,
+        )
         for row in layout.index()
     ]
     number = 0
@@ -163,7 +186,9 @@ def _of_image(layout: Layout, digest: str, name: str, run: _ScanRun) -> Inspecti
     return InspectionTarget(view, "image", view.labels.get("io.goldnode.backend", ""), image)
 
 
-def scan_layer(root: Path, manifest: str, number: int, cache: Path | None, limits: Limits | None) -> Scan:
+def scan_layer(
+    root: Path, manifest: str, number: int, cache: Path | None, limits: Limits | None
+) -> Scan:
     """Scan layer `number` of an image of the layout at `root`, or return the cached scan of that layer.
 
     Raise ImageError if the blob is missing or altered.
@@ -200,7 +225,9 @@ def _configure(view: View, config: dict[str, Any]) -> None:
     view.environment = dict(str(row).partition("=")[::2] for row in settings.get("Env") or [])
     view.labels = {str(key): str(value) for key, value in (settings.get("Labels") or {}).items()}
     view.architecture = str(config.get("architecture", ""))
-    view.command = tuple(map(str, [*(settings.get("Entrypoint") or []), *(settings.get("Cmd") or [])]))
+    view.command = tuple(
+        map(str, [*(settings.get("Entrypoint") or []), *(settings.get("Cmd") or [])])
+    )
     view.workdir = str(settings.get("WorkingDir") or "")
     view.user = str(settings.get("User") or "")
     view.identity = identity(config)
@@ -225,7 +252,10 @@ def _of_file(path: Path, run: _ScanRun) -> list[InspectionTarget]:
         return _of_tar(path, run)
     from goldnode.inspect import disk
 
-    return [InspectionTarget(_view(name, [scan]), "disk") for name, scan in disk.scan_disk(path, run.limits)]
+    return [
+        InspectionTarget(_view(name, [scan]), "disk")
+        for name, scan in disk.scan_disk(path, run.limits)
+    ]
 
 
 def _may_be_tar(head: bytes) -> bool:
@@ -251,7 +281,9 @@ def scan_wheel_file(path: Path, limits: Limits | None) -> Scan:
 
 def _of_wheels(paths: list[Path], name: str, run: _ScanRun) -> InspectionTarget:
     scans = run.map(
-        scan_wheel_file, [(path, run.limits) for path in paths], sum(path.stat().st_size for path in paths)
+        scan_wheel_file,
+        [(path, run.limits) for path in paths],
+        sum(path.stat().st_size for path in paths),
     )
     return InspectionTarget(_view(name, scans), "wheel" if len(paths) == 1 else "wheels")
 
@@ -269,14 +301,21 @@ def _of_tar(path: Path, run: _ScanRun) -> list[InspectionTarget]:
                 return [_of_saved(tar, row, run) for row in _json(tar, "manifest.json", path)]
             if "oci-layout" in names and "index.json" in names:
                 return [
-                    _of_archive(tar, row, path, run) for row in _json(tar, "index.json", path)["manifests"]
+                    _of_archive(tar, row, path, run)
+                    for row in _json(tar, "index.json", path)["manifests"]
                 ]
         with _tar(path) as tar:
-            return [InspectionTarget(_view(str(path), [scan_tar(tar, run.limits, name=path.name)]), "root")]
+            return [
+                InspectionTarget(
+                    _view(str(path), [scan_tar(tar, run.limits, name=path.name)]), "root"
+                )
+            ]
     except (tarfile.TarError, EOFError, OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise ImageError(f"{path} cannot be read as a tar: {error}", remedy="write it again") from error
+        raise ImageError(
+            f"{path} cannot be read as a tar: {error}", remedy="write it again"
+        ) from error
 
 
 @contextmanager
@@ -331,7 +370,9 @@ def _of_saved(tar: tarfile.TarFile, row: dict[str, Any], run: _ScanRun) -> Inspe
     return InspectionTarget(view, "image", view.labels.get("io.goldnode.backend", ""))
 
 
-def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _ScanRun) -> InspectionTarget:
+def _of_archive(
+    tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _ScanRun
+) -> InspectionTarget:
     """Return the target of an image of an OCI layout in a tar."""
 
     def blob(digest: str) -> str:
@@ -342,7 +383,9 @@ def _of_archive(tar: tarfile.TarFile, row: dict[str, Any], path: Path, run: _Sca
         raise ImageError(
             f"{path} holds an index of several platforms", remedy="unpack it and name the directory"
         )
-    view = View(name=(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"]))
+    view = View(
+        name=(row.get("annotations") or {}).get("org.opencontainers.image.ref.name", row["digest"])
+    )
     for layer in manifest["layers"]:
         view.add(_nested(tar, blob(layer["digest"]), run))
     _configure(view, _json(tar, blob(manifest["config"]["digest"]), path))

@@ -34,7 +34,9 @@ _OF_BACKEND = {
 }
 # The wheel or package whose version is that of the runtime.
 _RUNTIME = {
-    "cuda": re.compile(r"nvidia-cuda-runtime(?:-cu[0-9]+)?|libcudart[0-9.]+|cuda-cudart-[0-9]+-[0-9]+"),
+    "cuda": re.compile(
+        r"nvidia-cuda-runtime(?:-cu[0-9]+)?|libcudart[0-9.]+|cuda-cudart-[0-9]+-[0-9]+"
+    ),
     "oneapi": re.compile(r"intel-sycl-rt|dpcpp-cpp-rt"),
 }
 # Package names of components that differ from the component's own name.
@@ -173,7 +175,14 @@ def _reference(view: View) -> list[Claim]:
     if not f"/{head}{slash}{name}".endswith(f"/{(own.ancestor or own).repository}"):
         return []
     return [
-        Claim("tag", own.tag or own.text(), shown(tag), "the labels", _same(tag, own.tag), essential=True)
+        Claim(
+            "tag",
+            own.tag or own.text(),
+            shown(tag),
+            "the labels",
+            _same(tag, own.tag),
+            essential=True,
+        )
     ]
 
 
@@ -203,11 +212,11 @@ def _backend(view: View, image: ImageSpec) -> list[Claim]:
     return [
         Claim(
             "backend",
-            image.backend,
-            shown(", ".join(there[:3])) or "none of its libraries",
-            "its libraries",
-            "ok" if there else "differs",
-            True,
+            expected=image.backend,
+            got=shown(", ".join(there[:3])) or "none of its libraries",
+            how="its libraries",
+            result="ok" if there else "differs",
+            essential=True,
         )
     ]
 
@@ -245,7 +254,9 @@ def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
         if unread:
             how += f"; it is unknown for {shown(unread[0])}"
         by_package = sorted({_upstream(package.version) for package in carriers})
-        fitting: Result = "ok" if all(_begins(version, short) for version in by_package) else "differs"
+        fitting: Result = (
+            "ok" if all(_begins(version, short) for version in by_package) else "differs"
+        )
         rows.append(
             Claim(
                 "runtime",
@@ -285,11 +296,11 @@ def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
             return [
                 Claim(
                     "runtime",
-                    "distro",
-                    ", ".join(said or own[:6]),
-                    how,
-                    "differs" if said else "ok" if own else "not_verified",
-                    True,
+                    expected="distro",
+                    got=", ".join(said or own[:6]),
+                    how=how,
+                    result="differs" if said else "ok" if own else "not_verified",
+                    essential=True,
                 )
             ]
         return [
@@ -303,7 +314,9 @@ def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
     if image.backend == "oneapi":
         if wanted == "distro":
             own = sorted(
-                row.title for row in packages.all.values() if re.match(r"libze|intel-opencl|libigc", row.name)
+                row.title
+                for row in packages.all.values()
+                if re.match(r"libze|intel-opencl|libigc", row.name)
             )
             how = "Debian packages; no version is claimed"
             return [
@@ -335,10 +348,18 @@ def _patch(packages: InstalledPackages, carriers: list[InstalledPackage], wanted
     """
     toolkit = packages.of("wheel").get("cuda-toolkit")
     if toolkit is not None:
-        return _equal("release", wanted, [toolkit.version], "the wheel cuda-toolkit", essential=False)
-    said = {match[1] for package in carriers if (match := re.search(r"~(\d+\.\d+\.\d+)", package.version))}
+        return _equal(
+            "release", wanted, [toolkit.version], "the wheel cuda-toolkit", essential=False
+        )
+    said = {
+        match[1]
+        for package in carriers
+        if (match := re.search(r"~(\d+\.\d+\.\d+)", package.version))
+    }
     if said:
-        return _equal("release", wanted, sorted(said), "the version of the Debian package", essential=False)
+        return _equal(
+            "release", wanted, sorted(said), "the version of the Debian package", essential=False
+        )
     return _release(packages, wanted)
 
 
@@ -348,7 +369,11 @@ def _release(packages: InstalledPackages, wanted: str) -> Claim:
     Two releases can share a component, so that a single one may fit both.
     """
     short = wanted.split(".")[:2]
-    known = [row for row in facts.load("cuda.yml")["releases"] if str(row["version"]).split(".")[:2] == short]
+    known = [
+        row
+        for row in facts.load("cuda.yml")["releases"]
+        if str(row["version"]).split(".")[:2] == short
+    ]
     if not known or not all("parts" in row for row in known):
         how = (
             "no library says it, the package that would is not installed, "
@@ -384,7 +409,9 @@ def _release(packages: InstalledPackages, wanted: str) -> Claim:
             f"no release has all of these parts (facts/cuda.yml): {', '.join(seen)}",
             "not_verified",
         )
-    result: Result = "differs" if wanted not in fitting else "ok" if len(fitting) == 1 else "not_verified"
+    result: Result = (
+        "differs" if wanted not in fitting else "ok" if len(fitting) == 1 else "not_verified"
+    )
     return Claim("release", wanted, " or ".join(sorted(fitting)), how, result)
 
 
@@ -399,7 +426,8 @@ def _flavour(view: View, image: ImageSpec) -> list[Claim]:
     has = {
         "cuBLAS": bool(_libraries(view, re.compile(r"libcublas\.so\."))),
         "nvcc": any(
-            path.rpartition("/")[2] == "nvcc" and entry.kind in "fl" for path, entry in view.paths.items()
+            path.rpartition("/")[2] == "nvcc" and entry.kind in "fl"
+            for path, entry in view.paths.items()
         ),
     }
     wanted = {
@@ -454,7 +482,11 @@ def _within(view: View, image: ImageSpec) -> list[Claim]:
     if document is None:
         return [
             Claim(
-                "image.json", image.name, "absent or not JSON", "/usr/lib/goldnode/image.json", "not_verified"
+                "image.json",
+                image.name,
+                "absent or not JSON",
+                "/usr/lib/goldnode/image.json",
+                "not_verified",
             )
         ]
     wanted = {
@@ -526,9 +558,15 @@ def _mapping(text: str) -> dict[str, str]:
             found = json.loads(text)
         except ValueError:
             return {}
-        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+        return (
+            {str(key): str(value) for key, value in found.items()}
+            if isinstance(found, dict)
+            else {}
+        )
     return {
-        key: value for key, equal, value in (row.partition("=") for row in re.split(r"[,\s]+", text)) if equal
+        key: value
+        for key, equal, value in (row.partition("=") for row in re.split(r"[,\s]+", text))
+        if equal
     }
 
 
@@ -538,14 +576,16 @@ def _is_called(package: InstalledPackage, component: str) -> bool:
     if package.kind == "wheel":
         return (
             package.name in (name, called)
-            or re.fullmatch(rf"nvidia-(?:cuda-)?{re.escape(called)}(?:-cu\d+)?", package.name) is not None
+            or re.fullmatch(rf"nvidia-(?:cuda-)?{re.escape(called)}(?:-cu\d+)?", package.name)
+            is not None
         )
     if name in _OF_DEBIAN and _OF_DEBIAN[name].fullmatch(package.name):
         return True
     return (
         package.name in (name, called)
         or re.fullmatch(
-            rf"(?:lib|nvidia-)(?:{re.escape(name)}|{re.escape(called)})[0-9.]*(?:-[0-9.]+)?", package.name
+            rf"(?:lib|nvidia-)(?:{re.escape(name)}|{re.escape(called)})[0-9.]*(?:-[0-9.]+)?",
+            package.name,
         )
         is not None
     )
@@ -567,7 +607,11 @@ def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) 
             )
         )
     if lock is None or label is None:
-        how = "no lock is known to validate them against" if lock is None else "the image names no lock"
+        how = (
+            "no lock is known to validate them against"
+            if lock is None
+            else "the image names no lock"
+        )
         return [*rows, Claim("packages", shown(label or ""), "", how, "not_verified")]
     if lock.digest != label:
         # The lock may have changed since the image was built; its earlier content is not available here.
@@ -596,7 +640,9 @@ def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) 
             Claim(
                 f"{kind}s",
                 f"{len(wanted)} of the lock",
-                f"{len(got)}; {shown('; '.join(differences[:5]))}" if differences else str(len(got)),
+                f"{len(got)}; {shown('; '.join(differences[:5]))}"
+                if differences
+                else str(len(got)),
                 "dpkg's status" if kind == "deb" else "metadata of wheels",
                 "differs" if differences else "ok",
             )
@@ -640,11 +686,11 @@ def _equal(claim: str, wanted: str, got: list[str], how: str, *, essential: bool
     values = sorted(set(got))
     return Claim(
         claim,
-        wanted,
-        shown(", ".join(values)),
-        how,
-        "not_verified" if not values else _same(values, [wanted]),
-        essential,
+        expected=wanted,
+        got=shown(", ".join(values)),
+        how=how,
+        result="not_verified" if not values else _same(values, [wanted]),
+        essential=essential,
     )
 
 

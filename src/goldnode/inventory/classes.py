@@ -16,7 +16,9 @@ from goldnode.core import yamlsource
 from goldnode.core.errors import InventoryError
 from goldnode.core.yamlsource import YamlSource
 
-_RANGE = re.compile(r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]")
+_RANGE = re.compile(
+    r"\[(?P<first>[0-9]+|[A-Za-z]):(?P<last>[0-9]+|[A-Za-z])(?::(?P<step>[1-9][0-9]*))?\]"
+)
 # Files that ansible-core ignores in an inventory directory, and directories that hold variables.
 _IGNORED = (
     ".pyc",
@@ -127,7 +129,9 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
             if isinstance(error, UnicodeDecodeError)
             else "correct its name, or who may read it"
         )
-        raise InventoryError(f"the inventory cannot be read: {error}", file=path, remedy=remedy) from error
+        raise InventoryError(
+            f"the inventory cannot be read: {error}", file=path, remedy=remedy
+        ) from error
     if text.startswith("#!"):
         return  # a script: Ansible runs it
     if path.suffix in (".yml", ".yaml", ".json"):
@@ -147,7 +151,11 @@ def _read(path: Path, groups: dict[str, _Group]) -> None:
 
 
 def _read_group(
-    name: str, body: object, path: tuple[str | int, ...], source: YamlSource, groups: dict[str, _Group]
+    name: str,
+    body: object,
+    path: tuple[str | int, ...],
+    source: YamlSource,
+    groups: dict[str, _Group],
 ) -> None:
     group = groups.setdefault(name, _Group())
     if not isinstance(body, dict):
@@ -161,7 +169,9 @@ def _read_group(
     children = body.get("children")
     _check_keys(children, (*path, "children"), name, source)
     for child in _keys(children):
-        group.children.setdefault(child, InventoryLine(source.file, source.line((*path, "children", child))))
+        group.children.setdefault(
+            child, InventoryLine(source.file, source.line((*path, "children", child)))
+        )
         inner = children.get(child) if isinstance(children, dict) else None
         _read_group(child, inner, (*path, "children", child), source, groups)
 
@@ -198,7 +208,10 @@ def _read_ini(text: str, path: Path, groups: dict[str, _Group]) -> None:
             continue
         section = re.match(r"^\[([^:\]]+)(?::(\w+))?\]", line)
         if section:
-            group, kind = groups.setdefault(section.group(1).strip(), _Group()), section.group(2) or "hosts"
+            group, kind = (
+                groups.setdefault(section.group(1).strip(), _Group()),
+                section.group(2) or "hosts",
+            )
         elif kind == "children":
             group.children.setdefault(line.split()[0], InventoryLine(path, number))
         elif kind == "hosts":

@@ -51,7 +51,10 @@ def withhold_incompatible(
     reasons: list[str] = []
     for cohort in sorted(found.keys() & here.values()):
         if found[cohort]["messages"]:
-            reasons += [f"cohort {cohort}, checked:", *(f"  {line}" for line in found[cohort]["messages"])]
+            reasons += [
+                f"cohort {cohort}, checked:",
+                *(f"  {line}" for line in found[cohort]["messages"]),
+            ]
     for host, cohort in here.items():
         refusals = found[cohort]["refusals"] if cohort in found else []
         manager.set_nonpersistent_facts(host.name, {REFUSALS: refusals})
@@ -60,7 +63,9 @@ def withhold_incompatible(
 
 def _used(seen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variables of a host that `findings` uses."""
-    return {name: seen[name] for name in (COHORT, "goldnode_node_class", "group_names") if name in seen}
+    return {
+        name: seen[name] for name in (COHORT, "goldnode_node_class", "group_names") if name in seen
+    }
 
 
 def findings(

@@ -40,7 +40,8 @@ def _node(host: str, values: Mapping[str, Any]) -> InventoryNode:
     tags = values.get(TAGS, [])
     if not isinstance(tags, Sequence) or isinstance(tags, str):
         raise InventoryError(
-            f'{TAGS} of host "{host}" is {tags!r}, expected a list', remedy="write it as a list: [reserved]"
+            f'{TAGS} of host "{host}" is {tags!r}, expected a list',
+            remedy="write it as a list: [reserved]",
         )
     return InventoryNode(
         name=host,

@@ -53,9 +53,12 @@ def listed(inventory: str, limit: str | None = None) -> dict[str, Any]:
         )
     except (OSError, subprocess.SubprocessError) as problem:
         raise InventoryError(
-            f"ansible-inventory cannot be run: {problem}", remedy="install ansible-core beside goldnode"
+            f"ansible-inventory cannot be run: {problem}",
+            remedy="install ansible-core beside goldnode",
         ) from problem
-    found: dict[str, Any] = json.loads(done.stdout, object_hook=_unmarked) if done.returncode == 0 else {}
+    found: dict[str, Any] = (
+        json.loads(done.stdout, object_hook=_unmarked) if done.returncode == 0 else {}
+    )
     if limit and not hosts_of_group("all", found, {}):
         whole = listed(inventory)  # if this succeeds, the limit is at fault
         raise no_host(inventory, limit, {*whole, *hosts_of_group("all", whole, {})} - {"_meta"})
@@ -97,5 +100,7 @@ _OF_PLUGIN = "Failed to parse inventory with 'auto' plugin: "
 def _reason(lines: Sequence[str]) -> str:
     """Return the reason in what Ansible has printed."""
     plugin = [line.partition(_OF_PLUGIN)[2] for line in lines if _OF_PLUGIN in line]
-    found = plugin or [line for line in lines if "ERROR" in line] or lines[-1:] or ["no reason given"]
+    found = (
+        plugin or [line for line in lines if "ERROR" in line] or lines[-1:] or ["no reason given"]
+    )
     return found[0].strip()

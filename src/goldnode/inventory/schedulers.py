@@ -70,7 +70,9 @@ def _slurm_host(name: str, line: str) -> SchedulerHost:
             "slurm_active_features": _words(values["ActiveFeatures"]),
             "slurm_gres": _words(values["Gres"]),
             "slurm_partitions": _words(values["Partitions"]),
-            "slurm_state": [flag.rstrip(_STATE_FLAGS).lower() for flag in values["State"].split("+") if flag],
+            "slurm_state": [
+                flag.rstrip(_STATE_FLAGS).lower() for flag in values["State"].split("+") if flag
+            ],
         },
     )
 
@@ -111,7 +113,9 @@ def _kubernetes_host(item: Mapping[str, Any]) -> SchedulerHost:
             "kubernetes_unschedulable": bool(spec.get("unschedulable", False)),
             # A node whose kubelet is silent has Unknown here.
             "kubernetes_ready": ready == ["True"],
-            "kubernetes_capacity": {str(key): str(value) for key, value in _capacity(status).items()},
+            "kubernetes_capacity": {
+                str(key): str(value) for key, value in _capacity(status).items()
+            },
             "kubernetes_addresses": addresses,
         },
     )
@@ -131,12 +135,15 @@ def _taints(spec: Mapping[str, Any]) -> list[str]:
     """Return taints in the form of kubectl: KEY=VALUE:EFFECT, or KEY:EFFECT."""
     rows: Sequence[Mapping[str, Any]] = spec.get("taints") or ()
     return [
-        f"{row['key']}{'=' + str(row['value']) if row.get('value') else ''}:{row['effect']}" for row in rows
+        f"{row['key']}{'=' + str(row['value']) if row.get('value') else ''}:{row['effect']}"
+        for row in rows
     ]
 
 
 def _checked(name: Any) -> str:
     """Return a name that is one of a host. Raise InventoryError for any other: it becomes an argument of ssh."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InventoryError(f"{str(name)[:60]!r} is not a name of a host", remedy="rename the node")
+        raise InventoryError(
+            f"{str(name)[:60]!r} is not a name of a host", remedy="rename the node"
+        )
     return name

@@ -20,7 +20,8 @@ def check_inventory(inventory: str) -> None:
     path = Path(inventory)
     if path.is_dir() and not inventory_files(path):
         raise InventoryError(
-            f'directory "{inventory}" has no inventory file', remedy="write hosts.yml there, or correct -i"
+            f'directory "{inventory}" has no inventory file',
+            remedy="write hosts.yml there, or correct -i",
         )
     if path.exists() or "," in inventory:
         return
@@ -41,17 +42,24 @@ _LISTED = 8  # hosts that an error lists
 def no_host(inventory: str, limit: str, names: Iterable[str]) -> InventoryError:
     """Return the error for a limit that matches no host. `names` are the names of all hosts and groups."""
     known = set(names)
-    if "[" in limit and (meant := [host for host in expand(limit) if host in known]) and limit not in known:
+    if (
+        "[" in limit
+        and (meant := [host for host in expand(limit) if host in known])
+        and limit not in known
+    ):
         listed = ",".join(meant) if len(meant) <= _LISTED else "a list of hosts"
         return InventoryError(
             f"--limit {limit}: a range is for the hosts in an inventory; Ansible has none in a limit",
             remedy=f"use {listed}, or a pattern such as gpu0* or gpu0[1-3]",
         )
     # Of a list, the member that is unknown; patterns are left to Ansible.
-    members = [part for part in re.split("[,:]", limit) if part.isidentifier() and part not in known]
+    members = [
+        part for part in re.split("[,:]", limit) if part.isidentifier() and part not in known
+    ]
     wrong = members[0] if members else limit
     return InventoryError(
-        f"--limit {wrong} names no host of {inventory}", remedy=nearest(wrong, known) or "correct the pattern"
+        f"--limit {wrong} names no host of {inventory}",
+        remedy=nearest(wrong, known) or "correct the pattern",
     )
 
 

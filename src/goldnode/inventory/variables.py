@@ -67,7 +67,9 @@ def check(host: str, values: Mapping[str, Any]) -> None:
         value = values.get(name, 0)
         if (
             isinstance(value, bool)
-            or not (isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal()))
+            or not (
+                isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
+            )
             or int(value) < 0
         ):
             raise InventoryError(
@@ -79,7 +81,8 @@ def check(host: str, values: Mapping[str, Any]) -> None:
         if isinstance(value, str):
             words = ", ".join(value.split()) or "/usr/local/sbin/drain-node"
             raise InventoryError(
-                f"{name} of host {host} is text, expected a list of words", remedy=f"write [{words}]"
+                f"{name} of host {host} is text, expected a list of words",
+                remedy=f"write [{words}]",
             )
         if not isinstance(value, list | tuple) or any(
             isinstance(word, list | dict | bool) or word in (None, "") for word in value
@@ -92,7 +95,8 @@ def check(host: str, values: Mapping[str, Any]) -> None:
     if drain not in DRAINS:
         known = f"{', '.join(DRAINS[:-1])} or {DRAINS[-1]}"
         raise InventoryError(
-            f'goldnode_drain of host {host} is "{drain}", expected {known}', remedy=nearest(drain, DRAINS)
+            f'goldnode_drain of host {host} is "{drain}", expected {known}',
+            remedy=nearest(drain, DRAINS),
         )
     missing = [name for name in WORDS if drain == "command" and not values.get(name)]
     if missing:
@@ -141,4 +145,6 @@ class UnknownVariables:
         close = candidates(name, SETTINGS, cutoff=0.8)
         more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
         whose = f"host{'s' * (len(hosts) > 1)} {', '.join(hosts[:3])}{more}"
-        return f"{name} ({whose}) is not a variable of goldnode" + (f': use "{close[0]}"' if close else "")
+        return f"{name} ({whose}) is not a variable of goldnode" + (
+            f': use "{close[0]}"' if close else ""
+        )

@@ -28,7 +28,9 @@ from goldnode.lock.unreachable import apt_error, is_out_of_space, space_remedy
 
 Stanza = Mapping[str, str]
 
-_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) (?:SHA256:(?P<sha256>[0-9a-f]{64}))?")
+_URI = re.compile(
+    r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) (?:SHA256:(?P<sha256>[0-9a-f]{64}))?"
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ class AptSource:
         uri, place, *_ = [*origin.split(" "), ""]
         # apt writes file:/x for file:///x
         mine = re.sub(r"^(file|copy):///", r"\1:/", self.uri).rstrip("/")
-        return uri.rstrip("/") == mine and (place.startswith(f"{self.suite}/") if self.components else True)
+        return uri.rstrip("/") == mine and (
+            place.startswith(f"{self.suite}/") if self.components else True
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ class Download:
 class AptRoot:
     """An apt that resolves from given sources on top of a given dpkg status."""
 
-    def __init__(self, directory: Path, lists: Path, sources: Sequence[AptSource], architecture: str) -> None:
+    def __init__(
+        self, directory: Path, lists: Path, sources: Sequence[AptSource], architecture: str
+    ) -> None:
         self.directory = directory
         self.sources = tuple(sources)
         self._lists = lists
@@ -118,7 +124,9 @@ class AptRoot:
             (directory / f"etc/sources.list.d/{source.id}.sources").write_text(
                 source.text(keyring), encoding="utf-8"
             )
-            (directory / f"etc/preferences.d/{source.id}").write_text(source.preferences(), encoding="utf-8")
+            (directory / f"etc/preferences.d/{source.id}").write_text(
+                source.preferences(), encoding="utf-8"
+            )
         (directory / "status").write_text("", encoding="utf-8")
         settings = {
             "Dir::State": directory,
@@ -145,7 +153,9 @@ class AptRoot:
             "Acquire::https::Timeout": "20",
         }
         lines = [f'{key} "{value}";' for key, value in settings.items()]
-        (directory / "apt.conf").write_text("\n".join([*lines, *_transport()]) + "\n", encoding="utf-8")
+        (directory / "apt.conf").write_text(
+            "\n".join([*lines, *_transport()]) + "\n", encoding="utf-8"
+        )
 
     def use_status(self, status: Path) -> None:
         """Resolve on top of the dpkg status file `status` instead of an empty system. Raises LockError if it
@@ -190,7 +200,9 @@ class AptRoot:
     def require_lists(self) -> None:
         """Raise LockError if no complete set of indexes was downloaded before."""
         if not (self._lists.parent / "complete").exists():
-            raise LockError("these archives were never read before", remedy="run once without --offline")
+            raise LockError(
+                "these archives were never read before", remedy="run once without --offline"
+            )
 
     def refresh(self, offline: bool) -> None:
         """Update the package indexes, or require existing ones when offline. Raises LockError."""
@@ -240,7 +252,9 @@ class AptRoot:
         """Return where each version of `names` is offered: (name, version) -> [(address, suite)], as apt writes them."""
         wanted = sorted(set(names))
         found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for line in self._run(["apt-cache", "madison", *wanted]).stdout.splitlines() if wanted else ():
+        for line in (
+            self._run(["apt-cache", "madison", *wanted]).stdout.splitlines() if wanted else ()
+        ):
             name, version, place = (field.strip() for field in line.split("|"))
             uri, suite = place.split()[:2]
             found.setdefault((name, version), []).append((uri, suite.partition("/")[0]))
@@ -254,7 +268,9 @@ class AptRoot:
         )
         (self.directory / "etc/preferences.d/goldnode").write_text(text, encoding="utf-8")
 
-    def resolve(self, requests: Sequence[str], *, only: Collection[str] | None = None) -> list[Download]:
+    def resolve(
+        self, requests: Sequence[str], *, only: Collection[str] | None = None
+    ) -> list[Download]:
         """Return what apt would fetch to install `requests` (NAME or NAME=VERSION), from the sources `only` if given.
 
         Raises UnsolvableError when it cannot.
@@ -269,13 +285,21 @@ class AptRoot:
                 if source.id in only:
                     path.symlink_to(self.directory / "etc/sources.list.d" / path.name)
             options = ["-o", f"Dir::Etc::SourceParts={parts}"]
-        command = ["apt-get", *options, "install", "-y", "-q", "--print-uris", "--no-install-recommends"]
+        command = [
+            "apt-get",
+            *options,
+            "install",
+            "-y",
+            "-q",
+            "--print-uris",
+            "--no-install-recommends",
+        ]
         done = self._run([*command, *requests], check=False)
         if done.returncode:
-            remedy = (
-                "the archives do not fit together today: read the stack's `kernel` and `driver` against them"
+            remedy = "the archives do not fit together today: read the stack's `kernel` and `driver` against them"
+            raise self._failure(
+                done, "apt finds no way to install the stack", remedy, UnsolvableError
             )
-            raise self._failure(done, "apt finds no way to install the stack", remedy, UnsolvableError)
         found = []
         for line in done.stdout.splitlines():
             match = _URI.match(line)
@@ -289,11 +313,11 @@ class AptRoot:
             found.append(
                 Download(
                     name,
-                    version,
-                    unquote(match.group("uri")),
-                    int(match.group("size")),
-                    match.group("sha256"),
-                    match.group("file"),
+                    version=version,
+                    uri=unquote(match.group("uri")),
+                    size=int(match.group("size")),
+                    sha256=match.group("sha256"),
+                    file=match.group("file"),
                 )
             )
         return found
@@ -304,16 +328,25 @@ class AptRoot:
 
         Raises LockError.
         """
-        wanted = [f"{item.name}={item.version}" for item in downloads if not (into / item.file).exists()]
+        wanted = [
+            f"{item.name}={item.version}" for item in downloads if not (into / item.file).exists()
+        ]
         if wanted:
             progress.step(f"downloading {len(wanted)} packages")
-            done = self._run(["apt-get", "download", "-q", *wanted], check=False, cwd=into, writes=into)
+            done = self._run(
+                ["apt-get", "download", "-q", *wanted], check=False, cwd=into, writes=into
+            )
             if done.returncode:
                 remedy = "check the archives of the site and run again"
                 raise self._failure(done, "packages could not be downloaded", remedy, place=into)
 
     def _run(
-        self, command: list[str], *, check: bool = True, cwd: Path | None = None, writes: Path | None = None
+        self,
+        command: list[str],
+        *,
+        check: bool = True,
+        cwd: Path | None = None,
+        writes: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program of apt. `writes`: the directory into which it downloads."""
         try:
@@ -356,7 +389,9 @@ class AptRoot:
 
 
 @contextmanager
-def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None = None) -> Iterator[AptRoot]:
+def apt_root(
+    sources: Sequence[AptSource], architecture: str, cache: Path | None = None
+) -> Iterator[AptRoot]:
     """Yield a new AptRoot. Its indexes are in `cache` (default $GOLDNODE_CACHE, otherwise ~/.cache/goldnode).
 
     Runs with the same sources wait for each other, because apt locks its lists.
@@ -367,7 +402,10 @@ def apt_root(sources: Sequence[AptSource], architecture: str, cache: Path | None
     ).hexdigest()[:16]
     place = (cache or cache_directory()) / "apt" / key
     place.mkdir(parents=True, exist_ok=True)
-    with (place / "in-use").open("w") as handle, tempfile.TemporaryDirectory(prefix="goldnode-apt-") as name:
+    with (
+        (place / "in-use").open("w") as handle,
+        tempfile.TemporaryDirectory(prefix="goldnode-apt-") as name,
+    ):
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield AptRoot(Path(name), place / "lists", sources, architecture)
 

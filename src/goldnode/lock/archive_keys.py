@@ -45,9 +45,13 @@ def judge_keys(
                 what = f'apt of {row["name"]} refuses the key of archive "{name}" ({_by(rules)}): {why}'
                 if own and direct:
                     raise SigningKeyError(
-                        what, file=places.catalog.archives[name].file, remedy=_remedy(states, rules, day)
+                        what,
+                        file=places.catalog.archives[name].file,
+                        remedy=_remedy(states, rules, day),
                     )
-                served = "; nodes do not need it, because the mirror signs its own index" if own else ""
+                served = (
+                    "; nodes do not need it, because the mirror signs its own index" if own else ""
+                )
                 notes.append(f"{what}{served}")
             elif own and (why := _all_refused(states, rules, day + _AHEAD)):
                 notes.append(
@@ -80,14 +84,19 @@ def _fault(state: keys.KeyState, rules: Mapping[str, Any], day: dt.date) -> str:
     elif any(part.signs and not fault for part, fault in zip(state.parts, faults, strict=True)):
         return ""
     else:
-        why = next((f"its signing subkey: {fault}" for fault in faults if fault), "none of its keys may sign")
+        why = next(
+            (f"its signing subkey: {fault}" for fault in faults if fault),
+            "none of its keys may sign",
+        )
     return f"{state.fingerprint}: {why}"
 
 
 def _part(part: keys.KeyPart, refused: Sequence[Mapping[str, Any]]) -> str:
     """Return why one key is refused; empty if it is accepted."""
     for row in refused:
-        if part.algorithm == row.get("algorithm") and (row.get("below") is None or part.bits < row["below"]):
+        if part.algorithm == row.get("algorithm") and (
+            row.get("below") is None or part.bits < row["below"]
+        ):
             size = f" of {part.bits} bits" if part.bits else ""
             return f"{part.algorithm}{size}{_since(row)}"
     weak = {row["hash"]: row for row in refused if row.get("hash") is not None}

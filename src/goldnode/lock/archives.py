@@ -88,7 +88,9 @@ class ArchivePlaces:
         entry = self.site.archives.get(name)
         if entry is not None and entry.fingerprints:
             return list(entry.fingerprints)
-        found = [key.fingerprint for key in self.catalog.archives[name].item.keys_of(self.os.release)]
+        found = [
+            key.fingerprint for key in self.catalog.archives[name].item.keys_of(self.os.release)
+        ]
         if not found:
             raise SigningKeyError(
                 f'no key of archive "{name}" is pinned for {self.os.release}',
@@ -106,7 +108,10 @@ class ArchivePlaces:
         data = self.site.key_bytes(name)
         if data is not None:
             return self._of_site(name, data, fingerprints), fingerprints
-        if self.site.key_address(name) is None and self.catalog.archives[name].item.keyring is not None:
+        if (
+            self.site.key_address(name) is None
+            and self.catalog.archives[name].item.keyring is not None
+        ):
             return None, fingerprints
         return self._published(name, fingerprints), fingerprints
 
@@ -171,7 +176,9 @@ class ArchivePlaces:
                 remedy=remedy,
             ) from error
         except openpgp.OpenPGPError as error:
-            raise SigningKeyError(f"this is not a keyring: {error}", file=path, remedy=remedy) from error
+            raise SigningKeyError(
+                f"this is not a keyring: {error}", file=path, remedy=remedy
+            ) from error
         if not chosen:
             raise SigningKeyError(
                 f'none of the keys of archive "{name}" is in this keyring: {", ".join(fingerprints)}',
@@ -246,7 +253,8 @@ class ArchivePlaces:
             )
         if self._offline:
             raise LockError(
-                f'the key of archive "{name}" was never fetched', remedy="run once without --offline"
+                f'the key of archive "{name}" was never fetched',
+                remedy="run once without --offline",
             )
         chosen: dict[str, bytes] = {}
         problems: list[LockError | SigningKeyError] = []
@@ -338,7 +346,9 @@ def wanted_options(stack: CatalogEntry[models.Stack], catalog: Catalog) -> list[
 def _may_use(file: Path, stack: str) -> bool:
     """Return whether a class file, which cannot be read as one, may name `stack`."""
     try:
-        found = re.search(r"(?m)^stack:\s*[\"']?([\w-]+)", file.read_text(encoding="utf-8", errors="replace"))
+        found = re.search(
+            r"(?m)^stack:\s*[\"']?([\w-]+)", file.read_text(encoding="utf-8", errors="replace")
+        )
     except OSError:
         return True
     return found is None or found.group(1) == stack

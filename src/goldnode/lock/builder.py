@@ -100,7 +100,9 @@ class ModuleBuildInputs:
         goldnode's build steps.
         """
         hashes = sorted(
-            self.packages[name].sha256 for name in {*self.unpacked, *self.tools} if name in self.packages
+            self.packages[name].sha256
+            for name in {*self.unpacked, *self.tools}
+            if name in self.packages
         )
         parts = [
             RECIPE,
@@ -173,7 +175,9 @@ class Base:
                 status = found.read() if found is not None else None
         except (OSError, tarfile.TarError) as error:
             raise ModulesError(
-                f"the base root cannot be read: {error}", file=tar, remedy="give a tar of a root directory"
+                f"the base root cannot be read: {error}",
+                file=tar,
+                remedy="give a tar of a root directory",
             ) from error
         if status is None:
             raise ModulesError(
@@ -237,7 +241,9 @@ def inputs_of(request: ModuleBuildRequest) -> ModuleBuildInputs:
         return _inputs(item, lock, root, base)
 
 
-def varied(stack: CatalogEntry[Stack], lock: Lock | None, release: str | None, flavour: str | None) -> Stack:
+def varied(
+    stack: CatalogEntry[Stack], lock: Lock | None, release: str | None, flavour: str | None
+) -> Stack:
     """Return the stack's kernel and driver alone, for another kernel release or flavour of the same driver version."""
     item, driver = stack.item, stack.item.driver
     assert driver is not None and driver.dkms is not None  # noqa: S101, PT018 - inputs_of has seen to it
@@ -258,7 +264,8 @@ def varied(stack: CatalogEntry[Stack], lock: Lock | None, release: str | None, f
         swap = {**chosen.replace, driver.dkms.package: chosen.dkms.package}
         change |= {"flavour": flavour, "module": chosen.module, "dkms": chosen.dkms}
         change |= {
-            key: [swap.get(name, name) for name in getattr(driver, key)] for key in ("packages", "lockstep")
+            key: [swap.get(name, name) for name in getattr(driver, key)]
+            for key in ("packages", "lockstep")
         }
     kernel = (
         item.kernel
@@ -282,7 +289,9 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
     image, headers, *more = kernel_packages(item.os.id, release)
     carry = {image, *more}  # the kernel itself and its modules
     root.pin({name: package.version for name, package in locked.items()})
-    asked = [name for name, package in locked.items() if package.requested and package.part != "runtime"]
+    asked = [
+        name for name, package in locked.items() if package.requested and package.part != "runtime"
+    ]
     downloads = root.resolve([*(f"{name}={locked[name].version}" for name in asked), "?essential"])
     packages = {download.name: download for download in downloads}
     for name, package in locked.items():
@@ -307,7 +316,9 @@ def _inputs(item: Stack, lock: Lock, root: AptRoot, base: Base | None) -> Module
     }
     unpacked = sorted({*kernel, *sources})
     tools = closure(
-        graph, [*(need for name in kernel for need in graph.needs(name)), "dkms"], {*carry, *unpacked}
+        graph,
+        [*(need for name in kernel for need in graph.needs(name)), "dkms"],
+        {*carry, *unpacked},
     )
     essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
     installed = closure(graph, [*tools, *essential], {*carry, *unpacked})
@@ -346,7 +357,9 @@ def closure(graph: DependencyGraph, start: Iterable[str], without: Iterable[str]
         name = pending.pop()
         if name not in found:
             found.add(name)
-            pending += [need for need in graph.needs(name) if need not in found and need not in left_out]
+            pending += [
+                need for need in graph.needs(name) if need not in found and need not in left_out
+            ]
     return sorted(found)
 
 
@@ -393,7 +406,9 @@ def fetch_packages(
             (
                 path
                 for path in known
-                if path.is_file() and path.stat().st_size == item.size and sha256_of(path) == item.sha256
+                if path.is_file()
+                and path.stat().st_size == item.size
+                and sha256_of(path) == item.sha256
             ),
             None,
         )
@@ -436,7 +451,11 @@ _TOOLS = {
 def needs_tools(base: bool) -> None:
     """Raise ModulesError without root, or if programs of the build are missing; with a `base`, no root is made."""
     _root()
-    missing = [name for name in _TOOLS if not (base and name == "mmdebstrap") and shutil.which(name) is None]
+    missing = [
+        name
+        for name in _TOOLS
+        if not (base and name == "mmdebstrap") and shutil.which(name) is None
+    ]
     if missing:
         raise ModulesError(
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine; nothing was built",
@@ -464,7 +483,9 @@ def make_root(
         if target.exists():
             return target
         _root()
-        progress.step(f"making the builder root from {len(inputs.installed)} packages with mmdebstrap")
+        progress.step(
+            f"making the builder root from {len(inputs.installed)} packages with mmdebstrap"
+        )
         with tempfile.TemporaryDirectory(prefix="root-", dir=place) as name:
             directory = Path(name)
             repository = directory / "repository"
@@ -473,8 +494,16 @@ def make_root(
             for package in inputs.installed:
                 item = inputs.packages[package]
                 shutil.copyfile(files[package], repository / item.file)
-                fields = {key: value for key, value in inputs.stanzas[package].items() if key not in _PLACE}
-                fields |= {"Filename": f"./{item.file}", "Size": str(item.size), "SHA256": item.sha256}
+                fields = {
+                    key: value
+                    for key, value in inputs.stanzas[package].items()
+                    if key not in _PLACE
+                }
+                fields |= {
+                    "Filename": f"./{item.file}",
+                    "Size": str(item.size),
+                    "SHA256": item.sha256,
+                }
                 index.append("".join(f"{key}: {value}\n" for key, value in fields.items()))
             (repository / "Packages").write_text("\n".join(index), encoding="utf-8")
             for path in (place, directory, repository):
@@ -491,9 +520,15 @@ def make_root(
                 str(made),
                 source_line(repository),
             ]
-            environment = {**os.environ, "SOURCE_DATE_EPOCH": str(inputs.epoch), "LC_ALL": "C.UTF-8"}
+            environment = {
+                **os.environ,
+                "SOURCE_DATE_EPOCH": str(inputs.epoch),
+                "LC_ALL": "C.UTF-8",
+            }
             try:
-                done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, check=False, env=environment
+                )
             except FileNotFoundError as error:
                 raise ModulesError(
                     f"{error.filename} is not on this machine",
@@ -509,7 +544,16 @@ def make_root(
     return target
 
 
-_PLACE = ("Filename", "Size", "MD5sum", "SHA1", "SHA256", "SHA512", "Description-md5", "Description")
+_PLACE = (
+    "Filename",
+    "Size",
+    "MD5sum",
+    "SHA1",
+    "SHA256",
+    "SHA512",
+    "Description-md5",
+    "Description",
+)
 _WITHOUT_NETWORK = ("unshare", "--net")
 
 
@@ -564,7 +608,11 @@ def read_result(directory: Path) -> ModuleBuild | None:
         if found["schema"] != SCHEMA:
             return None
         return ModuleBuild(
-            **{**found, "modules": tuple(found["modules"]), "builder": tuple(map(tuple, found["builder"]))}
+            **{
+                **found,
+                "modules": tuple(found["modules"]),
+                "builder": tuple(map(tuple, found["builder"])),
+            }
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -592,12 +640,15 @@ for index in ${{!BUILT_MODULE_NAME[@]}}; do echo "${{DEST_MODULE_NAME[$index]:-$
 """
 
 
-def _build(inputs: ModuleBuildInputs, files: Mapping[str, Path], base: Path, work: Path) -> ModuleBuild:
+def _build(
+    inputs: ModuleBuildInputs, files: Mapping[str, Path], base: Path, work: Path
+) -> ModuleBuild:
     root, out = work / "root", work / "out"
     root.mkdir()
     (out / "modules").mkdir(parents=True)
     _command(
-        ["tar", "-C", str(root), "--numeric-owner", "-xf", str(base)], "the builder root cannot be unpacked"
+        ["tar", "-C", str(root), "--numeric-owner", "-xf", str(base)],
+        "the builder root cannot be unpacked",
     )
     for name in inputs.unpacked:
         _command(
@@ -615,8 +666,12 @@ def _build(inputs: ModuleBuildInputs, files: Mapping[str, Path], base: Path, wor
         expected += named.stdout.split()
         progress.step(f"building {tree.name} {version} for {inputs.release}, which takes minutes")
         verb = "build" if len(inputs.trees) == 1 else "install"
-        done = _inside(root, ["/bin/sh", "-c", DKMS_SCRIPT.format(verb=verb, options="", **where)], inputs)
-        built = sorted(root.glob(f"var/lib/dkms/{tree.name}/{version}/{inputs.release}/*/module/*.ko*"))
+        done = _inside(
+            root, ["/bin/sh", "-c", DKMS_SCRIPT.format(verb=verb, options="", **where)], inputs
+        )
+        built = sorted(
+            root.glob(f"var/lib/dkms/{tree.name}/{version}/{inputs.release}/*/module/*.ko*")
+        )
         for path in built:
             name = re.sub(r"\.ko(\.\w+)?$", ".ko", path.name)
             (out / "modules" / name).write_bytes(decompressed(path.read_bytes(), path.suffix))
@@ -653,7 +708,9 @@ def _build(inputs: ModuleBuildInputs, files: Mapping[str, Path], base: Path, wor
         seconds=seconds,
         line=error,
         log="build.log",
-        modules=tuple(sorted(path.name.removesuffix(".ko") for path in (out / "modules").iterdir())),
+        modules=tuple(
+            sorted(path.name.removesuffix(".ko") for path in (out / "modules").iterdir())
+        ),
         compression=_compression(root, inputs.release),
         place=place,
         builder=tuple(
@@ -720,7 +777,8 @@ def _inside(
         )
     except FileNotFoundError as error:
         raise ModulesError(
-            f"{error.filename} is not on this machine", remedy="install it: apt-get install util-linux"
+            f"{error.filename} is not on this machine",
+            remedy="install it: apt-get install util-linux",
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ModulesError(
@@ -750,7 +808,8 @@ def _command(command: list[str], fault: str, into: list[str] | None = None) -> N
         if any(codes):
             why = _tail(reported.read().decode(errors="replace"))
             raise ModulesError(
-                f"{fault}: {why}", remedy="check the free space on the disk of the cache, and run again"
+                f"{fault}: {why}",
+                remedy="check the free space on the disk of the cache, and run again",
             )
 
 
@@ -759,7 +818,8 @@ def _source_version(root: Path, tree: Tree) -> str:
     /usr/src.
     """
     offered = [
-        path.parent.name[len(tree.name) + 1 :] for path in root.glob(f"usr/src/{tree.name}-*/dkms.conf")
+        path.parent.name[len(tree.name) + 1 :]
+        for path in root.glob(f"usr/src/{tree.name}-*/dkms.conf")
     ]
     fits = [
         item for item in offered if re.match(rf"(\d+:)?{re.escape(item)}($|[-+~])", tree.version)
@@ -849,7 +909,9 @@ def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
             for member in tar:
                 found = re.search(r"/([^/]+)\.ko(\.\w+)?$", member.name)
                 place = (
-                    "/usr/lib/modules" if member.name.lstrip("./").startswith("usr/lib/modules/") else place
+                    "/usr/lib/modules"
+                    if member.name.lstrip("./").startswith("usr/lib/modules/")
+                    else place
                 )
                 if found:
                     names.add(found.group(1).replace("-", "_"))
@@ -857,7 +919,9 @@ def kernel_modules(carry: Sequence[Path]) -> tuple[set[str], str]:
                     member.name.endswith("/modules.builtin")
                     and (opened := tar.extractfile(member)) is not None
                 ):
-                    names |= {Path(line).stem.replace("-", "_") for line in opened.read().decode().split()}
+                    names |= {
+                        Path(line).stem.replace("-", "_") for line in opened.read().decode().split()
+                    }
         process.wait()
     return names, place
 
@@ -878,7 +942,9 @@ def faults(
     """Yield the faults of built modules: a missing module, or a wrong vermagic, version, licence, name or
     dependency.
     """
-    there = {path.name.removesuffix(".ko"): modinfo(path) for path in sorted(directory.glob("*.ko"))}
+    there = {
+        path.name.removesuffix(".ko"): modinfo(path) for path in sorted(directory.glob("*.ko"))
+    }
     for name in expected:
         if name not in there:
             yield f"dkms.conf names {name}, and the build did not give it (it gave {', '.join(there) or 'nothing'})"

@@ -36,7 +36,12 @@ def results_directory(site: Site) -> Path:
 
 
 def known_build(
-    kernel: str, kernel_version: str, driver: str, flavour: ModuleFlavour, *, results: Path | None = None
+    kernel: str,
+    kernel_version: str,
+    driver: str,
+    flavour: ModuleFlavour,
+    *,
+    results: Path | None = None,
 ) -> KnownBuild:
     """Return whether NVIDIA driver version `driver` builds on kernel release `kernel`, whose package has
     version `kernel_version`.
@@ -72,7 +77,9 @@ def known_build(
         return KnownBuild(outcome, measured.reason, measured.line, sources)
     # Debian 12 names its kernels 6.1.0-N for every stable update, so the package's version decides.
     known = facts.kernel_build(kernel_version, driver, flavour)
-    return KnownBuild(known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins))
+    return KnownBuild(
+        known.outcome, known.reason, None, "; ".join(str(origin) for origin in known.origins)
+    )
 
 
 def known_builds(
@@ -82,8 +89,13 @@ def known_builds(
     flavours: list[ModuleFlavour] = ["open", "proprietary"]
     if asked.flavour is not None and asked.flavour != "auto":
         flavours = [asked.flavour]
-    found = [known_build(kernel, kernel_version, driver, flavour, results=results) for flavour in flavours]
-    return next((one for wanted in ("fails", "unknown") for one in found if one.outcome == wanted), found[0])
+    found = [
+        known_build(kernel, kernel_version, driver, flavour, results=results)
+        for flavour in flavours
+    ]
+    return next(
+        (one for wanted in ("fails", "unknown") for one in found if one.outcome == wanted), found[0]
+    )
 
 
 def _results(directory: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:

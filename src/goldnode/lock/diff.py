@@ -101,7 +101,10 @@ class LockDiff:
 
     def text(self) -> str:
         """Return the diff for a reader, grouped by part."""
-        lines = [f"{name}: {was or 'none'} -> {now or 'none'}" for name, (was, now) in self.header.items()]
+        lines = [
+            f"{name}: {was or 'none'} -> {now or 'none'}"
+            for name, (was, now) in self.header.items()
+        ]
         for part in PARTS:
             rows = [change for change in self.changes if change.part == part]
             if rows:
@@ -120,7 +123,9 @@ class LockDiff:
             lines.append(
                 f"{shown}; {_bytes(self.fetch)} to fetch, the closure {'grows' if self.size >= 0 else 'shrinks'} by {_bytes(abs(self.size))}"
             )
-            lines.append(f"nodes that take it reboot: {self.reboot}" if self.reboot else "no reboot follows")
+            lines.append(
+                f"nodes that take it reboot: {self.reboot}" if self.reboot else "no reboot follows"
+            )
         return "\n".join(lines)
 
 
@@ -149,10 +154,20 @@ def compare_locks(old: Lock | None, new: Lock, why: ChangeReason | None = None) 
         elif was is not None and now is not None:
             if (was.name, was.version) != (now.name, now.version):
                 changes.append(
-                    PackageChange("moved", now.part, was, now, _reason(was, now, old, new, places, why))
+                    PackageChange(
+                        "moved",
+                        now.part,
+                        was,
+                        now,
+                        _reason(was, now=now, old=old, new=new, places=places, why=why),
+                    )
                 )
             elif was.sha256 != now.sha256 or was.size != now.size:
-                reason = "the lock was edited by hand" if why.edited else "other bytes under the same version"
+                reason = (
+                    "the lock was edited by hand"
+                    if why.edited
+                    else "other bytes under the same version"
+                )
                 changes.append(PackageChange("rebuilt", now.part, was, now, reason))
             elif was.model_copy(update={"why": _role(was.why, old)}) != now.model_copy(
                 update={"why": _role(now.why, new)}
@@ -182,6 +197,7 @@ def _reason(
     old: Lock,
     new: Lock,
     places: Mapping[str, LockedArchive],
+    *,
     why: ChangeReason,
 ) -> str:
     place = places.get(now.archive)
@@ -210,7 +226,14 @@ def _diff(changes: list[PackageChange], notes: int, old: Lock | None, new: Lock)
     size = sum(item.size for item in new.packages) - (
         sum(item.size for item in old.packages) if old is not None else 0
     )
-    return LockDiff(tuple(changes), notes, fetch, size, _reboot(changes, new), header)
+    return LockDiff(
+        tuple(changes),
+        notes=notes,
+        fetch=fetch,
+        size=size,
+        reboot=_reboot(changes, new),
+        header=header,
+    )
 
 
 def _reboot(changes: list[PackageChange], new: Lock) -> str | None:
@@ -242,14 +265,17 @@ def _table(rows: list[PackageChange]) -> list[str]:
         was, now = change.was, change.now
         if was is not None and now is not None:
             name = now.name if was.name == now.name else f"{was.name} -> {now.name}"
-            middle = now.version if was.version == now.version else f"{was.version} -> {now.version}"
+            middle = (
+                now.version if was.version == now.version else f"{was.version} -> {now.version}"
+            )
         else:
             name = f"{'+' if now is not None else '-'} {change.name}"
             middle = (now or was).version  # type: ignore[union-attr]
         cells.append((name, middle, change.reason))
     widths = [min(60, max(len(cell[column]) for cell in cells)) for column in range(2)]
     return [
-        f"  {name.ljust(widths[0])}  {middle.ljust(widths[1])}  {reason}" for name, middle, reason in cells
+        f"  {name.ljust(widths[0])}  {middle.ljust(widths[1])}  {reason}"
+        for name, middle, reason in cells
     ]
 
 

@@ -145,7 +145,9 @@ class Fetcher:
         )
         self._check_room(size - there)
         self.progress.start(len(files), size, there)
-        self.transport.prepare([url for item in files for url in item.locations() if url.startswith("http")])
+        self.transport.prepare(
+            [url for item in files for url in item.locations() if url.startswith("http")]
+        )
         faults: list[FetchFault] = []
         with ThreadPoolExecutor(self.parallel, thread_name_prefix="fetch") as pool:
             futures = [pool.submit(self._one, item) for item in files]
@@ -156,7 +158,9 @@ class Fetcher:
                 for future in futures:
                     future.cancel()
         raised = [
-            error for future in done if (error := future.exception()) and not isinstance(error, _StoppedError)
+            error
+            for future in done
+            if (error := future.exception()) and not isinstance(error, _StoppedError)
         ]
         if raised:
             raise raised[0]
@@ -197,7 +201,9 @@ class Fetcher:
                 self.progress.done(item)
                 return None
         found = FetchFault(
-            kind, item, f"{item.name} {item.version} of archive {item.archive}: {'; '.join(reasons)}"
+            kind,
+            item,
+            f"{item.name} {item.version} of archive {item.archive}: {'; '.join(reasons)}",
         )
         self.progress.failed(found)
         return found
@@ -225,7 +231,9 @@ class Fetcher:
             path.unlink()
             self.progress.advance(-item.size)
             if not had or again:
-                raise _FaultError("altered", f"expected SHA-256 {item.sha256}, the archive gives {got}")
+                raise _FaultError(
+                    "altered", f"expected SHA-256 {item.sha256}, the archive gives {got}"
+                )
             again = True  # what an earlier run had left of it may have been the fault
 
     def _pass(self, item: FileToFetch, path: Path) -> str:
@@ -246,7 +254,8 @@ class Fetcher:
                         have, hasher = 0, hashlib.sha256()
                     if length is not None and have + length != item.size:
                         raise _FaultError(
-                            "altered", f"expected {item.size} bytes, the archive has {have + length}"
+                            "altered",
+                            f"expected {item.size} bytes, the archive has {have + length}",
                         )
                     for block in blocks:
                         if self._stop.is_set():
@@ -262,13 +271,17 @@ class Fetcher:
                 if have < item.size:
                     if length is not None or urlsplit(item.url).scheme in ("http", "https"):
                         raise _CutError(f"the connection ended after {have} of {item.size} bytes")
-                    raise _FaultError("altered", f"expected {item.size} bytes, the archive has {have}")
+                    raise _FaultError(
+                        "altered", f"expected {item.size} bytes, the archive has {have}"
+                    )
             out.flush()
             os.fsync(out.fileno())
         return hasher.hexdigest()
 
     @contextmanager
-    def _body(self, item: FileToFetch, have: int) -> Iterator[tuple[int, int | None, Iterator[bytes]]]:
+    def _body(
+        self, item: FileToFetch, have: int
+    ) -> Iterator[tuple[int, int | None, Iterator[bytes]]]:
         """Return the offset at which the answer begins, its announced size, and its blocks."""
         if urlsplit(item.url).scheme in ("file", "copy"):
             with _local(item) as source:
@@ -284,13 +297,16 @@ class Fetcher:
             length = answer.headers.get("Content-Length", "")
             size = int(length) if length.isdigit() else None
             if answer.status == 206 and have:
-                reported = re.match(r"bytes (\d+)-\d*/(\d+|\*)", answer.headers.get("Content-Range", ""))
+                reported = re.match(
+                    r"bytes (\d+)-\d*/(\d+|\*)", answer.headers.get("Content-Range", "")
+                )
                 if reported is None or int(reported.group(1)) != have:
                     self._forget(item)  # the server did not state the range: start again
                     raise _CutError("the server answers another range than was asked for")
                 if reported.group(2) not in ("*", str(item.size)):
                     raise _FaultError(
-                        "altered", f"expected {item.size} bytes, the archive has {reported.group(2)}"
+                        "altered",
+                        f"expected {item.size} bytes, the archive has {reported.group(2)}",
                     )
                 start = have
             elif answer.status == 200:
@@ -308,7 +324,9 @@ class Fetcher:
                     "refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip()
                 )
             elif answer.status in (408, 425, 429) or answer.status >= 500:
-                raise _CutError(f"the server answers {answer.status} {answer.reason or ''}".rstrip())
+                raise _CutError(
+                    f"the server answers {answer.status} {answer.reason or ''}".rstrip()
+                )
             else:
                 raise _FaultError(
                     "refused", f"the server answers {answer.status} {answer.reason or ''}".rstrip()
@@ -330,7 +348,8 @@ def _local(item: FileToFetch) -> Iterator[IO[bytes]]:
         source = path.open("rb")
     except FileNotFoundError:
         raise _FaultError(
-            "vanished", f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file"
+            "vanished",
+            f"expected {item.size} bytes with SHA-256 {item.sha256}, the archive has no such file",
         ) from None
     except OSError as problem:
         raise _FaultError("refused", f"it cannot be read: {problem.strerror}") from problem
@@ -354,4 +373,6 @@ def _blocks(answer: object) -> Iterator[bytes]:
 def _why(problem: BaseException) -> str:
     """Return the innermost reason on one line, without the address, which may hold a password."""
     inner = getattr(problem, "reason", None) or problem
-    return re.sub(r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)).splitlines()[0]
+    return re.sub(
+        r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)
+    ).splitlines()[0]

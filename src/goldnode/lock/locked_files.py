@@ -127,7 +127,11 @@ def moved(deb: LockedDeb, offered: Mapping[str, Mapping[str, Collection[str]]]) 
         )
         return [MovedFile("vanished", deb.name, f"{deb.name} {deb.version} has vanished; {now}")]
     if deb.sha256 not in versions[deb.version]:
-        return [MovedFile("changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked")]
+        return [
+            MovedFile(
+                "changed", deb.name, f"{deb.name} {deb.version} has other bytes than were locked"
+            )
+        ]
     return []
 
 
@@ -154,11 +158,11 @@ def wanted_debs(
     return [
         FileToFetch(
             deb.sha256,
-            deb.size,
-            address(places[deb.archive], deb.path),
-            deb.name,
-            deb.version,
-            deb.archive,
+            size=deb.size,
+            url=address(places[deb.archive], deb.path),
+            name=deb.name,
+            version=deb.version,
+            archive=deb.archive,
             older=then and address(then, deb.path),
         )
         for deb in debs

@@ -63,7 +63,9 @@ class MirrorDamage:
 # Verifying
 
 
-def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -> list[MirrorDamage]:
+def verify(
+    mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None
+) -> list[MirrorDamage]:
     """Validate the files of the store by hash, and publications by signature, indexes and record.
 
     `stacks` selects publications; default: all. A signature must be of one of the `public` keys. Return the
@@ -71,7 +73,9 @@ def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -
     """
     chosen = None if stacks is None else set(stacks)
     places = [
-        place for place in publications(mirror.directory) if chosen is None or place.parent.name in chosen
+        place
+        for place in publications(mirror.directory)
+        if chosen is None or place.parent.name in chosen
     ]
     found: list[MirrorDamage] = []
     records: list[Publication] = []
@@ -85,8 +89,14 @@ def verify(mirror: Mirror, public: bytes, stacks: Iterable[str] | None = None) -
     for record in records:
         found += _publication(mirror, record, public)
     for stack in sorted((mirror.directory / "stacks").glob("*")):
-        link = stack / CURRENT  # not looked for by its name, which does not find a link that leads nowhere
-        if (chosen is None or stack.name in chosen) and link.is_symlink() and not (link / RECORD).is_file():
+        link = (
+            stack / CURRENT
+        )  # not looked for by its name, which does not find a link that leads nowhere
+        if (
+            (chosen is None or stack.name in chosen)
+            and link.is_symlink()
+            and not (link / RECORD).is_file()
+        ):
             found.append(MirrorDamage("publication", link, "leads to no publication"))
     return sorted(found, key=lambda damage: (str(damage.path), damage.message))
 
@@ -100,7 +110,9 @@ def _store(mirror: Mirror, only: set[str] | None) -> Iterator[MirrorDamage]:
             elif digest is None:
                 yield MirrorDamage("store", path, "cannot be read", path.name)
             elif digest != path.name:
-                yield MirrorDamage("store", path, f"has SHA-256 {digest}, its name says another", path.name)
+                yield MirrorDamage(
+                    "store", path, f"has SHA-256 {digest}, its name says another", path.name
+                )
 
 
 def _digest(path: Path) -> str | None:
@@ -113,7 +125,9 @@ def _digest(path: Path) -> str | None:
 def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator[MirrorDamage]:
     place = record.directory
     if record.id != place.name or publication_id(record.hashes) != place.name:
-        yield MirrorDamage("publication", place / RECORD, "names other packages than the directory's name")
+        yield MirrorDamage(
+            "publication", place / RECORD, "names other packages than the directory's name"
+        )
     signed = place / f"dists/{SUITE}/InRelease"
     if not signed.is_file():
         yield MirrorDamage("signature", signed, "is not there")
@@ -122,7 +136,9 @@ def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator
     if good is None:
         yield MirrorDamage("signature", signed, text)
     elif good != record.fingerprint:
-        yield MirrorDamage("signature", signed, f"is signed by {good}, the record says {record.fingerprint}")
+        yield MirrorDamage(
+            "signature", signed, f"is signed by {good}, the record says {record.fingerprint}"
+        )
     else:
         yield from _indexes(place, text, record)
     for row in record.packages:
@@ -138,7 +154,10 @@ def _publication(mirror: Mirror, record: Publication, public: bytes) -> Iterator
             yield MirrorDamage("publication", file, "is not there", row["sha256"])
         elif not (cached.is_file() and file.samefile(cached)) and _digest(file) != row["sha256"]:
             yield MirrorDamage(
-                "publication", file, f"has other bytes than {row['name']} {row['version']}", row["sha256"]
+                "publication",
+                file,
+                f"has other bytes than {row['name']} {row['version']}",
+                row["sha256"],
             )
 
 
@@ -153,10 +172,13 @@ def _indexes(place: Path, release: str, record: Publication) -> Iterator[MirrorD
             if len(fields) == 3:
                 offered[fields["SHA256"]] = (fields["Package"], fields["Filename"])
     if {
-        sha: (row["name"], row["pool"]) for sha, row in ((row["sha256"], row) for row in record.packages)
+        sha: (row["name"], row["pool"])
+        for sha, row in ((row["sha256"], row) for row in record.packages)
     } != offered:
         yield MirrorDamage(
-            "publication", base / COMPONENT, "the indexes offer other packages than the record names"
+            "publication",
+            base / COMPONENT,
+            "the indexes offer other packages than the record names",
         )
 
 
@@ -193,10 +215,20 @@ def repair(
                 mirror.path(sha256).unlink(missing_ok=True)
             elif _digest(mirror.path(sha256)) != sha256:
                 record = row["record"]
-                now, then = archive_addresses(record.stack, row["archive"], record.day, catalog, site)
+                now, then = archive_addresses(
+                    record.stack, row["archive"], record.day, catalog, site
+                )
                 url, older = address(now, row["path"]), then and address(then, row["path"])
                 wanted.append(
-                    FileToFetch(sha256, row["size"], url, row["name"], row["version"], row["archive"], older)
+                    FileToFetch(
+                        sha256,
+                        size=row["size"],
+                        url=url,
+                        name=row["name"],
+                        version=row["version"],
+                        archive=row["archive"],
+                        older=older,
+                    )
                 )
         faults = Fetcher(mirror.partial, mirror.keep, progress=progress, pause=pause).fetch(wanted)
         for record in records:
@@ -271,7 +303,9 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
     channels = mirror.directory / CHANNELS
     if channels.exists():
         named = _read(channels, json.loads)
-        if not isinstance(named, dict) or not all(isinstance(stacks, dict) for stacks in named.values()):
+        if not isinstance(named, dict) or not all(
+            isinstance(stacks, dict) for stacks in named.values()
+        ):
             raise MirrorError(
                 "these are no channels, so that nothing is collected: expected {channel: {stack: publication}}",
                 file=channels,
@@ -282,7 +316,9 @@ def needed(mirror: Mirror, catalog: Catalog, site: Site, nodes: Iterable[Path] =
     for stack in catalog.stacks:
         link = mirror.directory / "stacks" / stack / CURRENT
         if link.is_symlink():
-            found.publications.setdefault((stack, link.readlink().name), f"current for stack {stack}")
+            found.publications.setdefault(
+                (stack, link.readlink().name), f"current for stack {stack}"
+            )
     for path in nodes:
         for digest in _digests(_read(path, json.loads)):
             found.locks.setdefault(digest, f"history in {path}")
@@ -294,7 +330,9 @@ def node_records(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if not path.exists():
-            raise MirrorError("there is no such file of node histories", file=path, remedy="correct --nodes")
+            raise MirrorError(
+                "there is no such file of node histories", file=path, remedy="correct --nodes"
+            )
         found += sorted(path.glob("*.json")) if path.is_dir() else [path]
     return found
 
@@ -332,7 +370,9 @@ def _digests(value: Any) -> Iterator[str]:
         for key, item in value.items():
             if key.endswith("lock_digest") and isinstance(item, str):
                 yield item
-            elif key == "lock" and isinstance(item, Mapping) and isinstance(item.get("digest"), str):
+            elif (
+                key == "lock" and isinstance(item, Mapping) and isinstance(item.get("digest"), str)
+            ):
                 yield item["digest"]
             else:
                 yield from _digests(item)
@@ -388,7 +428,9 @@ def collect(
             )
             gone.append(
                 CollectedFile(
-                    record.directory, own, f"published {record.published}; no lock, channel or node needs it"
+                    record.directory,
+                    own,
+                    f"published {record.published}; no lock, channel or node needs it",
                 )
             )
         if not unsure:

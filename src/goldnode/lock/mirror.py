@@ -34,7 +34,15 @@ from goldnode.lock import publish as making
 from goldnode.lock.archives import archive_addresses
 from goldnode.lock.fetch import Fetcher, FetchFault, FetchProgress, FileToFetch, address
 from goldnode.lock.model import Lock, LockedPackage, dump_lock
-from goldnode.lock.publication import CURRENT, PUBLIC_KEY, RECORD, SUITE, Publication, place, publication_id
+from goldnode.lock.publication import (
+    CURRENT,
+    PUBLIC_KEY,
+    RECORD,
+    SUITE,
+    Publication,
+    place,
+    publication_id,
+)
 from goldnode.lock.signing import ArchiveSigner, check_signature, open_signer
 
 __all__ = ["Mirror", "MirrorError", "Publication", "publication_id", "site_signer"]
@@ -131,7 +139,9 @@ class Mirror:
 
     # -- fetching
 
-    def missing_files(self, locks: Iterable[Lock], catalog: Catalog, site: Site) -> list[FileToFetch]:
+    def missing_files(
+        self, locks: Iterable[Lock], catalog: Catalog, site: Site
+    ) -> list[FileToFetch]:
         """Return the files of `locks` that are not in the store.
 
         Raises SiteError for an archive without an address.
@@ -150,11 +160,11 @@ class Mirror:
                 now, then = bases[item.archive]
                 found[item.sha256] = FileToFetch(
                     item.sha256,
-                    item.size,
-                    address(now, item.path),
-                    item.name,
-                    item.version,
-                    item.archive,
+                    size=item.size,
+                    url=address(now, item.path),
+                    name=item.name,
+                    version=item.version,
+                    archive=item.archive,
                     older=then and address(then, item.path),
                 )
         return list(found.values())
@@ -175,12 +185,14 @@ class Mirror:
         Raises MirrorError if the store cannot take them.
         """
         with self.writing(), self.disk():
-            wanted = self.missing_files([locks] if isinstance(locks, Lock) else locks, catalog, site)
+            wanted = self.missing_files(
+                [locks] if isinstance(locks, Lock) else locks, catalog, site
+            )
             self._room(wanted)
             self.store.mkdir(parents=True, exist_ok=True)
-            return Fetcher(self.partial, self.keep, parallel=parallel, progress=progress, pause=pause).fetch(
-                wanted
-            )
+            return Fetcher(
+                self.partial, self.keep, parallel=parallel, progress=progress, pause=pause
+            ).fetch(wanted)
 
     def _room(self, wanted: Iterable[FileToFetch]) -> None:
         """Refuse files that will not fit, before the first is fetched."""
@@ -235,12 +247,27 @@ class Mirror:
             final = place(self.directory, stack, (item.sha256 for item in packages))
             final.parent.mkdir(parents=True, exist_ok=True)
             known = self._known(final, signer)
-            if known is not None and known.fingerprint == signer.fingerprint and known.locks.get(lock.digest):
+            if (
+                known is not None
+                and known.fingerprint == signer.fingerprint
+                and known.locks.get(lock.digest)
+            ):
                 found = known
             elif known is not None:
                 found = self._amend(known, lock, signer)
             else:
-                found = self._make(final, _Contents(stack, lock, packages, extra, without, status), signer)
+                found = self._make(
+                    final,
+                    _Contents(
+                        stack,
+                        lock=lock,
+                        packages=packages,
+                        extra=extra,
+                        without=without,
+                        status=status,
+                    ),
+                    signer,
+                )
             _write(self.directory / PUBLIC_KEY, signer.public)
             link = final.parent / f".{CURRENT}.new"
             link.unlink(missing_ok=True)
@@ -262,7 +289,9 @@ class Mirror:
             and check_signature(signed, signer.public)[0] != signer.fingerprint
         ):
             return None
-        linked = all(_same(directory / row["pool"], self.path(row["sha256"])) for row in found.packages)
+        linked = all(
+            _same(directory / row["pool"], self.path(row["sha256"])) for row in found.packages
+        )
         return found if linked and not making.wrong_indexes(directory, text) else None
 
     def _make(
@@ -279,15 +308,22 @@ class Mirror:
             rows = making.build(
                 fresh, contents.packages, self.path, dt.date.fromisoformat(lock.resolved), signer
             )
-            making.prove(fresh, lock, signer, contents.extra, contents.without, contents.status)
+            making.prove(
+                fresh,
+                lock=lock,
+                signer=signer,
+                extra=contents.extra,
+                without=contents.without,
+                status=contents.status,
+            )
             found = Publication(
                 final,
-                contents.stack,
-                final.name,
-                _now(),
-                signer.fingerprint,
-                {lock.digest: dump_lock(lock)},
-                tuple(rows),
+                stack=contents.stack,
+                id=final.name,
+                published=_now(),
+                fingerprint=signer.fingerprint,
+                locks={lock.digest: dump_lock(lock)},
+                packages=tuple(rows),
             )
             _write(fresh / RECORD, _text(found))
             making.sync_tree(fresh)
@@ -316,7 +352,13 @@ class Mirror:
                 raise MirrorError(f"the new signature does not hold: {why}", file=release)
         locks = {**known.locks, lock.digest: dump_lock(lock)}
         found = Publication(
-            known.directory, known.stack, known.id, known.published, signer.fingerprint, locks, known.packages
+            known.directory,
+            stack=known.stack,
+            id=known.id,
+            published=known.published,
+            fingerprint=signer.fingerprint,
+            locks=locks,
+            packages=known.packages,
         )
         _write(known.directory / RECORD, _text(found))
         return found
@@ -396,7 +438,9 @@ class Mirror:
                     remedy="make room, for instance with `goldnode mirror gc`, and run again",
                 ) from problem
             where = problem.filename or self.directory
-            raise MirrorError(f"the mirror cannot be written: {problem.strerror}", file=where) from problem
+            raise MirrorError(
+                f"the mirror cannot be written: {problem.strerror}", file=where
+            ) from problem
 
 
 @contextmanager
@@ -441,7 +485,9 @@ def _now() -> str:
 
 
 def _text(publication: Publication) -> bytes:
-    return (json.dumps(publication.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    return (
+        json.dumps(publication.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    ).encode()
 
 
 def _write(path: Path, content: bytes) -> None:

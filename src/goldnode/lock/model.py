@@ -19,14 +19,22 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from goldnode.catalog.load import LOCK_SUFFIX, CatalogEntry
 from goldnode.catalog.models import Stack
 from goldnode.core import yamlsource
-from goldnode.core.errors import EditedLockError, GoldnodeError, LockError, NewerLockError, NoLockError
+from goldnode.core.errors import (
+    EditedLockError,
+    GoldnodeError,
+    LockError,
+    NewerLockError,
+    NoLockError,
+)
 from goldnode.core.site import Site
 from goldnode.documents.base import Digest as Digest  # exported: every lock has digests
 
 SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-_EDITED = "this lock was edited after goldnode wrote it: its content does not have the digest it states"
+_EDITED = (
+    "this lock was edited after goldnode wrote it: its content does not have the digest it states"
+)
 _HEADER = "# Written by `goldnode lock {stack}`. Not to be edited: run it again.\n"
 # Only what decides which packages a stack resolves to. Prose, dates and waivers can change without a new lock.
 _INTENT: dict[str, Any] = {
@@ -96,7 +104,8 @@ class Sealed(LockModel):
 
     lock: Literal[1]
     resolved: Annotated[
-        str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value)
+        str,
+        BeforeValidator(lambda value: value.isoformat() if isinstance(value, dt.date) else value),
     ]
 
     @property
@@ -123,7 +132,9 @@ class Lock(Sealed):
     @property
     def options(self) -> set[str]:
         """The optional parts that were locked."""
-        return {name for item in self.packages if item.when for name in item.when.split("|")} - {"nvswitch"}
+        return {name for item in self.packages if item.when for name in item.when.split("|")} - {
+            "nvswitch"
+        }
 
     def stack_set(self, *, nvswitch: bool, options: Collection[str] = ()) -> list[LockedPackage]:
         """Return the packages that are pinned and held on a node with these optional parts, by name."""
@@ -216,7 +227,9 @@ def _read_lock(path: Path, text: str) -> tuple[Lock, tuple[str, int] | None]:
     except LockError as error:
         if _conflicts(text):
             error.message = "this lock has the conflict markers of a merge"
-            error.remedy = f"take one side whole, or delete the file and run `goldnode lock {_named(path)}`"
+            error.remedy = (
+                f"take one side whole, or delete the file and run `goldnode lock {_named(path)}`"
+            )
         else:
             error.remedy = _restore(path)
         raise
@@ -276,7 +289,10 @@ def _refuse_newer(source: yamlsource.YamlSource, error: type[GoldnodeError]) -> 
 
 
 def _parts(
-    source: yamlsource.YamlSource, kind: type[AnyLock], written: type[Sealed], error: type[GoldnodeError]
+    source: yamlsource.YamlSource,
+    kind: type[AnyLock],
+    written: type[Sealed],
+    error: type[GoldnodeError],
 ) -> tuple[AnyLock, str | None]:
     """Return a lock, and the digest that its file states."""
     content = yamlsource.validate(written, source, error=error).model_dump()
@@ -321,7 +337,9 @@ def lock_file(stack: CatalogEntry[Stack], site: Site, *, to_write: bool = False)
         if path.is_symlink() and not path.exists():
             raise LockError("this link points to nothing", file=path, remedy="correct or remove it")
         if path.is_dir():
-            raise LockError("this is a directory, expected a lock", file=path, remedy="move it away")
+            raise LockError(
+                "this is a directory, expected a lock", file=path, remedy="move it away"
+            )
         if path.is_file():
             return path
     return None
@@ -416,5 +434,7 @@ def flow(value: Any) -> str:
         return "[" + ", ".join(flow(item) for item in value) + "]"
     text = str(value)
     return (
-        text if _UNQUOTED.match(text) and text.lower() not in _WORDS else json.dumps(text, ensure_ascii=False)
+        text
+        if _UNQUOTED.match(text) and text.lower() not in _WORDS
+        else json.dumps(text, ensure_ascii=False)
     )

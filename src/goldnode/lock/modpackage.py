@@ -56,13 +56,17 @@ class Signing:
                 remedy="add module_signing: {key: …, certificate: …} to the site file; the nodes' firmware must have the certificate enrolled",
             )
         key, certificate = (
-            site.resolve(path) for path in (site.module_signing.key, site.module_signing.certificate)
+            site.resolve(path)
+            for path in (site.module_signing.key, site.module_signing.certificate)
         )
         for path in (key, certificate):
             if not path.is_file():
-                raise ModulesError(f"{path} is not there", file=site.file, remedy="correct `module_signing`")
+                raise ModulesError(
+                    f"{path} is not there", file=site.file, remedy="correct `module_signing`"
+                )
         public = _openssl(
-            ["x509", "-in", str(certificate), "-noout", "-pubkey"], f"{certificate} is no certificate"
+            ["x509", "-in", str(certificate), "-noout", "-pubkey"],
+            f"{certificate} is no certificate",
         )
         own = _openssl(
             ["pkey", "-in", str(key), "-pubout", *_pin()],
@@ -84,7 +88,11 @@ class Signing:
         Documentation/admin-guide/module-signing.rst.
         """
         with tempfile.TemporaryDirectory(prefix="goldnode-sign-") as name:
-            body, pem, out = Path(name, "module"), Path(name, "certificate"), Path(name, "signature")
+            body, pem, out = (
+                Path(name, "module"),
+                Path(name, "certificate"),
+                Path(name, "signature"),
+            )
             body.write_bytes(module)
             pem.write_bytes(
                 _openssl(["x509", "-in", str(self.certificate)], "the certificate cannot be read")
@@ -130,7 +138,9 @@ class Signing:
                 "-out",
                 os.devnull,
             ]
-            _openssl(["cms", "-verify", "-binary", *verify], "the signature just made does not hold")
+            _openssl(
+                ["cms", "-verify", "-binary", *verify], "the signature just made does not hold"
+            )
             signature = out.read_bytes()
         # struct module_signature: algorithm, hash, type of id (2: PKCS #7), two lengths, padding, and the signature's length
         return module + signature + struct.pack(">BBBBB3xI", 0, 0, 2, 0, 0, len(signature)) + MAGIC
@@ -172,9 +182,7 @@ class ModulePackage:
 def package_name(inputs: ModuleBuildInputs) -> str:
     """Return the name of the package of a build."""
     stem = str(inputs.module or inputs.trees[0].name).lower().replace("_", "-")
-    return (
-        f"{stem}{'-open' if inputs.flavour == 'open' and 'open' not in stem else ''}-modules-{inputs.release}"
-    )
+    return f"{stem}{'-open' if inputs.flavour == 'open' and 'open' not in stem else ''}-modules-{inputs.release}"
 
 
 def package_version(inputs: ModuleBuildInputs, signing: Signing | None) -> str:
@@ -209,6 +217,7 @@ def make(
     directory: Path,
     into: Path,
     sources: Mapping[str, Path],
+    *,
     signing: Signing | None,
 ) -> ModulePackage:
     """Make the package of the successful build in `directory`. Raises ModulesError.
@@ -235,12 +244,13 @@ def make(
                     )
                 signers.add(reported["signer"])
                 check.unlink()
-            files[f"{place}/{module}.ko{'.' + result.compression if result.compression else ''}"] = (
-                compressed(body, result.compression)
-            )
+            files[
+                f"{place}/{module}.ko{'.' + result.compression if result.compression else ''}"
+            ] = compressed(body, result.compression)
         if len(signers) > 1:
             raise ModulesError(
-                f"the modules carry several signers: {', '.join(sorted(signers))}", remedy="report this"
+                f"the modules carry several signers: {', '.join(sorted(signers))}",
+                remedy="report this",
             )
         signer = next(iter(signers), None)
         files[f"/usr/share/doc/{name}/goldnode.json"] = provenance(inputs, result, signing).encode()
@@ -295,7 +305,11 @@ def control(inputs: ModuleBuildInputs, name: str, version: str, size: int) -> st
     package.
     """
     sources = {tree.package: tree.version for tree in inputs.trees}
-    given = [clause for source in sources for clause in _clauses(inputs.stanzas[source].get("Provides", ""))]
+    given = [
+        clause
+        for source in sources
+        for clause in _clauses(inputs.stanzas[source].get("Provides", ""))
+    ]
     provided = {_name(clause) for clause in given}
     asked = sorted(_must_provide(inputs, provided))
     provides = sorted({*given, *(f"{item} (= {sources[item]})" for item in asked)})
@@ -308,7 +322,11 @@ def control(inputs: ModuleBuildInputs, name: str, version: str, size: int) -> st
                 names = [_name(part) for part in clause.split("|")]
                 if not any(_TOOLS.match(item) or item in sources for item in names):
                     carried.append(clause)
-    depends = [f"{inputs.image} (= {inputs.packages[inputs.image].version})", "kmod", *dict.fromkeys(carried)]
+    depends = [
+        f"{inputs.image} (= {inputs.packages[inputs.image].version})",
+        "kmod",
+        *dict.fromkeys(carried),
+    ]
     trees = ", ".join(f"{tree.name} {tree.version}" for tree in inputs.trees)
     fields = {
         "Package": name,
@@ -381,7 +399,11 @@ def compressed(data: bytes, how: str) -> bytes:
         "zst": ("zstd", "-q", "-9", "--single-thread", "-c"),
         "gz": ("gzip", "-9nc"),
     }
-    return subprocess.run(tools[how], input=data, capture_output=True, check=True).stdout if how else data
+    return (
+        subprocess.run(tools[how], input=data, capture_output=True, check=True).stdout
+        if how
+        else data
+    )
 
 
 def _copyright(deb: Path, name: str) -> str:

@@ -89,7 +89,14 @@ def build_stack(
         with mirror.writing(wait):
             with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
                 sources = {tree.package: files[tree.package] for tree in inputs.trees}
-                package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
+                package = modpackage.make(
+                    inputs,
+                    result=result,
+                    directory=directory,
+                    into=Path(name),
+                    sources=sources,
+                    signing=signing,
+                )
                 size = package.file.stat().st_size
                 row = _row(package, mirror.add(package.file), size)
             settings.say(
@@ -106,7 +113,12 @@ def build_stack(
                 status = Path(opened.enter_context(tempfile.TemporaryDirectory()), "status")
                 status.write_bytes(base.status)
             published = mirror.publish(
-                stack.name, lock, [row], signer=signer, without=sorted(inputs.replaces), status=status
+                stack.name,
+                lock,
+                [row],
+                signer=signer,
+                without=sorted(inputs.replaces),
+                status=status,
             )
         modules = _modules(inputs, result, lock, package, row)
         return BuiltPackage(
@@ -133,11 +145,20 @@ def build_package(
     Return the content of STACK.modules.yml, and the package. Raises as `build_stack` does.
     """
     signing = modpackage.Signing.of(site) if stack.item.secure_boot else None
-    inputs, files, result, directory = _built(ModuleBuildRequest(stack, catalog, site, lock, offline=offline))
+    inputs, files, result, directory = _built(
+        ModuleBuildRequest(stack, catalog, site, lock, offline=offline)
+    )
     _refuse_failed(result, directory / result.log if result.log is not None else directory)
     with tempfile.TemporaryDirectory(prefix="goldnode-modules-") as name:
         sources = {tree.package: files[tree.package] for tree in inputs.trees}
-        package = modpackage.make(inputs, result, directory, Path(name), sources, signing)
+        package = modpackage.make(
+            inputs,
+            result=result,
+            directory=directory,
+            into=Path(name),
+            sources=sources,
+            signing=signing,
+        )
         size = package.file.stat().st_size
         row = _row(package, sha256_of(package.file), size)
         target = into / package.file.name
@@ -146,9 +167,15 @@ def build_package(
 
 
 def _request(
-    stack: CatalogEntry[Stack], catalog: Catalog, site: Site, lock: Lock | None, settings: BuildSettings
+    stack: CatalogEntry[Stack],
+    catalog: Catalog,
+    site: Site,
+    lock: Lock | None,
+    settings: BuildSettings,
 ) -> ModuleBuildRequest:
-    return ModuleBuildRequest(stack, catalog, site, lock, base=settings.base, offline=settings.offline)
+    return ModuleBuildRequest(
+        stack, catalog, site, lock, base=settings.base, offline=settings.offline
+    )
 
 
 def _refuse_failed(result: ModuleBuild, log: Path) -> None:
@@ -195,7 +222,8 @@ def _modules(
         sources=[tree.package for tree in inputs.trees],
         replaces=sorted(inputs.replaces),
         builder=[
-            BuilderPackage(name=name, version=version, sha256=sha) for name, version, sha in result.builder
+            BuilderPackage(name=name, version=version, sha256=sha)
+            for name, version, sha in result.builder
         ],
     )
 
@@ -226,7 +254,9 @@ def build_combinations(
     for stack in stacks:
         lock = _lock(stack, site)
         own = stack.item.driver.flavour if stack.item.driver is not None else None
-        releases: list[str | None] = [*kernels] or [lock.kernel_release if lock is not None else None]
+        releases: list[str | None] = [*kernels] or [
+            lock.kernel_release if lock is not None else None
+        ]
         kinds: list[str | None] = [*flavours] or [own]
         for kernel in releases:
             for flavour in kinds:
@@ -262,7 +292,20 @@ def _pair(request: ModuleBuildRequest) -> ModuleBuild:
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
         error = f"cannot be installed: {problem.message}"
         result = ModuleBuild(
-            key, stack.name, kernel or "?", version, flavour, None, 0.0, error, None, (), "", "", (), ""
+            key,
+            stack=stack.name,
+            kernel=kernel or "?",
+            driver=version,
+            flavour=flavour,
+            ok=None,
+            seconds=0.0,
+            line=error,
+            log=None,
+            modules=(),
+            compression="",
+            place="",
+            builder=(),
+            built="",
         )
         store_result(result, None, request.site)
         return result

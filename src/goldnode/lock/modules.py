@@ -58,7 +58,9 @@ def modules_name(stack: str) -> str:
 
 def load_modules(path: Path) -> BuiltModules:
     """Read a modules file. Raises ModulesError naming file and line."""
-    return yamlsource.validate(BuiltModules, yamlsource.read(path, error=ModulesError), error=ModulesError)
+    return yamlsource.validate(
+        BuiltModules, yamlsource.read(path, error=ModulesError), error=ModulesError
+    )
 
 
 def find_modules(stack: CatalogEntry[Stack], lock: Lock, site: Site) -> BuiltModules:

@@ -114,18 +114,24 @@ def judge(outcome: PairOutcome) -> PairVerdict:
         missing = [name for name in outcome.expected if name not in outcome.modules]
         if not missing and outcome.modules:
             return PairVerdict("builds")
-        return PairVerdict("fails", f"dkms.conf names {', '.join(missing)}, which the build did not give")
+        return PairVerdict(
+            "fails", f"dkms.conf names {', '.join(missing)}, which the build did not give"
+        )
     shortage = OUT_OF.search(log)
     if shortage:
         return PairVerdict("machine", shortage.group(0))
     if "BUILD_EXCLUSIVE directive" in log:
-        return PairVerdict("excluded", _shown(f"dkms.conf: {outcome.exclusive or 'BUILD_EXCLUSIVE'}"))
+        return PairVerdict(
+            "excluded", _shown(f"dkms.conf: {outcome.exclusive or 'BUILD_EXCLUSIVE'}")
+        )
     line = first_error(log)
     program = _NO_PROGRAM.search(log)
     if program and (line is None or program.start() < log.find(line)):
         return PairVerdict("machine", _shown(program.group(0)))
     if line is None:
-        return PairVerdict("machine", f"dkms ended with status {outcome.status} and named no reason")
+        return PairVerdict(
+            "machine", f"dkms ended with status {outcome.status} and named no reason"
+        )
     return PairVerdict("fails", _shown(line))
 
 
@@ -164,9 +170,12 @@ class PairRecords:
     def write(self, pair: ModulePair, record: MeasuredBuild, log: str) -> None:
         """Write one record, the log first, so that a record is always whole."""
         replace_file(
-            self.directory / f"{pair.file}.log.xz", lzma.compress(log[-_LOG:].encode(errors="replace"))
+            self.directory / f"{pair.file}.log.xz",
+            lzma.compress(log[-_LOG:].encode(errors="replace")),
         )
-        replace_file(self.directory / f"{pair.file}.json", (record.model_dump_json(indent=1) + "\n").encode())
+        replace_file(
+            self.directory / f"{pair.file}.json", (record.model_dump_json(indent=1) + "\n").encode()
+        )
 
 
 # -- the run
@@ -204,7 +213,9 @@ def measure(
             with guard:
                 done += 1
                 _note(run, records, pair, outcome, verdict)
-                say(f"[{done}/{len(wanted)}] {pair}: {_outcome_text(verdict)} ({outcome.seconds:.0f} s)")
+                say(
+                    f"[{done}/{len(wanted)}] {pair}: {_outcome_text(verdict)} ({outcome.seconds:.0f} s)"
+                )
         except (ModulesError, LockError, OSError) as problem:
             with guard:
                 run.without.append((pair, _reason(problem)))
@@ -315,7 +326,8 @@ class OverlayBuilder:
             epoch = 1_600_000_000
             began = time.monotonic()
             named = self._run(
-                entering(work / "root", ["/bin/bash", "-c", DKMS_NAMES.format(**where)], overlay), epoch
+                entering(work / "root", ["/bin/bash", "-c", DKMS_NAMES.format(**where)], overlay),
+                epoch,
             )
             done = self._run(entering(work / "root", ["/bin/sh", "-c", script], overlay), epoch)
             seconds = time.monotonic() - began
@@ -324,12 +336,12 @@ class OverlayBuilder:
             )
             return PairOutcome(
                 done.returncode,
-                read_log(work / "upper") or done.stderr,
-                named.stdout.split(),
-                {re.sub(r"\.ko(\.\w+)?$", "", path.name) for path in built},
-                self._compilers[pair.kernel.release],
-                seconds,
-                _exclusive(layers[-1]),
+                log=read_log(work / "upper") or done.stderr,
+                expected=named.stdout.split(),
+                modules={re.sub(r"\.ko(\.\w+)?$", "", path.name) for path in built},
+                compiler=self._compilers[pair.kernel.release],
+                seconds=seconds,
+                exclusive=_exclusive(layers[-1]),
             )
 
     def stop(self) -> None:
@@ -390,7 +402,9 @@ class OverlayBuilder:
         key = (driver.download.sha256, root.name)
         if key not in self._layers:
             sources = self.archives.sources(driver.codename)
-            files = fetch_packages([driver.download], sources, self.archives.architecture, cache=self._cache)
+            files = fetch_packages(
+                [driver.download], sources, self.archives.architecture, cache=self._cache
+            )
             name = hashlib.sha256("".join(key).encode()).hexdigest()[:32]
             self._layers[key] = self._unpacked(
                 name, lambda place: _unpack([files[driver.package]], place, root)
@@ -401,7 +415,9 @@ class OverlayBuilder:
         """Return a directory of the cache, filled once."""
         target = self._place / name
         if not target.is_dir():
-            with tempfile.TemporaryDirectory(prefix=f"work-{os.getpid()}-", dir=self._place) as work:
+            with tempfile.TemporaryDirectory(
+                prefix=f"work-{os.getpid()}-", dir=self._place
+            ) as work:
                 place = Path(work) / "layer"
                 place.mkdir()
                 fill(place)
@@ -412,7 +428,8 @@ class OverlayBuilder:
 
 def _untar(tar: Path, place: Path) -> None:
     _checked(
-        ["tar", "-C", str(place), "--numeric-owner", "-xf", str(tar)], "the builder root cannot be unpacked"
+        ["tar", "-C", str(place), "--numeric-owner", "-xf", str(tar)],
+        "the builder root cannot be unpacked",
     )
 
 
@@ -424,7 +441,9 @@ def _unpack(files: Sequence[Path], place: Path, root: Path) -> None:
             (place / target).mkdir(parents=True, exist_ok=True)
             (place / name).symlink_to(target)
     for file in files:
-        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE) as package:
+        with subprocess.Popen(
+            ["dpkg-deb", "--fsys-tarfile", str(file)], stdout=subprocess.PIPE
+        ) as package:
             _checked(
                 ["tar", "-C", str(place), "--keep-directory-symlink", "-x"],
                 f"{file.name} cannot be unpacked",
@@ -512,7 +531,9 @@ def _of_stacks(catalog: Catalog, site: Site) -> list[tuple[str, str, str]]:
         driver = stack.item.driver
         if driver is None or driver.dkms is None:
             continue
-        with contextlib.suppress(LockError):  # no lock, no pair; commands that use the lock report it
+        with contextlib.suppress(
+            LockError
+        ):  # no lock, no pair; commands that use the lock report it
             lock = find_lock(stack, site)[0]
             found += [
                 (item.name, item.version, lock.kernel_release)
@@ -535,7 +556,8 @@ def write_facts(records: PairRecords, target: Path) -> int:
         known = set(map(module_build_key, facts.own_file(module_builds.FILE)["builds"]))
         rows = {key: row for key, row in rows.items() if key not in known}
     day = max(
-        (str(row["date"]) for row in rows.values()), default=dt.datetime.now(tz=dt.UTC).date().isoformat()
+        (str(row["date"]) for row in rows.values()),
+        default=dt.datetime.now(tz=dt.UTC).date().isoformat(),
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     replace_file(target, module_builds.file_text(list(rows.values()), day, source).encode())
@@ -566,7 +588,9 @@ def rows_of(file: Path) -> tuple[bool, str, list[dict[str, Any]]]:
 def architecture() -> str:
     """Return this machine's architecture as dpkg names it: modules are built for it alone."""
     try:
-        done = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         raise ModulesError(
             f"dpkg does not name this machine's architecture: {error}",
@@ -591,7 +615,8 @@ def report(plan: PairPlan, run: PairRun) -> list[dict[str, str]]:
                 "version": pair.driver.version,
                 "kernel": pair.kernel.release,
                 "outcome": str(
-                    record.get("outcome") or ("no result" if pair.key in without else "not measured")
+                    record.get("outcome")
+                    or ("no result" if pair.key in without else "not measured")
                 ),
                 "why": str(record.get("line") or without.get(pair.key, "")),
             }
@@ -610,11 +635,17 @@ def report_markdown(rows: Sequence[Mapping[str, str]]) -> str:
 def report_text(rows: Sequence[Mapping[str, str]]) -> str:
     """Return the rows of `report` for a terminal, each reason on its own line."""
     head = ["package", "version", "kernel", "outcome"]
-    widths = [max(len(name), *(len(row[name]) for row in rows)) if rows else len(name) for name in head]
-    lines = ["  ".join(name.ljust(width) for name, width in zip(head, widths, strict=True)).rstrip()]
+    widths = [
+        max(len(name), *(len(row[name]) for row in rows)) if rows else len(name) for name in head
+    ]
+    lines = [
+        "  ".join(name.ljust(width) for name, width in zip(head, widths, strict=True)).rstrip()
+    ]
     for row in rows:
         lines.append(
-            "  ".join(row[name].ljust(width) for name, width in zip(head, widths, strict=True)).rstrip()
+            "  ".join(
+                row[name].ljust(width) for name, width in zip(head, widths, strict=True)
+            ).rstrip()
         )
         lines += [f"    {row['why']}"] if row["why"] else []
     return "\n".join(lines) + "\n"

@@ -143,7 +143,9 @@ class PairArchives:
                 root.accept_expired()  # a record names the versions it measured, however old they are
                 root.refresh(self._offline)
                 names = root.names()
-                found = root.show(name for name in names if _DRIVER.fullmatch(name) or headers_release(name))
+                found = root.show(
+                    name for name in names if _DRIVER.fullmatch(name) or headers_release(name)
+                )
             for stanza in found:
                 name, version = stanza["Package"], stanza["Version"]
                 if _DRIVER.fullmatch(name):
@@ -190,7 +192,11 @@ def _sources(
         source = known[suite.archive]
         flat = source.suite.endswith("/")
         found.append(
-            replace(source, id=f"{suite.archive}-{suite.suite}", suite=source.suite if flat else suite.suite)
+            replace(
+                source,
+                id=f"{suite.archive}-{suite.suite}",
+                suite=source.suite if flat else suite.suite,
+            )
         )
     return found
 
@@ -199,7 +205,9 @@ def _driver(stanza: Stanza, codename: str) -> PairDriver:
     name, version = stanza["Package"], stanza["Version"]
     file = f"{name}_{version.replace(':', '%3a')}_{stanza['Architecture']}.deb"
     flavour: ModuleFlavour = "open" if "open" in name.split("-") else "proprietary"
-    download = Download(name, version, "", int(stanza["Size"]), stanza["SHA256"], file)
+    download = Download(
+        name, version=version, uri="", size=int(stanza["Size"]), sha256=stanza["SHA256"], file=file
+    )
     return PairDriver(name, version, flavour, codename, download)
 
 
@@ -247,7 +255,9 @@ def _kernel_inputs(
             if (own or name.startswith("linux-kbuild-")) and name not in images | parts:
                 parts.add(name)
                 pending.append(name)
-    tools = closure(graph, [*(need for name in parts for need in graph.needs(name)), "dkms"], images | parts)
+    tools = closure(
+        graph, [*(need for name in parts for need in graph.needs(name)), "dkms"], images | parts
+    )
     essential = [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
     return ModuleBuildInputs(
         stack="",
@@ -270,7 +280,9 @@ def _kernel_inputs(
 def compiler_of(inputs: ModuleBuildInputs) -> str:
     """Return the compiler that the headers demand, with its version."""
     graph = DependencyGraph(inputs.stanzas)
-    near = closure(graph, [need for name in inputs.unpacked for need in graph.needs(name)], {"dkms"})
+    near = closure(
+        graph, [need for name in inputs.unpacked for need in graph.needs(name)], {"dkms"}
+    )
     for name in (*near, *inputs.installed):
         found = re.fullmatch(r"(gcc-\d+)(?:-for-host|-[a-z0-9-]+-linux-gnu)?", name)
         if found:
@@ -313,7 +325,8 @@ def pairs(
     ]
     own = set(first)
     return sorted(
-        found, key=lambda pair: (pair.driver.package, pair.driver.version, pair.kernel.release) not in own
+        found,
+        key=lambda pair: (pair.driver.package, pair.driver.version, pair.kernel.release) not in own,
     )
 
 

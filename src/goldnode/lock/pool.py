@@ -17,7 +17,9 @@ def pooled(pool: Path, file: str, sha256: str, error: type[GoldnodeError]) -> Pa
     path = pool / sha256 / file
     if not path.is_file():
         raise error(
-            f"{file} is not in the pool of the store", file=pool, remedy="build without --offline to fetch it"
+            f"{file} is not in the pool of the store",
+            file=pool,
+            remedy="build without --offline to fetch it",
         )
     return path
 
@@ -48,7 +50,9 @@ def stanza(path: Path, sha256: str, error: type[GoldnodeError]) -> str:
 
     Raises `error` if the file is not a package.
     """
-    done = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise error(
             f"this is no Debian package: {done.stderr.strip()}",

@@ -110,5 +110,7 @@ def publications(directory: Path, stack: str | None = None) -> list[Path]:
     """
     found = (directory / "stacks").glob(f"{stack or '*'}/*/{RECORD}")
     return sorted(
-        path.parent for path in found if not path.parent.is_symlink() and not path.parent.name.startswith(".")
+        path.parent
+        for path in found
+        if not path.parent.is_symlink() and not path.parent.name.startswith(".")
     )

@@ -58,7 +58,9 @@ def build(
     architectures = sorted({row["architecture"] for row in rows} - {"all"}) or ["amd64"]
     for architecture in architectures:
         text = "\n".join(
-            f"{stanza}\n" for stanza in index if _field(stanza, "Architecture") in (architecture, "all")
+            f"{stanza}\n"
+            for stanza in index
+            if _field(stanza, "Architecture") in (architecture, "all")
         ).encode()
         place = directory / f"dists/{SUITE}/{COMPONENT}/binary-{architecture}"
         place.mkdir(parents=True)
@@ -89,6 +91,7 @@ def prove(
     signer: ArchiveSigner,
     extra: Sequence[LockedPackage] = (),
     without: Sequence[str] = (),
+    *,
     status: Path | None = None,
 ) -> None:
     """Install the lock's stack set with apt, in a temporary root, from this repository alone.
@@ -98,13 +101,15 @@ def prove(
     """
     source = AptSource(
         ARCHIVE,
-        f"file:{quote(str(directory.resolve()))}",
-        SUITE,
-        (COMPONENT,),
-        dearmor(signer.public),
-        (signer.fingerprint,),
+        uri=f"file:{quote(str(directory.resolve()))}",
+        suite=SUITE,
+        components=(COMPONENT,),
+        keyring=dearmor(signer.public),
+        fingerprints=(signer.fingerprint,),
     )
-    architecture = next((item.architecture for item in lock.packages if item.architecture != "all"), "amd64")
+    architecture = next(
+        (item.architecture for item in lock.packages if item.architecture != "all"), "amd64"
+    )
     members = [item for item in lock.packages if item.set == "stack"]
     sets = [members]
     if extra:
@@ -189,7 +194,10 @@ def _compare(index: Sequence[str], rows: Sequence[Row]) -> None:
         for stanza in index
     }
     for row in rows:
-        reported, found = (row["name"], row["version"], row["architecture"]), inside.get(row["sha256"])
+        reported, found = (
+            (row["name"], row["version"], row["architecture"]),
+            inside.get(row["sha256"]),
+        )
         if found != reported:
             actual = "no package at all" if found is None else " ".join(found)
             raise MirrorError(
@@ -210,7 +218,9 @@ def _release(directory: Path, date: dt.date, architectures: Sequence[str]) -> st
         "Date": when.strftime("%a, %d %b %Y %H:%M:%S UTC"),
     }
     options = [
-        part for name, value in fields.items() for part in ("-o", f"APT::FTPArchive::Release::{name}={value}")
+        part
+        for name, value in fields.items()
+        for part in ("-o", f"APT::FTPArchive::Release::{name}={value}")
     ]
     return _ftparchive(directory, *options, "release", f"dists/{SUITE}")
 
@@ -220,7 +230,9 @@ def _ftparchive(directory: Path, *arguments: str) -> str:
         own = Path(name) / "apt.conf"
         own.write_text(f'Dir::Etc "{name}";\nDir::Etc::parts "{name}";\n', encoding="utf-8")
         hashes = [
-            part for kind in ("MD5", "SHA1", "SHA512") for part in ("-o", f"APT::FTPArchive::{kind}=false")
+            part
+            for kind in ("MD5", "SHA1", "SHA512")
+            for part in ("-o", f"APT::FTPArchive::{kind}=false")
         ]
         try:
             done = subprocess.run(
@@ -233,7 +245,8 @@ def _ftparchive(directory: Path, *arguments: str) -> str:
             )
         except FileNotFoundError as problem:
             raise MirrorError(
-                "apt-ftparchive is not on this machine", remedy="install it: apt-get install apt-utils"
+                "apt-ftparchive is not on this machine",
+                remedy="install it: apt-get install apt-utils",
             ) from problem
     wrong = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
     if done.returncode or wrong:

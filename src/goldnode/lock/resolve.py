@@ -69,7 +69,11 @@ class StackArchives:
     """The archives of one stack as they are now, read once; see `open_archives`."""
 
     def __init__(
-        self, stack: CatalogEntry[Stack], root: AptRoot, places: ArchivePlaces, options: Sequence[str] = ()
+        self,
+        stack: CatalogEntry[Stack],
+        root: AptRoot,
+        places: ArchivePlaces,
+        options: Sequence[str] = (),
     ) -> None:
         self.stack, self.places = stack, places
         self.options = tuple(options)
@@ -94,9 +98,12 @@ class StackArchives:
         UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
         """
         if keep is None:
-            return Resolution(_resolve(self.stack, self._root, self._names, today, options=self.options))
+            return Resolution(
+                _resolve(self.stack, self._root, self._names, today, options=self.options)
+            )
         driver_free = any(
-            item.name in free and item.part == "driver" and _of_driver(item, keep) for item in keep.packages
+            item.name in free and item.part == "driver" and _of_driver(item, keep)
+            for item in keep.packages
         )
         kernel_free = any(item.name in free and item.part == "kernel" for item in keep.packages)
         wanted = _ResolutionTarget(
@@ -125,7 +132,9 @@ class StackArchives:
             )
         for number, (one, relaxed) in enumerate(tries):
             try:
-                made = _resolve(self.stack, self._root, self._names, today, one, options=self.options)
+                made = _resolve(
+                    self.stack, self._root, self._names, today, one, options=self.options
+                )
                 return Resolution(made, relaxed)
             except UnsolvableError:
                 if number == len(tries) - 1:
@@ -149,8 +158,12 @@ class StackArchives:
 
     def kernels(self, asked: Kernel | None = None) -> list[KernelOffer]:
         """Return the kernels that the stack's intent, or `asked` in its place, allows, newest first."""
-        _, releases, whole = _kernels(self.stack, asked or self.stack.item.kernel, self._root, self._names)
-        images = {release: kernel_packages(self.stack.item.os.id, release)[0] for release in releases}
+        _, releases, whole = _kernels(
+            self.stack, asked or self.stack.item.kernel, self._root, self._names
+        )
+        images = {
+            release: kernel_packages(self.stack.item.os.id, release)[0] for release in releases
+        }
         origins = self._root.origins(images.values())
         return [
             KernelOffer(release, version, origins.get((images[release], version), frozenset()))
@@ -170,7 +183,9 @@ class StackArchives:
         offered = _family(driver, self._root, self._names)
         leader = driver.dkms.package if driver.dkms is not None else driver.lockstep[0]
         of_branch = [
-            version for version in offered.get(leader, {}) if version.startswith(f"{driver.branch}.")
+            version
+            for version in offered.get(leader, {})
+            if version.startswith(f"{driver.branch}.")
         ]
         whole = [
             version
@@ -178,7 +193,9 @@ class StackArchives:
             if all(version in offered.get(name, {}) for name in driver.lockstep)
         ]
         return sorted(
-            (version for version in whole if driver.version in (None, version)), key=_order, reverse=True
+            (version for version in whole if driver.version in (None, version)),
+            key=_order,
+            reverse=True,
         )
 
     def newer(self, lock: Lock, archives: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -210,12 +227,15 @@ class StackArchives:
             if item.name in free or item.version not in offered.get(item.name, ())
         }
         moving = {
-            (source.get(item.name, item.name), item.version) for item in lock.packages if item.name in loose
+            (source.get(item.name, item.name), item.version)
+            for item in lock.packages
+            if item.name in loose
         }
         return {
             item.name: item.version
             for item in lock.packages
-            if item.name not in loose and (source.get(item.name, item.name), item.version) not in moving
+            if item.name not in loose
+            and (source.get(item.name, item.name), item.version) not in moving
         }
 
 
@@ -268,7 +288,9 @@ def resolve(
     release) and `driver` (an upstream version) override the lock's, and then the stack set stays in any case.
     Raises LockError, UnsolvableError and VanishedError as `goldnode.lock.resolve.resolve` does.
     """
-    with open_archives(stack, catalog, site, status=status, cache=cache, offline=offline) as archives:
+    with open_archives(
+        stack, catalog, site, status=status, cache=cache, offline=offline
+    ) as archives:
         return archives.resolve(today or dt.datetime.now(tz=dt.UTC).date()).lock
 
 
@@ -339,7 +361,9 @@ class _ResolutionTarget:
         pinned = dict(self.versions)
         for item in self.lock.packages if self.lock is not None else ():
             other_kernel = (
-                self.lock is not None and item.part == "kernel" and release != self.lock.kernel_release
+                self.lock is not None
+                and item.part == "kernel"
+                and release != self.lock.kernel_release
             )
             other_driver = (
                 self.lock is not None
@@ -389,7 +413,10 @@ class _Request:
         runtime = self.item.runtime
         if runtime is None:
             return []
-        return [*runtime.packages, *(runtime.toolkit.packages if runtime.toolkit is not None else [])]
+        return [
+            *runtime.packages,
+            *(runtime.toolkit.packages if runtime.toolkit is not None else []),
+        ]
 
     @functools.cached_property
     def modules(self) -> list[str]:
@@ -486,11 +513,20 @@ def _resolve(
     root.pin(pins)
     # The stack alone comes first: an optional part must not change what nodes without it get.
     requests = [
-        f"{name}={pins[name]}" if name in pins else name for name in [*request.kernel, *request.asked]
+        f"{name}={pins[name]}" if name in pins else name
+        for name in [*request.kernel, *request.asked]
     ]
     downloads = root.resolve(requests, only=set(item.archives))
     for name in options:
-        downloads = _with_option(stack, name, root, requests, downloads, driver_version, keep)
+        downloads = _with_option(
+            stack,
+            name=name,
+            root=root,
+            requests=requests,
+            downloads=downloads,
+            driver_version=driver_version,
+            keep=keep,
+        )
         requests += request.options[name]
     return Lock(
         lock=1,
@@ -525,11 +561,15 @@ def _bound(
     if toolkit is not None and toolkit.packages:
         bound |= _toolkit(stack, toolkit, root, keep.versions)
     if request.manager is not None and version is not None:
-        bound |= _following(stack, [request.manager], version, root, ("driver", "fabric_manager", "package"))
+        bound |= _following(
+            stack, [request.manager], version, root, ("driver", "fabric_manager", "package")
+        )
     return version, bound
 
 
-def _locked_packages(request: _Request, root: AptRoot, downloads: Sequence[Download]) -> list[LockedPackage]:
+def _locked_packages(
+    request: _Request, root: AptRoot, downloads: Sequence[Download]
+) -> list[LockedPackage]:
     """Return the rows of a lock. Raises LockError if a requested package is not among the downloads."""
     stanzas = _records(root, downloads)
     absent = [name for name in request.names if name not in stanzas]
@@ -559,7 +599,9 @@ def _locked_packages(request: _Request, root: AptRoot, downloads: Sequence[Downl
                     "size": download.size,
                     "path": path,
                     "archive": archive,
-                    "set": "stack" if name in members or archive in request.item.from_archives else "base",
+                    "set": "stack"
+                    if name in members or archive in request.item.from_archives
+                    else "base",
                     "part": part(name),
                     "requested": name in request.names,
                     "why": reasons.get(name, "chosen by apt"),
@@ -576,6 +618,7 @@ def _with_option(
     root: AptRoot,
     requests: Sequence[str],
     downloads: Sequence[Download],
+    *,
     driver_version: str | None,
     keep: _ResolutionTarget,
 ) -> list[Download]:
@@ -583,16 +626,28 @@ def _with_option(
     option = stack.item.options[name]
     place = ("options", name, "packages")
     fixed = {item.name: item.version for item in downloads}
-    pins = {package: keep.versions[package] for package in option.packages if package in keep.versions}
+    pins = {
+        package: keep.versions[package] for package in option.packages if package in keep.versions
+    }
     if option.follows == "driver" and driver_version is not None:
         pins |= _following(stack, option.packages, driver_version, root, place)
     elif option.follows == "itself":
         pins |= _together(stack, name, root, pins)
-    root.pin({**{key: value for key, value in keep.versions.items() if key not in fixed}, **pins, **fixed})
-    more = [f"{package}={pins[package]}" if package in pins else package for package in option.packages]
+    root.pin(
+        {
+            **{key: value for key, value in keep.versions.items() if key not in fixed},
+            **pins,
+            **fixed,
+        }
+    )
+    more = [
+        f"{package}={pins[package]}" if package in pins else package for package in option.packages
+    ]
     names = [request.partition("=")[0] for request in requests]
     try:
-        found = root.resolve([*(f"{one}={fixed[one]}" if one in fixed else one for one in names), *more])
+        found = root.resolve(
+            [*(f"{one}={fixed[one]}" if one in fixed else one for one in names), *more]
+        )
     except UnsolvableError as error:
         raise UnsolvableError(
             f'optional part "{name}" does not fit the stack: {error.message}',
@@ -623,7 +678,11 @@ def _following(
     found: dict[str, str] = {}
     offered = root.offered(packages)
     for package in packages:
-        same = [version for version in offered.get(package, {}) if upstream_part(version) == driver_version]
+        same = [
+            version
+            for version in offered.get(package, {})
+            if upstream_part(version) == driver_version
+        ]
         if not same:
             raise VanishedError(
                 f"{package} must have the driver's version {driver_version}; {_offer(offered.get(package, {}))}",
@@ -675,7 +734,9 @@ def _kernels(
         # x.y.z, one ABI part, the flavour: 6.1.0-56-amd64, 6.12.94+deb13-amd64; not 6.1.0-56-cloud-amd64.
         pattern = rf"{re.escape(str(kernel.series))}(?:\.\d+)+(?:[-+~][a-z0-9.+~]*)?-{re.escape(str(kernel.flavour))}"
         wanted = f"kernel of series {kernel.series}, flavour {kernel.flavour},"
-    releases = [release for release in _kernel_releases(stack, names) if re.fullmatch(pattern, release)]
+    releases = [
+        release for release in _kernel_releases(stack, names) if re.fullmatch(pattern, release)
+    ]
     parts = {release: kernel_packages(stack.item.os.id, release) for release in releases}
     versions: dict[str, set[str]] = {}
     for stanza in root.show(name for packages in parts.values() for name in packages):
@@ -711,10 +772,14 @@ def _kernel(
     if whole:
         version, release = max(whole, key=lambda pair: (_order(pair[0]), _order(pair[1])))
         return release, version
-    images = [release for release in _kernel_releases(stack, names) if re.match(r"\d+\.\d+\.\d", release)]
+    images = [
+        release for release in _kernel_releases(stack, names) if re.match(r"\d+\.\d+\.\d", release)
+    ]
     flavour = (kernel.flavour or str(kernel.release).rpartition("-")[2]) or ""
     offered = sorted((name for name in images if name.endswith(f"-{flavour}")), key=_order)
-    shown = f"the archives have {', '.join(offered[-6:])}" if offered else "the archives have no kernel"
+    shown = (
+        f"the archives have {', '.join(offered[-6:])}" if offered else "the archives have no kernel"
+    )
     if releases:
         raise LockError(
             f"{wanted} has an image but no {_kinds(stack.item)} of the same version; {shown}",
@@ -747,7 +812,11 @@ def _family(driver: Driver, root: AptRoot, names: Sequence[str]) -> dict[str, di
 
 
 def _driver(
-    stack: CatalogEntry[Stack], driver: Driver, root: AptRoot, names: Sequence[str], keep: _ResolutionTarget
+    stack: CatalogEntry[Stack],
+    driver: Driver,
+    root: AptRoot,
+    names: Sequence[str],
+    keep: _ResolutionTarget,
 ) -> tuple[str, dict[str, str]]:
     """Return the driver's upstream version, and pins of every package of its family that has exactly that version."""
     offered = _family(driver, root, names)
@@ -815,11 +884,15 @@ def _toolkit(
             remedy="choose one of those, or lock from a mirror that kept it",
         )
     safe = [
-        version for version in whole if rules.toolkit_safe(version) and toolkit.version in (None, version)
+        version
+        for version in whole
+        if rules.toolkit_safe(version) and toolkit.version in (None, version)
     ]
     if safe:
         locked = upstream_part(pinned.get(leader, ""))
-        return {name: found[locked if locked in safe else safe[0]] for name, found in offered.items()}
+        return {
+            name: found[locked if locked in safe else safe[0]] for name, found in offered.items()
+        }
     if whole:
         raise LockError(
             f"{leader} {whole[0]} is the newest there is, and {', '.join(rules.toolkit_faults(whole[0]))} affects it; the safe floor is {floor}",
@@ -864,13 +937,17 @@ def _require(stack: CatalogEntry[Stack], asked: Iterable[str], names: Sequence[s
             f'package "{name}" is in none of the archives {", ".join(item.archives)}',
             file=stack.file,
             line=stack.source.line(path),
-            remedy=close if close.startswith('use "') else "correct the name, or add the archive that has it",
+            remedy=close
+            if close.startswith('use "')
+            else "correct the name, or add the archive that has it",
         )
 
 
 def _offer(versions: Iterable[str]) -> str:
     known = sorted(versions, key=_order)
-    return f"the archives have {', '.join(known)}" if known else "the archives have no version of it"
+    return (
+        f"the archives have {', '.join(known)}" if known else "the archives have no version of it"
+    )
 
 
 def _records(root: AptRoot, downloads: Sequence[Download]) -> dict[str, Stanza]:
@@ -938,7 +1015,9 @@ class DependencyGraph:
         """Return the resolved packages that satisfy a dependency of `name`."""
         stanza = self._stanzas[name]
         wanted = [*_names(stanza.get("Pre-Depends", "")), *_names(stanza.get("Depends", ""))]
-        return sorted({found for item in wanted for found in self._providers.get(item, ())} - {name})
+        return sorted(
+            {found for item in wanted for found in self._providers.get(item, ())} - {name}
+        )
 
     def reached(self, start: Sequence[str]) -> dict[str, str]:
         """Return every package reached from `start`, with the reason it is there; the nearest one names it."""

@@ -117,9 +117,11 @@ class SecurityUpdate:
         found: list[str] = []
         reported = ""
         for pair in self.passed:
-            verb = {"fails": "does not build", "unknown": "is not known to build", "ok": "cannot be taken"}[
-                pair.build.outcome
-            ]
+            verb = {
+                "fails": "does not build",
+                "unknown": "is not known to build",
+                "ok": "cannot be taken",
+            }[pair.build.outcome]
             found.append(
                 f"not taken: kernel {pair.kernel}: driver {pair.driver or 'module'} {verb}: {pair.build.reason}"
             )
@@ -170,13 +172,17 @@ def security_update(
             named = dataclasses.replace(
                 pair.build, reason=f"the stack names kernel {exact} itself; {pair.build.reason}"
             )
-            passed.append(dataclasses.replace(pair, build=named) if pair.build.outcome == "ok" else pair)
+            passed.append(
+                dataclasses.replace(pair, build=named) if pair.build.outcome == "ok" else pair
+            )
             continue
         if pair.build.outcome == "ok" or (pair.build.outcome == "unknown" and allow_unknown):
             try:
                 made = archives.resolve(today, keep=lock, kernel=pair.kernel, driver=pair.driver)
             except UnsolvableError as error:
-                passed.append(KernelDriverPair(pair.kernel, pair.driver, KnownBuild("ok", error.message)))
+                passed.append(
+                    KernelDriverPair(pair.kernel, pair.driver, KnownBuild("ok", error.message))
+                )
                 continue
             result, taken = made.lock, pair
             notes += [made.relaxed] if made.relaxed else []
@@ -211,7 +217,16 @@ def security_update(
             else:
                 free += 1
     notes += _bulletins(stack.item, result)
-    return SecurityUpdate(state, result, newest, taken, tuple(passed), tuple(pending), free, tuple(notes))
+    return SecurityUpdate(
+        state,
+        lock=result,
+        newest=newest,
+        taken=taken,
+        passed=tuple(passed),
+        pending=tuple(pending),
+        free=free,
+        notes=tuple(notes),
+    )
 
 
 def newer_kernels(
@@ -229,14 +244,18 @@ def newer_kernels(
         else None
     )
     offers = [offer for offer in archives.kernels(asked) if offer.archives & _guarded(lock)]
-    locked = next(item.version for item in lock.packages if kernel_release(item.name) == lock.kernel_release)
+    locked = next(
+        item.version for item in lock.packages if kernel_release(item.name) == lock.kernel_release
+    )
     newer = [offer for offer in offers if compare(offer.version, locked) > 0]
     return (offers[0] if offers else None), newer
 
 
 def _guarded(lock: Lock) -> set[str]:
     """Return the archives of security updates, or all archives if the stack has none of those."""
-    return {item.id for item in lock.archives if is_security(item)} or {item.id for item in lock.archives}
+    return {item.id for item in lock.archives if is_security(item)} or {
+        item.id for item in lock.archives
+    }
 
 
 def _pairs(
@@ -244,10 +263,13 @@ def _pairs(
 ) -> Iterator[KernelDriverPair]:
     """Yield every kernel, newest first, with the locked driver and then the newer ones of its branch."""
     driver, results = stack.driver, results_directory(site)
-    others = [module for module in stack.modules if module.package is not None and module.dkms is not None]
+    others = [
+        module for module in stack.modules if module.package is not None and module.dkms is not None
+    ]
     untried = (
         KnownBuild(
-            "unknown", f"whether {', '.join(module.name for module in others)} builds there was not tried"
+            "unknown",
+            f"whether {', '.join(module.name for module in others)} builds there was not tried",
         )
         if others
         else None
@@ -255,7 +277,9 @@ def _pairs(
     if driver is None or driver.dkms is None or lock.driver_version is None:
         inside = KnownBuild(
             "ok",
-            "the GPU's module comes with the kernel" if driver is not None else "the stack has no GPU driver",
+            "the GPU's module comes with the kernel"
+            if driver is not None
+            else "the stack has no GPU driver",
         )
         for kernel in kernels:
             yield KernelDriverPair(kernel.release, None, untried or inside)
@@ -288,7 +312,9 @@ def _bulletins(stack: Stack, lock: Lock) -> list[str]:
                     f"driver {lock.driver_version} is below {floor.floor}, the oldest of branch {driver.branch} without known holes"
                 )
             if not floor.fixed:
-                found.append(f"driver branch {driver.branch} has no version that fixes its newest bulletin")
+                found.append(
+                    f"driver branch {driver.branch} has no version that fixes its newest bulletin"
+                )
     toolkit = stack.runtime.toolkit if stack.runtime is not None else None
     for item in lock.packages if toolkit is not None and toolkit.packages else ():
         if item.name == toolkit.packages[0] and not rules.toolkit_safe(item.version):  # type: ignore[union-attr]

@@ -143,10 +143,14 @@ def open_signer(
                 file=where,
                 remedy="export it with `gpg --armor --export-secret-keys`",
             )
-        wanted = _fingerprints(public, public_file) if public is not None else [found[0].fingerprint]
+        wanted = (
+            _fingerprints(public, public_file) if public is not None else [found[0].fingerprint]
+        )
         if public is None and len(found) > 1:
             raise SigningKeyError(
-                "the file holds several secret keys", file=where, remedy="name the public one in `mirror.key`"
+                "the file holds several secret keys",
+                file=where,
+                remedy="name the public one in `mirror.key`",
             )
         chosen = next((item for item in found if item.fingerprint in wanted), None)
         if chosen is None:
@@ -179,7 +183,16 @@ def check_signature(signed: Path, public: bytes) -> tuple[str | None, str]:
         keyring, text = Path(name) / "key.gpg", Path(name) / "text"
         keyring.write_bytes(dearmor(public))
         done = _call(
-            ["gpgv", "--status-fd", "1", "--keyring", str(keyring), "--output", str(text), str(signed)]
+            [
+                "gpgv",
+                "--status-fd",
+                "1",
+                "--keyring",
+                str(keyring),
+                "--output",
+                str(text),
+                str(signed),
+            ]
         )
         status = {
             row.split()[1]: row.split()[2:]
@@ -274,7 +287,9 @@ def _import(home: Path, file: Path) -> None:
 
 
 def _secret_keys(home: Path | None, only: str | None = None) -> list[_Secret]:
-    done = _gpg(home, "--with-colons", "--fixed-list-mode", "--list-secret-keys", *([only] if only else []))
+    done = _gpg(
+        home, "--with-colons", "--fixed-list-mode", "--list-secret-keys", *([only] if only else [])
+    )
     found: list[_Secret] = []
     state, fingerprint = "", ""
     for row in (line.split(":") for line in done.stdout.splitlines()):
@@ -282,7 +297,11 @@ def _secret_keys(home: Path | None, only: str | None = None) -> list[_Secret]:
             state, fingerprint = row[1], ""
         elif row[0] == "fpr" and not fingerprint:
             fingerprint = row[9]
-        elif row[0] == "uid" and fingerprint and all(item.fingerprint != fingerprint for item in found):
+        elif (
+            row[0] == "uid"
+            and fingerprint
+            and all(item.fingerprint != fingerprint for item in found)
+        ):
             found.append(_Secret(fingerprint, state, row[9].replace("\\x3a", ":")))
     return found
 
@@ -290,7 +309,9 @@ def _secret_keys(home: Path | None, only: str | None = None) -> list[_Secret]:
 def _public(home: Path | None, fingerprint: str) -> bytes:
     # Without gpg's version line or comments, so that the file is the same wherever it is made.
     return armor(
-        _gpg(home, "--armor", "--export-options", "export-minimal", "--export", fingerprint).stdout.encode()
+        _gpg(
+            home, "--armor", "--export-options", "export-minimal", "--export", fingerprint
+        ).stdout.encode()
     )
 
 
@@ -299,7 +320,9 @@ def _fingerprints(public: bytes, file: Path | None) -> list[str]:
         return list(primary_fingerprints(dearmor(public)))
     except OpenPGPError as problem:
         raise SigningKeyError(
-            f"this is no public key: {problem}", file=file, remedy="put the mirror's public key there"
+            f"this is no public key: {problem}",
+            file=file,
+            remedy="put the mirror's public key there",
         ) from problem
 
 
@@ -317,7 +340,9 @@ def _try_out(signer: ArchiveSigner, scratch: Path, public_file: Path | None) -> 
         )
 
 
-def _gpg(home: Path | None, *arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[str]:
+def _gpg(
+    home: Path | None, *arguments: str, data: bytes | None = None
+) -> subprocess.CompletedProcess[str]:
     own = ["--homedir", str(home)] if home is not None else []
     return _call(
         [

@@ -79,7 +79,11 @@ class Transport:
     """Pools of connections, by proxy. Safe for several threads."""
 
     def __init__(
-        self, *, connections: int = 4, timeout: float = 60, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        connections: int = 4,
+        timeout: float = 60,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = dict(settings) if settings is not None else apt_settings()
         self._connections, self._timeout = connections, timeout
@@ -154,7 +158,9 @@ class Transport:
         return self._proxies[key]
 
     def _find_proxy(self, scheme: str, host: str, url: str) -> str:
-        schemes = ("https", "http") if scheme == "https" else ("http",)  # https falls back to what http says
+        schemes = (
+            ("https", "http") if scheme == "https" else ("http",)
+        )  # https falls back to what http says
         for name in (f"::proxy::{host}", "::proxy"):
             for kind in schemes:
                 found = self._settings.get(f"acquire::{kind}{name}")

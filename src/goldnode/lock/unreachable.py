@@ -42,9 +42,7 @@ UnreachableKind = Literal[
     "other",
 ]
 
-_MIRROR = (
-    "name a mirror in goldnode-site.yml, for instance `upstream_mirrors: {{{root}: https://mirror.example}}`"
-)
+_MIRROR = "name a mirror in goldnode-site.yml, for instance `upstream_mirrors: {{{root}: https://mirror.example}}`"
 _PROXY = "set a proxy in the environment, for instance `{variable}=http://proxy.example:3128`, or in this machine's apt"
 _CHANGED = (
     "do not go on before the vendor has announced a new key; then update goldnode, or name the key in goldnode-site.yml: "
@@ -54,7 +52,10 @@ _CHANGED = (
 # Kind -> cause and remedy. {host}, {root} (scheme and host), {archive}, {variable}, {proxy} and {space} are filled in.
 TABLE: dict[UnreachableKind, tuple[str, str]] = {
     "dns": ("DNS does not know the name {host}", f"{_PROXY}, or {_MIRROR}"),
-    "refused": ("{host} refuses the connection", f"check the address and a firewall; {_PROXY}, or {_MIRROR}"),
+    "refused": (
+        "{host} refuses the connection",
+        f"check the address and a firewall; {_PROXY}, or {_MIRROR}",
+    ),
     "timeout": ("{host} does not answer in time", f"{_PROXY}, or {_MIRROR}"),
     "tls": (
         "the certificate of {host} is not trusted here, as with a proxy that inspects TLS, a login page or a wrong clock",
@@ -123,19 +124,28 @@ _APT: tuple[tuple[str, UnreachableKind], ...] = (
     (OUT_OF_SPACE, "space"),
     (r"is not valid yet|[Nn]ot live until", "future"),
     (r"SHA1 is not considered secure|is not bound|uses weak algorithm", "weak-key"),
-    (r"EXPKEYSIG|KEYEXPIRED|certificate (?:is|has) expired.*sqv|Expired on|key .* is expired", "expired-key"),
+    (
+        r"EXPKEYSIG|KEYEXPIRED|certificate (?:is|has) expired.*sqv|Expired on|key .* is expired",
+        "expired-key",
+    ),
     (r"REVKEYSIG|is revoked|was revoked", "revoked-key"),
     (r"NO_PUBKEY|Missing key|BADSIG|No good signature", "other-key"),
     (r"is expired \(invalid since", "stale"),
     (r"Hash Sum mismatch|unexpected size|Hashes of (?:received|expected) file", "hash"),
     (r"NOSPLIT|NODATA|Clearsigned file isn't valid", "portal"),
-    (r"Could not resolve|Temporary failure resolving|Name or service not known|No address associated", "dns"),
+    (
+        r"Could not resolve|Temporary failure resolving|Name or service not known|No address associated",
+        "dns",
+    ),
     (r"\b407\b|Proxy Authentication|[Ii]nvalid response from proxy|proxy CONNECT", "proxy"),
     (r"Certificate verification failed|certificate|handshake|SSL connection failed|tls", "tls"),
     (r"Connection refused|\(111:", "refused"),
     (r"timed out|Connection failed|No route to host|Network is unreachable", "timeout"),
     (r"\b40[13]\s+", "forbidden"),
-    (r"\b(?:404|410)\s+|File not found|does not have a Release file|no longer has a Release file", "missing"),
+    (
+        r"\b(?:404|410)\s+|File not found|does not have a Release file|no longer has a Release file",
+        "missing",
+    ),
     (r"is not signed", "unsigned"),
 )
 
@@ -149,7 +159,9 @@ class UnreachableArchive:
     kind: UnreachableKind
     detail: str
 
-    def error(self, proxy: str, others: Sequence[str] = (), raised: type[LockError] = LockError) -> LockError:
+    def error(
+        self, proxy: str, others: Sequence[str] = (), raised: type[LockError] = LockError
+    ) -> LockError:
         """Return the error. `proxy` is the one in use, "" for none; `others` are archives that failed as well."""
         parts = urlsplit(masked(self.url))
         scheme = parts.scheme or "http"
@@ -169,7 +181,9 @@ class UnreachableArchive:
             through = ""
         more = f"; {', '.join(others)} failed as well" if others else ""
         tried = f"tried {masked(self.url)}{through}: {masked(self.detail)}"
-        return raised(f'archive "{self.archive}" cannot be used: {cause} ({tried}){more}', remedy=remedy)
+        return raised(
+            f'archive "{self.archive}" cannot be used: {cause} ({tried}){more}', remedy=remedy
+        )
 
     def _of_proxy(self, proxy: str) -> UnreachableKind:
         """Return the kind, which is "proxy" if the message of a failed connection names the proxy."""
@@ -227,7 +241,9 @@ def apt_troubles(text: str, addresses: Iterable[tuple[str, str]]) -> list[Unreac
         owners = [(name, url) for name, url in known if url.rstrip("/") in normalized]
         if not owners:
             continue
-        kind: UnreachableKind = next((kind for pattern, kind in _APT if re.search(pattern, line)), "other")
+        kind: UnreachableKind = next(
+            (kind for pattern, kind in _APT if re.search(pattern, line)), "other"
+        )
         for name, url in [row for row in owners if row[1] == owners[0][1]]:
             before = found.get(name)
             if before is None or _rank(kind, order) < _rank(before.kind, order):

@@ -163,7 +163,12 @@ class LockCheck:
             **_contents(self.lock),
             "good": not self.wrong,
             "problems": [
-                {"kind": one.kind, "message": one.message, "wrong": one.wrong, "package": one.package}
+                {
+                    "kind": one.kind,
+                    "message": one.message,
+                    "wrong": one.wrong,
+                    "package": one.package,
+                }
                 for one in self.problems
             ],
             "needed": self.needed.data(),
@@ -198,7 +203,9 @@ def update(
     ) as archives:
         notes += _keys(stack, archives, site, day)
         if mode is UpdateMode.SECURITY and old is not None:
-            found = security_update(stack, old, archives, site, day, allow_unknown=request.allow_unknown)
+            found = security_update(
+                stack, old, archives, site, day, allow_unknown=request.allow_unknown
+            )
             why = _why(old, fault, stack, archives)
             if request.write:
                 archives.places.store(target)
@@ -215,14 +222,22 @@ def update(
             and not request.packages
             and _is_current(why, old, stack)
         ):
-            return LockUpdate(path, "kept", old, old, LockDiff(), tuple(notes))
-        made = archives.resolve(day, keep=old if mode is UpdateMode.KEEP else None, free=request.packages)
+            return LockUpdate(
+                path, action="kept", lock=old, old=old, diff=LockDiff(), notes=tuple(notes)
+            )
+        made = archives.resolve(
+            day, keep=old if mode is UpdateMode.KEEP else None, free=request.packages
+        )
         notes += [made.relaxed] if made.relaxed else []
         if missing:
-            notes.append(f"classes ask for optional parts that were not locked: {', '.join(missing)}")
+            notes.append(
+                f"classes ask for optional parts that were not locked: {', '.join(missing)}"
+            )
         if request.write:
             archives.places.store(target)
-        return _written(made.lock, _LockBefore(old, path, target, why, notes), None, write=request.write)
+        return _written(
+            made.lock, _LockBefore(old, path, target, why, notes), None, write=request.write
+        )
 
 
 def check(
@@ -244,21 +259,29 @@ def check(
     if old is None or path is None:
         model.find_lock(stack, site)
         raise LockError(
-            "there is no lock here", file=out, remedy=f"run `goldnode lock {stack.name} --out {out}`"
+            "there is no lock here",
+            file=out,
+            remedy=f"run `goldnode lock {stack.name} --out {out}`",
         )
     problems: list[LockProblem] = []
     needed, pending, moved = LockDiff(), None, None
-    with open_archives(stack, catalog, site, cache=request.cache, offline=request.offline) as archives:
+    with open_archives(
+        stack, catalog, site, cache=request.cache, offline=request.offline
+    ) as archives:
         why = _why(old, fault, stack, archives)
         if fault is not None:
             problems.append(LockProblem("edited", fault.message, True))
         try:
-            problems += [LockProblem("key", text, False) for text in _keys(stack, archives, site, day)]
+            problems += [
+                LockProblem("key", text, False) for text in _keys(stack, archives, site, day)
+            ]
         except SigningKeyError as error:
             problems.append(LockProblem("key", f"{error.message} ({error.remedy})", True))
         if why.intent:
             problems.append(
-                LockProblem("intent", f"{stack.file} asks for something else since {old.resolved}", True)
+                LockProblem(
+                    "intent", f"{stack.file} asks for something else since {old.resolved}", True
+                )
             )
         for name in archives.options:
             if name not in old.options:
@@ -267,7 +290,9 @@ def check(
         for finding in archives.check(old):
             edited = fault is not None and finding.kind == "changed"
             note = ", or the lock was edited by hand" if edited else ""
-            problems.append(LockProblem(finding.kind, finding.message + note, True, finding.package.name))
+            problems.append(
+                LockProblem(finding.kind, finding.message + note, True, finding.package.name)
+            )
         problems += [LockProblem("bulletin", text, True) for text in _unsafe(old, stack)]
         if problems:
             try:
@@ -281,7 +306,9 @@ def check(
         except (UnsolvableError, VanishedError) as error:
             problems.append(
                 LockProblem(
-                    "unresolved", f"newer versions are unknown: {error.message}", mode is UpdateMode.UPGRADE
+                    "unresolved",
+                    f"newer versions are unknown: {error.message}",
+                    mode is UpdateMode.UPGRADE,
                 )
             )
         if pending is not None:
@@ -293,19 +320,31 @@ def check(
                 text = f"{newest.release} is there ({place}), and the stack names {stack.item.kernel.release} itself"
                 problems.append(LockProblem("kernel", text, False))
         if mode is UpdateMode.SECURITY and not any(problem.wrong for problem in problems):
-            moved = security_update(stack, old, archives, site, day, allow_unknown=request.allow_unknown)
+            moved = security_update(
+                stack, old, archives, site, day, allow_unknown=request.allow_unknown
+            )
             if moved.state != "current":
                 problems.append(
-                    LockProblem("held-back" if moved.state == "held-back" else "kernel", moved.headline, True)
+                    LockProblem(
+                        "held-back" if moved.state == "held-back" else "kernel",
+                        moved.headline,
+                        True,
+                    )
                 )
-    return LockCheck(path, old, tuple(problems), needed, pending, moved)
+    return LockCheck(
+        path, lock=old, problems=tuple(problems), needed=needed, pending=pending, security=moved
+    )
 
 
-def _keys(stack: CatalogEntry[Stack], archives: StackArchives, site: Site, day: dt.date | None) -> list[str]:
+def _keys(
+    stack: CatalogEntry[Stack], archives: StackArchives, site: Site, day: dt.date | None
+) -> list[str]:
     """Return warnings about the archives' keys. Raises SigningKeyError for one that the nodes' apt refuses."""
     direct = site.mirror is None or site.mirror.url is None
     today = day or dt.datetime.now(tz=dt.UTC).date()
-    return judge_keys(archives_of(stack.item, archives.options), archives.places, today, direct=direct)
+    return judge_keys(
+        archives_of(stack.item, archives.options), archives.places, today, direct=direct
+    )
 
 
 def compare_files(before: Path, after: Path) -> LockDiff:
@@ -314,7 +353,9 @@ def compare_files(before: Path, after: Path) -> LockDiff:
         old = model.load_lock(before)
     except NewerLockError:
         raise
-    except LockError as error:  # what is to be done about the lock in force is nothing to do with this file
+    except (
+        LockError
+    ) as error:  # what is to be done about the lock in force is nothing to do with this file
         error.remedy = "name a STACK.lock.yml as goldnode wrote it"
         raise
     return compare_locks(old, model.load_lock(after))
@@ -402,17 +443,31 @@ def _unsafe(lock: Lock, stack: CatalogEntry[Stack]) -> list[str]:
     ]
 
 
-def _written(lock: Lock, before: _LockBefore, moved: SecurityUpdate | None, *, write: bool) -> LockUpdate:
+def _written(
+    lock: Lock, before: _LockBefore, moved: SecurityUpdate | None, *, write: bool
+) -> LockUpdate:
     """Write a new lock if it differs from the one before, and return the result."""
     old, path, notes = before.lock, before.file, tuple(before.notes)
     same = old is not None and lock.model_copy(update={"resolved": old.resolved}) == old
     if same and path is not None and old is not None and not before.why.edited:
-        return LockUpdate(path, "kept", old, old, LockDiff(), notes, moved)
+        return LockUpdate(
+            path, action="kept", lock=old, old=old, diff=LockDiff(), notes=notes, security=moved
+        )
     diff = compare_locks(old, lock, before.why)
     where = before.target / model.lock_name(lock.stack)
     if not write:
-        return LockUpdate(where, "would-write", lock, old, diff, notes, moved)
-    return LockUpdate(model.write_lock(lock, before.target), "written", lock, old, diff, notes, moved)
+        return LockUpdate(
+            where, action="would-write", lock=lock, old=old, diff=diff, notes=notes, security=moved
+        )
+    return LockUpdate(
+        model.write_lock(lock, before.target),
+        action="written",
+        lock=lock,
+        old=old,
+        diff=diff,
+        notes=notes,
+        security=moved,
+    )
 
 
 def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem]:
@@ -432,7 +487,10 @@ def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem
         where = f" ({rows[0].now.archive})" if rows and rows[0].now is not None else ""
         found.append(
             LockProblem(
-                "kernel", f"{now} is there, {was} is locked{where}", wrong, rows[0].name if rows else "kernel"
+                "kernel",
+                f"{now} is there, {was} is locked{where}",
+                wrong,
+                rows[0].name if rows else "kernel",
             )
         )
     for change in pending.changes:
@@ -454,7 +512,9 @@ def _waiting(pending: LockDiff, old: Lock, mode: UpdateMode) -> list[LockProblem
             )
         )
     if base:
-        found.append(LockProblem("newer", f"{len(base)} packages of the base system: {_some(base)}", wrong))
+        found.append(
+            LockProblem("newer", f"{len(base)} packages of the base system: {_some(base)}", wrong)
+        )
     return found
 
 

@@ -140,7 +140,11 @@ def known(archive: str) -> "str | None":
             return None
         with open(os.path.join(PLACE, STAMP), encoding="ascii") as opened:
             mark, _, digest = opened.read(200).rpartition(" ")
-        return digest if len(digest) == 64 and digest.isalnum() and mark == marked(os.stat(archive)) else None
+        return (
+            digest
+            if len(digest) == 64 and digest.isalnum() and mark == marked(os.stat(archive))
+            else None
+        )
     except (OSError, ValueError):
         return None
 
@@ -203,7 +207,11 @@ def compiled(digest: str) -> "str | None":
             and handle > 2
             and os.path.samestat(status, os.stat(path))
         ):
-            seal, checksum, buffer = os.read(handle, SEAL), zlib.crc32(digest.encode()), bytearray(1 << 16)
+            seal, checksum, buffer = (
+                os.read(handle, SEAL),
+                zlib.crc32(digest.encode()),
+                bytearray(1 << 16),
+            )
             while size := os.readv(handle, (buffer,)):
                 checksum = zlib.crc32(memoryview(buffer)[:size], checksum)
             if seal == b"%0*x" % (SEAL, checksum):
@@ -251,7 +259,9 @@ def make(data: bytes, digest: str) -> "str | None":
             content = byte_code(data, work)
             fresh = os.path.join(work, "copy")
             with open(fresh, "wb") as opened:
-                opened.write(b"%0*x" % (SEAL, zlib.crc32(content, zlib.crc32(digest.encode()))) + content)
+                opened.write(
+                    b"%0*x" % (SEAL, zlib.crc32(content, zlib.crc32(digest.encode()))) + content
+                )
             os.rename(fresh, named(digest))
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -308,7 +318,9 @@ def crashed(problem: BaseException) -> int:
     Return exit status 3: a crash is no verdict. Never raises.
     """
     try:
-        from goldnode.node.ground.fault import report  # imported only after a failure, for a quick start
+        from goldnode.node.ground.fault import (
+            report,
+        )  # imported only after a failure, for a quick start
 
         report(problem)
     except BaseException:  # the module `fault` may be damaged as well

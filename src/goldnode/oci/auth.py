@@ -74,11 +74,17 @@ def _read(file: Path) -> dict[str, Any] | None:
     except ValueError as problem:
         line = getattr(problem, "lineno", None)
         raise ImageError(
-            "the logins of registries are no JSON", file=file, line=line, remedy="fix it, or log in again"
+            "the logins of registries are no JSON",
+            file=file,
+            line=line,
+            remedy="fix it, or log in again",
         ) from None
     if not isinstance(data, dict):
         raise ImageError(
-            "the logins of registries are no JSON object", file=file, line=1, remedy="fix it, or log in again"
+            "the logins of registries are no JSON object",
+            file=file,
+            line=1,
+            remedy="fix it, or log in again",
         )
     return data
 
@@ -98,7 +104,9 @@ def _written(auths: dict[str, Any], host: str, repository: str, file: Path) -> L
         user, secret = row.get("username", ""), row.get("password", "")
         if row.get("auth"):
             try:
-                user, colon, secret = base64.b64decode(row["auth"], validate=True).decode().partition(":")
+                user, colon, secret = (
+                    base64.b64decode(row["auth"], validate=True).decode().partition(":")
+                )
             except (binascii.Error, UnicodeDecodeError, ValueError):
                 colon = ""
             if not colon:
@@ -126,7 +134,12 @@ def _ask_helper(name: str, host: str) -> Login | None:
         )
     try:
         done = subprocess.run(
-            [program, "get"], input=host, capture_output=True, text=True, check=False, timeout=_TIMEOUT
+            [program, "get"],
+            input=host,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT,
         )
     except FileNotFoundError:
         raise ImageError(

@@ -76,7 +76,11 @@ def tools() -> dict[str, str]:
         if native(architecture) or shutil.which(program(architecture)) is None:
             continue
         done = subprocess.run(
-            [program(architecture), "--version"], capture_output=True, text=True, check=False, timeout=60
+            [program(architecture), "--version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         version = re.search(r"version (\d[\w.]*)", done.stdout)
         if version is not None:
@@ -109,5 +113,15 @@ def emulated(architecture: str, command: list[str]) -> list[str]:
             remedy=f"install it: apt-get install qemu-user-static; or build on a machine of {architecture}",
         )
     registration = f":goldnode-{architecture}:M::{_MAGIC}{_ELF[architecture]}:{_MASK}:{found}:FC"
-    outside = ["setpriv", "--pdeathsig", "KILL", "--", "env", f"INSIDE={_INSIDE}", "sh", "-euc", _OUTSIDE]
+    outside = [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "--",
+        "env",
+        f"INSIDE={_INSIDE}",
+        "sh",
+        "-euc",
+        _OUTSIDE,
+    ]
     return [*outside, "sh", registration, *command]

@@ -56,7 +56,9 @@ _ALONE = (
 _OFFLINE = ("--net",)
 _TIME = 3600  # seconds; the largest package set takes minutes
 # The last is apt's, which looks before it begins.
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|enough free space in ", re.IGNORECASE)
+_FULL = re.compile(
+    r"No space left on device|Disk quota exceeded|enough free space in ", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,11 @@ def tools(engine: Engine | None) -> dict[str, str]:
 @cache
 def _packages() -> dict[str, str]:
     found = {}
-    for program, arguments in (("mmdebstrap", "--version"), ("apt-get", "--version"), ("dpkg", "--version")):
+    for program, arguments in (
+        ("mmdebstrap", "--version"),
+        ("apt-get", "--version"),
+        ("dpkg", "--version"),
+    ):
         text = _version(program, arguments)
         if text is None:
             raise ImageError(
@@ -159,7 +165,9 @@ class RootPlan:
     architecture: str = AMD64
 
 
-def make_root(repository: Path, packages: Sequence[str], plan: RootPlan, into: Path, *, work: Path) -> None:
+def make_root(
+    repository: Path, packages: Sequence[str], plan: RootPlan, into: Path, *, work: Path
+) -> None:
     """Make a root of exactly `packages`, which `repository` (flat, with its Packages) holds, as the plain tar `into`.
 
     Needs root.
@@ -188,7 +196,11 @@ def make_root(repository: Path, packages: Sequence[str], plan: RootPlan, into: P
         source_line(repository),
     ]
     environment = {**_environment(), "SOURCE_DATE_EPOCH": str(plan.epoch), "TMPDIR": str(work)}
-    _run(emulation.emulated(plan.architecture, command), environment, "mmdebstrap cannot make the root")
+    _run(
+        emulation.emulated(plan.architecture, command),
+        environment,
+        "mmdebstrap cannot make the root",
+    )
 
 
 # -- buildah
@@ -203,7 +215,9 @@ class Buildah:
     def __init__(self, storage: Path) -> None:
         version = _version("buildah", "--version")
         if version is None:
-            raise ImageError("buildah is not on this machine", remedy="install it: apt-get install buildah")
+            raise ImageError(
+                "buildah is not on this machine", remedy="install it: apt-get install buildah"
+            )
         self.version = version
         self.storage = storage
 
@@ -252,7 +266,9 @@ class Buildah:
             raise ImageError(
                 f"buildah made {len(manifest['layers'])} layers where {len(step.parent) + 1} were expected"
             )
-        with (step.work / "out" / manifest["layers"][-1]["digest"].partition(":")[2]).open("rb") as file:
+        with (step.work / "out" / manifest["layers"][-1]["digest"].partition(":")[2]).open(
+            "rb"
+        ) as file:
             yield file
 
 
@@ -286,7 +302,9 @@ class BuildKit:
     def __init__(self) -> None:
         version = _version("docker", "buildx", "version")
         if version is None:
-            raise ImageError("docker has no buildx here", remedy="install it: apt-get install docker-buildx")
+            raise ImageError(
+                "docker has no buildx here", remedy="install it: apt-get install docker-buildx"
+            )
         self.version = f"{version}/{_builder()}"
 
     @contextlib.contextmanager
@@ -383,13 +401,20 @@ def _builder() -> str:
             f"docker's builder does not answer: {(done.stderr or done.stdout).strip()[:200]}",
             remedy="start it, or name another in $BUILDX_BUILDER",
         )
-    if fields.get("Driver") == "docker" and "org.mobyproject.buildkit.worker.snapshotter" not in fields:
+    if (
+        fields.get("Driver") == "docker"
+        and "org.mobyproject.buildkit.worker.snapshotter" not in fields
+    ):
         raise ImageError(
             f"the BuildKit {version} inside this dockerd hands out no OCI layouts",
             remedy="turn on dockerd's containerd image store, make a builder with `docker buildx create`, or use buildah",
         )
-    if fields.get("Driver") == "docker":  # a BuildKit inside dockerd often states no version of its own
-        version = f"dockerd-{_version('docker', 'version', '--format', '{{.Server.Version}}') or version}"
+    if (
+        fields.get("Driver") == "docker"
+    ):  # a BuildKit inside dockerd often states no version of its own
+        version = (
+            f"dockerd-{_version('docker', 'version', '--format', '{{.Server.Version}}') or version}"
+        )
     return str(version)
 
 
@@ -500,7 +525,9 @@ def _root() -> None:
 
 # Hook of mmdebstrap before anything is unpacked; $1 is the root. Its own hook for this depends on other packages installed on
 # the machine. Debian 13's base-files brings the same links.
-ROOT_START = 'for name in bin sbin lib lib64; do mkdir -p "$1/usr/$name"; ln -s "usr/$name" "$1/$name"; done'
+ROOT_START = (
+    'for name in bin sbin lib lib64; do mkdir -p "$1/usr/$name"; ln -s "usr/$name" "$1/$name"; done'
+)
 
 
 def root_start(architecture: str) -> str:

@@ -89,7 +89,9 @@ class ImageIdentity:
         if self.kind == "child":
             return f"a child of {self.base_name}, built by another tool"
         if self.kind == "unverified":
-            return f"labelled as {self.base_name}, which could not be checked without its build steps"
+            return (
+                f"labelled as {self.base_name}, which could not be checked without its build steps"
+            )
         if self.kind == "foreign":
             return "no image of goldnode"
         return f"{self.ref}, derived from {self.base_name}" if self.kind == "derived" else self.ref
@@ -121,7 +123,11 @@ def identity_of(
         return _nameless(kind, labelled)
     steps = [row for row in history if not row.get("empty_layer")]
     last = history[-1].get("created_by") if history else None
-    own = last == step_of(labelled.name) and len(steps) == len(layers) and not _other_layers(labels, layers)
+    own = (
+        last == step_of(labelled.name)
+        and len(steps) == len(layers)
+        and not _other_layers(labels, layers)
+    )
     return labelled if own else _nameless("child", labelled)
 
 

@@ -130,7 +130,9 @@ def write_layer(
 ) -> Layer:
     """Write entries, in their order, as one layer into `layout`. Raises ImageError where the disk is full."""
     with _blob(layout) as (sink, done):
-        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:
+        with tarfile.open(
+            fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20
+        ) as tar:
             for entry in entries:
                 if cancelled():
                     raise ImageError("the build was stopped")
@@ -148,9 +150,11 @@ def _add(tar: tarfile.TarFile, entry: LayerEntry) -> None:
         with entry.open() as content:
             tar.addfile(info, content)
         return
-    info.type = {"directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hardlink": tarfile.LNKTYPE}[
-        entry.kind
-    ]
+    info.type = {
+        "directory": tarfile.DIRTYPE,
+        "link": tarfile.SYMTYPE,
+        "hardlink": tarfile.LNKTYPE,
+    }[entry.kind]
     info.linkname = entry.target
     tar.addfile(info)
 
@@ -178,17 +182,23 @@ def normalised(
                 if key.startswith("SCHILY.xattr.security.capability")
             }
             if info.islnk():
-                info.linkname = "/".join(part for part in info.linkname.split("/") if part not in ("", "."))
+                info.linkname = "/".join(
+                    part for part in info.linkname.split("/") if part not in ("", ".")
+                )
             kept.append(info)
         # A hard link needs its target before it.
         for info in sorted(kept, key=lambda item: (item.islnk(), item.name.split("/"))):
             yield info, tar.extractfile(info) if info.isreg() else None
 
 
-def write_members(layout: Layout, members: Iterable[tuple[tarfile.TarInfo, IO[bytes] | None]]) -> Layer:
+def write_members(
+    layout: Layout, members: Iterable[tuple[tarfile.TarInfo, IO[bytes] | None]]
+) -> Layer:
     """Write tar members, in their order, as one layer into `layout`."""
     with _blob(layout) as (sink, done):
-        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:
+        with tarfile.open(
+            fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20
+        ) as tar:
             for info, content in members:
                 tar.addfile(info, content)
         return done()
@@ -260,7 +270,8 @@ def _blob(layout: Layout) -> Iterator[tuple[Any, Callable[[], Layer]]]:
                 temporary.chmod(0o644)
                 temporary.replace(layout.path(digest))
                 return Layer(
-                    "sha256:" + sink.plain.hexdigest(), Descriptor(LAYER + "+gzip", digest, sink.size)
+                    "sha256:" + sink.plain.hexdigest(),
+                    Descriptor(LAYER + "+gzip", digest, sink.size),
                 )
 
             yield sink, done
@@ -298,7 +309,11 @@ class WheelLayout:
         return (
             ("usr/local/lib",)
             if self.home is None
-            else ("usr/local/lib", f"{self.home}/targets/{self.target}/lib", f"{self.home}/nvvm/lib64")
+            else (
+                "usr/local/lib",
+                f"{self.home}/targets/{self.target}/lib",
+                f"{self.home}/nvvm/lib64",
+            )
         )
 
     def of(self, name: str, distribution: str) -> str | None:
@@ -345,7 +360,9 @@ class WheelSource:
             self.zip = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile) as problem:
             raise ImageError(
-                f"this wheel cannot be read: {problem}", file=path, remedy="delete it and fetch it again"
+                f"this wheel cannot be read: {problem}",
+                file=path,
+                remedy="delete it and fetch it again",
             ) from problem
         self.name = path.name.split("-")[0]
         self.members = [info for info in self.zip.infolist() if not info.is_dir()]
@@ -355,7 +372,9 @@ class WheelSource:
             if info.filename.partition("/")[0].endswith(".dist-info")
         }
         if len(folders) != 1:
-            raise ImageError(f"this wheel has {len(folders)} .dist-info directories, expected one", file=path)
+            raise ImageError(
+                f"this wheel has {len(folders)} .dist-info directories, expected one", file=path
+            )
         self.info = folders.pop()
         self.newest = max(_date(info) for info in self.members)
 
@@ -374,7 +393,9 @@ class WheelSource:
         record: list[tuple[str, str, str]] = []
         base = self.place.metadata
         listed = {
-            row[0]: row for row in csv.reader(io.StringIO(self._text(f"{self.info}/RECORD"))) if len(row) == 3
+            row[0]: row
+            for row in csv.reader(io.StringIO(self._text(f"{self.info}/RECORD")))
+            if len(row) == 3
         }
         for info in self.members:
             path = self.place.of(info.filename, self.name)
@@ -391,7 +412,9 @@ class WheelSource:
             if "/scripts/" in info.filename and info.filename.partition("/")[0].endswith(".data"):
                 entry, row = self._script(info, path), None
             found[path] = entry
-            record.append((_relative(path, base), row[1], row[2]) if row else _recorded(entry, base))
+            record.append(
+                (_relative(path, base), row[1], row[2]) if row else _recorded(entry, base)
+            )
         for name, target in self._commands():
             entry = LayerEntry.text(
                 f"usr/local/bin/{name}",
@@ -405,7 +428,10 @@ class WheelSource:
         record += [_recorded(installer, base), (f"{self.info}/RECORD", "", "")]
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows(sorted(record))
-        for entry in (installer, LayerEntry.text(f"{base}/{self.info}/RECORD", out.getvalue(), self.newest)):
+        for entry in (
+            installer,
+            LayerEntry.text(f"{base}/{self.info}/RECORD", out.getvalue(), self.newest),
+        ):
             found[entry.path] = entry
         for path, soname in (sonames or {}).items():
             folder = path.rpartition("/")[0]
@@ -450,7 +476,10 @@ class WheelSource:
         return LayerEntry.text(path, data, _date(info), 0o755)
 
     def _commands(self) -> list[tuple[str, tuple[str, str]]]:
-        if self.place.home is not None or f"{self.info}/entry_points.txt" not in self.zip.namelist():
+        if (
+            self.place.home is not None
+            or f"{self.info}/entry_points.txt" not in self.zip.namelist()
+        ):
             return []
         from configparser import ConfigParser
 

@@ -57,7 +57,11 @@ class Descriptor:
 
     def document(self) -> dict[str, Any]:
         """As a manifest has it."""
-        found: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+        found: dict[str, Any] = {
+            "mediaType": self.media_type,
+            "digest": self.digest,
+            "size": self.size,
+        }
         if self.annotations:
             found["annotations"] = dict(self.annotations)
         return found
@@ -84,7 +88,8 @@ class Layout:
                 _write(root / "oci-layout", canonical({"imageLayoutVersion": "1.0.0"}))
             if not (root / "index.json").exists():
                 _write(
-                    root / "index.json", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
+                    root / "index.json",
+                    canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}),
                 )
         elif not (root / "oci-layout").is_file():
             raise ImageError(f"{root} is no OCI image layout: it has no oci-layout file")
@@ -167,7 +172,9 @@ class Layout:
             rows[:] = [row for row in rows if row.get("annotations", {}).get(REF) != name]
             rows.append(
                 {
-                    **Descriptor(descriptor.media_type, descriptor.digest, descriptor.size).document(),
+                    **Descriptor(
+                        descriptor.media_type, descriptor.digest, descriptor.size
+                    ).document(),
                     "annotations": {REF: name},
                 }
             )
@@ -244,7 +251,9 @@ class Layout:
         """Return the documents attached to an image: descriptor and artefact manifest of each, by digest."""
         found = []
         for row in self.index():
-            if row.get("annotations", {}).get("io.goldnode.subject") == subject and artifact_type in (
+            if row.get("annotations", {}).get(
+                "io.goldnode.subject"
+            ) == subject and artifact_type in (
                 None,
                 row.get("artifactType"),
             ):
@@ -289,7 +298,9 @@ class OciImage:
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the configuration."""
-        return dict(row.partition("=")[::2] for row in self.config.get("config", {}).get("Env") or [])
+        return dict(
+            row.partition("=")[::2] for row in self.config.get("config", {}).get("Env") or []
+        )
 
     @contextmanager
     def layer(self, number: int) -> Iterator[tarfile.TarFile]:
@@ -308,7 +319,9 @@ class OciImage:
         layers = []
         for number in range(len(self.layers)):
             with self.layer(number) as tar:
-                layers.append({clean(info.name): Member(clean(info.name), number, info) for info in tar})
+                layers.append(
+                    {clean(info.name): Member(clean(info.name), number, info) for info in tar}
+                )
         return overlay(layers, lambda member: member.info.isdir())
 
     def files(self, wanted: set[str] | None = None) -> Iterator[tuple[Member, IO[bytes]]]:

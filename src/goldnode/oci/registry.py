@@ -54,7 +54,9 @@ DOCKER_CERTS = (
 )
 
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
-_NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
+_NAME = re.compile(
+    r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
+)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]+)?|\[[0-9A-Fa-f:]+\](?::[0-9]+)?")
 
@@ -216,7 +218,8 @@ class Registry:
         """One repository of it. Raises ImageError for what no registry would take."""
         if not _NAME.fullmatch(name):
             raise ImageError(
-                f'"{name}" is no name of a repository', remedy="write it in lower-case words joined by /"
+                f'"{name}" is no name of a repository',
+                remedy="write it in lower-case words joined by /",
             )
         return Repository(self, name)
 
@@ -315,7 +318,9 @@ class Registry:
             answer.close()
             url = urljoin(url, target)
             if urlsplit(url).scheme != "https" and not self.plain_http:
-                raise ImageError(f"{self.host} sends to an address without TLS, which is not followed")
+                raise ImageError(
+                    f"{self.host} sends to an address without TLS, which is not followed"
+                )
         raise ImageError(f"{self.host} sends from address to address without end")
 
     def _own(self, url: str) -> bool:
@@ -324,7 +329,9 @@ class Registry:
 
     def _wait(self, left: int, said: str) -> None:
         time.sleep(
-            min(float(said), PATIENCE) if said.isdigit() else self.pause * 2 ** max(0, self.tries - left - 1)
+            min(float(said), PATIENCE)
+            if said.isdigit()
+            else self.pause * 2 ** max(0, self.tries - left - 1)
         )
 
     def _refusal(self, answer: RegistryAnswer, what: str, place: str) -> ImageError:
@@ -345,7 +352,9 @@ class Registry:
             413: "let the registry, or the proxy before it, take larger requests",
         }.get(answer.status)
         if answer.status in (401, 403) and not self._own(place):
-            remedy = f"let {self.host} send to addresses that ask for no login, or give out blobs itself"
+            remedy = (
+                f"let {self.host} send to addresses that ask for no login, or give out blobs itself"
+            )
         error = RefusedError(f"{what}: {who} answers {reason}", remedy=remedy)
         error.status = answer.status
         return error
@@ -388,7 +397,9 @@ class Registry:
         if found is not None and found.kind == "token":
             self._tokens[f"{repository}:{actions}"] = found.secret
             return True
-        if urlsplit(realm).scheme != "https" and not (self.plain_http and urlsplit(realm).scheme == "http"):
+        if urlsplit(realm).scheme != "https" and not (
+            self.plain_http and urlsplit(realm).scheme == "http"
+        ):
             raise ImageError(
                 f"{self.host} sends for a token to an address without TLS, where a login is not sent"
             )
@@ -407,7 +418,11 @@ class Registry:
         else:
             if found is not None:
                 headers["Authorization"] = _basic(found)
-            method, url, body = "GET", f"{realm}{'&' if '?' in realm else '?'}{urlencode(fields)}", b""
+            method, url, body = (
+                "GET",
+                f"{realm}{'&' if '?' in realm else '?'}{urlencode(fields)}",
+                b"",
+            )
         raw = self._pool.request(
             method,
             url,
@@ -424,7 +439,8 @@ class Registry:
             token = said.get("token") or said["access_token"]
         except (ValueError, KeyError, AttributeError):
             raise UnreachableError(
-                f"{self.host}'s token service answers {raw.status} without a token", remedy="run it again"
+                f"{self.host}'s token service answers {raw.status} without a token",
+                remedy="run it again",
             ) from None
         self._tokens[f"{repository}:{actions}"] = token
         return True
@@ -503,7 +519,8 @@ class Repository:
         """Write a manifest under a tag or its digest. Returns whether the registry says that it minds the manifest's `subject`."""
         if not reference.startswith("sha256:") and not _TAG.fullmatch(reference):
             raise ImageError(
-                f'"{reference}" is no tag', remedy='use at most 128 letters, digits, "_", "." and "-"'
+                f'"{reference}" is no tag',
+                remedy='use at most 128 letters, digits, "_", "." and "-"',
             )
         answer = self._ask(
             RegistryRequest(
@@ -551,7 +568,10 @@ class Repository:
         """Return the size of a blob in bytes as the registry states it; None without that blob."""
         answer = self._ask(
             RegistryRequest(
-                "HEAD", f"blobs/{digest}", (200, 404), what=f"blob {digest} of {self} cannot be checked"
+                "HEAD",
+                f"blobs/{digest}",
+                (200, 404),
+                what=f"blob {digest} of {self} cannot be checked",
             )
         )
         said = answer.headers.get("content-length", "")
@@ -573,7 +593,10 @@ class Repository:
                     remedy="delete it from the registry's storage and publish again",
                 )
             return False
-        if source.stat().st_size != descriptor.size or "sha256:" + sha256_of(source) != descriptor.digest:
+        if (
+            source.stat().st_size != descriptor.size
+            or "sha256:" + sha256_of(source) != descriptor.digest
+        ):
             raise ImageError(
                 f"blob {descriptor.digest} in the store is altered",
                 file=source,
@@ -642,7 +665,12 @@ class Repository:
     def _upload(self, descriptor: Descriptor, source: Path) -> None:
         answer = self._ask(
             RegistryRequest(
-                "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+                "POST",
+                "blobs/uploads/",
+                (202,),
+                push=True,
+                body=b"",
+                what=f"{self} takes no upload",
             )
         )
         location = self._location(answer)
@@ -696,7 +724,9 @@ class Repository:
                 if had <= done:
                     idle += 1
                     if idle >= self.registry.tries or had < done:
-                        raise _LostError(f"it has {had} of {descriptor.size} bytes and takes no more")
+                        raise _LostError(
+                            f"it has {had} of {descriptor.size} bytes and takes no more"
+                        )
                 self.registry.moved(had - done)
                 done = had
         self._finish(location, descriptor, b"")
@@ -719,13 +749,22 @@ class Repository:
         return _end(answer) or 0, self._location(answer)
 
     def _finish(self, location: str, descriptor: Descriptor, data: bytes) -> None:
-        url = f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
+        url = (
+            f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
+        )
         headers = {"Content-Type": "application/octet-stream"}
         what = f"blob {descriptor.digest} cannot be sent to {self}"
         try:
             self._ask(
                 RegistryRequest(
-                    "PUT", url, (201, 204), headers=headers, body=data, push=True, what=what, again=False
+                    "PUT",
+                    url,
+                    (201, 204),
+                    headers=headers,
+                    body=data,
+                    push=True,
+                    what=what,
+                    again=False,
                 )
             )
         except UnreachableError as cut:
@@ -739,16 +778,33 @@ class Repository:
     def _whole(self, descriptor: Descriptor, source: Path) -> None:
         answer = self._ask(
             RegistryRequest(
-                "POST", "blobs/uploads/", (202,), push=True, body=b"", what=f"{self} takes no upload"
+                "POST",
+                "blobs/uploads/",
+                (202,),
+                push=True,
+                body=b"",
+                what=f"{self} takes no upload",
             )
         )
         location = self._location(answer)
-        url = f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
-        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(descriptor.size)}
+        url = (
+            f"{location}{'&' if '?' in location else '?'}{urlencode({'digest': descriptor.digest})}"
+        )
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(descriptor.size),
+        }
         what = f"blob {descriptor.digest} cannot be sent to {self}"
         with source.open("rb") as file:
             put = RegistryRequest(
-                "PUT", url, (201, 204), headers=headers, body=file, push=True, what=what, again=False
+                "PUT",
+                url,
+                (201, 204),
+                headers=headers,
+                body=file,
+                push=True,
+                what=what,
+                again=False,
             )
             self.registry.ask(replace(put, repository=self.name))
             self.registry.moved(descriptor.size)
@@ -802,7 +858,10 @@ class Repository:
         """
         path = layout.path(descriptor.digest)
         if path.is_file():
-            if path.stat().st_size == descriptor.size and "sha256:" + sha256_of(path) == descriptor.digest:
+            if (
+                path.stat().st_size == descriptor.size
+                and "sha256:" + sha256_of(path) == descriptor.digest
+            ):
                 return False
             path.unlink()  # an altered copy is useless
         partial = layout.root / "partial" / path.name
@@ -957,7 +1016,9 @@ class Repository:
 
     def _ask(self, request: RegistryRequest) -> RegistryAnswer:
         path = request.url
-        url = path if path.startswith(("/", "http")) else f"/v2/{self.name}/{quote(path, safe='/:@')}"
+        url = (
+            path if path.startswith(("/", "http")) else f"/v2/{self.name}/{quote(path, safe='/:@')}"
+        )
         answer = self.registry.ask(replace(request, url=url, repository=self.name))
         if len(answer.data) > MANIFEST_LIMIT:
             raise ImageError(f"{request.what}: the answer is larger than {MANIFEST_LIMIT} bytes")
@@ -968,7 +1029,12 @@ class Repository:
         self, path: str, what: str, headers: Mapping[str, str] | None = None
     ) -> Iterator[RegistryAnswer]:
         request = RegistryRequest(
-            "GET", f"/v2/{self.name}/{path}", (200, 206, 404, 416), what, self.name, headers=headers or {}
+            "GET",
+            f"/v2/{self.name}/{path}",
+            (200, 206, 404, 416),
+            what,
+            self.name,
+            headers=headers or {},
         )
         with self.registry.open(request) as answer:
             yield answer
@@ -1068,12 +1134,16 @@ def _certificate(problem: BaseException) -> bool:
 def _why(problem: BaseException) -> str:
     """Return the innermost reason on one line, without an address, which may be confidential."""
     inner = getattr(problem, "reason", None) or problem
-    text = re.sub(r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)).splitlines()[0]
+    text = re.sub(
+        r"^<[^>]*>:\s*|HTTPS?Connection(?:Pool)?\([^)]*\):\s*", "", str(inner)
+    ).splitlines()[0]
     return re.sub(r"\w+://\S+", "…", text)
 
 
 def _missing(repository: Repository, descriptor: Descriptor) -> ImageError:
-    return ImageError(f"blob {descriptor.digest} is not in {repository}", remedy="publish the image again")
+    return ImageError(
+        f"blob {descriptor.digest} is not in {repository}", remedy="publish the image again"
+    )
 
 
 def _altered(repository: Repository, descriptor: Descriptor, found: str, size: int) -> ImageError:

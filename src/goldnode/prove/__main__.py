@@ -114,9 +114,13 @@ def take(given: List[str]) -> int:
 def run(given: List[str]) -> int:
     """Run `prove-gpu`: all steps."""
     parser = ProveParser(
-        prog="prove-gpu", description=RUN_HELP, epilog="Other commands: prove-gpu pack, prove-gpu import."
+        prog="prove-gpu",
+        description=RUN_HELP,
+        epilog="Other commands: prove-gpu pack, prove-gpu import.",
     )
-    parser.add_argument("--out", type=Path, help="directory to write (default prove-gpu-HOST-DATE here)")
+    parser.add_argument(
+        "--out", type=Path, help="directory to write (default prove-gpu-HOST-DATE here)"
+    )
     parser.add_argument(
         "--carry",
         type=Path,
@@ -142,7 +146,10 @@ def run(given: List[str]) -> int:
         "--minutes", type=float, default=10.0, help="time of the whole run (default and most 10)"
     )
     parser.add_argument(
-        "--state", type=Path, default=STATE, help="where found settings are kept while they are changed"
+        "--state",
+        type=Path,
+        default=STATE,
+        help="where found settings are kept while they are changed",
     )
     options = parser.parse_args(given)
     if not 0 < options.minutes <= 10:
@@ -150,18 +157,20 @@ def run(given: List[str]) -> int:
     if options.locked_clocks and not options.change:
         parser.error("--locked-clocks goes with --change")
     host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname().partition(".")[0]) or "host"
-    out = options.out or Path(f"prove-gpu-{host}-{dt.datetime.now(tz=dt.timezone.utc):%Y%m%d-%H%M%S}")
+    out = options.out or Path(
+        f"prove-gpu-{host}-{dt.datetime.now(tz=dt.timezone.utc):%Y%m%d-%H%M%S}"
+    )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GoldnodeError(f"{out} is there already", remedy="name another directory with --out")
     out.mkdir(parents=True, exist_ok=True)
     asked = ProveSettings(
         out,
-        options.carry,
-        options.state,
-        options.change,
-        options.locked_clocks,
-        options.short,
-        options.minutes,
+        carry=options.carry,
+        state=options.state,
+        change=options.change,
+        locked_clocks=options.locked_clocks,
+        short=options.short,
+        minutes=options.minutes,
     )
     with temporary() as name:
         place = Path(name)
@@ -178,7 +187,9 @@ def run(given: List[str]) -> int:
         except Stopped as problem:
             with session.shield():
                 session.children.stop()
-                session.notes.append(f"The run was interrupted by {problem}: later steps did not run.")
+                session.notes.append(
+                    f"The run was interrupted by {problem}: later steps did not run."
+                )
         finally:
             with session.shield():
                 session.children.stop()
@@ -191,7 +202,10 @@ def run(given: List[str]) -> int:
 
 def steps(session: Session) -> None:
     """Run all steps in order."""
-    if session.carried.commit not in ("unknown", carry.commit(ROOT)) and carry.commit(ROOT) != "unknown":
+    if (
+        session.carried.commit not in ("unknown", carry.commit(ROOT))
+        and carry.commit(ROOT) != "unknown"
+    ):
         session.notes.append(
             f"The carry folder is of another commit ({session.carried.commit[:12]}) than the checkout: "
             "make it again."

@@ -19,7 +19,13 @@ from goldnode.core.errors import GoldnodeError
 
 SCHEMA = "goldnode.prove-gpu-carry/1"
 LIMIT = 64 << 20
-NODE, SMOKE, FACTS, MANIFEST, WHEELS = "goldnode-node", "goldnode-smoke", "facts.json", "carry.json", "wheels"
+NODE, SMOKE, FACTS, MANIFEST, WHEELS = (
+    "goldnode-node",
+    "goldnode-smoke",
+    "facts.json",
+    "carry.json",
+    "wheels",
+)
 AGAIN = "scripts/prove-gpu pack"
 
 Json = Dict[str, Any]
@@ -64,7 +70,8 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
         try:
             if not zipfile.is_zipfile(wheel):
                 raise CarryError(
-                    f"{wheel} is no wheel", remedy="give files that `pip download --no-deps` has written"
+                    f"{wheel} is no wheel",
+                    remedy="give files that `pip download --no-deps` has written",
                 )
             files[f"{WHEELS}/{wheel.name}"] = wheel.read_bytes()
         except OSError as problem:
@@ -109,7 +116,11 @@ def collect() -> Json:
     from goldnode.facts import xid
 
     models = {
-        sku: {"pci_ids": list(gpu.pci_ids), "architecture": gpu.architecture, "health": health_facts(sku)}
+        sku: {
+            "pci_ids": list(gpu.pci_ids),
+            "architecture": gpu.architecture,
+            "health": health_facts(sku),
+        }
         for sku, gpu in facts.gpus().items()
         if gpu.vendor == "nvidia"
     }
@@ -117,7 +128,12 @@ def collect() -> Json:
     classes = []
     for name, entry in sorted(catalog.classes.items()):
         item, stack = entry.item, catalog.stacks[entry.item.stack].item
-        if item.gpu is None or stack.driver is None or stack.driver.vendor != "nvidia" or item.simulated:
+        if (
+            item.gpu is None
+            or stack.driver is None
+            or stack.driver.vendor != "nvidia"
+            or item.simulated
+        ):
             continue
         platform = catalog.platforms[item.platform].item if item.platform is not None else None
         classes.append({
@@ -137,7 +153,16 @@ def commit(root: Path) -> str:
 
     The suffix `-dirty` marks modified tracked files.
     """
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -183,7 +208,9 @@ def read(folder: Path, temporary: Path) -> CarryFolder:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["schema"] != SCHEMA:
-            raise CarryError(f"{folder} is of schema {manifest['schema']!r}, not {SCHEMA}", remedy=again)
+            raise CarryError(
+                f"{folder} is of schema {manifest['schema']!r}, not {SCHEMA}", remedy=again
+            )
         damaged = [
             name
             for name, wanted in manifest["files"].items()
@@ -200,7 +227,14 @@ def read(folder: Path, temporary: Path) -> CarryFolder:
     wheels = sorted(name for name in manifest["files"] if name.startswith(f"{WHEELS}/"))
     libraries = unpack([folder / name for name in wheels], temporary / WHEELS)
     names = [name.partition("/")[2] for name in wheels]
-    return CarryFolder(folder / NODE, folder / SMOKE, facts, libraries, str(manifest.get("commit")), names)
+    return CarryFolder(
+        folder / NODE,
+        smoke=folder / SMOKE,
+        facts=facts,
+        libraries=libraries,
+        commit=str(manifest.get("commit")),
+        wheels=names,
+    )
 
 
 def unpack(wheels: Sequence[Path], target: Path) -> List[str]:

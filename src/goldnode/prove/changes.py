@@ -55,7 +55,9 @@ def current(gpu: Mapping[str, Any], field: str) -> Any:
         return gpu["power"].get("limit")
     if field == "clocks":
         own = gpu["clocks"].get("application") or {}
-        bad = next((value for value in (own.get("graphics"), own.get("memory")) if is_fault(value)), None)
+        bad = next(
+            (value for value in (own.get("graphics"), own.get("memory")) if is_fault(value)), None
+        )
         if bad is not None or not own:
             return bad
         return {"mode": "application", "graphics_mhz": own["graphics"], "memory_mhz": own["memory"]}
@@ -113,7 +115,11 @@ def _power(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
 
 def _clocks(gpu: Mapping[str, Any], value: Any) -> Tuple[Any, str]:
     runs = gpu["clocks"].get("supported")
-    runs = runs.get(str(value["memory_mhz"])) if isinstance(runs, dict) and not is_fault(runs) else None
+    runs = (
+        runs.get(str(value["memory_mhz"]))
+        if isinstance(runs, dict) and not is_fault(runs)
+        else None
+    )
     clocks = sorted(
         {clock for first, last, step in runs or [] for clock in range(first, last + 1, step or 1)}
     )
@@ -146,7 +152,9 @@ def lock(gpu: Mapping[str, Any]) -> Optional[Json]:
 def without_processes(gpus: Mapping[str, Any]) -> Json:
     """Return a reading without the processes on the GPUs, which change by themselves."""
     return {
-        index: gpu if is_fault(gpu) else {key: item for key, item in gpu.items() if key != "processes"}
+        index: gpu
+        if is_fault(gpu)
+        else {key: item for key, item in gpu.items() if key != "processes"}
         for index, gpu in gpus.items()
     }
 
@@ -194,7 +202,9 @@ def back(session: Session, rows: List[Json]) -> List[str]:
     refused: List[str] = []
     if locks:
         command = session.own("goldnode.prove.unlock", *locks, append=[str(session.carried.node)])
-        for item in session.children.run(command, 60.0).json("the end of the lock").get("results", []):
+        for item in (
+            session.children.run(command, 60.0).json("the end of the lock").get("results", [])
+        ):
             refused += [] if item["rc"] == 0 else [f"{LOCKED}: {item['text']}"]
     rest = [item for item in rows if item["field"] != LOCKED]
     return refused + [
@@ -231,7 +241,9 @@ def write_restore_file(state: Path, rows: List[Json]) -> None:
     state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     document = {"schema": SCHEMA, "boot_id": boot_id(), "found": rows}
     fresh = state.with_name(f".{state.name}")
-    with open(fresh, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
+    with open(
+        fresh, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
+    ) as out:
         json.dump(document, out)
         out.flush()
         os.fsync(out.fileno())

@@ -43,7 +43,9 @@ def gpus(capture: Mapping[str, Any]) -> List[Json]:
     )
 
 
-def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[Json]) -> ChosenClass:
+def choose(
+    capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[Json]
+) -> ChosenClass:
     """Return the class document for a capture.
 
     :param known: facts.json of the carry folder.
@@ -51,7 +53,10 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
     """
     if own is not None:
         return ChosenClass(
-            OWN, own, f"the node's own class {own.get('class')}", (own.get("gpu") or {}).get("model")
+            OWN,
+            own,
+            f"the node's own class {own.get('class')}",
+            (own.get("gpu") or {}).get("model"),
         )
     boards = gpus(capture)
     ids = sorted({str(row.get("pci_id")) for row in boards if isinstance(row.get("pci_id"), str)})
@@ -64,7 +69,10 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
             else f"the facts have no model with the PCI id of {listed}"
         )
         return ChosenClass(
-            UNKNOWN, document(capture, None, known, None), f"no class of the catalog fits: {why}", None
+            UNKNOWN,
+            document(capture, None, known, None),
+            f"no class of the catalog fits: {why}",
+            None,
         )
     model = models[0]
     fitting, reasons = None, []
@@ -77,7 +85,10 @@ def choose(capture: Mapping[str, Any], known: Mapping[str, Any], own: Optional[J
     made = document(capture, model, known, fitting)
     if fitting is not None:
         return ChosenClass(
-            CATALOG, made, f"class {fitting['class']} fits by GPU, count, system and driver branch", model
+            CATALOG,
+            made,
+            f"class {fitting['class']} fits by GPU, count, system and driver branch",
+            model,
         )
     why = "; ".join(reasons) or f"the catalog has none for {model}"
     return ChosenClass(
@@ -100,7 +111,10 @@ def unlike(capture: Mapping[str, Any], row: Mapping[str, Any], count: int) -> Li
 
 
 def document(
-    capture: Mapping[str, Any], model: Optional[str], known: Mapping[str, Any], fitting: Optional[Json]
+    capture: Mapping[str, Any],
+    model: Optional[str],
+    known: Mapping[str, Any],
+    fitting: Optional[Json],
 ) -> Json:
     """Return a class document (schema goldnode.class/1) that describes a machine, with the facts of its
     model.

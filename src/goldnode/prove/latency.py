@@ -38,7 +38,9 @@ def calls(nvml: Any) -> Dict[str, Callable[[Any], Any]]:
     """Return the calls to time, by name: those that a check makes for each GPU."""
     # NVML renamed "throttle reasons" to "event reasons"; older bindings have only the former.
     events = getattr(
-        nvml, "nvmlDeviceGetCurrentClocksEventReasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        nvml,
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        nvml.nvmlDeviceGetCurrentClocksThrottleReasons,
     )
     return {
         "name": nvml.nvmlDeviceGetName,

@@ -53,7 +53,9 @@ class Busy:
                 self.driver.gemm(self.kind, self.n, *self.memory)
             else:
                 self.driver.launch(
-                    "goldnode_gemm", *(("memory", place) for place in self.memory), *((("u32", self.n),) * 3)
+                    "goldnode_gemm",
+                    *(("memory", place) for place in self.memory),
+                    *((("u32", self.n),) * 3),
                 )
         self.products += self.batch
 
@@ -66,7 +68,9 @@ class Busy:
     def wrong(self) -> bool:
         """Return whether the last product is incorrect."""
         self.driver.use(self.gpu.number)
-        return bool(linear.wrong(self.driver.get(self.memory[2], self.out), self.n, self.n, self.n, "fp32"))
+        return bool(
+            linear.wrong(self.driver.get(self.memory[2], self.out), self.n, self.n, self.n, "fp32")
+        )
 
 
 def work(driver: Cuda, size: int, say: Any) -> Json:
@@ -104,7 +108,13 @@ def work(driver: Cuda, size: int, say: Any) -> Json:
         }
         for one in busy
     ]
-    return {"done": True, "seconds": round(seconds, 2), "by": by, "size": busy[0].n, "gpus": figures}
+    return {
+        "done": True,
+        "seconds": round(seconds, 2),
+        "by": by,
+        "size": busy[0].n,
+        "gpus": figures,
+    }
 
 
 def main() -> int:
@@ -126,7 +136,9 @@ def main() -> int:
 
 def simulated(found: Json) -> bool:
     """Return whether a loaded library, or a device by its name, is simulated."""
-    from goldnode.images.smoke.runner import native  # imported late, to see the libraries loaded by then
+    from goldnode.images.smoke.runner import (
+        native,
+    )  # imported late, to see the libraries loaded by then
 
     names: List[str] = [str(row["name"]) for row in found.get("gpus", [])]
     return bool(native.SIMULATED) or any(name.startswith(device.SIMULATED) for name in names)

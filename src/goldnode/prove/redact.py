@@ -43,7 +43,9 @@ INTERNET6 = (
 # identifies nothing, and is replaced only under its own key.
 SHORT, SHORT_NUMBER = 6, 9
 SERIALS = ("serial", "chassis_serial", "board_serial", "product_serial")
-MADE = re.compile(r"(?:SERIAL|GPU|MAC|HOST|MACHINE|BOOT|GUID|CLUSTER|WWN|UUID|SERVER|PROCESS|USER)-\d+")
+MADE = re.compile(
+    r"(?:SERIAL|GPU|MAC|HOST|MACHINE|BOOT|GUID|CLUSTER|WWN|UUID|SERVER|PROCESS|USER)-\d+"
+)
 
 
 class Redactor:
@@ -65,7 +67,12 @@ class Redactor:
         """Add one value. Empty values (N/A, zeros) and placeholders are skipped."""
         value = value.strip()
         low = value.lower()
-        if low in UNINFORMATIVE or not set(low) - set("0-:x") or MADE.fullmatch(value) or low in self._all():
+        if (
+            low in UNINFORMATIVE
+            or not set(low) - set("0-:x")
+            or MADE.fullmatch(value)
+            or low in self._all()
+        ):
             return
         made = f"{kind}-{self.counts.get(kind, 0)}"
         bare = re.fullmatch(r"(?:gpu|mig)-([0-9a-f]{8}-.*)", low)
@@ -131,7 +138,9 @@ class Redactor:
         if free:
             for found in re.findall(INTERNET, text):
                 parts = found.split(".")
-                if all(part == str(int(part)) and int(part) < 256 for part in parts) and parts[0] not in (
+                if all(part == str(int(part)) and int(part) < 256 for part in parts) and parts[
+                    0
+                ] not in (
                     "0",
                     "127",
                 ):
@@ -191,7 +200,18 @@ class Redactor:
         return self.text(
             value,
             key
-            in (*FREE, "reason", "notes", "got", "expected", "why", "error", "evidence", "remedy", "next"),
+            in (
+                *FREE,
+                "reason",
+                "notes",
+                "got",
+                "expected",
+                "why",
+                "error",
+                "evidence",
+                "remedy",
+                "next",
+            ),
         )
 
     def leaks(self, text: str) -> List[str]:

@@ -70,7 +70,9 @@ class FinishedProcess(NamedTuple):
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise NotChecked(f"{what} ended with status {self.rc} and printed no JSON: {self.last()}")
+            raise NotChecked(
+                f"{what} ended with status {self.rc} and printed no JSON: {self.last()}"
+            )
         return found
 
 
@@ -109,7 +111,9 @@ class Children:
         try:
             process = self.start(argv, environment)
         except OSError as problem:
-            return FinishedProcess(127, b"", b"", 0.0, f"{argv[0]} cannot be run ({problem.strerror})")
+            return FinishedProcess(
+                127, b"", b"", 0.0, f"{argv[0]} cannot be run ({problem.strerror})"
+            )
         fault = None
         try:
             out, err = process.communicate(stdin, timeout=limit)
@@ -179,8 +183,14 @@ class ProveOutput:
         value = self.written[name]
         if self.simulated and isinstance(value, dict):
             value = {**value, "hardware": "SIMULATED"}
-        redacted = self.redactor.text(value) if isinstance(value, str) else self.redactor.json(value)
-        text = redacted if isinstance(value, str) else json.dumps(redacted, indent=1, sort_keys=True) + "\n"
+        redacted = (
+            self.redactor.text(value) if isinstance(value, str) else self.redactor.json(value)
+        )
+        text = (
+            redacted
+            if isinstance(value, str)
+            else json.dumps(redacted, indent=1, sort_keys=True) + "\n"
+        )
         fresh = self.folder / f".{name}"
         fresh.write_text(text, encoding="utf-8")
         os.replace(fresh, self.folder / name)
@@ -249,7 +259,9 @@ class Session:
 
     def node(self, *words: str, limit: float = 120.0, stdin: bytes = b"") -> FinishedProcess:
         """Run the node program."""
-        return self.children.run([*self.python(), str(self.carried.node), *words], self.left(limit), stdin)
+        return self.children.run(
+            [*self.python(), str(self.carried.node), *words], self.left(limit), stdin
+        )
 
     def python(self, *, site: bool = False) -> List[str]:
         """Return the command of this interpreter, isolated from the caller's environment.
@@ -258,13 +270,21 @@ class Session:
         """
         return [sys.executable, "-I"] if site else [sys.executable, "-I", "-S"]
 
-    def own(self, module: str, *words: str, site: bool = False, append: Sequence[str] = ()) -> List[str]:
+    def own(
+        self, module: str, *words: str, site: bool = False, append: Sequence[str] = ()
+    ) -> List[str]:
         """Return the command that runs `main` of a module of this checkout."""
         code = (
             f"import sys; sys.path.insert(0, {str(SOURCES)!r}); sys.path += {list(append)!r}; from "
             f"{module} import main; sys.exit(main())"
         )
-        return [*self.python(site=site), "-B", "-c", code, *words]  # -B: write no byte code into the checkout
+        return [
+            *self.python(site=site),
+            "-B",
+            "-c",
+            code,
+            *words,
+        ]  # -B: write no byte code into the checkout
 
     # -- steps
 
@@ -288,7 +308,9 @@ class Session:
             outcome = problem.outcome or StepOutcome(UNCHECKED, f"interrupted by {problem}")
         except Exception as problem:  # one failed step must not take down the others, nor pass
             traceback.print_exc()
-            outcome = StepOutcome(UNCHECKED, f"a fault of prove-gpu: {type(problem).__name__}: {problem}")
+            outcome = StepOutcome(
+                UNCHECKED, f"a fault of prove-gpu: {type(problem).__name__}: {problem}"
+            )
         self.steps.append({
             "name": name, (
                 "title"
@@ -296,7 +318,8 @@ class Session:
             "seconds": round(time.monotonic() - began, 2), "files": sorted(set(self.output.written) - files),
         })  # fmt: skip
         print(
-            f"  {outcome.status}" + (f": {self.redactor.text(outcome.reason)}" if outcome.reason else ""),
+            f"  {outcome.status}"
+            + (f": {self.redactor.text(outcome.reason)}" if outcome.reason else ""),
             flush=True,
         )
         if stopped is not None:
@@ -337,7 +360,12 @@ class Shield:
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         self.session.shielded -= 1
-        if self.session.signal and self.before is None and not self.session.shielded and kind is None:
+        if (
+            self.session.signal
+            and self.before is None
+            and not self.session.shielded
+            and kind is None
+        ):
             raise Stopped(self.session.signal)
 
 

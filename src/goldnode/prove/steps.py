@@ -84,7 +84,8 @@ def leftovers(session: Session) -> StepOutcome:
             changes.forget(session.settings.state)
     if refused:
         return StepOutcome(
-            FAILED, f"an earlier run was killed, and its settings cannot be put back: {'; '.join(refused)}"
+            FAILED,
+            f"an earlier run was killed, and its settings cannot be put back: {'; '.join(refused)}",
         )
     return StepOutcome(PASSED, f"an earlier run was killed; its {len(rows)} settings were put back")
 
@@ -112,7 +113,9 @@ def versions(session: Session) -> StepOutcome:
     found["os"] = fields.get("PRETTY_NAME", "unknown").strip('"')
     session.output.json("versions.json", found)
     if answer.rc != 0 or answer.fault:
-        return StepOutcome(FAILED, f"goldnode-node does not start here: {answer.fault or answer.last()}")
+        return StepOutcome(
+            FAILED, f"goldnode-node does not start here: {answer.fault or answer.last()}"
+        )
     return StepOutcome(
         PASSED,
         f"{found['os']}, kernel {found['kernel']}, Python {found['python']}, "
@@ -134,7 +137,8 @@ def capture(session: Session) -> StepOutcome:
     boards = classes.gpus(found)
     driver = found.get("driver") or {}
     session.versions.update(
-        driver=driver.get("reported"), **{key: driver.get(key) for key in ("flavour", "cuda", "nvml")}
+        driver=driver.get("reported"),
+        **{key: driver.get(key) for key in ("flavour", "cuda", "nvml")},
     )
     session.versions["gpus"] = [f"{row.get('name')} ({row.get('pci_id')})" for row in boards]
     session.output.json("versions.json", session.versions)
@@ -150,7 +154,9 @@ def capture(session: Session) -> StepOutcome:
             f"there is no NVIDIA GPU here, or its driver is not loaded{detail}. Look at `nvidia-smi` and "
             "`lspci -d 10de:`"
         )
-    faults = [section for section, value in found.items() if isinstance(value, dict) and "fault" in value]
+    faults = [
+        section for section, value in found.items() if isinstance(value, dict) and "fault" in value
+    ]
     figures = {"gpus": len(boards), "sections with a fault": len(faults)}
     detail = ", ".join(dict.fromkeys(str(row.get("name")) for row in boards))
     if error is not None:
@@ -232,7 +238,8 @@ def check(session: Session) -> StepOutcome:
     chosen = session.chosen = classes.choose(found, session.carried.facts, own)
     (session.temporary / "class.json").write_text(json.dumps(chosen.document), encoding="utf-8")
     session.output.json(
-        "class.json", {key: value for key, value in chosen.document.items() if key not in ("site", "serve")}
+        "class.json",
+        {key: value for key, value in chosen.document.items() if key not in ("site", "serve")},
     )
     session.notes.append(f"Judged by: {chosen.why}.")
     verdict = classes.judge(chosen.document, found)
@@ -280,7 +287,9 @@ def _hardware_outcome(verdict: Json, chosen: classes.ChosenClass) -> StepOutcome
     }
     if bad:
         return StepOutcome(
-            FAILED, f"{verdict['status']}: {'; '.join(bad[:4])}{' …' if len(bad) > 4 else ''}", figures
+            FAILED,
+            f"{verdict['status']}: {'; '.join(bad[:4])}{' …' if len(bad) > 4 else ''}",
+            figures,
         )
     if unseen:
         listed = "; ".join(f"{row['id']}: {row['got']}" for row in unseen[:3])
@@ -294,7 +303,9 @@ def _hardware_outcome(verdict: Json, chosen: classes.ChosenClass) -> StepOutcome
             UNCHECKED, f"{chosen.why}; the {len(rows)} findings that need no model match", figures
         )
     return StepOutcome(
-        PASSED, f"{verdict['status']}: {verdict['counts']['match']} findings match; {chosen.why}", figures
+        PASSED,
+        f"{verdict['status']}: {verdict['counts']['match']} findings match; {chosen.why}",
+        figures,
     )
 
 
@@ -323,7 +334,9 @@ def policy(session: Session) -> StepOutcome:
     found = _need(session)
     first = session.first = changes.read(session)
     session.output.json("settings.json", changes.without_processes(first))
-    exported = session.node("policy", "export", "--format", "json").json("goldnode-node policy export")
+    exported = session.node("policy", "export", "--format", "json").json(
+        "goldnode-node policy export"
+    )
     chosen = session.chosen or classes.choose(found, session.carried.facts, None)
     alike = {key: value for key, value in exported.get("policy", {}).items() if key != "overrides"}
     other, left = _other(first)
@@ -352,13 +365,19 @@ def policy(session: Session) -> StepOutcome:
     }
     if differ:
         return StepOutcome(
-            FAILED, f"the policy as exported is not met: {'; '.join(classes.wrong(differ))}", figures
+            FAILED,
+            f"the policy as exported is not met: {'; '.join(classes.wrong(differ))}",
+            figures,
         )
     lacking = sorted(
-        f"policy.{key}" for key in other if not any(f"{name}.".startswith(f"policy.{key}.") for name in seen)
+        f"policy.{key}"
+        for key in other
+        if not any(f"{name}.".startswith(f"policy.{key}.") for name in seen)
     )
     if lacking:
-        return StepOutcome(FAILED, f"a policy that differs is taken for met: {', '.join(lacking)}", figures)
+        return StepOutcome(
+            FAILED, f"a policy that differs is taken for met: {', '.join(lacking)}", figures
+        )
     return StepOutcome(
         PASSED,
         f"{len(met)} settings as exported; {len(seen)} that differ were found, nothing was set",
@@ -382,20 +401,28 @@ def _other(gpus: Json) -> Tuple[Json, Json]:
         elif change.field == "clocks":
             other["clocks"] = {key: change.other[key] for key in ("graphics_mhz", "memory_mhz")}
         else:
-            other[change.field] = int(change.other) if change.field == "power_limit_watts" else change.other
+            other[change.field] = (
+                int(change.other) if change.field == "power_limit_watts" else change.other
+            )
     for field in ("ecc", "mig"):
         value = boards[0].get(field)
         if changes.is_fault(value):
             left[field] = f"this driver does not show it ({(value or {}).get('text', 'no value')})"
         else:
-            other[field] = not value["pending"] if field == "ecc" else {"enabled": not value["pending"]}
+            other[field] = (
+                not value["pending"] if field == "ecc" else {"enabled": not value["pending"]}
+            )
     return other, left
 
 
 def _policy(document: Json, found: Json, declared: Json) -> List[Json]:
     """Return the findings about a policy, from a capture."""
     rows = checking.of_record({**document, "policy": declared}, found)
-    return [{**row._asdict(), "evidence": list(row.evidence)} for row in rows if row.id.startswith("policy.")]
+    return [
+        {**row._asdict(), "evidence": list(row.evidence)}
+        for row in rows
+        if row.id.startswith("policy.")
+    ]
 
 
 def _plan(session: Session, document: Json) -> List[str]:
@@ -403,7 +430,9 @@ def _plan(session: Session, document: Json) -> List[str]:
     place = session.temporary / "policy.json"
     place.write_text(json.dumps(document), encoding="utf-8")
     try:
-        planned = session.node("plan", "--class", str(place), "--format", "json").json("goldnode-node plan")
+        planned = session.node("plan", "--class", str(place), "--format", "json").json(
+            "goldnode-node plan"
+        )
     except NotChecked as problem:
         return [f"no plan: {problem}"]
     rows = planned.get("actions", [])
@@ -483,7 +512,9 @@ def timing(session: Session) -> StepOutcome:
     taken: Dict[str, List[float]] = {name: [] for name in runs}
     for turn in range(_starts(session)):
         for name, command in runs.items():
-            if turn and (name == "check, first start of a fresh copy" or sum(taken[name]) > 1e3 * ENOUGH):
+            if turn and (
+                name == "check, first start of a fresh copy" or sum(taken[name]) > 1e3 * ENOUGH
+            ):
                 continue
             done = session.children.run(command, session.left(60))
             if done.fault or done.rc not in (0, 1, 2, 3, 4) or b"Traceback" in done.err:
@@ -556,7 +587,9 @@ def load(session: Session) -> StepOutcome:
         )
         time.sleep(0.2 if session.settings.short else 5)
         session.loaded = _capture(session, "capture-load.json")
-        words = ["--class", str(session.temporary / "class.json")] if session.chosen is not None else []
+        words = (
+            ["--class", str(session.temporary / "class.json")] if session.chosen is not None else []
+        )
         diagnosed = session.node("diagnose", "--format", "json", *words)
         report = diagnosed.json("goldnode-node diagnose")
         process.stdin.close() if process.stdin else None
@@ -602,7 +635,9 @@ def _under_load(session: Session, loaded: Json, report: Json) -> StepOutcome:
             FAILED, f"under load {verdict['status']}: {'; '.join(figures['wrong'][:4])}", figures
         )
     if idle and not session.simulated and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        return StepOutcome(FAILED, f"the load is not seen: {', '.join(idle)} below {SEEN} % of use", figures)
+        return StepOutcome(
+            FAILED, f"the load is not seen: {', '.join(idle)} below {SEEN} % of use", figures
+        )
     if report.get("exit_code") == 3:
         return StepOutcome(UNCHECKED, f"diagnose could not look: {report.get('verdict')}", figures)
     reason = (
@@ -668,7 +703,9 @@ def smoke(session: Session) -> StepOutcome:
     }
     status = {"passed": PASSED, "failed": FAILED}.get(tier["state"], UNCHECKED)
     count = sum(test["state"] == "passed" for test in tier["tests"])
-    reason = f"{count} of {len(tier['tests'])} tests passed" + (f"; {tier['why']}" if tier["why"] else "")
+    reason = f"{count} of {len(tier['tests'])} tests passed" + (
+        f"; {tier['why']}" if tier["why"] else ""
+    )
     return StepOutcome(status, reason, figures)
 
 
@@ -683,9 +720,13 @@ def change(session: Session) -> StepOutcome:
     if os.geteuid() != 0:
         raise NotChecked("only root can set anything on a GPU: run it with sudo")
     before = changes.read(session)
-    users = sorted({str(pid) for gpu in before.values() if not changes.is_fault(gpu) for pid in _pids(gpu)})
+    users = sorted(
+        {str(pid) for gpu in before.values() if not changes.is_fault(gpu) for pid in _pids(gpu)}
+    )
     if users:
-        raise NotChecked(f"the GPUs are in use by process {', '.join(users)}: end it, then run again")
+        raise NotChecked(
+            f"the GPUs are in use by process {', '.join(users)}: end it, then run again"
+        )
     wanted, rows, home, left = _wanted(session, before)
     refused: List[str] = []
     unread: List[str] = []
@@ -758,7 +799,9 @@ def _wanted(
     """
     proposed = changes.proposals(before)
     wanted = [item for item in proposed if item.other is not None]
-    left = list(dict.fromkeys(f"{item.field}: {item.why}" for item in proposed if item.other is None))
+    left = list(
+        dict.fromkeys(f"{item.field}: {item.why}" for item in proposed if item.other is None)
+    )
     rows = [changes.row(item, item.other) for item in wanted]
     home = [changes.row(item, item.found) for item in reversed(wanted)]
     if not session.settings.locked_clocks:
@@ -778,7 +821,9 @@ def _pids(gpu: Json) -> List[Any]:
     return pids if isinstance(pids, list) else []
 
 
-def _not_taken(wanted: List[changes.GpuSettingChange], results: List[Json], meanwhile: Json) -> List[str]:
+def _not_taken(
+    wanted: List[changes.GpuSettingChange], results: List[Json], meanwhile: Json
+) -> List[str]:
     """Return the settings that the driver accepted but reads back differently."""
     taken = {(item["uuid"], item["field"]) for item in results if item["rc"] == 0}
     by_uuid = {
@@ -818,7 +863,9 @@ def settings(session: Session) -> StepOutcome:
         changes.without_processes(session.first), changes.without_processes(changes.read(session))
     )
     if apart:
-        return StepOutcome(FAILED, f"{len(apart)} settings differ: {'; '.join(apart[:6])}", {"differ": apart})
+        return StepOutcome(
+            FAILED, f"{len(apart)} settings differ: {'; '.join(apart[:6])}", {"differ": apart}
+        )
     return StepOutcome(PASSED, f"all settings of {len(session.first)} GPUs are as found")
 
 

@@ -140,7 +140,9 @@ def _timing(steps: Mapping[str, Any]) -> List[str]:
 
 def _change(steps: Mapping[str, Any]) -> List[str]:
     rows = [
-        (key, _text(value)) for name in ("policy", "change") for key, value in _figures(steps, name).items()
+        (key, _text(value))
+        for name in ("policy", "change")
+        for key, value in _figures(steps, name).items()
     ]
     return ["## Settings", "", *_table(("", ""), rows)] if rows else []
 
@@ -149,6 +151,7 @@ def _findings(steps: Mapping[str, Any]) -> List[str]:
     found = []
     for name in ("check", "load"):
         found += [
-            f"* {steps[name]['title']}: {_cell(line)}" for line in _figures(steps, name).get("wrong") or []
+            f"* {steps[name]['title']}: {_cell(line)}"
+            for line in _figures(steps, name).get("wrong") or []
         ]
     return ["## Findings", "", *found, ""] if found else []

@@ -79,7 +79,9 @@ def model():
                 state = (1103515245 * state + 12345) % 2**31
                 numbers.append(state / 2**31 - 0.5)
             scale = 2.0 / math.sqrt(parameter.shape[-1])
-            parameter.copy_(torch.tensor(numbers, dtype=torch.float64).reshape(parameter.shape) * scale)
+            parameter.copy_(
+                torch.tensor(numbers, dtype=torch.float64).reshape(parameter.shape) * scale
+            )
             if "norm" in name and name.endswith("weight"):
                 parameter.add_(1)
     return made

@@ -33,7 +33,17 @@ REQUIREMENTS = (
     "qemu-system-x86",
 )
 
-TOOLS = ("mmdebstrap", "mke2fs", "debugfs", "sfdisk", "mkfs.vfat", "mmd", "mcopy", "qemu-system-x86_64", "dd")
+TOOLS = (
+    "mmdebstrap",
+    "mke2fs",
+    "debugfs",
+    "sfdisk",
+    "mkfs.vfat",
+    "mmd",
+    "mcopy",
+    "qemu-system-x86_64",
+    "dd",
+)
 OVMF_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 OVMF_VARS = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 
@@ -44,7 +54,9 @@ ROOT_UUID = "5f0c1a52-6a1e-4f3c-9f60-60a1d40de001"
 DONE = "goldnode-guest: finished with status "
 
 PACKAGES = ("grub-efi-amd64", "initramfs-tools", "kmod", "python3", "systemd-sysv", "udev", "zstd")
-GRUB_MODULES = "configfile echo ext2 fat gzio linux loadenv normal part_gpt search search_fs_uuid test"
+GRUB_MODULES = (
+    "configfile echo ext2 fat gzio linux loadenv normal part_gpt search search_fs_uuid test"
+)
 
 # Run by mmdebstrap with the root as $1. Emulation is slow: the initramfs holds what this one disk needs.
 CONFIGURE = r"""set -eu
@@ -146,7 +158,12 @@ class Base:
 def run(*command: str | Path, cwd: Path | None = None, stdin: str | None = None) -> str:
     """Standard output of a command; a GuestError with the end of its output when it fails."""
     done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, input=stdin, text=True, capture_output=True, check=False
+        [str(word) for word in command],
+        cwd=cwd,
+        input=stdin,
+        text=True,
+        capture_output=True,
+        check=False,
     )
     if done.returncode:
         raise GuestError(
@@ -156,7 +173,11 @@ def run(*command: str | Path, cwd: Path | None = None, stdin: str | None = None)
 
 
 def _fill(script: str) -> str:
-    return script.replace("@UUID@", ROOT_UUID).replace("@DONE@", DONE).replace("@MODULES@", GRUB_MODULES)
+    return (
+        script.replace("@UUID@", ROOT_UUID)
+        .replace("@DONE@", DONE)
+        .replace("@MODULES@", GRUB_MODULES)
+    )
 
 
 def _check_tools() -> None:
@@ -164,7 +185,9 @@ def _check_tools() -> None:
         str(f) for f in (OVMF_CODE, OVMF_VARS) if not f.exists()
     ]
     if missing:
-        raise GuestError(f"missing on this machine: {', '.join(missing)}. Install {' '.join(REQUIREMENTS)}")
+        raise GuestError(
+            f"missing on this machine: {', '.join(missing)}. Install {' '.join(REQUIREMENTS)}"
+        )
 
 
 def base(archives: list[Archive], cache: Path | None = None) -> Base:
@@ -224,7 +247,8 @@ def _make(scratch: Path, archives: list[Archive]) -> list[str]:
         stdin="".join(archive.line() + "\n" for archive in archives),
     )
     releases = [
-        p.name.removeprefix("vmlinuz-") for p in sorted((root / "boot").glob("vmlinuz-*"), key=_version)
+        p.name.removeprefix("vmlinuz-")
+        for p in sorted((root / "boot").glob("vmlinuz-*"), key=_version)
     ]
     newest = releases[-1]
     efi = root / "boot" / "BOOTX64.EFI"
@@ -261,7 +285,9 @@ def _make(scratch: Path, archives: list[Archive]) -> list[str]:
             "status=none",
         )
     shutil.rmtree(root)
-    console = boot(disk, {"run": BAKE}, scratch, kernel=(scratch / "vmlinuz", scratch / "initrd.img"))
+    console = boot(
+        disk, {"run": BAKE}, scratch, kernel=(scratch / "vmlinuz", scratch / "initrd.img")
+    )
     if DONE + "0" not in console:
         raise GuestError("update-grub failed in the guest\n" + console[-3000:])
     return releases
@@ -378,7 +404,9 @@ def boot(
     if cut is not None and not was_cut:
         raise GuestError(f"the guest never came to {cut!r}\n{console[-6000:]}")
     if missing:
-        raise GuestError(f"the guest never came to {', '.join(map(repr, missing))}\n{console[-6000:]}")
+        raise GuestError(
+            f"the guest never came to {', '.join(map(repr, missing))}\n{console[-6000:]}"
+        )
     if guest.returncode and not was_cut:
         raise GuestError(
             f"the guest was not done after {limit:.0f} seconds, or QEMU failed ({guest.returncode})\n{console[-3000:]}"
@@ -389,10 +417,14 @@ def boot(
 def read(disk: Path, path: str) -> bytes:
     """The content of a file in the root partition of a disk that is not running; GuestError when it is not there."""
     done = subprocess.run(
-        ["debugfs", "-R", f"cat {path}", f"{disk}?offset={ROOT_START}"], capture_output=True, check=False
+        ["debugfs", "-R", f"cat {path}", f"{disk}?offset={ROOT_START}"],
+        capture_output=True,
+        check=False,
     )
     if done.returncode or b"File not found" in done.stderr:
-        raise GuestError(f"{path} cannot be read from {disk}: {done.stderr.decode(errors='replace')[-500:]}")
+        raise GuestError(
+            f"{path} cannot be read from {disk}: {done.stderr.decode(errors='replace')[-500:]}"
+        )
     return done.stdout
 
 

@@ -20,7 +20,15 @@ from typing import Any
 
 PROGRAM = "/run/payload/goldnode-node"
 STILL = 10.0  # seconds
-PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
+PARTS = (
+    "node_class",
+    "kernel",
+    "gpu_driver",
+    "container_runtime",
+    "gpu_policy",
+    "host_tuning",
+    "sanity",
+)
 
 
 def say(text: str) -> None:
@@ -56,11 +64,16 @@ def answer(**request: Any) -> Any:
 def apply_request(**request: Any) -> Any:
     """Plan, and apply each part that is not empty, as site.yml and rollback.yml do. Returns the first plan's answer and its actions."""
     first = reported = answer(**request)
-    request.update({"to": reported["rollback"]["to"]["document"]} if reported.get("rollback") else {})
+    request.update(
+        {"to": reported["rollback"]["to"]["document"]} if reported.get("rollback") else {}
+    )
     for part in PARTS:
         if reported["plan"]["parts"][part]:
             reported = answer(operation="apply", part=part, **request)
-    say("LEFT " + json.dumps([f"{row['kind']} {row['target']}" for row in reported["plan"]["actions"]]))
+    say(
+        "LEFT "
+        + json.dumps([f"{row['kind']} {row['target']}" for row in reported["plan"]["actions"]])
+    )
     return first
 
 

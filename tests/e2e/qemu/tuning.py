@@ -136,7 +136,14 @@ def check_after_boot(image: Path) -> None:
     assert outcomes.pop("governor") == "not_exposed", found["governor"]
     assert outcomes.pop("iommu") == "not_exposed", found["iommu"]
     assert outcomes.pop("transparent_hugepages") == "mismatch", found["transparent_hugepages"]
-    assert set(outcomes) == {"swap", "hugepages.2M", "numa_balancing", "cmdline", "memlock", "network.lo.mtu"}
+    assert set(outcomes) == {
+        "swap",
+        "hugepages.2M",
+        "numa_balancing",
+        "cmdline",
+        "memlock",
+        "network.lo.mtu",
+    }
     assert set(outcomes.values()) == {"match"}, found
     assert disk.read(image, "/root/ulimit").split() == [b"65536"]
     watch_worked(image)
@@ -144,7 +151,9 @@ def check_after_boot(image: Path) -> None:
 
 def watch_worked(image: Path) -> None:
     """The watch of the kernel's log ran with few rights, did not start the check for a program's line, and did for the kernel's."""
-    rights = dict(line.split(":\t") for line in disk.read(image, "/root/watcher").decode().splitlines())
+    rights = dict(
+        line.split(":\t") for line in disk.read(image, "/root/watcher").decode().splitlines()
+    )
     # CAP_SYS_ADMIN (21) and CAP_SYSLOG (34), and nothing to be had by another program.
     assert (int(rights["CapEff"], 16), rights["NoNewPrivs"]) == (1 << 21 | 1 << 34, "1")
     assert disk.read(image, "/root/watched").split() == [b"0", b"active"]

@@ -61,14 +61,25 @@ def kernels() -> Iterator[Kernel]:
     yield Kernel(old, DEBIAN, old, "6.1.0-901-amd64", "6.1.901-1+standin1")
     yield Kernel(old, *security[0], "6.1.0-902-amd64", "6.1.902-1+standin1", group=SECURITY_UPDATES)
     yield Kernel(old, *security[0], "6.1.0-903-amd64", "6.1.903-1+standin1", group=NEWER)
-    yield Kernel(old, *security[0], "6.1.0-904-amd64", "6.1.904-1+standin1", group=BROKEN, broken=True)
+    yield Kernel(
+        old, *security[0], "6.1.0-904-amd64", "6.1.904-1+standin1", group=BROKEN, broken=True
+    )
     yield Kernel(new, DEBIAN, new, "6.12.94+deb13-amd64", "6.12.94-1+standin1")
-    yield Kernel(new, *security[1], "6.12.902+deb13-amd64", "6.12.902-1+standin1", group=SECURITY_UPDATES)
+    yield Kernel(
+        new, *security[1], "6.12.902+deb13-amd64", "6.12.902-1+standin1", group=SECURITY_UPDATES
+    )
     yield Kernel(new, *security[1], "6.12.903+deb13-amd64", "6.12.903-1+standin1", group=NEWER)
-    yield Kernel(new, *security[1], "6.12.904+deb13-amd64", "6.12.904-1+standin1", group=BROKEN, broken=True)
+    yield Kernel(
+        new, *security[1], "6.12.904+deb13-amd64", "6.12.904-1+standin1", group=BROKEN, broken=True
+    )
     yield Kernel(ubuntu, UBUNTU, ubuntu, "6.8.0-901-generic", "6.8.0-901.901+standin1")
     yield Kernel(
-        ubuntu, UBUNTU, "noble-updates", "6.8.0-902-generic", "6.8.0-902.902+standin1", group=SECURITY_UPDATES
+        ubuntu,
+        UBUNTU,
+        "noble-updates",
+        "6.8.0-902-generic",
+        "6.8.0-902.902+standin1",
+        group=SECURITY_UPDATES,
     )
     yield Kernel(
         ubuntu,
@@ -78,8 +89,12 @@ def kernels() -> Iterator[Kernel]:
         "6.8.0-902.902+standin1",
         group=SECURITY_UPDATES,
     )
-    yield Kernel(ubuntu, UBUNTU, "noble-updates", "6.8.0-903-generic", "6.8.0-903.903+standin1", group=NEWER)
-    yield Kernel(ubuntu, UBUNTU, "noble-updates", "7.0.0-901-generic", "7.0.0-901.901~24.04.1+standin1")
+    yield Kernel(
+        ubuntu, UBUNTU, "noble-updates", "6.8.0-903-generic", "6.8.0-903.903+standin1", group=NEWER
+    )
+    yield Kernel(
+        ubuntu, UBUNTU, "noble-updates", "7.0.0-901-generic", "7.0.0-901.901~24.04.1+standin1"
+    )
 
 
 def debs() -> Iterator[Deb]:
@@ -88,7 +103,13 @@ def debs() -> Iterator[Deb]:
         yield from packages(kernel)
     yield from debian_family(Driver(DEBIAN, "bookworm", "535.261.03", "1+standin1"))
     yield from debian_family(
-        Driver(SECURITY, "bookworm-security", "535.309.01", "0+deb12u1+standin1", group=SECURITY_UPDATES)
+        Driver(
+            SECURITY,
+            "bookworm-security",
+            "535.309.01",
+            "0+deb12u1+standin1",
+            group=SECURITY_UPDATES,
+        )
     )
     yield from debian_family(
         Driver(DEBIAN, "bookworm", "470.256.02", "1~deb12u1+standin1", infix="tesla-470-")
@@ -98,7 +119,9 @@ def debs() -> Iterator[Deb]:
     )
     for deb in debian_support(SECURITY, "bookworm-security", "", "535.309.01-1~deb12u1+standin1"):
         yield replace(deb, group=SECURITY_UPDATES)
-    yield from debian_family(Driver(DEBIAN, "trixie", "550.163.01", "2+standin1", libssl="libssl3t64"))
+    yield from debian_family(
+        Driver(DEBIAN, "trixie", "550.163.01", "2+standin1", libssl="libssl3t64")
+    )
     yield from debian_support(DEBIAN, "trixie", "550.163.01-1+standin1", "570.133.07-1+standin1")
     for codename, repository in NVIDIA.items():
         family = ubuntu_repository if codename == "noble" else nvidia_repository
@@ -169,14 +192,20 @@ def rocm() -> Iterator[Deb]:
     }
     for name, depends in needs.items():
         yield replace(
-            place, name=name, version="6.1.2-1+standin1", description="part of ROCm", depends=depends
+            place,
+            name=name,
+            version="6.1.2-1+standin1",
+            description="part of ROCm",
+            depends=depends,
         )
 
 
 def base() -> Iterator[Deb]:
     """Yield packages that belong to no stack, so goldnode must not hold back their updates."""
     for codename in ("bookworm", "trixie"):
-        place = Deb("libstandin-base", "1.0-1+standin1", "a base package", DEBIAN, codename, section="libs")
+        place = Deb(
+            "libstandin-base", "1.0-1+standin1", "a base package", DEBIAN, codename, section="libs"
+        )
         yield place
         yield replace(
             place,
@@ -186,8 +215,14 @@ def base() -> Iterator[Deb]:
             group=SECURITY_UPDATES,
         )
         yield replace(
-            place, version="1.0-1+standin3", repository=SECURITY, suite=f"{codename}-security", group=NEWER
+            place,
+            version="1.0-1+standin3",
+            repository=SECURITY,
+            suite=f"{codename}-security",
+            group=NEWER,
         )
-    place = Deb("libstandin-base", "1.0-1+standin1", "a base package", UBUNTU, "noble", section="libs")
+    place = Deb(
+        "libstandin-base", "1.0-1+standin1", "a base package", UBUNTU, "noble", section="libs"
+    )
     yield place
     yield replace(place, version="1.0-1+standin2", suite="noble-updates", group=SECURITY_UPDATES)

@@ -100,14 +100,20 @@ class Deb:
             for name, text in self.scripts.items():
                 _write(root / "DEBIAN" / name, text if name == "triggers" else Program(text))
             note = f"/usr/share/doc/{self.name}/README.stand-in"
-            text = (
-                f"{self.name} {self.version} is a stand-in made by goldnode's tests. It drives no hardware.\n"
-            )
+            text = f"{self.name} {self.version} is a stand-in made by goldnode's tests. It drives no hardware.\n"
             for path, content in {note: text, **self.files}.items():
                 _write(root / path.lstrip("/"), content)
             # A fixed date and fast compression: builds are reproducible, and CPU time matters more than size.
             subprocess.run(
-                ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(root), str(target)],
+                [
+                    "dpkg-deb",
+                    "--root-owner-group",
+                    "-Zgzip",
+                    "-z1",
+                    "--build",
+                    str(root),
+                    str(target),
+                ],
                 check=True,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},

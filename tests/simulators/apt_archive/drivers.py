@@ -64,7 +64,9 @@ def dkms_tree(name: str, prefix: str, upstream: str, licence: str) -> dict[str, 
         conf += f'DEST_MODULE_LOCATION[{index}]="/updates/dkms"\n'
     return {
         f"{root}/dkms.conf": conf,
-        f"{root}/Makefile": _MAKEFILE.format(modules=" ".join(f"{module}.ko" for module in MODULES)),
+        f"{root}/Makefile": _MAKEFILE.format(
+            modules=" ".join(f"{module}.ko" for module in MODULES)
+        ),
         f"{root}/standin.c": _SOURCE.format(upstream=upstream, licence=licence),
     }
 
@@ -214,7 +216,9 @@ _LDCONFIG = {"triggers": "activate-noawait ldconfig\n"}
 
 
 def dkms_scripts(name: str, upstream: str) -> dict[str, str]:
-    return {stage: text.format(name=name, upstream=upstream) for stage, text in _DKMS_SCRIPTS.items()}
+    return {
+        stage: text.format(name=name, upstream=upstream) for stage, text in _DKMS_SCRIPTS.items()
+    }
 
 
 # `|| true` in these scripts comes from debhelper: a failing unit tool does not fail the package.
@@ -229,13 +233,18 @@ def _library(directory: str, soname: str, upstream: str) -> dict[str, Content]:
     root = f"/usr/lib/{TRIPLET}{directory}"
     return {
         # A real ELF file: ldconfig, through which the node's check finds it, ignores anything else.
-        f"{root}/{stem}.{upstream}": elf.library(soname, f"goldnode stand-in for {soname} {upstream}"),
+        f"{root}/{stem}.{upstream}": elf.library(
+            soname, f"goldnode stand-in for {soname} {upstream}"
+        ),
         f"{root}/{soname}": Link(f"{stem}.{upstream}"),
     }
 
 
 def _firmware(upstream: str, *names: str) -> dict[str, Content]:
-    return {f"/lib/firmware/nvidia/{upstream}/{name}": f"goldnode stand-in {upstream}\n" for name in names}
+    return {
+        f"/lib/firmware/nvidia/{upstream}/{name}": f"goldnode stand-in {upstream}\n"
+        for name in names
+    }
 
 
 def _modprobe_files(driver: Driver) -> dict[str, Content]:
@@ -421,9 +430,13 @@ def debian_support(repository: str, suite: str, persistenced: str, modprobe: str
     """Yield the packages that Debian's driver packages share, each with its own version. `""` omits a
     package.
     """
-    place = Deb("", "1", "", repository=repository, suite=suite, component="contrib", section="libs")
+    place = Deb(
+        "", "1", "", repository=repository, suite=suite, component="contrib", section="libs"
+    )
     glx = replace(place, version="1.2.2+standin1", source="glx-alternatives", multi_arch="foreign")
-    support = replace(place, version="20220217+3+standin1", source="nvidia-support", multi_arch="foreign")
+    support = replace(
+        place, version="20220217+3+standin1", source="nvidia-support", multi_arch="foreign"
+    )
     if persistenced:
         needs = (
             "libnvidia-cfg1 | libnvidia-tesla-470-cfg1 | libnvidia-cfg.so.1 | libnvidia-cfg1-any, "
@@ -548,7 +561,10 @@ def nvidia_repository(repository: str, upstream: str, group: str = "") -> Iterat
     yield _modprobe(place, version)
     yield _fabric_manager(place)
     yield imex(place)
-    for name, module in (("nvidia-open", "nvidia-kernel-open-dkms"), ("cuda-drivers", "nvidia-kernel-dkms")):
+    for name, module in (
+        ("nvidia-open", "nvidia-kernel-open-dkms"),
+        ("cuda-drivers", "nvidia-kernel-dkms"),
+    ):
         yield replace(
             place,
             name=name,

@@ -60,7 +60,9 @@ def library(soname: str, text: str) -> bytes:
     table = b"".join(struct.pack("<QQ", tag, value) for tag, value in tags)
     size = dynamic + len(table)
     ident = b"\x7fELF" + bytes((2, 1, 1)) + b"\0" * 9
-    header = _HEADER.pack(ident, 3, _X86_64, 1, 0, _HEADER.size, 0, 0, _HEADER.size, program.size, 2, 0, 0, 0)
+    header = _HEADER.pack(
+        ident, 3, _X86_64, 1, 0, _HEADER.size, 0, 0, _HEADER.size, program.size, 2, 0, 0, 0
+    )
     load = program.pack(1, 4, 0, 0, 0, size, size, 0x1000)
     points = program.pack(2, 4, dynamic, dynamic, dynamic, len(table), len(table), 8)
     return header + load + points + strings + _SYMBOL.pack(0, 0, 0, 0, 0, 0) + table

@@ -91,7 +91,12 @@ WantedBy=multi-user.target
 
 
 def engine(
-    repository: str, suite: str, versions: dict[str, str], scripts: dict[str, str], *, knows_cdi: bool
+    repository: str,
+    suite: str,
+    versions: dict[str, str],
+    scripts: dict[str, str],
+    *,
+    knows_cdi: bool,
 ) -> Iterator[Deb]:
     """Yield docker.io and its dependencies.
 
@@ -101,7 +106,10 @@ def engine(
     docker = versions["docker.io"]
     daemon = _DAEMON.replace("@VERSION@", docker).replace("@CDI@", str(knows_cdi))
     files: dict[str, dict[str, Content]] = {
-        "docker.io": {"/usr/sbin/dockerd": Program(daemon), "/lib/systemd/system/docker.service": _UNIT},
+        "docker.io": {
+            "/usr/sbin/dockerd": Program(daemon),
+            "/lib/systemd/system/docker.service": _UNIT,
+        },
         "docker-cli": {},
         "containerd": {"/etc/containerd/config.toml": "version = 2\n"},
         "runc": {},

@@ -86,7 +86,9 @@ def packages(kernel: Kernel, *, meta: bool = True) -> Iterator[Deb]:
         files=_image_files(kernel),
         scripts=_image_scripts(kernel.release),
     )
-    parts = f"linux-headers-{kernel.base}-common (= {kernel.version}), {kbuild} (>= {kernel.version})"
+    parts = (
+        f"linux-headers-{kernel.base}-common (= {kernel.version}), {kbuild} (>= {kernel.version})"
+    )
     yield replace(
         place,
         name=headers,
@@ -146,7 +148,9 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
     boot = {path: data for path, data in everything.items() if path.startswith("/boot/vmlinuz-")}
     hwe = not release.startswith("6.")  # from 7.0 on, one package has all modules
     extra = {path: data for path, data in everything.items() if "/drivers/gpu/" in path and not hwe}
-    modules = {path: data for path, data in everything.items() if path not in boot and path not in extra}
+    modules = {
+        path: data for path, data in everything.items() if path not in boot and path not in extra
+    }
     signed = f"linux-signed ({kernel.version})"
     yield replace(
         place,
@@ -215,12 +219,15 @@ def _ubuntu(kernel: Kernel, place: Deb, *, meta: bool) -> Iterator[Deb]:
 
 def _common(kernel: Kernel) -> str:
     """Return the directory of the headers that all flavours share."""
-    return f"/usr/src/linux-headers-{kernel.base}" + ("" if kernel.codename == "noble" else "-common")
+    return f"/usr/src/linux-headers-{kernel.base}" + (
+        "" if kernel.codename == "noble" else "-common"
+    )
 
 
 def _image_files(kernel: Kernel) -> dict[str, Content]:
     files: dict[str, Content] = {
-        f"/boot/vmlinuz-{kernel.release}": f"goldnode stand-in for kernel {kernel.release}\n" * 2000,
+        f"/boot/vmlinuz-{kernel.release}": f"goldnode stand-in for kernel {kernel.release}\n"
+        * 2000,
         f"/boot/config-{kernel.release}": _config(kernel.codename),
         f"/boot/System.map-{kernel.release}": "ffffffffffffffff B stand-in\n",
     }
@@ -231,12 +238,19 @@ def _image_files(kernel: Kernel) -> dict[str, Content]:
         info = [("license", "GPL"), ("description", f"goldnode stand-in: {name}")]
         if vendor:
             info.append(("alias", _DISPLAY.format(vendor=vendor)))
-        info += [("depends", ""), ("intree", "Y"), ("name", name), ("vermagic", vermagic(kernel.release))]
+        info += [
+            ("depends", ""),
+            ("intree", "Y"),
+            ("name", name),
+            ("vermagic", vermagic(kernel.release)),
+        ]
         content = elf.module(info)
         # Debian compresses modules from 13 on; Ubuntu uses zstd from 24.04 on. The kernel's XZ decompressor
         # supports only CRC32 as check.
         if kernel.codename == "noble":
-            done = subprocess.run(["zstd", "-q", "-c"], input=content, stdout=subprocess.PIPE, check=True)
+            done = subprocess.run(
+                ["zstd", "-q", "-c"], input=content, stdout=subprocess.PIPE, check=True
+            )
             files[f"{modules}/kernel/{path}.ko.zst"] = done.stdout
         elif kernel.codename == "bookworm":
             files[f"{modules}/kernel/{path}.ko"] = content
@@ -262,9 +276,7 @@ def _config(codename: str) -> str:
 def _header_files(kernel: Kernel) -> dict[str, Content]:
     root = f"/usr/src/linux-headers-{kernel.release}"
     common = _common(kernel)
-    generated = (
-        f'#define UTS_RELEASE "{kernel.release}"\n#define VERMAGIC_STRING "{vermagic(kernel.release)}"\n'
-    )
+    generated = f'#define UTS_RELEASE "{kernel.release}"\n#define VERMAGIC_STRING "{vermagic(kernel.release)}"\n'
     return {
         f"{root}/.config": _config(kernel.codename),
         f"{root}/.kernelvariables": f"CC = $(CROSS_COMPILE){COMPILERS[kernel.codename][0]}\n",

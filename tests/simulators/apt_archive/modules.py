@@ -41,7 +41,9 @@ INFO(info_vermagic, "vermagic=" VERMAGIC_STRING);
 def _tree(name: str, version: str, against: str = "") -> dict[str, Content]:
     """Return the DKMS source of module `name`, compiled against the file of module `against`."""
     root = f"/usr/src/{name.replace('_', '-')}-{version}"
-    conf = f'PACKAGE_NAME="{name.replace("_", "-")}"\nPACKAGE_VERSION="{version}"\nAUTOINSTALL=yes\n'
+    conf = (
+        f'PACKAGE_NAME="{name.replace("_", "-")}"\nPACKAGE_VERSION="{version}"\nAUTOINSTALL=yes\n'
+    )
     conf += 'MAKE[0]="make modules KERNEL_UNAME=${kernelver}"\nCLEAN="true"\n'
     conf += f'BUILT_MODULE_NAME[0]="{name}"\nDEST_MODULE_LOCATION[0]="/updates/dkms"\n'
     find = (

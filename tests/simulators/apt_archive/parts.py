@@ -24,7 +24,9 @@ def imex(place: Deb) -> Deb:
 
 def subnet_manager(repository: str) -> Deb:
     """Return nvlsm, whose versions follow no driver."""
-    place = Deb("nvlsm", "2025.06.6-1+standin1", "NVLink subnet manager", repository, "/", section="utils")
+    place = Deb(
+        "nvlsm", "2025.06.6-1+standin1", "NVLink subnet manager", repository, "/", section="utils"
+    )
     return replace(place, files={"/opt/nvidia/nvlsm/sbin/nvlsm": _FAILS})
 
 
@@ -32,7 +34,13 @@ def dcgm(repository: str, version: str) -> Iterator[Deb]:
     """Yield DCGM 4 for CUDA 13: four packages of one version."""
     whole = f"1:{version}-1+standin1"
     place = Deb(
-        "", whole, "part of DCGM", repository, "/", source="datacenter-gpu-manager-4", section="utils"
+        "",
+        whole,
+        "part of DCGM",
+        repository,
+        "/",
+        source="datacenter-gpu-manager-4",
+        section="utils",
     )
     core = "datacenter-gpu-manager-4-core"
     yield replace(place, name=core, depends="libc6", files={"/usr/bin/dcgmi": _FAILS})
@@ -48,5 +56,9 @@ def doca(repository: str) -> Iterator[Deb]:
     # Newer than the stack's own: the archive of a part must not change the stack.
     yield replace(place, name="runc", version="99.0-1+standin1", depends="libc6")
     yield replace(
-        place, name="libibverbs1", version="2604mlnx58-1+standin1", source="rdma-core", depends="libc6"
+        place,
+        name="libibverbs1",
+        version="2604mlnx58-1+standin1",
+        source="rdma-core",
+        depends="libc6",
     )

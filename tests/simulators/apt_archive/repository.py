@@ -62,14 +62,19 @@ class Archive:
             "fingerprints": [self.fingerprint],
         }
 
-    def site(self, url: str, *, release: str = "bookworm", locks: str | None = None) -> dict[str, object]:
+    def site(
+        self, url: str, *, release: str = "bookworm", locks: str | None = None
+    ) -> dict[str, object]:
         """Return a site configuration (see goldnode.core.site) for this archive served at `url`.
 
         A site has one address for NVIDIA's flat repository; `release` selects it.
         """
         places = {content.DEBIAN: content.DEBIAN, content.SECURITY: content.SECURITY}
         places |= dict.fromkeys(("ubuntu", "ubuntu-updates", "ubuntu-security"), content.UBUNTU)
-        places |= {"nvidia-cuda": content.NVIDIA[release], "nvidia-container-toolkit": content.TOOLKIT}
+        places |= {
+            "nvidia-cuda": content.NVIDIA[release],
+            "nvidia-container-toolkit": content.TOOLKIT,
+        }
         places["nvidia-doca"] = content.DOCA
         archives = {name: self.entry(url, path) for name, path in places.items()}
         return {"archives": archives, **({"locks": locks} if locks else {})}
@@ -80,7 +85,8 @@ class Archive:
         """Write `site(url, …)` to `path` and return the path."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
-            yaml.safe_dump(self.site(url, release=release, locks=locks), sort_keys=False), encoding="utf-8"
+            yaml.safe_dump(self.site(url, release=release, locks=locks), sort_keys=False),
+            encoding="utf-8",
         )
         return path
 
@@ -184,7 +190,9 @@ def publish(
     for repository, suites in content.SUITES.items():
         for suite in suites:
             mine = [deb for deb in wanted if (deb.repository, deb.suite) == (repository, suite)]
-            _write_suite(fresh / repository, suite, mine, index, home, stamp)
+            _write_suite(
+                fresh / repository, suite=suite, debs=mine, index=index, home=home, stamp=stamp
+            )
     shutil.copy(good / "public.asc", fresh / KEY)
     # Replace the content, not the directory: a container may have it mounted.
     directory.mkdir(parents=True, exist_ok=True)
@@ -234,7 +242,8 @@ def _write_suite(
         "Description": "goldnode stand-in archive, for tests only",
     }
     sums = "".join(
-        f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n" for name, data in sorted(files.items())
+        f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n"
+        for name, data in sorted(files.items())
     )
     release_file = base / "Release"
     release_file.write_text(
@@ -242,7 +251,12 @@ def _write_suite(
     )
     _gpg(home, "--clearsign", "--output", str(base / "InRelease"), str(release_file))
     _gpg(home, "--armor", "--detach-sign", "--output", str(base / "Release.gpg"), str(release_file))
-    for path in (release_file, base / "InRelease", base / "Release.gpg", *(base / name for name in files)):
+    for path in (
+        release_file,
+        base / "InRelease",
+        base / "Release.gpg",
+        *(base / name for name in files),
+    ):
         os.utime(path, (stamp, stamp))
 
 
@@ -303,7 +317,16 @@ def _gpg(home: Path, *arguments: str) -> str:
             )
             _gpg(Path(_HOMES[home].name), "--import", str(home / "secret.asc"))
         where = Path(_HOMES[home].name)
-    command = ["gpg", "--homedir", str(where), "--batch", "--yes", "--quiet", "--pinentry-mode", "loopback"]
+    command = [
+        "gpg",
+        "--homedir",
+        str(where),
+        "--batch",
+        "--yes",
+        "--quiet",
+        "--pinentry-mode",
+        "loopback",
+    ]
     done = subprocess.run(
         [*command, "--passphrase", "", *arguments], capture_output=True, text=True, check=False
     )

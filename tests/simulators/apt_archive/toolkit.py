@@ -199,7 +199,11 @@ def toolkit(repository: str, version: str, group: str = "") -> Iterator[Deb]:
         description="nvidia-container-cli that only says what it is",
         source="libnvidia-container",
         depends=f"libc6, libnvidia-container1 {same}",
-        files={"/usr/bin/nvidia-container-cli": Program("#!/bin/sh\necho 'goldnode stand-in' >&2\nexit 1\n")},
+        files={
+            "/usr/bin/nvidia-container-cli": Program(
+                "#!/bin/sh\necho 'goldnode stand-in' >&2\nexit 1\n"
+            )
+        },
     )
     yield replace(
         place,

@@ -74,7 +74,13 @@ def verdict(class_: str, time: datetime, findings: Iterable[Json] = ()) -> Json:
     """Return a verdict with these findings; drain wins over degraded."""
     found = list(findings)
     bad = [row for row in found if row["outcome"] == "mismatch"]
-    status = "drain" if any(row["severity"] == "drain" for row in bad) else "degraded" if bad else "healthy"
+    status = (
+        "drain"
+        if any(row["severity"] == "drain" for row in bad)
+        else "degraded"
+        if bad
+        else "healthy"
+    )
     if not bad and any(row["outcome"] == "could_not_read" for row in found):
         status = "could_not_check"
     return {
@@ -132,7 +138,9 @@ class SyntheticNode:
 def fleet(count: int, class_: str = "h100", cohort_size: int = 0) -> list[SyntheticNode]:
     """Return healthy nodes; `cohort_size` nodes each form a cohort, if it is not 0."""
     return [
-        SyntheticNode(FIRST_ID + place, class_, f"ring{place // cohort_size:02}" if cohort_size else None)
+        SyntheticNode(
+            FIRST_ID + place, class_, f"ring{place // cohort_size:02}" if cohort_size else None
+        )
         for place in range(count)
     ]
 
@@ -203,7 +211,8 @@ def numbers(
                 "source": ["directory"] * len(captures),
             },
             NUMBERS: {
-                name: [row[place] for row in found] for place, name in enumerate(SCHEMAS[NUMBERS].names)
+                name: [row[place] for row in found]
+                for place, name in enumerate(SCHEMAS[NUMBERS].names)
             },
             FACTS: {},
             FINDINGS: {},
@@ -215,7 +224,8 @@ def numbers(
             absent = [None] * len(content.get("node", ()))
             pq.write_table(
                 pa.Table.from_pydict(
-                    {name: content.get(name, absent) for name in SCHEMAS[table].names}, SCHEMAS[table]
+                    {name: content.get(name, absent) for name in SCHEMAS[table].names},
+                    SCHEMAS[table],
                 ),
                 file,
             )
@@ -247,7 +257,14 @@ def canary(
         for name, devices in samples.items()
         for device, values in devices.items()
     ]
-    job = {"name": "gemm", "state": "passed", "why": "", "seconds": 3.0, "verified": True, "facts": {}}
+    job = {
+        "name": "gemm",
+        "state": "passed",
+        "why": "",
+        "seconds": 3.0,
+        "verified": True,
+        "facts": {},
+    }
     return {
         "schema": "goldnode.canary/1",
         "simulated": True,

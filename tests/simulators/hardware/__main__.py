@@ -22,7 +22,10 @@ _NODE = [
     click.option("--lab", required=True, help="Name of the lab."),
     click.option("--node", required=True, help="Name of the node."),
     click.option(
-        "--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory of the labs."
+        "--state",
+        type=click.Path(path_type=Path),
+        default=Path(".goldnode"),
+        help="Directory of the labs.",
     ),
 ]
 
@@ -41,11 +44,16 @@ def _find(lab: str, node: str, state: Path) -> LabNode:
 @click.option("--lab", help="Name of the lab.")
 @click.option("--node", help="Name of the node.")
 @click.option(
-    "--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory of the labs."
+    "--state",
+    type=click.Path(path_type=Path),
+    default=Path(".goldnode"),
+    help="Directory of the labs.",
 )
 @click.option("--class", "name", help="Node class whose hardware the node gets.")
 @click.option("--driver-version", help="Version that NVML reports; default: the class's.")
-@click.option("--fault", multiple=True, help="A fault, for instance gpu3.power_limit=300000 (repeat).")
+@click.option(
+    "--fault", multiple=True, help="A fault, for instance gpu3.power_limit=300000 (repeat)."
+)
 @click.pass_context
 def main(
     context: click.Context,
@@ -79,7 +87,10 @@ def main(
     help="The class document, JSON.",
 )
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Archive to write."
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Archive to write.",
 )
 @click.option("--fault", multiple=True, help="A fault, for instance gpu0.absent=1 (repeat).")
 def pack(document: Path, out: Path, fault: tuple[str, ...]) -> None:

@@ -70,14 +70,20 @@ def folder(target: Path, root: Path, *, more: str = "", compiled: bool = True) -
         NODE.format(root=str(root), more=more),
         compiled,
     )
-    replace(target / carry.SMOKE, smoke.START, smoke.sources(), SMOKE.format(root=str(root)), compiled)
+    replace(
+        target / carry.SMOKE, smoke.START, smoke.sources(), SMOKE.format(root=str(root)), compiled
+    )
     manifest = json.loads((target / carry.MANIFEST).read_text())
-    manifest["files"] = {name: carry.digest((target / name).read_bytes()) for name in manifest["files"]}
+    manifest["files"] = {
+        name: carry.digest((target / name).read_bytes()) for name in manifest["files"]
+    }
     (target / carry.MANIFEST).write_text(json.dumps(manifest))
     return target
 
 
-def replace(file: Path, start: bytes, sources: Mapping[str, bytes], main: str, compiled: bool) -> None:
+def replace(
+    file: Path, start: bytes, sources: Mapping[str, bytes], main: str, compiled: bool
+) -> None:
     """Write the archive of a program with another `__main__`.
 
     The archive does not unpack itself, and a test starts it many times: bytecode saves compiling it each

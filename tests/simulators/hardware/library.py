@@ -27,11 +27,17 @@ SIGNATURES = {
     "uint": ("u32 *a", _READ + " if (rc == OK) *a = (u32)v[0]; return rc;"),
     "int": ("int *a", _READ + " if (rc == OK) *a = (int)v[0]; return rc;"),
     "ull": ("u64 *a", _READ + " if (rc == OK) *a = v[0]; return rc;"),
-    "uint uint": ("u32 *a, u32 *b", _READ + " if (rc == OK) *a = (u32)v[0], *b = (u32)v[1]; return rc;"),
+    "uint uint": (
+        "u32 *a, u32 *b",
+        _READ + " if (rc == OK) *a = (u32)v[0], *b = (u32)v[1]; return rc;",
+    ),
     "text": ("char *out, u32 size", "return get_text(h, {f}, out, size);"),
     "text unbounded": ("char *out", "return get_text(h, {f}, out, 64);"),
     "index uint": ("u32 x, u32 *a", _INDEXED + " if (rc == OK) *a = (u32)v[0]; return rc;"),
-    "index index uint": ("u32 x, u32 y, u32 *a", _INDEXED + " if (rc == OK) *a = (u32)v[0]; return rc;"),
+    "index index uint": (
+        "u32 x, u32 y, u32 *a",
+        _INDEXED + " if (rc == OK) *a = (u32)v[0]; return rc;",
+    ),
     "index index ull": ("u32 x, u32 y, u64 *a", _INDEXED + " if (rc == OK) *a = v[0]; return rc;"),
     "index index index ull": (
         "u32 x, u32 y, u32 z, u64 *a",
@@ -99,7 +105,9 @@ GETTERS = (
     Getter("DisplayActive", "uint", "display_active"),
     Getter("NumaNodeId", "uint", "numa_node_id"),
     Getter("MemoryInfo", "ulls", "memory.total|memory.free|memory.used"),
-    Getter("MemoryInfo_v2", "versioned ulls", "memory.total|memory.reserved|memory.free|memory.used", 2),
+    Getter(
+        "MemoryInfo_v2", "versioned ulls", "memory.total|memory.reserved|memory.free|memory.used", 2
+    ),
     Getter("BAR1MemoryInfo", "ulls", "bar1.total|bar1.free|bar1.used"),
     Getter("MemoryBusWidth", "uint", "memory_bus_width"),
     Getter("PersistenceMode", "uint", "persistence_mode"),
@@ -171,7 +179,9 @@ def pynvml_source() -> str:
     """Return the text of the installed pynvml.py. Raise BuildError without one."""
     found = importlib.util.find_spec("pynvml")
     if found is None or found.origin is None:
-        raise BuildError("there is no pynvml to take NVML's functions from", remedy="install nvidia-ml-py")
+        raise BuildError(
+            "there is no pynvml to take NVML's functions from", remedy="install nvidia-ml-py"
+        )
     return Path(found.origin).read_text(encoding="utf-8")
 
 
@@ -188,7 +198,9 @@ def errors(pynvml: str) -> dict[int, str]:
     }
     return {
         codes[name]: output
-        for name, output in re.findall(r'^\s+(NVML_ERROR_\w+|NVML_SUCCESS):\s*"([^"]+)"', pynvml, re.M)
+        for name, output in re.findall(
+            r'^\s+(NVML_ERROR_\w+|NVML_SUCCESS):\s*"([^"]+)"', pynvml, re.M
+        )
     }
 
 
@@ -206,7 +218,11 @@ def source() -> str:
     )
     written = "\n".join([core, *rows, SYSTEM, reported])
     have = set(re.findall(r"^(?:int|const char \*)\s*\*?(nvml\w+)\(", written, re.M))
-    rest = [f"int {name}(void) {{ return NOT_SUPPORTED; }}" for name in functions(pynvml) if name not in have]
+    rest = [
+        f"int {name}(void) {{ return NOT_SUPPORTED; }}"
+        for name in functions(pynvml)
+        if name not in have
+    ]
     return "\n".join([written, *rest, ""])
 
 

@@ -121,7 +121,10 @@ class Machine(Host):
                 names.append(word)
         blocks = []
         for name in names:
-            own = name.startswith("goldnode-") and (Path(self.root) / f"etc/systemd/system/{name}").exists()
+            own = (
+                name.startswith("goldnode-")
+                and (Path(self.root) / f"etc/systemd/system/{name}").exists()
+            )
             state = {
                 **(_unit("active" if own else "inactive", "loaded" if own else "not-found")),
                 "Id": name,
@@ -156,7 +159,9 @@ def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenari
     if "power_limit_watts" in policy:
         settings["power_limit"] = str(policy["power_limit_watts"] * 1000)
     if nvidia and "ecc" in policy:
-        settings.update(dict.fromkeys(("ecc_current", "ecc_pending"), "1" if policy["ecc"] else "0"))
+        settings.update(
+            dict.fromkeys(("ecc_current", "ecc_pending"), "1" if policy["ecc"] else "0")
+        )
     if "mig" in policy and "mig_current" in made.gpus[0]:
         settings.update(
             dict.fromkeys(("mig_current", "mig_pending"), "1" if policy["mig"]["enabled"] else "0")
@@ -165,12 +170,18 @@ def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenari
         if name in policy.get("clocks", {}):
             settings[f"application_clock.{number}"] = str(policy["clocks"][name])
     half = max(1, (len(made.gpus) + 1) // 2)
-    gpus = tuple({**gpu, **settings, "numa_node": str(index // half)} for index, gpu in enumerate(made.gpus))
+    gpus = tuple(
+        {**gpu, **settings, "numa_node": str(index // half)} for index, gpu in enumerate(made.gpus)
+    )
     return replace(made, gpus=gpus).with_faults(faults)
 
 
 def layout(
-    document: Mapping[str, Any], *, cpus: int = 16, faults: Mapping[str, str] | None = None, others: int = 0
+    document: Mapping[str, Any],
+    *,
+    cpus: int = 16,
+    faults: Mapping[str, str] | None = None,
+    others: int = 0,
 ) -> tree.Layout:
     """Return the other devices of a server of the class.
 
@@ -236,14 +247,18 @@ def _bus(boards: Scenario | None, root: Path, shown: tree.Layout) -> None:
         for name, place in tree.places(boards, shown).items():
             if name.startswith("gpu") and boards.vendor == "amd":
                 board = boards.gpus[int(name[3:])]
-                device, vendor = board["pci.device_id"][:4].upper(), board["pci.device_id"][4:].upper()
+                device, vendor = (
+                    board["pci.device_id"][:4].upper(),
+                    board["pci.device_id"][4:].upper(),
+                )
                 reported = {
                     "DRIVER": "amdgpu",
                     "PCI_ID": f"{vendor}:{device}",
                     "PCI_SLOT_NAME": board["pci.address"],
                 }
                 _Files(root).put(
-                    f"{place}/uevent", "".join(f"{key}={value}\n" for key, value in reported.items())
+                    f"{place}/uevent",
+                    "".join(f"{key}={value}\n" for key, value in reported.items()),
                 )
         return
     none = Scenario("none", "none", "0000:0000", (), {"count": "0"}, ())
@@ -280,7 +295,9 @@ def copied(base: Path, target: Path) -> Path:
     To change a file, replace it instead of writing into it, as all functions here do.
     """
     _share(base, target)
-    shutil.rmtree(target / PLACE)  # the simulated library writes into these files, so they must not be shared
+    shutil.rmtree(
+        target / PLACE
+    )  # the simulated library writes into these files, so they must not be shared
     shutil.copytree(base / PLACE, target / PLACE, symlinks=True)
     return target
 
@@ -375,7 +392,9 @@ def _proc(files: _Files, cpus: int) -> None:
     rows += [f"cpu{n} 60 0 60 {int(UPTIME * 100)} 6 0 1 0 0 0" for n in range(cpus)]
     files.put(
         "proc/stat",
-        "\n".join([*rows, "intr 0", "ctxt 1000", f"btime {EPOCH - int(UPTIME)}", "processes 900", ""]),
+        "\n".join(
+            [*rows, "intr 0", "ctxt 1000", f"btime {EPOCH - int(UPTIME)}", "processes 900", ""]
+        ),
     )
     total = 2113929216
     memory = {
@@ -408,11 +427,14 @@ def _proc(files: _Files, cpus: int) -> None:
         )
         files.put(f"proc/pressure/{name}", both)
     files.put(
-        "proc/diskstats", " 259       0 nvme0n1 1000 0 80000 500 1000 0 80000 500 0 1000 1000 0 0 0 0 0 0\n"
+        "proc/diskstats",
+        " 259       0 nvme0n1 1000 0 80000 500 1000 0 80000 500 0 1000 1000 0 0 0 0 0 0\n",
     )
     files.put("proc/mdstat", "Personalities : \nunused devices: <none>\n")
     files.put("proc/modules", _modules(files))
-    files.put("proc/devices", "Character devices:\n  1 mem\n195 nvidia\n\nBlock devices:\n259 blkext\n")
+    files.put(
+        "proc/devices", "Character devices:\n  1 mem\n195 nvidia\n\nBlock devices:\n259 blkext\n"
+    )
     task(files.root, 1, "systemd", "S")
     files.put("proc/1/cmdline", b"/sbin/init\0")
     files.put("proc/1/environ", b"")
@@ -431,7 +453,9 @@ def _modules(files: _Files) -> str:
     return "".join(f"{name} 1000000 0 - Live 0x0000000000000000 (OE)\n" for name in names)
 
 
-def task(root: Path, pid: int, name: str, state: str, command: bytes = b"", wait: str = "0") -> None:
+def task(
+    root: Path, pid: int, name: str, state: str, command: bytes = b"", wait: str = "0"
+) -> None:
     """Write a process of the node; `state` D is uninterruptible sleep in the kernel function `wait`."""
     files = _Files(root)
     start = " ".join(str(n) for n in range(23, 53))
@@ -443,7 +467,8 @@ def task(root: Path, pid: int, name: str, state: str, command: bytes = b"", wait
     files.put(f"proc/{pid}/cmdline", command)
     files.put(f"proc/{pid}/wchan", wait)
     files.put(
-        f"proc/{pid}/status", f"Name:\t{name}\nState:\t{state}\nPid:\t{pid}\nCapBnd:\t000001ffffffffff\n"
+        f"proc/{pid}/status",
+        f"Name:\t{name}\nState:\t{state}\nPid:\t{pid}\nCapBnd:\t000001ffffffffff\n",
     )
     files.put(f"proc/{pid}/cgroup", "0::/system.slice\n")
     (root / f"proc/{pid}/fd").mkdir(parents=True, exist_ok=True)
@@ -458,7 +483,9 @@ def kmsg(root: Path, *lines: str, first: int = 0, at: float = 10.0) -> None:
              "Endpoint", "nvidia: loading out-of-tree module taints kernel.",
              "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05", "EXT4-fs (nvme0n1p2): mounted filesystem"]  # fmt: skip
     rows = [f"6,{first + n},{n * 100000 + 1000},-;{text}" for n, text in enumerate(usual)]
-    rows += [f"4,{first + len(usual) + n},{int((at + n) * 1e6)},-;{text}" for n, text in enumerate(lines)]
+    rows += [
+        f"4,{first + len(usual) + n},{int((at + n) * 1e6)},-;{text}" for n, text in enumerate(lines)
+    ]
     _Files(root).put("dev/kmsg", "".join(f"{row}\n" for row in rows))
 
 
@@ -492,7 +519,12 @@ def _cpu(files: _Files, cpus: int) -> None:
         }
         files.puts(
             f"{base}/cpufreq/policy{n}",
-            {**values, "scaling_cur_freq": 3000000, "cpuinfo_max_freq": 3800000, "affected_cpus": n},
+            {
+                **values,
+                "scaling_cur_freq": 3000000,
+                "cpuinfo_max_freq": 3800000,
+                "affected_cpus": n,
+            },
         )
         files.link(f"{base}/cpu{n}/cpufreq", f"{base}/cpufreq/policy{n}")
         files.puts(f"{base}/cpu{n}/microcode", {"version": "0x2b0005c0"})
@@ -503,7 +535,8 @@ def _cpu(files: _Files, cpus: int) -> None:
     )  # fmt: skip
     block = "\n".join(rows)
     files.put(
-        "proc/cpuinfo", "".join(block.format(n=n, h=n * 2 // cpus, s=max(1, cpus // 2)) for n in range(cpus))
+        "proc/cpuinfo",
+        "".join(block.format(n=n, h=n * 2 // cpus, s=max(1, cpus // 2)) for n in range(cpus)),
     )
     files.put("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
     files.puts("sys/kernel/mm/hugepages/hugepages-2048kB", {"nr_hugepages": 0, "free_hugepages": 0})
@@ -514,7 +547,9 @@ def _cpu(files: _Files, cpus: int) -> None:
 
 
 def _places(boards: Scenario | None, shown: tree.Layout) -> dict[str, str]:
-    return tree.places(boards or Scenario("none", "none", "0000:0000", (), {"count": "0"}, ()), shown)
+    return tree.places(
+        boards or Scenario("none", "none", "0000:0000", (), {"count": "0"}, ()), shown
+    )
 
 
 def _network(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None:
@@ -596,14 +631,16 @@ def _disks(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None:
             },
         )
         files.puts(
-            f"{disk}/queue", {"rotational": 0, "scheduler": "[none] mq-deadline", "logical_block_size": 512}
+            f"{disk}/queue",
+            {"rotational": 0, "scheduler": "[none] mq-deadline", "logical_block_size": 512},
         )
         files.link(f"{disk}/device", controller)
         files.link(f"sys/class/block/nvme{number}n1", disk)
         files.link(f"sys/block/nvme{number}n1", disk)
         for part in (1, 2) if number == 0 else ():
             files.puts(
-                f"{disk}/nvme0n1p{part}", {"size": 1000000, "partition": part, "ro": 0, "dev": f"259:{part}"}
+                f"{disk}/nvme0n1p{part}",
+                {"size": 1000000, "partition": part, "ro": 0, "dev": f"259:{part}"},
             )
             files.link(f"sys/class/block/nvme0n1p{part}", f"{disk}/nvme0n1p{part}")
         files.put(f"dev/nvme{number}", smart())
@@ -613,7 +650,9 @@ def _disks(files: _Files, boards: Scenario | None, shown: tree.Layout) -> None:
         files.put(f"dev/nvme0n1p{part}", "")
 
 
-def smart(warning: int = 0, spare: int = 100, used: int = 3, errors: int = 0, celsius: int = 35) -> bytes:
+def smart(
+    warning: int = 0, spare: int = 100, used: int = 3, errors: int = 0, celsius: int = 35
+) -> bytes:
     """Return the health log of an NVMe disk (log page 2 of the NVMe specification)."""
     page = bytearray(512)
     page[0], page[1:3], page[3], page[4], page[5] = (
@@ -644,9 +683,13 @@ def devices(root: Path, boards: Scenario | None, shown: tree.Layout) -> None:
         ]
         names += ["nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2"]
         if shown.nvswitches:
-            names += [f"nvidia-nvswitch{n}" for n in range(shown.nvswitches)] + ["nvidia-nvswitchctl"]
+            names += [f"nvidia-nvswitch{n}" for n in range(shown.nvswitches)] + [
+                "nvidia-nvswitchctl"
+            ]
             for n in range(shown.nvswitches):
-                (root / f"proc/driver/nvidia-nvswitch/devices/{n}").mkdir(parents=True, exist_ok=True)
+                (root / f"proc/driver/nvidia-nvswitch/devices/{n}").mkdir(
+                    parents=True, exist_ok=True
+                )
         for module in ("nvidia_uvm", "nvidia_modeset"):
             files.puts(
                 f"sys/module/{module}",
@@ -668,7 +711,11 @@ def devices(root: Path, boards: Scenario | None, shown: tree.Layout) -> None:
 
 def _etc(files: _Files, document: Mapping[str, Any]) -> None:
     wanted = document["os"]
-    release = {"ID": wanted["id"], "VERSION_ID": wanted["version"], "VERSION_CODENAME": wanted["codename"]}
+    release = {
+        "ID": wanted["id"],
+        "VERSION_ID": wanted["version"],
+        "VERSION_CODENAME": wanted["codename"],
+    }
     files.put("etc/os-release", "".join(f'{key}="{value}"\n' for key, value in release.items()))
     files.put("etc/machine-id", f"{MACHINE_ID}\n")
     files.put("etc/hostname", "node1\n")
@@ -706,7 +753,12 @@ def cdi(root: Path, document: Mapping[str, Any]) -> None:
     }
     _Files(root).json(
         "etc/cdi/nvidia.json",
-        {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": edits},
+        {
+            "cdiVersion": "0.5.0",
+            "kind": "nvidia.com/gpu",
+            "devices": devices,
+            "containerEdits": edits,
+        },
     )
 
 
@@ -715,7 +767,10 @@ def _boot(files: _Files, document: Mapping[str, Any]) -> None:
     release, driver = document["kernel"]["release"], document.get("driver") or {}
     files.put(f"boot/vmlinuz-{release}", "")
     files.put(f"boot/config-{release}", "CONFIG_SMP=y\n")
-    inside = {file.path.lstrip("/"): file.content.encode() for file in module_files(document, "gpu_driver")}
+    inside = {
+        file.path.lstrip("/"): file.content.encode()
+        for file in module_files(document, "gpu_driver")
+    }
     files.put(f"boot/initrd.img-{release}", initramfs(inside))
     identity = "gnulinux-advanced-0001"
     entry = f"gnulinux-{release}-advanced-0001"
@@ -750,7 +805,9 @@ def _boot(files: _Files, document: Mapping[str, Any]) -> None:
         files.put(f"lib/modules/{release}/{name}", elf.module(info))
     for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
         files.put(f"lib/modules/{release}/{name}", "")
-    subprocess.run(["/usr/sbin/depmod", "-b", str(files.root), release], check=True, capture_output=True)
+    subprocess.run(
+        ["/usr/sbin/depmod", "-b", str(files.root), release], check=True, capture_output=True
+    )
 
 
 def initramfs(inside: Mapping[str, bytes]) -> bytes:
@@ -801,7 +858,9 @@ def _converge(host: Machine, document: Mapping[str, Any], files: _Files) -> None
             actions = difference(document, seen, {})[0]
             for action in actions:
                 if action.kind == "file.write" and "content" in action.data:
-                    files.put(action.target.lstrip("/"), action.data["content"], action.data["mode"])
+                    files.put(
+                        action.target.lstrip("/"), action.data["content"], action.data["mode"]
+                    )
                 elif action.kind == "link":
                     place = host.path(action.target)
                     place.parent.mkdir(parents=True, exist_ok=True)
@@ -809,7 +868,8 @@ def _converge(host: Machine, document: Mapping[str, Any], files: _Files) -> None
                     place.symlink_to(action.data["to"])
                 elif action.kind == "boot.entry":
                     files.put(
-                        kernel_domain.DROP_IN.lstrip("/"), kernel_domain.drop_in(str(seen.boot["entry"]))
+                        kernel_domain.DROP_IN.lstrip("/"),
+                        kernel_domain.drop_in(str(seen.boot["entry"])),
                     )
     for name in ("run/goldnode",):
         shutil.rmtree(files.root / name, ignore_errors=True)
@@ -876,7 +936,9 @@ def drift(host: Machine, changes: Mapping[str, str]) -> None:
         }
         if mine:
             rows = (
-                dict(line.split("=", 1) for line in place.read_text().splitlines()) if place.exists() else {}
+                dict(line.split("=", 1) for line in place.read_text().splitlines())
+                if place.exists()
+                else {}
             )
             place.with_suffix(".new").write_text(
                 "".join(f"{key}={value}\n" for key, value in sorted({**rows, **mine}.items()))

@@ -79,11 +79,16 @@ def pack(scenario: Scenario, out: Path) -> None:
     machine's own. Raise BuildError.
     """
     unit = UNIT_TEXT.replace("ConditionVirtualization=container", "ConditionVirtualization=vm")
-    unit = unit.replace("After=local-fs.target\n", "After=local-fs.target systemd-udev-trigger.service\n")
+    unit = unit.replace(
+        "After=local-fs.target\n", "After=local-fs.target systemd-udev-trigger.service\n"
+    )
     put = {f"{PLACE}/{name}": (text.encode(), 0o644) for name, text in files(scenario).items()}
     with tempfile.TemporaryDirectory() as scratch, tarfile.open(out, "w") as archive:
         if scenario.vendor == "nvidia":
-            put[f"{PLACE}/lib/{library.SONAME}"] = (library.build(Path(scratch) / "lib").read_bytes(), 0o644)
+            put[f"{PLACE}/lib/{library.SONAME}"] = (
+                library.build(Path(scratch) / "lib").read_bytes(),
+                0o644,
+            )
             put[LOADER] = (f"# {LABEL} hardware of goldnode's tests\n{PLACE}/lib\n".encode(), 0o644)
         put[f"/etc/systemd/system/{UNIT}"] = (unit.encode(), 0o644)
         put[f"{PLACE}/show"] = (SHOW.encode(), 0o755)
@@ -114,7 +119,9 @@ def _put_tree(node: LabNode, scenario: Scenario) -> None:
         f"{PLACE}/tree{place}"
         for place in ("/sys/bus/pci", "/proc/driver", "/sys/class/drm", "/sys/class/kfd")
     )
-    node.shell(f"for place in {stored}; do [ ! -d $place ] || find $place -mindepth 1 -delete; done")
+    node.shell(
+        f"for place in {stored}; do [ ! -d $place ] || find $place -mindepth 1 -delete; done"
+    )
     node.container.put_archive(PLACE, packed.getvalue())
 
 
@@ -128,7 +135,9 @@ def installed(node: LabNode) -> Scenario:
     """Return the scenario of a node. Raise ScenarioError if it has no simulated hardware."""
     done = node.run("cat", f"{PLACE}/scenario.json", check=False)
     if done.rc != 0:
-        raise ScenarioError(f"node {node.name} has no simulated hardware", remedy="install it first")
+        raise ScenarioError(
+            f"node {node.name} has no simulated hardware", remedy="install it first"
+        )
     return Scenario.read(done.output)
 
 
@@ -159,7 +168,11 @@ def drift(node: LabNode, changes: Iterable[str]) -> None:
         ),
         (
             f"{VOLATILE}/state",
-            {k: v for k, v in found.items() if not k.partition(".")[2].startswith(("ecc_", "mig_"))},
+            {
+                k: v
+                for k, v in found.items()
+                if not k.partition(".")[2].startswith(("ecc_", "mig_"))
+            },
         ),
     ):
         if chosen:

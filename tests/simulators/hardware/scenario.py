@@ -82,7 +82,11 @@ class Scenario:
 
     @classmethod
     def of(
-        cls, document: Mapping[str, Any], driver_version: str | None = None, *, count: int | None = None
+        cls,
+        document: Mapping[str, Any],
+        driver_version: str | None = None,
+        *,
+        count: int | None = None,
     ) -> Scenario:
         """Return the hardware of a class document, at most `count` boards, healthy and with factory settings.
 
@@ -92,11 +96,14 @@ class Scenario:
         declared = document.get("gpu")
         if not declared:
             raise ScenarioError(
-                f"class {document['class']} has no GPU to simulate", remedy="choose a class with `gpu`"
+                f"class {document['class']} has no GPU to simulate",
+                remedy="choose a class with `gpu`",
             )
         wanted = count if count is not None else int(declared["count"])
         if not 1 <= wanted <= MOST_GPUS:
-            raise ScenarioError(f"{wanted} GPUs cannot be simulated", remedy=f"choose 1 to {MOST_GPUS}")
+            raise ScenarioError(
+                f"{wanted} GPUs cannot be simulated", remedy=f"choose 1 to {MOST_GPUS}"
+            )
         gpu = facts.gpu(declared["model"])
         row = next(row for row in facts.load("gpus.yml")[gpu.vendor] if row["sku"] == gpu.sku)
         board = _Board(gpu, row, bool(document.get("platform", {}).get("nvswitch")))
@@ -107,9 +114,12 @@ class Scenario:
         if gpu.vendor == "nvidia":
             if not driver:
                 raise ScenarioError(
-                    f"class {document['class']} names no driver version", remedy="give driver_version"
+                    f"class {document['class']} names no driver version",
+                    remedy="give driver_version",
                 )
-            system.update(driver_version=driver, nvml_version=f"12.{driver}", cuda_version=_cuda(driver))
+            system.update(
+                driver_version=driver, nvml_version=f"12.{driver}", cuda_version=_cuda(driver)
+            )
         return cls(gpu.sku, gpu.vendor, gpu.pci_ids[0], tuple(board.invented), system, gpus)
 
     @classmethod
@@ -117,7 +127,9 @@ class Scenario:
         """Parse the JSON text of a scenario. Raise ScenarioError for another schema."""
         data = json.loads(text)
         if data.get("schema") != SCHEMA:
-            raise ScenarioError(f"this is no scenario of schema {SCHEMA}", remedy="generate it again")
+            raise ScenarioError(
+                f"this is no scenario of schema {SCHEMA}", remedy="generate it again"
+            )
         return cls(**{**data, "invented": tuple(data["invented"]), "gpus": tuple(data["gpus"])})
 
     def with_faults(self, faults: Iterable[str]) -> Scenario:
@@ -142,7 +154,8 @@ class Scenario:
             key, equals, value = fault.partition("=")
             if not equals:
                 raise ScenarioError(
-                    f'"{fault}" is no fault', remedy="write KEY=VALUE, for instance gpu3.power_limit=300000"
+                    f'"{fault}" is no fault',
+                    remedy="write KEY=VALUE, for instance gpu3.power_limit=300000",
                 )
             value = self._value(value)
             for one in self._keys(key):
@@ -179,7 +192,9 @@ class Scenario:
         if value.startswith("error:"):
             code = value[6:]
             if not code.isdigit() and code not in CODES:
-                raise ScenarioError(f'"{code}" is no return code of NVML', remedy=nearest(code, CODES))
+                raise ScenarioError(
+                    f'"{code}" is no return code of NVML', remedy=nearest(code, CODES)
+                )
             return f"error:{CODES.get(code, code)}"
         other = re.match(r"@gpu(\d+)\.(\S+)$", value)
         if other:
@@ -187,7 +202,8 @@ class Scenario:
                 return self.gpus[int(other[1])][other[2]]
             except (IndexError, KeyError):
                 raise ScenarioError(
-                    f'"{value[1:]}" is not there to be copied', remedy="name a GPU and a field that it has"
+                    f'"{value[1:]}" is not there to be copied',
+                    remedy="name a GPU and a field that it has",
                 ) from None
         return value
 
@@ -198,7 +214,9 @@ class Scenario:
     def after_boot(self) -> Scenario:
         """Return the same node after a boot, without the faults that a boot clears."""
         return self._without(
-            f"gpu{gpu}.{name}" for gpu in range(len(self.gpus)) for name in (*ENDED_BY_RESET, *ENDED_BY_BOOT)
+            f"gpu{gpu}.{name}"
+            for gpu in range(len(self.gpus))
+            for name in (*ENDED_BY_RESET, *ENDED_BY_BOOT)
         )
 
     def _without(self, names: Iterable[str]) -> Scenario:
@@ -226,7 +244,9 @@ class Scenario:
             *(f"{key}={value}" for key, value in self.system.items()),
         ]
         rows += [
-            f"gpu{index}.{key}={value}" for index, gpu in enumerate(self.gpus) for key, value in gpu.items()
+            f"gpu{index}.{key}={value}"
+            for index, gpu in enumerate(self.gpus)
+            for key, value in gpu.items()
         ]
         return "\n".join(rows) + "\n"
 
@@ -449,7 +469,9 @@ class _Board:
         fields.update({f"violation.{policy}": "0" for policy in range(6)})
         fields.update({f"field.{number}": "0" for number in (269, 270, 271)})
         if architecture < 7:
-            fields.update({"retired_pages_pending": "0", "retired_pages.0": "0", "retired_pages.1": "0"})
+            fields.update(
+                {"retired_pages_pending": "0", "retired_pages.0": "0", "retired_pages.1": "0"}
+            )
         fields["field.230"] = "0"
         fields["field.91"] = str(links)
         for link in range(links):
@@ -480,12 +502,15 @@ class _Board:
         slots = 8 if compute == 7 else compute
         fields["mig_slices"] = str(compute)
         bare = {
-            slices: min(gb for name, (s, gb) in sizes.items() if s == slices) for slices, _ in sizes.values()
+            slices: min(gb for name, (s, gb) in sizes.items() if s == slices)
+            for slices, _ in sizes.values()
         }
         for name, (slices, gb) in sizes.items():
             media = name.endswith("+me")
             large = gb > 1.5 * bare[slices]
-            index = (MIG_MEDIA_INDEX if media else MIG_LARGE_INDEX if large else MIG_INDEX).get(slices)
+            index = (MIG_MEDIA_INDEX if media else MIG_LARGE_INDEX if large else MIG_INDEX).get(
+                slices
+            )
             if index is None or f"mig_profile.{index}" in fields:
                 # another spelling, or a variant without an index in this version of NVML's enumeration
                 continue
@@ -514,7 +539,14 @@ class _Board:
 
     def amd(self, index: int) -> Gpu:
         gpu = self.gpu
-        for name in ("name", "unique_id", "serial", "vbios_version", "performance_level", "temperature"):
+        for name in (
+            "name",
+            "unique_id",
+            "serial",
+            "vbios_version",
+            "performance_level",
+            "temperature",
+        ):
             self._invent(name)
         power = int(self.known("power_default", gpu.power_limit_default_w, 300))
         pcie = self.known("pcie", self.row.get("pcie"), {"gen": 4, "width": 16})

@@ -49,8 +49,24 @@ AER = {
         "HeaderOF",
         "TOTAL_ERR_COR",
     ),
-    "aer_dev_nonfatal": ("Undefined", "DLP", "TLP", "CmpltTO", "UnxCmplt", "MalfTLP", "TOTAL_ERR_NONFATAL"),
-    "aer_dev_fatal": ("Undefined", "DLP", "TLP", "CmpltTO", "UnxCmplt", "MalfTLP", "TOTAL_ERR_FATAL"),
+    "aer_dev_nonfatal": (
+        "Undefined",
+        "DLP",
+        "TLP",
+        "CmpltTO",
+        "UnxCmplt",
+        "MalfTLP",
+        "TOTAL_ERR_NONFATAL",
+    ),
+    "aer_dev_fatal": (
+        "Undefined",
+        "DLP",
+        "TLP",
+        "CmpltTO",
+        "UnxCmplt",
+        "MalfTLP",
+        "TOTAL_ERR_FATAL",
+    ),
 }
 
 
@@ -87,7 +103,9 @@ class Layout:
 HGX = Layout(per_switch=2, nics=8, nvmes=10, nvswitches=4, bridges=True, others=300, nodes=2)
 
 
-def write(scenario: Scenario, root: Path, *, devices: str = DEVICES, layout: Layout = Layout()) -> Path:
+def write(
+    scenario: Scenario, root: Path, *, devices: str = DEVICES, layout: Layout = Layout()
+) -> Path:
     """Write the tree of the visible GPUs, with the faults of the scenario, below `root`; return `root`.
 
     A field whose fault is a return code has its healthy value here: sysfs has no return codes. The following
@@ -143,11 +161,15 @@ def places(scenario: Scenario, layout: Layout, devices: str = DEVICES) -> dict[s
 def _with_faults(scenario: Scenario, index: int) -> Gpu:
     prefix = f"gpu{index}."
     changed = {
-        key.removeprefix(prefix): value for key, value in scenario.faults.items() if key.startswith(prefix)
+        key.removeprefix(prefix): value
+        for key, value in scenario.faults.items()
+        if key.startswith(prefix)
     }
     return {
         **scenario.gpus[index],
-        **{key: value for key, value in changed.items() if not value.startswith(("error:", "hang"))},
+        **{
+            key: value for key, value in changed.items() if not value.startswith(("error:", "hang"))
+        },
     }
 
 
@@ -164,7 +186,11 @@ class _Device:
 def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
     found: dict[str, _Device] = {}
     bridges = next(
-        (ids for model, ids in ON_PACKAGE.items() if layout.bridges and scenario.pci_id.startswith(model)),
+        (
+            ids
+            for model, ids in ON_PACKAGE.items()
+            if layout.bridges and scenario.pci_id.startswith(model)
+        ),
         None,
     )
     visible = scenario.visible()
@@ -182,42 +208,76 @@ def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
         found[f"gpu{index}"] = _Device(
             gpu, CLASSES[scenario.vendor], gpu.get("pci.driver", DRIVERS[scenario.vendor]), hops
         )
-    best = {"pcie.generation": "5", "pcie.generation_max": "5", "pcie.width": "16", "pcie.width_max": "16"}
+    best = {
+        "pcie.generation": "5",
+        "pcie.generation_max": "5",
+        "pcie.width": "16",
+        "pcie.width_max": "16",
+    }
     slow = {**best, "pcie.width": "4", "pcie.width_max": "4"}
     nodes = max(1, layout.nodes)
     for number in range(layout.nics):
         if layout.per_switch:
             bus = 0x11 + 8 * (number % len(scenario.gpus)) + number // len(scenario.gpus)
-            hops = _above(bus, *_group(layout, number % len(scenario.gpus), bus - 0x10, bool(bridges)))
+            hops = _above(
+                bus, *_group(layout, number % len(scenario.gpus), bus - 0x10, bool(bridges))
+            )
             node = scenario.gpus[number % len(scenario.gpus)]["numa_node"]
         else:
             bus, node = 0xB1 + 2 * number, str(number % nodes)
             hops = _above(bus)
         found[f"nic{number}"] = _other(
-            layout, f"nic{number}", NIC, "0x020000", "mlx5_core", f"0000:{bus:02x}:00.0", best, node, hops
+            layout,
+            name=f"nic{number}",
+            ids=NIC,
+            kind="0x020000",
+            driver="mlx5_core",
+            address=f"0000:{bus:02x}:00.0",
+            fields=best,
+            node=node,
+            hops=hops,
         )
     for number in range(layout.nvmes):
         bus, node = 0x91 + 2 * number, str(number * nodes // layout.nvmes)
         found[f"nvme{number}"] = _other(
-            layout, f"nvme{number}", NVME, "0x010802", "nvme", f"0000:{bus:02x}:00.0", slow, node, _above(bus)
+            layout,
+            name=f"nvme{number}",
+            ids=NVME,
+            kind="0x010802",
+            driver="nvme",
+            address=f"0000:{bus:02x}:00.0",
+            fields=slow,
+            node=node,
+            hops=_above(bus),
         )
     for number in range(layout.nvswitches):
-        bus, two = 0xF2 + number, {**best, "pcie.generation": "5", "pcie.width": "2", "pcie.width_max": "2"}
+        bus, two = (
+            0xF2 + number,
+            {**best, "pcie.generation": "5", "pcie.width": "2", "pcie.width_max": "2"},
+        )
         hops = _above(bus, 0xF2, number)
         found[f"nvswitch{number}"] = _other(
             layout,
-            f"nvswitch{number}",
-            NVSWITCH,
-            "0x068000",
-            "nvidia-nvswitch",
-            f"0000:{bus:02x}:00.0",
-            two,
-            "0",
-            hops,
+            name=f"nvswitch{number}",
+            ids=NVSWITCH,
+            kind="0x068000",
+            driver="nvidia-nvswitch",
+            address=f"0000:{bus:02x}:00.0",
+            fields=two,
+            node="0",
+            hops=hops,
         )
     if layout.others:
         found["console"] = _other(
-            layout, "console", CONSOLE, "0x030000", "ast", "0000:03:00.0", {"pci.links": "0"}, "0", _above(3)
+            layout,
+            name="console",
+            ids=CONSOLE,
+            kind="0x030000",
+            driver="ast",
+            address="0000:03:00.0",
+            fields={"pci.links": "0"},
+            node="0",
+            hops=_above(3),
         )
     for number in range(layout.others):
         address = (
@@ -226,9 +286,19 @@ def _devices(scenario: Scenario, layout: Layout) -> dict[str, _Device]:
             else f"0000:ff:{number >> 3 & 31:02x}.{number & 7}"
         )
         found[f"other{number}"] = _other(
-            layout, f"other{number}", UNCORE, "0x088000", "", address, {"pci.links": "0"}, "0", ()
+            layout,
+            name=f"other{number}",
+            ids=UNCORE,
+            kind="0x088000",
+            driver="",
+            address=address,
+            fields={"pci.links": "0"},
+            node="0",
+            hops=(),
         )
-    return {name: device for name, device in found.items() if device.fields.get("absent", "0") != "1"}
+    return {
+        name: device for name, device in found.items() if device.fields.get("absent", "0") != "1"
+    }
 
 
 def _group(layout: Layout, index: int, slot: int, bridges: bool) -> tuple[int, int] | tuple[()]:
@@ -239,7 +309,9 @@ def _group(layout: Layout, index: int, slot: int, bridges: bool) -> tuple[int, i
     return 0x10 + 8 * first - (2 if bridges else 0), slot - 8 * first
 
 
-def _above(bus: int, first: int | None = None, port: int = 0) -> tuple[tuple[str, str, tuple[str, str]], ...]:
+def _above(
+    bus: int, first: int | None = None, port: int = 0
+) -> tuple[tuple[str, str, tuple[str, str]], ...]:
     """Return the ports above bus `bus`.
 
     This is a root port; with `first`, it is the root port of the switch whose first bus is `first`, and two
@@ -266,7 +338,9 @@ def _other(
     hops: tuple[tuple[str, str, tuple[str, str]], ...],
 ) -> _Device:
     changed = {
-        key.partition(".")[2]: value for key, value in layout.faults.items() if key.partition(".")[0] == name
+        key.partition(".")[2]: value
+        for key, value in layout.faults.items()
+        if key.partition(".")[0] == name
     }
     all_fields = {
         "pci.address": address,
@@ -322,11 +396,15 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
         around = {names[end] for end in pair} - {""}
         link = []
         for number, what in enumerate(WHAT):
-            reported = [fields[key] for end in around if (key := f"pcie.{end}_now_{what}") in fields]
+            reported = [
+                fields[key] for end in around if (key := f"pcie.{end}_now_{what}") in fields
+            ]
             link.append(
                 int(reported[0])
                 if reported
-                else min([*(most[end][number] for end in pair), *([now[number]] if slot in pair else [])])
+                else min(
+                    [*(most[end][number] for end in pair), *([now[number]] if slot in pair else [])]
+                )
             )
         if "inner" in around:
             most[index], link = list(inner), list(inner)
@@ -341,13 +419,13 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
         tree.written.add(where)
         _device(
             tree,
-            where,
-            ids,
-            device.kind if own else "0x060400",
-            tuple(link),
-            tuple(most[index]),
-            fields,
-            counters,
+            place=where,
+            ids=ids,
+            kind=device.kind if own else "0x060400",
+            now=tuple(link),
+            best=tuple(most[index]),
+            fields=fields,
+            counters=counters,
             own=own,
             shown=shown,
         )
@@ -361,12 +439,16 @@ def _pci(tree: _Tree, device: _Device, layout: Layout) -> str:
             "PCI_SLOT_NAME": address,
             "MODALIAS": _modalias(*ids, kind),
         }
-        tree.file(f"{where}/uevent", "".join(f"{key}={value}\n" for key, value in known.items() if value))
+        tree.file(
+            f"{where}/uevent", "".join(f"{key}={value}\n" for key, value in known.items() if value)
+        )
         if driver:
             tree.folder(f"sys/bus/pci/drivers/{driver}")
             tree.link(f"{where}/driver", f"sys/bus/pci/drivers/{driver}")
         tree.link(f"sys/bus/pci/devices/{address}", where)
-        group = fields.get("pci.iommu_group", str(int(address[5:7], 16) * 8 + int(address[8:10], 16)))
+        group = fields.get(
+            "pci.iommu_group", str(int(address[5:7], 16) * 8 + int(address[8:10], 16))
+        )
         tree.folder(f"sys/kernel/iommu_groups/{group}")
         tree.link(f"{where}/iommu_group", f"sys/kernel/iommu_groups/{group}")
     if layout.nodes:
@@ -382,12 +464,20 @@ def _most(name: str, ids: tuple[str, str], best: tuple[int, int]) -> tuple[int, 
 
     Ports of switches and processors have the best values of the simulation. A slot is as wide as its device.
     """
-    return best if name == "port" and ids != SWITCH else (max(5, best[0]), 16 if name != "port" else best[1])
+    return (
+        best
+        if name == "port" and ids != SWITCH
+        else (max(5, best[0]), 16 if name != "port" else best[1])
+    )
 
 
 def _cpus(layout: Layout, node: int) -> str:
     each = layout.cpus // max(1, layout.nodes)
-    return f"{node * each}-{node * each + each - 1}" if 0 <= node < layout.nodes else f"0-{layout.cpus - 1}"
+    return (
+        f"{node * each}-{node * each + each - 1}"
+        if 0 <= node < layout.nodes
+        else f"0-{layout.cpus - 1}"
+    )
 
 
 def _numa(tree: _Tree, layout: Layout) -> None:
@@ -399,8 +489,12 @@ def _numa(tree: _Tree, layout: Layout) -> None:
             f"{base}/node{node}",
             {
                 "cpulist": _cpus(layout, node),
-                "meminfo": "\n".join(f"Node {node} {name}:{value:>16} kB" for name, value in rows.items()),
-                "distance": " ".join("10" if other == node else "21" for other in range(layout.nodes)),
+                "meminfo": "\n".join(
+                    f"Node {node} {name}:{value:>16} kB" for name, value in rows.items()
+                ),
+                "distance": " ".join(
+                    "10" if other == node else "21" for other in range(layout.nodes)
+                ),
             },
         )
     if layout.nodes:
@@ -444,7 +538,9 @@ def _device(
     for name, value in values.items():
         tree.file(f"{place}/{name}", f"{value}\n")
     for name, rows in AER.items() if shown else ():
-        tree.file(f"{place}/{name}", _counters(name, rows, counters[name.removeprefix("aer_dev_")] or "0"))
+        tree.file(
+            f"{place}/{name}", _counters(name, rows, counters[name.removeprefix("aer_dev_")] or "0")
+        )
     identity = b"".join(int(part, 16).to_bytes(2, "little") for part in (vendor, device))
     tree.file(f"{place}/config", b"\xff" * 256 if gone else identity + bytes(252))
     sizes = (
@@ -457,14 +553,20 @@ def _device(
         if own
         else {}
     )
-    tree.file(f"{place}/resource", "".join(_window(number, sizes.get(number, 0)) for number in range(13)))
+    tree.file(
+        f"{place}/resource", "".join(_window(number, sizes.get(number, 0)) for number in range(13))
+    )
 
 
 @cache
 def _counters(name: str, rows: tuple[str, ...], count: str) -> str:
     """Return a file of error counters, of which one and the sum have a count."""
-    first = {"aer_dev_correctable": "RxErr", "aer_dev_nonfatal": "CmpltTO", "aer_dev_fatal": "DLP"}[name]
-    return "".join(f"{row} {count if row == first or row.startswith('TOTAL') else 0}\n" for row in rows)
+    first = {"aer_dev_correctable": "RxErr", "aer_dev_nonfatal": "CmpltTO", "aer_dev_fatal": "DLP"}[
+        name
+    ]
+    return "".join(
+        f"{row} {count if row == first or row.startswith('TOTAL') else 0}\n" for row in rows
+    )
 
 
 @cache
@@ -537,16 +639,28 @@ def _amd(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
         },
     )
     monitor = f"{place}/hwmon/hwmon{index}"
-    tree.files(monitor, {"name": "amdgpu", **microwatts, "power1_average": "0", "temp1_label": "edge"})
+    tree.files(
+        monitor, {"name": "amdgpu", **microwatts, "power1_average": "0", "temp1_label": "edge"}
+    )
     tree.file(f"{monitor}/temp1_input", f"{int(gpu['temperature.0']) * 1000}\n")
     hot = str(int(gpu.get("amd.junction", gpu["temperature.0"])) * 1000)
     tree.files(
         monitor,
-        {"temp2_label": "junction", "temp2_input": hot, "temp2_crit": "100000", "temp2_emergency": "105000"},
+        {
+            "temp2_label": "junction",
+            "temp2_input": hot,
+            "temp2_crit": "100000",
+            "temp2_emergency": "105000",
+        },
     )
     tree.files(
         monitor,
-        {"temp3_label": "mem", "temp3_input": hot, "temp3_crit": "105000", "temp3_emergency": "110000"},
+        {
+            "temp3_label": "mem",
+            "temp3_input": hot,
+            "temp3_crit": "105000",
+            "temp3_emergency": "110000",
+        },
     )
     tree.file(f"{place}/gpu_metrics", _metrics(gpu))
     card = f"{place}/drm/card{index}"
@@ -607,7 +721,8 @@ def _intel(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
     }
     frequency = f"{place}/tile0/gt0/freq0"
     tree.files(
-        frequency, {f"{name}_freq": gpu.get(f"clock.{name}", value) for name, value in frequencies.items()}
+        frequency,
+        {f"{name}_freq": gpu.get(f"clock.{name}", value) for name, value in frequencies.items()},
     )
     reasons = ("pl1", "pl2", "pl4", "prochot", "ratl", "thermal", "vr_tdc", "vr_thermalert")
     active = {f"reason_{name}": gpu.get(f"throttle.{name}", "0") for name in reasons}
@@ -623,7 +738,11 @@ def _intel(tree: _Tree, gpu: Gpu, index: int, place: str) -> None:
     )
     tree.files(
         monitor,
-        {"energy1_input": "0", "temp2_label": "pkg", "temp2_input": f"{int(gpu['temperature.0']) * 1000}"},
+        {
+            "energy1_input": "0",
+            "temp2_label": "pkg",
+            "temp2_input": f"{int(gpu['temperature.0']) * 1000}",
+        },
     )
     card = f"{place}/drm/card{index}"
     tree.folder(card)
@@ -637,7 +756,9 @@ def _gfx(name: str) -> int:
     """
     digits = name.removeprefix("gfx")
     return (
-        int(digits[:-2]) * 10000 + int(digits[-2], 16) * 100 + int(digits[-1], 16) if len(digits) > 2 else 0
+        int(digits[:-2]) * 10000 + int(digits[-2], 16) * 100 + int(digits[-1], 16)
+        if len(digits) > 2
+        else 0
     )
 
 

@@ -23,7 +23,11 @@ BIN = Path(sys.executable).parent
 
 B200 = "class: b200\nbackend: cuda\nstack: own\ngpu: {model: B200-SXM-180GB, count: 8}\n"
 SITE = "archives: {debian: {url: http://d.example.org/debian}, debian-security: {url: http://d.example.org/security}}\n"
-THERE: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+THERE: dict[str, Any] = {
+    "ansible_connection": "ssh",
+    "ansible_host": "127.0.0.1",
+    "ansible_port": 1,
+}
 
 
 def play(
@@ -33,10 +37,18 @@ def play(
     write(where / "catalog", files)
     write(where, {"hosts.yml": yaml.safe_dump(groups), "site.yml": site})
     stored = {
-        key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
     }
     done = subprocess.run(
-        [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(ROOT / "site.yml"), *options],
+        [
+            str(BIN / "ansible-playbook"),
+            "-i",
+            str(where / "hosts.yml"),
+            str(ROOT / "site.yml"),
+            *options,
+        ],
         cwd=ROOT,
         env={
             **stored,
@@ -148,6 +160,8 @@ def test_a_drain_that_would_fail_is_refused_with_the_plan(tmp_path: Path) -> Non
     )
     assert 'goldnode_lock_timeout of host n2 is "ten", expected seconds.' in words
     assert (
-        words.count('goldnode_drian (hosts n1, n2, n3) is not a variable of goldnode: use "goldnode_drain"')
+        words.count(
+            'goldnode_drian (hosts n1, n2, n3) is not a variable of goldnode: use "goldnode_drain"'
+        )
         == 1
     )

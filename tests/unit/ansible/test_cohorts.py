@@ -43,7 +43,12 @@ def outcomes(record: dict[str, Any]) -> dict[str, str]:
 
 def test_two_drivers_in_one_cohort_refuse_its_hosts_alone(tmp_path: Path) -> None:
     _, output, record = play(tmp_path, files(ELDER), groups(n1="red", o1="red", n2="blue"))
-    assert outcomes(record) == {"n1": "refused", "o1": "refused", "n2": "unreachable", "c1": "unreachable"}
+    assert outcomes(record) == {
+        "n1": "refused",
+        "o1": "refused",
+        "n2": "unreachable",
+        "c1": "unreachable",
+    }
     (refusal,) = record["hosts"]["o1"]["refusals"]
     assert refusal["code"] == "cohort-driver"
     assert refusal["subject"] == "cohort red"
@@ -65,7 +70,9 @@ def test_a_limit_does_not_hide_the_others_of_a_cohort(tmp_path: Path) -> None:
         ({"n1": "red", "o1": "blue"}, ELDER),
     ],
 )
-def test_hosts_that_agree_or_are_apart_go_on(tmp_path: Path, cohorts: dict[str, str], text: str) -> None:
+def test_hosts_that_agree_or_are_apart_go_on(
+    tmp_path: Path, cohorts: dict[str, str], text: str
+) -> None:
     _, _, record = play(tmp_path, files(text), groups(**cohorts))
     assert set(outcomes(record).values()) == {"unreachable"}
 

@@ -24,7 +24,19 @@ GROUPS = {"cpu_only": {"hosts": {"n1": THERE}}, "other": {"hosts": {"n2": THERE}
 
 def denying(node_class: str, digest: str) -> bytes:
     why = "driver.version: on 2 nodes of the first two waves"
-    return DenyList((Denial(node_class, digest, "r1", why, "c/1", "2026-11-25T21:00:00Z"),), 7).payload()
+    return DenyList(
+        (
+            Denial(
+                node_class,
+                digest=digest,
+                rollout="r1",
+                reason=why,
+                who="c/1",
+                at="2026-11-25T21:00:00Z",
+            ),
+        ),
+        7,
+    ).payload()
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +103,9 @@ def test_rollback_to_a_denied_state_is_refused(
     file.write_bytes(denying("cpu_only", lock))
     place = {"file": str(file), "required": True, "keys": None}
     monkeypatch.setattr(constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
-    monkeypatch.setattr(goldnode_state, "ClassDocuments", lambda: SimpleNamespace(deny_list=lambda: place))
+    monkeypatch.setattr(
+        goldnode_state, "ClassDocuments", lambda: SimpleNamespace(deny_list=lambda: place)
+    )
     action = goldnode_state.ActionModule.__new__(goldnode_state.ActionModule)
     action._templar = _Templar()
     plans: list[str] = []

@@ -15,7 +15,9 @@ from tests.unit.fleet.test_drain import Killed, Steps, World
 from goldnode.ansible.action import goldnode_drain
 from goldnode.ansible.action.goldnode_drain import ActionModule
 
-NOTE = "fan replaced {{ 7 * 6 }}, watch it"  # a person's words, which no run may take for a template
+NOTE = (
+    "fan replaced {{ 7 * 6 }}, watch it"  # a person's words, which no run may take for a template
+)
 
 
 class Templar:
@@ -37,14 +39,18 @@ def _without_ansible(monkeypatch: pytest.MonkeyPatch) -> None:
             {**{name: one.get("default") for name, one in spec.items()}, **self.given},
         ),
     )
-    monkeypatch.setattr(constants, "config", SimpleNamespace(get_config_value=lambda *_, **__: "off"))
+    monkeypatch.setattr(
+        constants, "config", SimpleNamespace(get_config_value=lambda *_, **__: "off")
+    )
 
 
 def phase(world: World, state: str, kill: int | None = None, **prior: Any) -> dict[str, Any] | None:
     """Run one phase of a step with the store's copy of the prior state; None if it was killed."""
     action = ActionModule.__new__(ActionModule)
     task = SimpleNamespace(any_errors_fatal=False)
-    action.__dict__.update(given={"state": state}, _templar=Templar(), shell=world.shell, _task=task)
+    action.__dict__.update(
+        given={"state": state}, _templar=Templar(), shell=world.shell, _task=task
+    )
     world.fake.steps = Steps(kill)
     task_vars = {
         "inventory_hostname": "n1",
@@ -112,7 +118,10 @@ def test_node_that_a_person_had_drained_stays_so_although_its_record_is_lost(
     world = fakes.fakes(tmp_path, kind, quick=True)
     world.fake.drain_by("bad fan, ann")
     before = world.fake.seen()
-    prior: dict[str, Any] = {"goldnode_prior_in_service": False, "goldnode_prior_reason": "bad fan, ann"}
+    prior: dict[str, Any] = {
+        "goldnode_prior_in_service": False,
+        "goldnode_prior_reason": "bad fan, ann",
+    }
     assert phase(world, "drained", **prior)
     world.file.unlink()
     found = phase(world, "resumed", **prior)

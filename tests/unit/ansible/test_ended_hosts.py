@@ -25,7 +25,9 @@ NOTHING = "Skip hosts where nothing may be finished now"
 
 def ends(task: str, **variables: Any) -> bool:
     """Return whether the task ends the play of a host with these variables. Any other variable is an error."""
-    found = [one for play in yaml.safe_load(SITE.read_text(encoding="utf-8")) for one in play["tasks"]]
+    found = [
+        one for play in yaml.safe_load(SITE.read_text(encoding="utf-8")) for one in play["tasks"]
+    ]
     (condition,) = (one["when"] for one in found if one["name"] == task)
     environment = Environment(undefined=StrictUndefined, autoescape=True)
     environment.filters["bool"] = lambda value: value in (True, "true", "yes", 1)
@@ -73,7 +75,9 @@ def test_host_with_something_to_finish_ends_only_without_permission(
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3))), st.lists(st.integers(0, 3)))
-def test_ended_hosts_are_found_as_in_a_list(steps: list[tuple[bool, int]], first: list[int]) -> None:
+def test_ended_hosts_are_found_as_in_a_list(
+    steps: list[tuple[bool, int]], first: list[int]
+) -> None:
     names = [f"n{number}" for number in first]
     found = EndedHosts(names)
     for added, number in steps:
@@ -85,7 +89,9 @@ def test_ended_hosts_are_found_as_in_a_list(steps: list[tuple[bool, int]], first
             names.remove(name)
             found.remove(name)
         assert found == names
-        assert [f"n{other}" in found for other in range(4)] == [f"n{other}" in names for other in range(4)]
+        assert [f"n{other}" in found for other in range(4)] == [
+            f"n{other}" in names for other in range(4)
+        ]
 
 
 def test_ended_hosts_of_a_play_are_indexed() -> None:

@@ -34,10 +34,17 @@ def test_report_yml_fetches_a_capture_and_changes_nothing(tmp_path: Path) -> Non
     hosts = {"rack1-here": {**HERE, "goldnode_cohort": "ring0"}, "away": THERE}
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}), encoding="utf-8")
     stored = {
-        key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
     }
     done = subprocess.run(
-        [str(BIN / "ansible-playbook"), "-i", str(tmp_path / "hosts.yml"), str(ROOT / "report.yml")],
+        [
+            str(BIN / "ansible-playbook"),
+            "-i",
+            str(tmp_path / "hosts.yml"),
+            str(ROOT / "report.yml"),
+        ],
         cwd=ROOT,
         env={
             **stored,
@@ -77,7 +84,9 @@ def action(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> goldnode_state.Ac
     found = goldnode_state.ActionModule.__new__(goldnode_state.ActionModule)
     shown: list[str] = []
     found._display = SimpleNamespace(
-        display=lambda text, **_: shown.append(text), vvv=lambda text, **_: shown.append(text), shown=shown
+        display=lambda text, **_: shown.append(text),
+        vvv=lambda text, **_: shown.append(text),
+        shown=shown,
     )
     found._templar = SimpleNamespace(template=lambda value: value)
     return found
@@ -87,7 +96,9 @@ VARS = {"inventory_hostname": "n1", "goldnode_cohort": "ring0"}
 PLAN = {"class_digest": "d"}
 
 
-def answered(action: goldnode_state.ActionModule, monkeypatch: pytest.MonkeyPatch, stdout: str) -> list[str]:
+def answered(
+    action: goldnode_state.ActionModule, monkeypatch: pytest.MonkeyPatch, stdout: str
+) -> list[str]:
     """Let the node answer a plan with `stdout`; return the commands that it got."""
     commands: list[str] = []
 
@@ -126,7 +137,10 @@ def test_a_plan_and_a_report_come_in_one_execution(
 
 @pytest.mark.parametrize("second", ["", "null\n", "{cut", "[]\n", "[" * 100_000])
 def test_a_plan_counts_without_a_usable_report(
-    action: goldnode_state.ActionModule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, second: str
+    action: goldnode_state.ActionModule,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    second: str,
 ) -> None:
     answered(action, monkeypatch, f"{json.dumps(PLAN)}\n{second}")
     assert action.resident({"digest": "d"}, VARS) == PLAN

@@ -40,9 +40,9 @@ def test_lines_of_the_latest_run_of_a_part(text: str, expected: list[str]) -> No
 
 def test_a_removal_shows_no_line_of_an_earlier_run() -> None:
     assert follow.of_part(FILE, ABSENT) == []
-    assert follow.of_part(f"{FILE}12:00:00 {ABSENT}: start\n12:00:01 removing 8 packages\n", ABSENT) == [
-        "removing 8 packages"
-    ]
+    assert follow.of_part(
+        f"{FILE}12:00:00 {ABSENT}: start\n12:00:01 removing 8 packages\n", ABSENT
+    ) == ["removing 8 packages"]
 
 
 def test_each_line_is_shown_once_and_the_end_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +79,19 @@ def test_a_silent_node_is_mentioned_again(monkeypatch: pytest.MonkeyPatch) -> No
         if len(shown) == 2:
             ended.set()
 
-    follow.follow(lambda: "10:59:59 kernel: start\n11:00:00 kernel 1/1: a b\n", show, "kernel", ended)
+    follow.follow(
+        lambda: "10:59:59 kernel: start\n11:00:00 kernel 1/1: a b\n", show, "kernel", ended
+    )
     assert shown[0] == "kernel 1/1: a b"
     assert shown[1].startswith("kernel 1/1: a b (")
 
 
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [(1, "1 change: file.write f0"), (4, "4 changes: file.write f0, file.write f1, file.write f2, …")],
+    [
+        (1, "1 change: file.write f0"),
+        (4, "4 changes: file.write f0, file.write f1, file.write f2, …"),
+    ],
 )
 def test_changes_in_one_line(number: int, expected: str) -> None:
     actions = [{"kind": "file.write", "target": f"/etc/f{index}"} for index in range(number)]

@@ -62,7 +62,10 @@ def test_a_program_that_reads_nothing_is_no_error(tmp_path: Path) -> None:
     ("text", "found"),
     [
         ('{"schema": "goldnode.verdict/1", "status": "healthy"}', True),
-        ('a warning\r\n{"schema": "goldnode.verdict/1",\r\n "findings": []}\r\nthe gate is open\r\n', True),
+        (
+            'a warning\r\n{"schema": "goldnode.verdict/1",\r\n "findings": []}\r\nthe gate is open\r\n',
+            True,
+        ),
         ('{"schema": "goldnode.error/1", "message": "x"}', False),
         ('{"schema": "goldnode.verdict/1", "findings": [', False),
         ("verdict: healthy", False),

@@ -60,7 +60,9 @@ class ActionModule(ActionBase):
 
 
 def plan(
-    parts: dict[str, list[str]] | None = None, waiting: Sequence[str] = (), reboot: Sequence[str] = ()
+    parts: dict[str, list[str]] | None = None,
+    waiting: Sequence[str] = (),
+    reboot: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The result of a plan: targets by part, subjects that wait for a drain, reasons for a reboot."""
     actions = [
@@ -164,7 +166,11 @@ def start(
     inventory: dict[str, Any] = {
         "all": {
             "hosts": {
-                name: {"ansible_connection": "local", "answers": found, "goldnode_root": str(where / name)}
+                name: {
+                    "ansible_connection": "local",
+                    "answers": found,
+                    "goldnode_root": str(where / name),
+                }
                 for name, found in hosts.items()
             }
         }
@@ -175,7 +181,9 @@ def start(
         )
     (where / "hosts.yml").write_text(yaml.safe_dump(inventory))
     stored = {
-        key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
     }
     return subprocess.Popen(
         [str(BIN / "ansible-playbook"), "-i", str(where / "hosts.yml"), str(book), *arguments],
@@ -246,7 +254,10 @@ def test_every_host_ends_with_its_reason_in_print_and_in_the_record(tmp_path: Pa
     ):
         assert text in report, report
     assert "fresh" not in report
-    assert [row["resource"] for row in record["hosts"]["fresh"]["parts"]["kernel"]] == ["/etc/x", "/etc/y"]
+    assert [row["resource"] for row in record["hosts"]["fresh"]["parts"]["kernel"]] == [
+        "/etc/x",
+        "/etc/y",
+    ]
     assert "sanity" not in record["hosts"]["fresh"]["parts"], "the kernel's part brought it, too"
     assert record["hosts"]["fine"]["class"] == "stub"
 
@@ -305,9 +316,9 @@ def back(answers: dict[str, Any]) -> dict[str, Any]:
     """The same host, asked for its way back."""
     first = json.loads(json.dumps(answers["plan"]))
     first["ansible_facts"]["goldnode_plan"]["parts"]["gpu_policy"] = ["MIG"]
-    first["ansible_facts"]["goldnode_plan"]["actions"] = plan({"gpu_policy": ["MIG"]})["ansible_facts"][
-        "goldnode_plan"
-    ]["actions"]
+    first["ansible_facts"]["goldnode_plan"]["actions"] = plan({"gpu_policy": ["MIG"]})[
+        "ansible_facts"
+    ]["goldnode_plan"]["actions"]
     first["ansible_facts"]["goldnode_rollback"] = {"to": {"document": "sha256:1"}}
     return {**answers, "plan": first, "again": first}
 
@@ -322,12 +333,17 @@ def test_a_batch_that_refuses_connections_ends_the_reboots(
     more = {"goldnode_reboot": True, "goldnode_reboot_batch": batch, **closed}
     rc, output, record = play(tmp_path, hosts, "-e", json.dumps(more))
     assert rc != 0
-    assert [name for name, outcome in outcomes(record).items() if outcome == "unreachable"] == tried, output
+    assert [
+        name for name, outcome in outcomes(record).items() if outcome == "unreachable"
+    ] == tried, output
     rest = sorted(set(hosts) - set(tried))
     assert {record["hosts"][name]["outcome"] for name in rest} == {"reboot pending"}
     for name in rest:
         why = record["hosts"][name]["why"]
-        assert f"The run ended before its turn: {', '.join(tried)} did not come back into service." in why
+        assert (
+            f"The run ended before its turn: {', '.join(tried)} did not come back into service."
+            in why
+        )
         assert "Allow it" not in why
 
 
@@ -360,9 +376,9 @@ def test_an_unreachable_node_ends_the_run_after_its_batch(
     rc, output, record = play(tmp_path, hosts, "-e", json.dumps(hooks), book=ROOT / book)
     log = (tmp_path / "log").read_text().splitlines()
     assert (rc != 0) == bool(lost), output
-    assert sorted(line for line in log if line.startswith("resume")) == [f"resume n{n}" for n in served], (
-        output
-    )
+    assert sorted(line for line in log if line.startswith("resume")) == [
+        f"resume n{n}" for n in served
+    ], output
     drained = {line.removeprefix("drain ") for line in log if line.startswith("drain")}
     assert drained == {f"n{n}" for n in range(4) if n not in untouched}, output
     assert [name for name, found in outcomes(record).items() if found == "unreachable"] == [
@@ -373,7 +389,13 @@ def test_an_unreachable_node_ends_the_run_after_its_batch(
 def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]:
     """A converged host that a run, which has ended, had drained; `in_service`: as it was before that."""
     record = drain_record.DrainRecord(
-        "command", name, f"{identity.place()}-dead01", "ctl", "2026-01-01T00:00:00Z", "x", in_service
+        "command",
+        node=name,
+        run=f"{identity.place()}-dead01",
+        controller="ctl",
+        since="2026-01-01T00:00:00Z",
+        reason="x",
+        in_service=in_service,
     )
     file = where / name / FILE.lstrip("/")
     file.parent.mkdir(parents=True)
@@ -384,7 +406,8 @@ def left_over(where: Path, name: str, in_service: bool = True) -> dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("accepted", "arguments", "returns"), [([2], (), True), ([0], (), False), ([2], ("--check",), False)]
+    ("accepted", "arguments", "returns"),
+    [([2], (), True), ([0], (), False), ([2], ("--check",), False)],
 )
 def test_what_an_earlier_run_has_left_is_judged_and_returned(
     tmp_path: Path, accepted: list[int], arguments: tuple[str, ...], returns: bool
@@ -428,10 +451,23 @@ def test_what_an_earlier_run_has_left_is_judged_and_returned(
 def verdict(*faults: str) -> dict[str, Any]:
     """A verdict with these items wrong."""
     findings = [
-        {"id": name, "outcome": "mismatch", "expected": "none", "got": "one", "remedy": "Reboot the node."}
+        {
+            "id": name,
+            "outcome": "mismatch",
+            "expected": "none",
+            "got": "one",
+            "remedy": "Reboot the node.",
+        }
         for name in faults
     ]
-    names = ("match", "not_exposed", "could_not_read", "not_verified_here", "deferred", "suppressed")
+    names = (
+        "match",
+        "not_exposed",
+        "could_not_read",
+        "not_verified_here",
+        "deferred",
+        "suppressed",
+    )
     return {
         "status": "degraded" if faults else "healthy",
         "exit_code": int(bool(faults)),
@@ -511,10 +547,14 @@ def test_check_mode_and_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["off", "file/runs"])
-def test_no_record_where_none_is_wanted_and_a_warning_where_none_can_be(tmp_path: Path, place: str) -> None:
+def test_no_record_where_none_is_wanted_and_a_warning_where_none_can_be(
+    tmp_path: Path, place: str
+) -> None:
     (tmp_path / "file").write_text("")
     rc, output, record = play(
-        tmp_path, {"fine": FLEET["fine"]}, GOLDNODE_RUNS=place if place == "off" else str(tmp_path / place)
+        tmp_path,
+        {"fine": FLEET["fine"]},
+        GOLDNODE_RUNS=place if place == "off" else str(tmp_path / place),
     )
     assert (rc, record) == (0, {})
     assert "goldnode: 1 host in " in output
@@ -564,7 +604,9 @@ def test_an_old_ansible_is_refused_before_any_host_is_asked(tmp_path: Path, mana
     (tmp_path / "python").mkdir()
     (tmp_path / "python/sitecustomize.py").write_text(OLD)
     book = tmp_path / "other.yml"
-    book.write_text("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: hello}}]\n")
+    book.write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: hello}}]\n"
+    )
     path = str(tmp_path / "python")
     where = ROOT / "site.yml" if managed else book
     rc, output, record = play(tmp_path, {"lost": {}}, book=where, PYTHONPATH=path)
@@ -588,7 +630,8 @@ def test_the_oldest_ansible_is_the_one_of_the_extra() -> None:
     extra = (ROOT / "pyproject.toml").read_text()
     assert f'"ansible-core>={".".join(map(str, release.MINIMUM))},' in extra
     assert [
-        release.too_old(version) is None for version in ("2.14.18", "2.18.9rc1", "2.19.0", "2.22.0b2")
+        release.too_old(version) is None
+        for version in ("2.14.18", "2.18.9rc1", "2.19.0", "2.22.0b2")
     ] == [
         False,
         False,
@@ -608,7 +651,9 @@ def test_a_host_whose_event_was_lost_is_unreachable_all_the_same(tmp_path: Path)
 
 def test_a_foreign_playbook_is_left_alone(tmp_path: Path) -> None:
     book = tmp_path / "other.yml"
-    book.write_text("- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: hello}}]\n")
+    book.write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: hello}}]\n"
+    )
     rc, output, record = play(tmp_path, {"fine": {}}, book=book)
     assert (rc, record) == (0, {})
     assert "goldnode:" not in output

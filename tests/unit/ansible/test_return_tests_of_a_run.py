@@ -31,7 +31,9 @@ PLAY = [
         ],
     }
 ]
-CLASS = "class: tested\nbackend: cpu\nstack: debian12_cpu\nreturn_tests: {after_rollout: [storage]}\n"
+CLASS = (
+    "class: tested\nbackend: cpu\nstack: debian12_cpu\nreturn_tests: {after_rollout: [storage]}\n"
+)
 
 
 @dataclass
@@ -47,7 +49,9 @@ class Controller:
 
     def play(self, *options: str) -> tuple[int, str]:
         environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("GOLDNODE_", "ANSIBLE_"))
         }
         done = subprocess.run(
             [str(BIN / "ansible-playbook"), "-i", "hosts.yml", "play.yml", *options],
@@ -83,7 +87,10 @@ def controller(tmp_path: Path) -> Controller:
         },
     }
     write(tmp_path / "catalog", {"classes/tested.yml": CLASS})
-    files = {"hosts.yml": yaml.safe_dump({"all": {"hosts": {"n1": host}}}), "play.yml": yaml.safe_dump(PLAY)}
+    files = {
+        "hosts.yml": yaml.safe_dump({"all": {"hosts": {"n1": host}}}),
+        "play.yml": yaml.safe_dump(PLAY),
+    }
     write(tmp_path, files)
     return Controller(tmp_path)
 
@@ -91,11 +98,21 @@ def controller(tmp_path: Path) -> Controller:
 def test_a_run_does_not_return_a_node_that_its_gate_holds(controller: Controller) -> None:
     hosts = controller.place / "hosts.yml"
     hosts.write_text(
-        hosts.read_text().replace("class: tested", "class: gated\n        return_tests: {after_xid: [gemm]}")
+        hosts.read_text().replace(
+            "class: tested", "class: gated\n        return_tests: {after_xid: [gemm]}"
+        )
     )
     status, output = controller.play("-e", "drains=true")
-    assert (status != 0, "its gate does not show which tests it wants" in output) == (True, True), output
-    row = {"cause": "xid", "since": "2026-11-26T08:00:00Z", "why": "w", "jobs": ["gemm"], "missing": ["gemm"]}
+    assert (status != 0, "its gate does not show which tests it wants" in output) == (True, True), (
+        output
+    )
+    row = {
+        "cause": "xid",
+        "since": "2026-11-26T08:00:00Z",
+        "why": "w",
+        "jobs": ["gemm"],
+        "missing": ["gemm"],
+    }
     row["outstanding"] = ["gemm has not run since 2026-11-26T08:00:00Z"]
     state = {
         "schema": "goldnode.gate/1",
@@ -104,7 +121,12 @@ def test_a_run_does_not_return_a_node_that_its_gate_holds(controller: Controller
         "reasons": [],
         "since": row["since"],
     }
-    state |= {"verdict_time": None, "told": None, "error": None, "tests": {"causes": [row], "unknown": []}}
+    state |= {
+        "verdict_time": None,
+        "told": None,
+        "error": None,
+        "tests": {"causes": [row], "unknown": []},
+    }
     write(controller.place / "node", {"run/goldnode/gate.json": json.dumps(state)})
     status, output = controller.play()
     assert status != 0
@@ -132,7 +154,9 @@ def test_a_run_leaves_a_node_out_until_its_tests_have_passed_and_the_next_run_re
     assert controller.calls == ["drain"], output
     assert "n1 stays out of service: tests before its return: storage has not run since" in output
     assert "--class tested --before-return rollout`, then run again" in output
-    results.store(document.model_copy(update={"boot_id": boot}), controller.place / results.DIRECTORY)
+    results.store(
+        document.model_copy(update={"boot_id": boot}), controller.place / results.DIRECTORY
+    )
     status, output = controller.play()
     assert status == 0, output
     assert controller.calls == ["drain", "resume"], output

@@ -66,7 +66,9 @@ def test_a_tag_of_another_playbook_leaves_the_nodes_alone(tmp_path: Path) -> Non
     book = tmp_path / "all.yml"
     task = {"ansible.builtin.debug": {"msg": "hello"}, "tags": ["web"]}
     plays = [{"hosts": "all", "gather_facts": False, "tasks": [task]}]
-    book.write_text(yaml.safe_dump([*plays, {"import_playbook": str(ROOT / "site.yml")}]), encoding="utf-8")
+    book.write_text(
+        yaml.safe_dump([*plays, {"import_playbook": str(ROOT / "site.yml")}]), encoding="utf-8"
+    )
     done = play(str(book), "--tags", "web")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Get the plan of every node" not in done.stdout
@@ -99,12 +101,16 @@ def test_a_selection_of_nothing_is_an_error(words: list[str], expected: str) -> 
 
 def test_a_tag_to_skip_that_exists_nowhere_is_a_warning() -> None:
     done = play("site.yml", "--skip-tags", "kernal")
-    assert "--skip-tags kernal selects nothing in site.yml. Use kernel." in " ".join(done.stderr.split())
+    assert "--skip-tags kernal selects nothing in site.yml. Use kernel." in " ".join(
+        done.stderr.split()
+    )
 
 
 @pytest.mark.parametrize("role", PARTS)
 def test_options_of_a_role_are_variables_that_goldnode_reads(role: str) -> None:
-    specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())[
+        "argument_specs"
+    ]
     options = specs["main"]["options"]
     assert options, "a role documents the variables that it reads"
     assert options.keys() <= {*SETTINGS, "goldnode_node_class"}

@@ -29,7 +29,9 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(main, ["cache", *words])
 
 
-def test_controller_and_node_make_the_same_keys(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_controller_and_node_make_the_same_keys(
+    capture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The class of the catalog has the policy that the node's own document has."""
     document = dict(class_parts("h100_sxm5_80gb") or {})
     file = capture.with_name("class.json")
@@ -51,9 +53,15 @@ def test_a_key_needs_the_class_of_its_node(capture: Path) -> None:
     ("words", "expected"),
     [
         (["key", "cuda", "--capture", "nowhere"], "nowhere"),
-        (["key", "cuda", "--capture", "{capture}", "-c", "nothing"], '"nothing" is not in the catalog'),
+        (
+            ["key", "cuda", "--capture", "{capture}", "-c", "nothing"],
+            '"nothing" is not in the catalog',
+        ),
         (["key", "cuda", "--capture", "{capture}", "-c", "{capture}"], "class"),
-        (["key", "cuda", "--capture", "{capture}", "--image", "cuda:12", "--store", "{store}"], "cuda:12"),
+        (
+            ["key", "cuda", "--capture", "{capture}", "--image", "cuda:12", "--store", "{store}"],
+            "cuda:12",
+        ),
         (["explain", "nowhere", "nowhere"], "cannot be read"),
         (
             ["path", "cuda", "--caches", "x", "--capture", "{capture}", "-c", "h100_sxm5_80gb"],
@@ -83,4 +91,7 @@ def test_reports_have_their_schema(capture: Path, tmp_path: Path) -> None:
     assert paths["schema"] == "goldnode.cache-paths/1"
     assert paths["export"] == [f"export CUDA_CACHE_PATH={paths['paths']['cuda']}/data"]
     done = call("verify", paths["paths"]["cuda"], *words, "--format", "json")
-    assert (done.exit_code, json.loads(done.stdout)["schema"]) == (1, "goldnode.cache-verification/1")
+    assert (done.exit_code, json.loads(done.stdout)["schema"]) == (
+        1,
+        "goldnode.cache-verification/1",
+    )

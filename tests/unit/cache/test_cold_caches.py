@@ -25,7 +25,9 @@ def digest(stack: str) -> str:
     return load_lock(STACKS / f"{stack}.lock.yml").digest
 
 
-def written(place: Path, before: tuple[str, str], after: tuple[str, str], more: str = "") -> RolloutFile:
+def written(
+    place: Path, before: tuple[str, str], after: tuple[str, str], more: str = ""
+) -> RolloutFile:
     file = place / "rollout.yml"
     file.write_text(
         "schema: goldnode.rollout/1\nrollout: r1\nclass: a100_sxm4_40gb\n"

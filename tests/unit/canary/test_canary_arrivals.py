@@ -80,4 +80,7 @@ def test_own_jobs_and_own_containers_are_not(root: Path) -> None:
     found = Arrivals(str(root), own_run="abc")
     assert [found.work(), found.work()] == ["", ""]
     other = Arrivals(str(root), own_run="abcd")
-    assert [other.work(), other.work()] == ["", "another process computes on a GPU: python3 (process 802)"]
+    assert [other.work(), other.work()] == [
+        "",
+        "another process computes on a GPU: python3 (process 802)",
+    ]

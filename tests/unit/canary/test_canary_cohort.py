@@ -39,7 +39,9 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.canary_cohort import CohortPair
 
-RECORDED = CanaryDocument.model_validate_json((Path(__file__).parent / "recorded/h200-2.json").read_text())
+RECORDED = CanaryDocument.model_validate_json(
+    (Path(__file__).parent / "recorded/h200-2.json").read_text()
+)
 SETTINGS = CohortSettings("10.0.0.1", 29500)
 
 
@@ -132,7 +134,9 @@ class Dist:
     store: Store | None = None
     ranks: threading.local = field(default_factory=threading.local)
     parts: dict[int, float] = field(default_factory=dict)
-    links: defaultdict[tuple[int, int], Queue[float]] = field(default_factory=lambda: defaultdict(Queue))
+    links: defaultdict[tuple[int, int], Queue[float]] = field(
+        default_factory=lambda: defaultdict(Queue)
+    )
 
     def __post_init__(self) -> None:
         self.together = threading.Barrier(self.world, timeout=HANG)
@@ -210,7 +214,9 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[int, Any]]:
                 return
 
         places = [
-            Place(member, members, number, local) for member in range(members) for number in range(local)
+            Place(member, members, number, local)
+            for member in range(members)
+            for number in range(local)
         ]
         threads = [
             threading.Thread(target=one, args=(place,))
@@ -264,7 +270,9 @@ def test_members_that_do_not_come_are_named_by_those_that_do(
 
 def test_a_member_that_comes_too_late_blames_itself() -> None:
     dist = Dist(3, come=(0, 1))
-    dist.store = Store(come=1, alive=1, values=Counter({"here": 2, "here/0": 1, "here/1": 1, "closed": 1}))
+    dist.store = Store(
+        come=1, alive=1, values=Counter({"here": 2, "here/0": 1, "here/1": 1, "closed": 1})
+    )
     with pytest.raises(OthersError, match="member 2 came after the others") as found:
         cohort.met(dist, Place(2, 3, 0, 1), Meeting("127.0.0.1", 1, "gloo", HANG))
     assert found.value.members == [2]
@@ -291,7 +299,9 @@ def test_over_all_rounds_every_pair_meets_once(members: int) -> None:
     for pairs in found:
         busy = [member for pair in pairs for member in pair]
         assert len(busy) == len(set(busy)), "a member has one partner at a time"
-    assert Counter(pair for pairs in found for pair in pairs) == Counter(combinations(range(members), 2))
+    assert Counter(pair for pairs in found for pair in pairs) == Counter(
+        combinations(range(members), 2)
+    )
 
 
 def test_a_large_cohort_has_a_limit_of_rounds() -> None:
@@ -351,7 +361,10 @@ def test_the_job_runs_in_a_cohort_alone() -> None:
     assert cohorts.JOB not in usual
     assert cohorts.JOB not in suite.request(suite.load_suite())["jobs"]
     (job,) = plan.jobs(plan.request({"schema": plan.REQUEST, "jobs": [cohorts.JOB]}), "gpu")
-    assert (job.arguments, plan.verified(job, "gpu", "NVIDIA H200 x 8")) == ({"backend": "nccl"}, False)
+    assert (job.arguments, plan.verified(job, "gpu", "NVIDIA H200 x 8")) == (
+        {"backend": "nccl"},
+        False,
+    )
 
 
 def test_the_interface_of_the_loopback_is_found() -> None:
@@ -487,7 +500,9 @@ def test_the_result_of_a_slow_member_has_failed_for_its_return() -> None:
     outcomes = rated(10.0, 8.0, 8.0)
     found = cohorts.judge(outcomes, SETTINGS, "ssh")
     states = [
-        document.jobs[0].state for one in outcomes if (document := cohorts.amended(one, found)) is not None
+        document.jobs[0].state
+        for one in outcomes
+        if (document := cohorts.amended(one, found)) is not None
     ]
     assert states == ["passed", "passed", "failed"]
 
@@ -497,7 +512,10 @@ def test_no_member_starts_beside_other_work() -> None:
         return CanaryRun(node, "ssh", ("/nonexistent",), {}, lambda: busy)
 
     found = cohorts.run([never("a", ""), never("b", "slurm shows work on b")])
-    assert [one.error for one in found] == ["not started: b is busy", "left alone: slurm shows work on b"]
+    assert [one.error for one in found] == [
+        "not started: b is busy",
+        "left alone: slurm shows work on b",
+    ]
 
 
 def test_a_member_that_cannot_be_started_is_absent() -> None:
@@ -512,9 +530,15 @@ def test_a_member_that_cannot_be_started_is_absent() -> None:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     host = {"ansible_host": "10.0.0.7", "goldnode_cohort": "rail1"}
-    hosts = {"n2": {**host, "ansible_host": "10.0.0.8"}, "n1": host, "n3": {"goldnode_cohort": "rail2"}}
+    hosts = {
+        "n2": {**host, "ansible_host": "10.0.0.8"},
+        "n1": host,
+        "n3": {"goldnode_cohort": "rail2"},
+    }
     (tmp_path / "hosts.yml").write_text(json.dumps({"all": {"hosts": hosts}}))
-    monkeypatch.setattr("goldnode.inventory.listing.listed", lambda _: {"_meta": {"hostvars": hosts}})
+    monkeypatch.setattr(
+        "goldnode.inventory.listing.listed", lambda _: {"_meta": {"hostvars": hosts}}
+    )
     return tmp_path
 
 
@@ -531,15 +555,32 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CanaryRun]:
     return found
 
 
-def test_a_cohort_of_the_inventory_is_measured_and_stored(site: Path, asked: list[CanaryRun]) -> None:
-    words = ["canary", "cohort", "--cohort", "rail1", "-i", "hosts.yml", "--image", "i", "--engine", "podman"]
+def test_a_cohort_of_the_inventory_is_measured_and_stored(
+    site: Path, asked: list[CanaryRun]
+) -> None:
+    words = [
+        "canary",
+        "cohort",
+        "--cohort",
+        "rail1",
+        "-i",
+        "hosts.yml",
+        "--image",
+        "i",
+        "--engine",
+        "podman",
+    ]
     done = CliRunner().invoke(main, [*words, "--format", "json"])
     assert done.exit_code == 0, done.output
     documents.valid(done.stdout)
     assert [one.node for one in asked] == ["n1", "n2"]
     for number, one in enumerate(asked):
         arguments = one.request["arguments"][cohorts.JOB]
-        assert (arguments["member"], arguments["members"], arguments["address"]) == (number, 2, "10.0.0.7")
+        assert (arguments["member"], arguments["members"], arguments["address"]) == (
+            number,
+            2,
+            "10.0.0.7",
+        )
         assert "podman run" in one.command[-1]
         assert "--network host" in one.command[-1]
     assert len(list((site / ".goldnode/cohorts/rail1").glob("*.json"))) == 1
@@ -560,7 +601,10 @@ def test_slurm_jobs_of_a_cohort_do_not_disturb_each_other(
     assert "cohort of 3 nodes, by slurm: failed" in done.stdout
     assert "- c is slow" in done.stdout
     names = [
-        word.partition("=")[2] for one in asked for word in one.command if word.startswith("--job-name=")
+        word.partition("=")[2]
+        for one in asked
+        for word in one.command
+        if word.startswith("--job-name=")
     ]
     assert len(set(names)) == 3, "the end of one job cancels no other"
     (site / "squeue").write_text(f"#!/bin/sh\necho '7|(Resources)|||{names[1]}'\n")
@@ -574,8 +618,12 @@ def test_slurm_jobs_of_a_cohort_do_not_disturb_each_other(
     assert first.request["arguments"][cohorts.JOB]["address"] == "192.168.3.4"
 
 
-def test_containers_of_a_cohort_are_no_work_for_each_other(site: Path, asked: list[CanaryRun]) -> None:
-    done = CliRunner().invoke(main, ["canary", "cohort", "a", "b", "--how", "engine", "--image", "i"])
+def test_containers_of_a_cohort_are_no_work_for_each_other(
+    site: Path, asked: list[CanaryRun]
+) -> None:
+    done = CliRunner().invoke(
+        main, ["canary", "cohort", "a", "b", "--how", "engine", "--image", "i"]
+    )
     assert done.exit_code == 0, done.output
     assert "With two members a slow one cannot be named" in done.stdout
     marks = {word for one in asked for word in one.command if word.startswith(RUN)}
@@ -583,14 +631,18 @@ def test_containers_of_a_cohort_are_no_work_for_each_other(site: Path, asked: li
     assert len({one.command[one.command.index("--name") + 1] for one in asked}) == 2
 
 
-def test_the_tests_before_a_return_leave_it_to_its_own_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tests_before_a_return_leave_it_to_its_own_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A run on one node would give *not run*, and void the result of the cohort."""
     jobs = ["gemm", cohorts.JOB]
     entry = SimpleNamespace(item=SimpleNamespace(return_tests=SimpleNamespace(after_repair=jobs)))
     monkeypatch.setattr(
         "goldnode.classdoc.load.load_catalog", lambda: SimpleNamespace(node_class=lambda _: entry)
     )
-    options = SuiteOptions(None, (), "x", "repair", "auto", 60.0, 1)
+    options = SuiteOptions(
+        None, names=(), class_name="x", cause="repair", tier="auto", limit=60.0, parallel=1
+    )
     assert canary_outstanding.COHORT_JOB == cohorts.JOB
     assert canary_run.before_return(options) == ("gemm",)
     jobs.remove("gemm")

@@ -83,7 +83,9 @@ def test_samples_carry_the_state_of_the_device(start: Start, libraries: Path) ->
         assert metric.conditions.throttled == ["hw_power_brake_slowdown"]
 
 
-def test_two_devices_are_measured_one_by_one_and_reduced_together(start: Start, libraries: Path) -> None:
+def test_two_devices_are_measured_one_by_one_and_reduced_together(
+    start: Start, libraries: Path
+) -> None:
     code, found = start(
         {**REQUEST, "jobs": ["launch_latency", "all_reduce"]}, **environment(libraries, "count=2")
     )
@@ -133,7 +135,9 @@ def numbers(name: str, data: bytes) -> list[float]:
     if name == "fp8":
         return [e4m3(byte) for byte in data]
     if name == "bf16":
-        return [struct.unpack("<f", b"\0\0" + data[at : at + 2])[0] for at in range(0, len(data), 2)]
+        return [
+            struct.unpack("<f", b"\0\0" + data[at : at + 2])[0] for at in range(0, len(data), 2)
+        ]
     letter, size = {"fp16": ("e", 2), "fp64": ("d", 8)}.get(name, ("f", 4))
     return list(struct.unpack(f"<{len(data) // size}{letter}", data))
 

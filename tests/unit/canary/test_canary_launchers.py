@@ -51,7 +51,9 @@ def test_this_machine() -> None:
 def test_work_that_arrives_ends_the_run_and_nothing_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "PERIOD", 0.5)
     arrived = iter(["", "", "job 7 waits for n1"])
-    found = session.run(replace(launchers.local(SLEEPS, "n1"), arrived=lambda: next(arrived, "more")))
+    found = session.run(
+        replace(launchers.local(SLEEPS, "n1"), arrived=lambda: next(arrived, "more"))
+    )
     assert [(job.state, job.why) for job in found.jobs] == [("not_counted", "job 7 waits for n1")]
 
 
@@ -91,7 +93,14 @@ def test_a_container_has_no_network_and_no_privileges() -> None:
     options = launchers.ContainerOptions("image", "podman", gpus="all", cpus=0.9, cpuset="0")
     words = list(launchers.container(DISCOVERY, "n1", options).command)
     text = " ".join(words[: words.index("image")])
-    for part in ("podman run", "--network none", "--read-only", "--cap-drop ALL", "--gpus all", "--cpus 0.9"):
+    for part in (
+        "podman run",
+        "--network none",
+        "--read-only",
+        "--cap-drop ALL",
+        "--gpus all",
+        "--cpus 0.9",
+    ):
         assert part in text
     assert words[words.index("image") + 1 :] == ["-I", "-c", session.BOOT]
 
@@ -122,7 +131,9 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_job_is_created_read_and_removed(kubectl: Path) -> None:
-    found = kubernetes.run(kubernetes.prepared(DISCOVERY, "n1", "registry/torch@sha256:1", "gpu-tests", 8))
+    found = kubernetes.run(
+        kubernetes.prepared(DISCOVERY, "n1", "registry/torch@sha256:1", "gpu-tests", 8)
+    )
     assert found.platform == "NVIDIA H200 x 1"
     calls = (kubectl / "log").read_text().splitlines()
     assert [line.split()[:3] for line in calls] == [
@@ -138,7 +149,9 @@ def test_a_job_is_created_read_and_removed(kubectl: Path) -> None:
     assert len(pack.program()) < 1 << 20, "a ConfigMap holds 1 MiB"
 
 
-def test_a_pod_that_does_not_start_is_a_busy_node(kubectl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_that_does_not_start_is_a_busy_node(
+    kubectl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (kubectl / "status.json").write_text(json.dumps({"status": {"active": 1, "ready": 0}}))
     monkeypatch.setattr(kubernetes, "START", 0.05)
     with pytest.raises(CanaryError, match="the node is busy, or lacks the image"):
@@ -188,7 +201,10 @@ def test_a_slurm_job_gives_way_to_a_job_that_waits(
     assert ended.jobs[0].state == "not_counted"
     assert "waits for n1" in ended.jobs[0].why
     cluster.wait(
-        lambda: cluster.call("squeue", "--noheader", "--format=%T %j").split()[:2] == ["RUNNING", "wrap"],
+        lambda: (
+            cluster.call("squeue", "--noheader", "--format=%T %j").split()[:2]
+            == ["RUNNING", "wrap"]
+        ),
         10,  # the bound of acceptance (c) 13
     )
     # The other node is free, this one is not: srun refuses to wait.
@@ -207,7 +223,9 @@ def test_a_cancellation_that_fails_hides_no_error(monkeypatch: pytest.MonkeyPatc
         session.run(given)
 
 
-def test_names_that_slurm_does_not_expand_in_time_are_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_slurm_does_not_expand_in_time_are_no_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def run(words: Any, **more: Any) -> Any:
         if words[0] == "scontrol":
             raise subprocess.TimeoutExpired(words, more["timeout"])
@@ -260,9 +278,15 @@ def test_list_names_what_is_not_verified(tmp_path: Path) -> None:
 def test_show_has_quantiles_with_bounds() -> None:
     found = call("show", str(RECORDED))
     assert found.exit_code == 0
-    (row,) = [line for line in found.output.splitlines() if line.startswith("inference") and " warm " in line]
+    (row,) = [
+        line
+        for line in found.output.splitlines()
+        if line.startswith("inference") and " warm " in line
+    ]
     assert "too few" not in row
-    assert any("too few" in line for line in found.output.splitlines() if line.startswith("training_step"))
+    assert any(
+        "too few" in line for line in found.output.splitlines() if line.startswith("training_step")
+    )
     assert "SIMULATED" not in found.output
     data = json.loads(call("show", str(RECORDED), "--format", "json").stdout)
     assert data["results"][0]["schema"] == "goldnode.canary/1"
@@ -278,12 +302,24 @@ def test_run_stores_results_and_ends_with_their_status(
     )
     monkeypatch.setattr(Arrivals, "work", lambda _: "")
     file = tmp_path / "canary.yml"
-    file.write_text("canary: 1\njobs:\n- {name: bad, command: [sh, -c, 'echo broken >&2; exit 1']}\n")
+    file.write_text(
+        "canary: 1\njobs:\n- {name: bad, command: [sh, -c, 'echo broken >&2; exit 1']}\n"
+    )
     out = tmp_path / "out"
     found = call("run", "--job", "discovery", "--tier", "cpu", "--out", str(out))
     assert found.exit_code == 0, found.output
     found = call(
-        "run", "--suite", str(file), "--job", "bad", "--tier", "cpu", "--out", str(out), "--format", "json"
+        "run",
+        "--suite",
+        str(file),
+        "--job",
+        "bad",
+        "--tier",
+        "cpu",
+        "--out",
+        str(out),
+        "--format",
+        "json",
     )
     assert found.exit_code == 2
     (run,) = json.loads(found.stdout)["runs"]

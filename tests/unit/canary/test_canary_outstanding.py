@@ -35,7 +35,9 @@ from goldnode.node.verdict import current
 
 __all__ = ["clock"]  # a fixture
 
-RECORDED = CanaryDocument.model_validate_json((Path(__file__).parent / "recorded/h200-2.json").read_text())
+RECORDED = CanaryDocument.model_validate_json(
+    (Path(__file__).parent / "recorded/h200-2.json").read_text()
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ class Door(SshNode):
             try:
                 rc = options.run(self.machine, options)
             except NodeError as problem:
-                return subprocess.CompletedProcess(command, 3, b"", f"goldnode-node: {problem}\n".encode())
+                return subprocess.CompletedProcess(
+                    command, 3, b"", f"goldnode-node: {problem}\n".encode()
+                )
         return subprocess.CompletedProcess(command, rc, out.getvalue().encode(), b"")
 
 
@@ -83,7 +87,9 @@ class Controller:
         self.answer: subprocess.CompletedProcess[bytes] | None = None
         monkeypatch.chdir(place)
         monkeypatch.setattr(
-            disk_update, "reached", lambda name, *_: Door(name, (), machine=node, answer=self.answer)
+            disk_update,
+            "reached",
+            lambda name, *_: Door(name, (), machine=node, answer=self.answer),
         )
         monkeypatch.setattr(canary_run, "busy_by_scheduler", lambda *_: lambda: self.busy)
         monkeypatch.setattr(canary_run, "class_of", lambda name: CanaryClass(name))
@@ -95,7 +101,9 @@ class Controller:
     def document(self, jobs: list[str], **patch: Any) -> CanaryDocument:
         row = RECORDED.jobs[0]
         rows = [
-            row.model_copy(update={"name": job, "state": self.states.get(job, "passed"), "why": "w"})
+            row.model_copy(
+                update={"name": job, "state": self.states.get(job, "passed"), "why": "w"}
+            )
             for job in jobs
         ]
         own = {
@@ -109,7 +117,9 @@ class Controller:
 
     def session(self, given: CanaryRun) -> CanaryDocument:
         self.node.clock += 60
-        self.asked.append((given.node, list(given.request["jobs"]), given.request["values"]["class"]))
+        self.asked.append(
+            (given.node, list(given.request["jobs"]), given.request["values"]["class"])
+        )
         return self.document(list(given.request["jobs"]))
 
     def call(self, *words: str) -> Result:
@@ -130,7 +140,9 @@ def test_exactly_the_outstanding_jobs_run_and_the_node_returns_at_once(
     results.store(controller.document(["memory"]))
     done = controller.call("run", "--outstanding", "-i", "hosts")
     assert done.exit_code == 0, done.output
-    assert controller.asked == [("n1", ["gemm"], "case")], "what was stored is delivered, not run again"
+    assert controller.asked == [("n1", ["gemm"], "case")], (
+        "what was stored is delivered, not run again"
+    )
     assert "n1: no test is outstanding, and its gate is open" in done.output
     assert not node.drained
     assert len(list(results.files([results.DIRECTORY]))) == 2
@@ -241,7 +253,9 @@ def test_a_node_that_gives_no_tests_is_an_error_of_its_own(
         (("run", "n9", "--outstanding", "-i", "hosts"), "the inventory has no host n9"),
     ],
 )
-def test_wrong_use_is_explained(controller: Controller, words: tuple[str, ...], message: str) -> None:
+def test_wrong_use_is_explained(
+    controller: Controller, words: tuple[str, ...], message: str
+) -> None:
     done = controller.call(*words)
     assert done.exit_code == 2
     assert message in done.output
@@ -249,9 +263,15 @@ def test_wrong_use_is_explained(controller: Controller, words: tuple[str, ...], 
 
 def test_hosts_of_classes_that_declare_tests_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     declared = {("a", "xid"): ["gemm"], ("b", "rollout"): ["gemm"]}
-    fake = SimpleNamespace(names=lambda: ["a", "b"], return_tests=lambda *key: declared.get(key, []))
+    fake = SimpleNamespace(
+        names=lambda: ["a", "b"], return_tests=lambda *key: declared.get(key, [])
+    )
     monkeypatch.setattr("goldnode.classdoc.cache.ClassDocuments", lambda: fake)
-    inventory = {"a": {"hosts": ["n2"], "children": ["c"]}, "c": {"hosts": ["n1"]}, "b": {"hosts": ["n3"]}}
+    inventory = {
+        "a": {"hosts": ["n2"], "children": ["c"]},
+        "c": {"hosts": ["n1"]},
+        "b": {"hosts": ["n3"]},
+    }
     assert canary_outstanding.declaring_hosts(inventory) == ["n1", "n2"]
 
 

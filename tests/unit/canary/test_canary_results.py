@@ -53,7 +53,9 @@ def test_the_bound_holds_as_often_as_stated() -> None:
     assert held >= 0.92 * 400  # 95 % stated; below 92 % has a probability of about 0.5 %
 
 
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=400), st.sampled_from(["lower", "higher"]))
+@given(
+    st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=400), st.sampled_from(["lower", "higher"])
+)
 def test_quantiles_go_towards_the_bad_end(samples: list[float], better: str) -> None:
     found = results.quantiles(metric(samples, better))
     sign = 1 if better == "lower" else -1
@@ -65,10 +67,14 @@ def test_quantiles_go_towards_the_bad_end(samples: list[float], better: str) -> 
 
 def test_results_of_one_second_are_both_stored(tmp_path: Path) -> None:
     document = CanaryDocument.model_validate_json(RECORDED.read_text())
-    first, second = (results.store(document.model_copy(update={"node": "../n1"}), tmp_path) for _ in range(2))
+    first, second = (
+        results.store(document.model_copy(update={"node": "../n1"}), tmp_path) for _ in range(2)
+    )
     assert first != second
     assert {first.parent, second.parent} == {tmp_path / "_n1"}
-    assert [results.load(path).platform for path in results.files([tmp_path])] == ["NVIDIA H200 x 1"] * 2
+    assert [results.load(path).platform for path in results.files([tmp_path])] == [
+        "NVIDIA H200 x 1"
+    ] * 2
     assert [path.name for path in first.parent.iterdir() if path.name.startswith(".")] == []
 
 

@@ -30,7 +30,9 @@ QUICK = ("discovery", "memory_bandwidth", "gemm", "host_copies", "launch_latency
 
 def site(command: list[str], limit: float = 20, **more: Any) -> Json:
     return small(
-        site_jobs=[{"name": "own", "command": command, "limit": limit, **more}], jobs=["own"], tier="cpu"
+        site_jobs=[{"name": "own", "command": command, "limit": limit, **more}],
+        jobs=["own"],
+        tier="cpu",
     )
 
 
@@ -38,7 +40,12 @@ def test_the_cpu_tier_measures_and_conforms_to_the_schema(start: Start, program:
     code, found = start(small(tier="cpu", jobs=QUICK, values={"node": "n1", "class": "cpu_only"}))
     assert code == 0
     assert {job.name: job.state for job in found.jobs} == dict.fromkeys(QUICK, "passed")
-    assert (found.node, found.class_, found.how, found.simulated) == ("n1", "cpu_only", "local", False)
+    assert (found.node, found.class_, found.how, found.simulated) == (
+        "n1",
+        "cpu_only",
+        "local",
+        False,
+    )
     assert found.runner == pack.digest()
     assert found.platform.endswith(f"x {len(os.sched_getaffinity(0))}")
     assert all(job.verified for job in found.jobs)
@@ -86,7 +93,9 @@ SITE_RESULTS = [
     (0, b'{"facts": ["a list"]}', "could_not_check", 0),
     (
         0,
-        b'{"metrics": [{"name": "x", "unit": "s", "better": "lower", "samples": [1' + b"0" * 400 + b"]}]}",
+        b'{"metrics": [{"name": "x", "unit": "s", "better": "lower", "samples": [1'
+        + b"0" * 400
+        + b"]}]}",
         "could_not_check",
         0,
     ),
@@ -162,7 +171,9 @@ def test_exit_codes(states: list[str], code: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["SIGTERM", "EOF"])
-def test_an_ended_run_writes_its_document_and_counts_nothing(program: Path, tmp_path: Path, end: str) -> None:
+def test_an_ended_run_writes_its_document_and_counts_nothing(
+    program: Path, tmp_path: Path, end: str
+) -> None:
     asked = tmp_path / "request.json"
     rows = [
         {"name": name, "command": ["sleep", seconds], "limit": 60}
@@ -227,7 +238,9 @@ def test_every_call_of_the_table_exists() -> None:
     for row in plan.table():
         for tier in (tier for tier in plan.TIERS if tier in row):
             module, _, function = row[tier]["call"].rpartition(".")
-            assert callable(getattr(importlib.import_module(f"goldnode.canary.runner.{module}"), function))
+            assert callable(
+                getattr(importlib.import_module(f"goldnode.canary.runner.{module}"), function)
+            )
 
 
 def test_the_program_is_reproducible_and_has_no_other_package(program: Path) -> None:
@@ -236,7 +249,9 @@ def test_the_program_is_reproducible_and_has_no_other_package(program: Path) -> 
         names = set(archive.namelist())
     assert "pynvml.LICENSE" in names
     assert not {
-        name for name in names if name.startswith(("goldnode/core", "goldnode/fleet", "goldnode/facts"))
+        name
+        for name in names
+        if name.startswith(("goldnode/core", "goldnode/fleet", "goldnode/facts"))
     }
 
 

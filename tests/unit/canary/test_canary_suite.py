@@ -35,7 +35,9 @@ def test_a_site_adds_skips_and_sets(tmp_path: Path) -> None:
     found = suite.load_suite(write(tmp_path, GOOD))
     assert found.names[-1] == "dcgm_diag"
     assert "training" not in found.names
-    asked = suite.request(found, class_=CanaryClass("h200", "sha256:1", 8, False, architectures=("90",)))
+    asked = suite.request(
+        found, class_=CanaryClass("h200", "sha256:1", 8, False, architectures=("90",))
+    )
     read = plan.request(asked)
     gpu = {job.name: job for job in plan.jobs(read, "gpu")}
     assert list(gpu) == found.usual

@@ -23,10 +23,16 @@ Json = dict[str, Any]
 
 
 def dcgm(*results: Json, **root: Any) -> str:
-    tests: list[Any] = [{"name": f"test {number}", "results": [row]} for number, row in enumerate(results)]
+    tests: list[Any] = [
+        {"name": f"test {number}", "results": [row]} for number, row in enumerate(results)
+    ]
     # DCGM 3 writes null between tests.
-    categories = [{"category": "Deployment", "tests": [tests[0], None, *tests[1:]] if tests else []}]
-    return json.dumps({"DCGM GPU Diagnostic": {"test_categories": categories, "version": "3.1.0", **root}})
+    categories = [
+        {"category": "Deployment", "tests": [tests[0], None, *tests[1:]] if tests else []}
+    ]
+    return json.dumps(
+        {"DCGM GPU Diagnostic": {"test_categories": categories, "version": "3.1.0", **root}}
+    )
 
 
 def row(status: str, **more: Any) -> Json:
@@ -114,7 +120,9 @@ def test_sums_of_nvbandwidth_are_metrics() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
 )
 
 
@@ -131,7 +139,10 @@ def test_the_programs_are_run_where_they_are_installed(
     monkeypatch.setenv("PATH", str(tmp_path))
     for call, name in ((vendor_jobs.dcgm, "dcgmi"), (vendor_jobs.nvbandwidth, "nvbandwidth")):
         assert ended(call)["why"] == f"{name} is not installed"
-    for name, text in (("dcgmi", dcgm(row("Pass"))), ("nvbandwidth", copies(case("h2d", "Passed", **RATE)))):
+    for name, text in (
+        ("dcgmi", dcgm(row("Pass"))),
+        ("nvbandwidth", copies(case("h2d", "Passed", **RATE))),
+    ):
         (tmp_path / name).write_text(
             f"#!/bin/sh\necho \"$@\" >{tmp_path}/{name}.words\nprintf '%s' '{text}'\n"
         )

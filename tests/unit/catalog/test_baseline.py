@@ -71,7 +71,12 @@ def test_a_class_without_suppressions_has_no_such_key(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    ("unknown-key", "baseline:\n  gpu: {vbio: ['1']}\n", 1, ('"vbio" in "baseline.gpu"', 'Use "vbios"')),
+    (
+        "unknown-key",
+        "baseline:\n  gpu: {vbio: ['1']}\n",
+        1,
+        ('"vbio" in "baseline.gpu"', 'Use "vbios"'),
+    ),
     (
         "unknown-section",
         "baseline:\n  netwrk: {}\n",
@@ -91,14 +96,24 @@ REFUSED = [
         ("PCIe width 8, and A100-SXM4-40GB has 16", "reason"),
     ),
     ("width-unknown", "baseline:\n  gpu: {pcie: {width: 7}}\n", 1, ("baseline.gpu.pcie.width",)),
-    ("links", "baseline:\n  gpu: {nvlinks: 8}\n", 1, ("8 NVLinks, and A100-SXM4-40GB has 12", "reason")),
+    (
+        "links",
+        "baseline:\n  gpu: {nvlinks: 8}\n",
+        1,
+        ("8 NVLinks, and A100-SXM4-40GB has 12", "reason"),
+    ),
     (
         "vram",
         "baseline:\n  gpu:\n    memory_mib: [81920]\n",
         2,
         ("81920 MiB of VRAM, and A100-SXM4-40GB has 40960",),
     ),
-    ("address", "baseline:\n  gpu:\n    numa: {'7:0': 0}\n", 2, ("is not a PCI address", "0000:18:00.0")),
+    (
+        "address",
+        "baseline:\n  gpu:\n    numa: {'7:0': 0}\n",
+        2,
+        ("is not a PCI address", "0000:18:00.0"),
+    ),
     ("subsystem", "baseline:\n  gpu: {subsystem_ids: ['10DE:1']}\n", 1, ("is not a PCI id",)),
     (
         "override-empty",
@@ -112,17 +127,32 @@ REFUSED = [
         3,
         ("reason",),
     ),
-    ("mount", "baseline:\n  storage:\n    mounts: {scratch: {}}\n", 2, ("is not an absolute path",)),
+    (
+        "mount",
+        "baseline:\n  storage:\n    mounts: {scratch: {}}\n",
+        2,
+        ("is not an absolute path",),
+    ),
     ("service", "baseline:\n  services: [docker]\n", 1, ("is not the name of a unit",)),
     ("module", "baseline:\n  modules: ['../x']\n", 1, ("is not the name of a kernel module",)),
-    ("tolerance", "baseline:\n  memory: {total_gib: 8, tolerance: 2}\n", 1, ("baseline.memory.tolerance",)),
+    (
+        "tolerance",
+        "baseline:\n  memory: {total_gib: 8, tolerance: 2}\n",
+        1,
+        ("baseline.memory.tolerance",),
+    ),
     (
         "suppress-all",
         "suppressions:\n- {id: '*', owner: a, reason: b, expires: 2027-01-01}\n",
         1,
         ("would accept every finding",),
     ),
-    ("suppress-owner", "suppressions:\n- {id: net.mtu, reason: b, expires: 2027-01-01}\n", 1, ("owner",)),
+    (
+        "suppress-owner",
+        "suppressions:\n- {id: net.mtu, reason: b, expires: 2027-01-01}\n",
+        1,
+        ("owner",),
+    ),
     (
         "suppress-date",
         "suppressions:\n- {id: net.mtu, owner: a, reason: b, expires: soon}\n",

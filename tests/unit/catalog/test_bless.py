@@ -47,7 +47,11 @@ def test_a_good_node_is_healthy_by_its_own_baseline(tmp_path: Path) -> None:
         "numa_node": 0,
         "firmware": ["28.39.1002"],
     }
-    assert found["infiniband"]["mlx5_0"] == {"rate_gbps": 400, "ports": 1, "firmware": ["28.39.1002"]}
+    assert found["infiniband"]["mlx5_0"] == {
+        "rate_gbps": 400,
+        "ports": 1,
+        "firmware": ["28.39.1002"],
+    }
     assert found["storage"] == {"devices": {"count": 1, "models": ["Example SSD"]}}
     assert found["services"] == ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
     models.Baseline.model_validate(found)
@@ -92,14 +96,20 @@ def test_what_differs_becomes_a_set_or_is_left_out_and_reported(tmp_path: Path) 
 
 REFUSED = [
     (("gpus.3.pcie.width", {"current": 8, "max": 8}), "pcie.width of 0000:5d:00.0: x8"),
-    (("gpus.*.pcie.gen", {"current": 4, "max": 4, "device_max": 5}), "and it can do no more than 4"),
+    (
+        ("gpus.*.pcie.gen", {"current": 4, "max": 4, "device_max": 5}),
+        "and it can do no more than 4",
+    ),
     (("gpus.*.memory.total_mib", 73000), "73000 MiB (want 81559 MiB"),
     (("gpus.3.nvlink.links.0.active", False), "17 active"),
     (("gpus.3.remapped_rows.pending", True), "row remap is pending"),
     (("gpus.3.ecc.volatile.uncorrected", 1), "1 uncorrected errors"),
     (("gpus.3.ecc.aggregate.uncorrected", 1), "1 uncorrected errors in the card's life"),
     (("gpus.3.remapped_rows.uncorrectable", 2), "2 rows remapped"),
-    (("gpus.3.ecc.volatile", {"fault": "unread", "text": "Unknown Error", "rc": 999}), "Unknown Error"),
+    (
+        ("gpus.3.ecc.volatile", {"fault": "unread", "text": "Unknown Error", "rc": 999}),
+        "Unknown Error",
+    ),
     (("gpus.3", {"address": G3, "index": 3, "lost": True}), "lost"),
     (("gpus", healthy()["gpus"][:7]), "7 GPUs, and class h100_sxm5_80gb has 8"),
     (("gpus.*.pci_id", "10de:20b0"), "its GPUs are A100-SXM4-40GB"),
@@ -146,12 +156,18 @@ def test_hardware_that_is_otherwise_by_design_needs_a_reason(tmp_path: Path) -> 
     links = gpu()["nvlink"]["links"][:12]
     paths = files(
         tmp_path,
-        spoiled(healthy(), "gpus.*.nvlink.links", links, "gpus.*.pcie.width", {"current": 8, "max": 8}),
+        spoiled(
+            healthy(), "gpus.*.nvlink.links", links, "gpus.*.pcie.width", {"current": 8, "max": 8}
+        ),
     )
     with pytest.raises(CatalogError, match="12 active"):
         bless.bless(paths, CATALOG, NAME)
     found = bless.bless(paths, CATALOG, NAME, "bridged, on x8 risers").baseline["gpu"]
-    assert (found["nvlinks"], found["pcie"]["width"], found["reason"]) == (12, 8, "bridged, on x8 risers")
+    assert (found["nvlinks"], found["pcie"]["width"], found["reason"]) == (
+        12,
+        8,
+        "bridged, on x8 risers",
+    )
 
 
 def test_the_command_prints_the_change_of_the_class_file(
@@ -166,8 +182,12 @@ def test_the_command_prints_the_change_of_the_class_file(
 
 
 @pytest.mark.parametrize("after", ["", "gate: drain\n", "# a remark\ngate: drain\n"])
-@pytest.mark.parametrize("own", ["", "baseline:\n  network: {eth0: {mtu: 9000}}\n\n", "baseline: {}\n"])
-def test_the_changed_file_is_the_class_with_the_new_baseline(tmp_path: Path, own: str, after: str) -> None:
+@pytest.mark.parametrize(
+    "own", ["", "baseline:\n  network: {eth0: {mtu: 9000}}\n\n", "baseline: {}\n"]
+)
+def test_the_changed_file_is_the_class_with_the_new_baseline(
+    tmp_path: Path, own: str, after: str
+) -> None:
     before = f"class: a\nbackend: cpu\n{own}{after}"
     write(tmp_path, {"a.yml": before})
     proposal = bless.bless(files(tmp_path, healthy()), CATALOG)

@@ -46,12 +46,16 @@ def test_a_broken_stack_stops_its_classes(tmp_path: Path, monkeypatch: pytest.Mo
     own = catalog(tmp_path, monkeypatch, stacks__r580=text)
     found = load_catalog()
     assert "r580" not in found.stacks
-    with pytest.raises(GoldnodeError, match=r'r580\.yml:\d+: class "a100" cannot be used: .*codname'):
+    with pytest.raises(
+        GoldnodeError, match=r'r580\.yml:\d+: class "a100" cannot be used: .*codname'
+    ):
         found.node_class("a100")
     assert "plain" in found.stacks
     faults: list[GoldnodeError] = []
     load_catalog(faults=faults)
-    assert [fault.file for fault in faults] == [str(own / "stacks/r580.yml")], "its classes repeat nothing"
+    assert [fault.file for fault in faults] == [str(own / "stacks/r580.yml")], (
+        "its classes repeat nothing"
+    )
 
 
 def test_a_name_that_two_catalogs_define_is_used_from_neither(
@@ -99,7 +103,9 @@ def test_check_catalog_fails_and_work_that_needs_everything_refuses(
 def test_a_lock_refuses_only_where_a_broken_class_may_ask_for_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: str, refused: bool
 ) -> None:
-    part = "options: {dcgm: {description: d, packages: [datacenter-gpu-manager-4-core], source: s}}\n"
+    part = (
+        "options: {dcgm: {description: d, packages: [datacenter-gpu-manager-4-core], source: s}}\n"
+    )
     own = catalog(
         tmp_path,
         monkeypatch,

@@ -102,9 +102,13 @@ CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "a file of the catalog": lambda world, _: (world / "catalog/hosts").write_text("two"),
     "a new file of the catalog": lambda world, _: (world / "catalog/new.yml").write_text(""),
     "a catalog of the user's": lambda world, _: (world / "more/hosts").unlink(),
-    "facts of a catalog of the user's": lambda world, _: (world / "more/facts/gpus.yml").write_text("two"),
+    "facts of a catalog of the user's": lambda world, _: (world / "more/facts/gpus.yml").write_text(
+        "two"
+    ),
     "the site file": lambda world, _: (world / "site.yml").write_text("archives: {x: {}}"),
-    "a site file that is found first": lambda world, _: (world / "goldnode-site.yml").write_text(""),
+    "a site file that is found first": lambda world, _: (world / "goldnode-site.yml").write_text(
+        ""
+    ),
     "a key": lambda world, _: (world / "keys/hosts").write_text("two"),
     "a lock": lambda world, _: (world / "locks/hosts").write_text("two"),
     "a file put back with another inode": lambda world, _: (world / "locks/hosts").rename(
@@ -120,7 +124,9 @@ CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_any_change_has_it_made_again(
-    world: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path, pytest.MonkeyPatch], object]
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path, pytest.MonkeyPatch], object],
 ) -> None:
     run(world)
     change(world, monkeypatch)
@@ -159,7 +165,9 @@ def test_what_others_could_have_written_or_is_torn_is_not_used(world: Path, spoi
     assert run(world) == {"class": "a100", "made": 2}
 
 
-def test_only_the_last_environments_are_stored(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_environments_are_stored(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(stored.FILES + 3):
         monkeypatch.setenv("GOLDNODE_LOCKS", str(number))
         run(world)

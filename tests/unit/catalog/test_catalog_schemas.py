@@ -43,7 +43,9 @@ def test_our_files_fit_and_name_it(kind: str, path: Path) -> None:
     assert (path.parent / first).resolve() == builtin_catalog().parent / "schemas" / f"{kind}.json"
 
 
-@pytest.mark.parametrize("edit", [{"bakend": "cuda"}, {"gate": "x"}, {"gpu": {"model": "L4", "count": 0}}])
+@pytest.mark.parametrize(
+    "edit", [{"bakend": "cuda"}, {"gate": "x"}, {"gpu": {"model": "L4", "count": 0}}]
+)
 def test_what_an_editor_marks(edit: dict[str, Any]) -> None:
     document = yaml.safe_load(CLASS)
     jsonschema.validate(document, schema("class"))

@@ -58,7 +58,9 @@ def test_without_a_class_every_value_of_the_file_is_judged() -> None:
         "driver.security",
         "driver.known_bad",
     }
-    assert found["unread"] == [{"why": "source", "got": "not in this capture", "items": ["nvlink.active"]}]
+    assert found["unread"] == [
+        {"why": "source", "got": "not in this capture", "items": ["nvlink.active"]}
+    ]
     assert found["detected"]["gpus"] == ["2 x H100-SXM5-80GB"]
 
 

@@ -51,7 +51,9 @@ LOCK = Lock(
     driver_version="580.178.04",
     archives=[LockedArchive(id="debian", suite="bookworm", components=["main"])],
     packages=[
-        package("libc6", "2.36-9", set="base", part="base", requested=False, why="needed by libcuda1"),
+        package(
+            "libc6", "2.36-9", set="base", part="base", requested=False, why="needed by libcuda1"
+        ),
         package("libcuda1"),
         package("nvidia-fabricmanager", when="nvswitch"),
         package("nvidia-kernel-open-dkms"),
@@ -60,8 +62,14 @@ LOCK = Lock(
 
 
 def document(tmp_path: Path, site: Site = SITE, lock: Lock = LOCK, **files: str) -> dict[str, Any]:
-    names = {"stack": "stacks/r580.yml", "node_class": "classes/a100.yml", "archives": "archives.yml"}
-    catalog = load_catalog([write(tmp_path, FILES | {names[key]: text for key, text in files.items()})])
+    names = {
+        "stack": "stacks/r580.yml",
+        "node_class": "classes/a100.yml",
+        "archives": "archives.yml",
+    }
+    catalog = load_catalog(
+        [write(tmp_path, FILES | {names[key]: text for key, text in files.items()})]
+    )
     found = class_document("a100", catalog, site, {"r580": lock}, on=DAY)
     documents.valid(found)
     return found
@@ -180,12 +188,20 @@ def test_what_a_class_accepts_is_in_its_document(tmp_path: Path) -> None:
 
 
 def test_what_a_site_accepts_is_in_the_documents_it_concerns(tmp_path: Path) -> None:
-    row = {"rule": "end-of-life", "class": "a100", "owner": "ada", "reason": "moves", "expires": "2026-12-31"}
+    row = {
+        "rule": "end-of-life",
+        "class": "a100",
+        "owner": "ada",
+        "reason": "moves",
+        "expires": "2026-12-31",
+    }
     own = SITE.model_copy(update={"exceptions": (SiteException.model_validate(row),)})
     found = document(tmp_path / "with", site=own, stack=STACK.replace("2028-06-30", "2026-10-31"))
     assert found["exceptions"] == [row]
     assert found["stack"]["waiver"] == {"owner": "ada", "reason": "moves", "expires": "2026-12-31"}
-    other = SITE.model_copy(update={"exceptions": (SiteException.model_validate(row | {"class": "b"}),)})
+    other = SITE.model_copy(
+        update={"exceptions": (SiteException.model_validate(row | {"class": "b"}),)}
+    )
     without = document(tmp_path / "without", site=other)
     assert "exceptions" not in without
     assert without["digest"] == document(tmp_path / "none")["digest"]
@@ -200,8 +216,12 @@ def test_same_inputs_same_bytes(tmp_path: Path) -> None:
     ("files", "lock", "site", "moves"),
     [
         pytest.param({"node_class": CLASS + "# a comment\n"}, LOCK, SITE, False, id="comment"),
-        pytest.param({}, LOCK, Site(archives={"debian": SiteArchive(url="file:///srv/m")}), False, id="site"),
-        pytest.param({"node_class": CLASS.replace("ecc: true", "ecc: false")}, LOCK, SITE, True, id="policy"),
+        pytest.param(
+            {}, LOCK, Site(archives={"debian": SiteArchive(url="file:///srv/m")}), False, id="site"
+        ),
+        pytest.param(
+            {"node_class": CLASS.replace("ecc: true", "ecc: false")}, LOCK, SITE, True, id="policy"
+        ),
         pytest.param({"stack": STACK + "limits: [one]\n"}, LOCK, SITE, True, id="limits"),
         pytest.param({}, LOCK.model_copy(update={"resolved": "2026-11-22"}), SITE, True, id="lock"),
     ],
@@ -215,7 +235,9 @@ def test_what_moves_the_digest(
 
 
 def test_the_sites_gate_commands_are_the_sites(tmp_path: Path) -> None:
-    words = SiteGate(drain=("/usr/local/sbin/drain-node", "--now"), resume=("/usr/local/sbin/resume-node",))
+    words = SiteGate(
+        drain=("/usr/local/sbin/drain-node", "--now"), resume=("/usr/local/sbin/resume-node",)
+    )
     found = document(tmp_path, SITE.model_copy(update={"gate": words}))
     assert found["site"]["gate"] == {
         "drain": ["/usr/local/sbin/drain-node", "--now"],
@@ -257,7 +279,9 @@ def test_flavour_auto(tmp_path: Path, model: str, branch: str, flavour: str) -> 
     stack = stack.replace("2028-06-30", "2024-01-01").replace(
         "  fabric_manager: {package: nvidia-fabricmanager}\n", ""
     )
-    node_class = CLASS.replace("A100-SXM4-40GB", model).replace("platform: hgx_a100_8\n", "simulated: true\n")
+    node_class = CLASS.replace("A100-SXM4-40GB", model).replace(
+        "platform: hgx_a100_8\n", "simulated: true\n"
+    )
     node_class = node_class.replace("power_limit_watts: 400", "power_limit_watts: 100")
     assert document(tmp_path, stack=stack, node_class=node_class)["driver"]["flavour"] == flavour
 
@@ -278,7 +302,9 @@ def _key(number: int) -> tuple[bytes, str]:
 def test_key_of_the_site(tmp_path: Path) -> None:
     packet, fingerprint = _key(1)
     (tmp_path / "key.gpg").write_bytes(packet)
-    entry = SiteArchive(url="http://mirror.example.org/debian", key="key.gpg", fingerprints=(fingerprint,))
+    entry = SiteArchive(
+        url="http://mirror.example.org/debian", key="key.gpg", fingerprints=(fingerprint,)
+    )
     site = Site(archives={"debian": entry}, file=tmp_path / "site.yml")
     archive = document(tmp_path, site)["site"]["archives"][0]
     assert archive["signed_by"] == "/etc/apt/keyrings/goldnode-debian.asc"
@@ -291,9 +317,13 @@ def test_key_of_the_site(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fingerprints", "message"),
     [
-        pytest.param(_key(2)[0], (), f"it holds {_key(2)[1]}, expected B8B80B5B", id="not-the-catalogs"),
+        pytest.param(
+            _key(2)[0], (), f"it holds {_key(2)[1]}, expected B8B80B5B", id="not-the-catalogs"
+        ),
         pytest.param(_key(2)[0], (_key(1)[1],), f"it holds {_key(2)[1]}", id="not-the-sites"),
-        pytest.param(_key(1)[0] + _key(2)[0], (_key(1)[1],), f"it holds {_key(2)[1]}", id="one-too-many"),
+        pytest.param(
+            _key(1)[0] + _key(2)[0], (_key(1)[1],), f"it holds {_key(2)[1]}", id="one-too-many"
+        ),
         pytest.param(b"junk", (), "no OpenPGP public key", id="no-key"),
         pytest.param(None, (), "cannot be read", id="absent"),
     ],
@@ -303,7 +333,9 @@ def test_wrong_key(
 ) -> None:
     if content is not None:
         (tmp_path / "key.gpg").write_bytes(content)
-    entry = SiteArchive(url="http://mirror.example.org/debian", key="key.gpg", fingerprints=fingerprints)
+    entry = SiteArchive(
+        url="http://mirror.example.org/debian", key="key.gpg", fingerprints=fingerprints
+    )
     with pytest.raises(Exception, match=message) as caught:
         document(tmp_path, Site(archives={"debian": entry}, file=tmp_path / "site.yml"))
     assert type(caught.value).__module__ == "goldnode.core.errors"
@@ -319,14 +351,25 @@ def test_nodes_that_use_the_mirror_use_nothing_else(tmp_path: Path) -> None:
     packet, fingerprint = _key(1)
     (tmp_path / "mirror.gpg").write_bytes(packet)
     directory = tmp_path / "mirror"
-    section = SiteMirror(directory="mirror", url="http://mirror.example.org/goldnode/", key="mirror.gpg")
+    section = SiteMirror(
+        directory="mirror", url="http://mirror.example.org/goldnode/", key="mirror.gpg"
+    )
     site = SITE.model_copy(update={"mirror": section, "file": tmp_path / "site.yml"})
     with pytest.raises(
-        LockError, match=r"no publication .* of the lock of stack .r580.\. Run `goldnode mirror r580`"
+        LockError,
+        match=r"no publication .* of the lock of stack .r580.\. Run `goldnode mirror r580`",
     ):
         document(tmp_path, site)
     where = place(directory, "r580", (item.sha256 for item in LOCK.packages))
-    record = Publication(where, "r580", where.name, "2026-11-21T00:00:00Z", fingerprint, {}, ())
+    record = Publication(
+        where,
+        stack="r580",
+        id=where.name,
+        published="2026-11-21T00:00:00Z",
+        fingerprint=fingerprint,
+        locks={},
+        packages=(),
+    )
     where.mkdir(parents=True)
     (where / "publication.json").write_text(json.dumps(record.to_json()))
     found = document(tmp_path, site)
@@ -344,7 +387,9 @@ def test_nodes_that_use_the_mirror_use_nothing_else(tmp_path: Path) -> None:
     # Where it comes from is the site's matter: two sites of one lock agree on the digest.
     assert found["digest"] == document(tmp_path / "other")["digest"]
     (tmp_path / "mirror.gpg").write_bytes(_key(2)[0])
-    with pytest.raises(LockError, match=f"signed with {fingerprint}, and nodes would be given {_key(2)[1]}"):
+    with pytest.raises(
+        LockError, match=f"signed with {fingerprint}, and nodes would be given {_key(2)[1]}"
+    ):
         document(tmp_path, site)
 
 
@@ -382,7 +427,11 @@ def test_our_classes_with_their_locks(tmp_path: Path, name: str) -> None:
         assert (found["runtime"]["engine"], found["runtime"]["toolkit"]) == ("docker", None)
     if name == "mi300x":
         assert (found["driver"]["module"], found["driver"]["in_tree"]) == ("amdgpu", True)
-        assert (found["driver"]["version"], found["driver"]["dkms"], found["blacklist"]) == (None, None, [])
+        assert (found["driver"]["version"], found["driver"]["dkms"], found["blacklist"]) == (
+            None,
+            None,
+            [],
+        )
         assert "firmware-amd-graphics" in names
         assert found["runtime"]["toolkit"] | {"why": ""} == {
             "vendor": "amd",

@@ -31,9 +31,18 @@ ONE = {
         "all:\n  children:\n    a100:\n      hosts:\n        n1:\n        n2:\n    wave_1:\n      hosts: {n1: }\n",
     ),
     "top-level": ("hosts__yml", "a100:\n  hosts:\n    n1:\n    n2:\n"),
-    "child-group": ("hosts__yml", "a100:\n  children:\n    rack1:\n      hosts:\n        n[1:2]:\n"),
-    "child-defined-elsewhere": ("hosts__yml", "a100: {children: {rack1: }}\nrack1:\n  hosts: {n1: , n2: }\n"),
-    "ini": ("hosts__ini", "[a100]\nn1 ansible_host=10.0.0.1\nn2\n\n[a100:vars]\nn3=1\n\n[wave]\nn1\n"),
+    "child-group": (
+        "hosts__yml",
+        "a100:\n  children:\n    rack1:\n      hosts:\n        n[1:2]:\n",
+    ),
+    "child-defined-elsewhere": (
+        "hosts__yml",
+        "a100: {children: {rack1: }}\nrack1:\n  hosts: {n1: , n2: }\n",
+    ),
+    "ini": (
+        "hosts__ini",
+        "[a100]\nn1 ansible_host=10.0.0.1\nn2\n\n[a100:vars]\nn3=1\n\n[wave]\nn1\n",
+    ),
     "ini-children": ("hosts", "# comment\n[rack1]\nn[1:2]\n[a100:children]\nrack1\n"),
     "json": ("hosts__json", '{"a100": {"hosts": {"n1": null, "n2": null}}}'),
 }

@@ -51,8 +51,14 @@ REFUSED = {
         "policy: {power_limit_watts: 300}\n",
         "`power_limit_watts` depends on the GPU model",
     ),
-    "clocks of one model": ("policy: {clocks: {graphics_mhz: 1400}}\n", "`clocks` depends on the GPU model"),
-    "a baseline of one model": ("baseline: {gpu: {nvlinks: 12}}\n", "the baseline is of one GPU model"),
+    "clocks of one model": (
+        "policy: {clocks: {graphics_mhz: 1400}}\n",
+        "`clocks` depends on the GPU model",
+    ),
+    "a baseline of one model": (
+        "baseline: {gpu: {nvlinks: 12}}\n",
+        "the baseline is of one GPU model",
+    ),
     "an override of an unknown board": (
         "policy: {overrides: [{uuid: GPU-0a1b2c3d-0000-0000-0000-000000000000, ecc: true}]}\n",
         "an override for a UUID",
@@ -73,14 +79,17 @@ def test_what_depends_on_a_model_is_refused(tmp_path: Path, case: str) -> None:
 
 
 def test_flavour_that_follows_from_the_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="chooses the flavour of its kernel modules by the GPU model"):
+    with pytest.raises(
+        CatalogError, match="chooses the flavour of its kernel modules by the GPU model"
+    ):
         catalog(tmp_path, AUTO, STACK.replace("flavour: open", "flavour: auto"))
 
 
 def test_settings_of_every_model_and_of_named_models_are_accepted(tmp_path: Path) -> None:
     catalog(
         tmp_path,
-        AUTO + "policy: {persistence_mode: true, overrides: [{model: L4, power_limit_watts: 60}]}\n",
+        AUTO
+        + "policy: {persistence_mode: true, overrides: [{model: L4, power_limit_watts: 60}]}\n",
     )
 
 
@@ -122,7 +131,9 @@ def test_model_of_another_vendor_or_of_none_is_refused(
     tmp_path: Path, model: str, error: type[GoldnodeError]
 ) -> None:
     with pytest.raises(error):
-        compatibility_report(CheckRequest(["a100"], model=model), catalog=catalog(tmp_path), site=Site())
+        compatibility_report(
+            CheckRequest(["a100"], model=model), catalog=catalog(tmp_path), site=Site()
+        )
 
 
 def test_model_for_a_class_that_names_its_own_is_refused(tmp_path: Path) -> None:
@@ -131,7 +142,9 @@ def test_model_for_a_class_that_names_its_own_is_refused(tmp_path: Path) -> None
         compatibility_report(CheckRequest(["a100"], model="L4"), catalog=named, site=Site())
 
 
-def test_document_names_the_models_that_fit_and_the_reason_against_the_others(tmp_path: Path) -> None:
+def test_document_names_the_models_that_fit_and_the_reason_against_the_others(
+    tmp_path: Path,
+) -> None:
     found = compiled(tmp_path, node_class=AUTO)
     gpu = found["gpu"]
     assert (gpu["model"], gpu["vendor"], gpu["architecture"]) == ("auto", "nvidia", None)
@@ -146,7 +159,9 @@ def test_document_names_the_models_that_fit_and_the_reason_against_the_others(tm
     assert set(unlocked["unfit"]) == set(gpu["unfit"])
 
 
-def refusals(gpus: list[str] | None, count: int = 1, **more: Any) -> tuple[dict[str, str], list[str]]:
+def refusals(
+    gpus: list[str] | None, count: int = 1, **more: Any
+) -> tuple[dict[str, str], list[str]]:
     """Return the refusals of a node with these GPUs by code, and its notes."""
     wanted = of_cases()
     wanted["gpu"] = {
@@ -162,7 +177,10 @@ def refusals(gpus: list[str] | None, count: int = 1, **more: Any) -> tuple[dict[
     seen.gpus = (
         None
         if gpus is None
-        else [{"address": f"0000:0{n}:00.0", "id": pci_id, "driver": None} for n, pci_id in enumerate(gpus)]
+        else [
+            {"address": f"0000:0{n}:00.0", "id": pci_id, "driver": None}
+            for n, pci_id in enumerate(gpus)
+        ]
     )
     found = preflight.identity(wanted, seen)
     return (

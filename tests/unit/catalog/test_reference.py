@@ -17,7 +17,12 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/reference/configuration.md"
 ROWS = {
     name: row
-    for table in (environment.VARIABLES, environment.ON_NODES, environment.FOREIGN, environment.FOR_TESTS)
+    for table in (
+        environment.VARIABLES,
+        environment.ON_NODES,
+        environment.FOREIGN,
+        environment.FOR_TESTS,
+    )
     for row in table
     for name in row.name.split(", ")
 }
@@ -49,7 +54,9 @@ def test_every_kind_of_file_is_on_it() -> None:
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_every_key_has_a_type_and_a_meaning(kind: str) -> None:
     rows = [row for key in reference.keys(kind) for row in key.all()]
-    assert [row.path for row in rows if not (row.type and row.default and row.meaning.endswith("."))] == []
+    assert [
+        row.path for row in rows if not (row.type and row.default and row.meaning.endswith("."))
+    ] == []
     assert all(len(row.type) < 90 and len(row.meaning) < 160 for row in rows), (
         "a cell of a table is no place for a paragraph"
     )
@@ -75,7 +82,10 @@ def test_no_key_of_a_model_is_left_out(kind: str, model: type[BaseModel]) -> Non
             "| `policy.power_limit_watts` | whole number, 1 or more | `null` | Power limit of each GPU, W",
         ),
         ("class", "| `policy.host.memlock` | `unlimited` or whole number, 1 or more | `null` |"),
-        ("class", "| `policy.host.hugepages` | map of `2M`, `1G` to whole number, 0 or more | `{}` |"),
+        (
+            "class",
+            "| `policy.host.hugepages` | map of `2M`, `1G` to whole number, 0 or more | `{}` |",
+        ),
         ("class", "| `policy.host.network.NAME.mtu` | whole number, 68 to 65535 | *required* |"),
         ("class", "| [`policy.host`](#class-policyhost) | keys | `{}` |"),
         ("class", "| [`images`](#class-images) | list of text or keys | `[]` |"),
@@ -97,7 +107,9 @@ def test_tables_hold_together_and_links_lead_somewhere() -> None:
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1, block
         assert all(line.count("`") % 2 == 0 for line in block.splitlines()), block
-    anchors = [reference.anchor(line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")]
+    anchors = [
+        reference.anchor(line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")
+    ]
     assert len(anchors) == len(set(anchors))
     assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= set(anchors)
     for link in re.findall(r"\]\(([^#)][^#)]*)", text):
@@ -109,15 +121,22 @@ def read() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in tracked():
         place = path.relative_to(ROOT)
-        if place.parts[0] in ("src", "scripts", "roles", "integrations") and place.name != "environment.py":
-            for name in re.findall(r"\bGOLDNODE_[A-Z_]*[A-Z]\b", path.read_text("utf-8", "replace")):
+        if (
+            place.parts[0] in ("src", "scripts", "roles", "integrations")
+            and place.name != "environment.py"
+        ):
+            for name in re.findall(
+                r"\bGOLDNODE_[A-Z_]*[A-Z]\b", path.read_text("utf-8", "replace")
+            ):
                 found.setdefault(name, set()).add(str(place))
     return found
 
 
 def test_every_variable_that_is_read_has_a_row() -> None:
     missing = {
-        name: sorted(files) for name, files in read().items() if name not in ROWS and name not in INNER
+        name: sorted(files)
+        for name, files in read().items()
+        if name not in ROWS and name not in INNER
     }
     assert missing == {}, "add a row to src/goldnode/core/environment.py"
 

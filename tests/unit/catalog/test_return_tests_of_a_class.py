@@ -52,7 +52,9 @@ def test_the_document_of_a_class_without_them_is_unchanged(tmp_path: Path, decla
 
 @pytest.mark.parametrize("gate", ["", "gate: report\n", "gate: block\n"])
 @pytest.mark.parametrize("cause", return_tests.CAUSES)
-def test_tests_that_nothing_would_enforce_are_refused(tmp_path: Path, gate: str, cause: str) -> None:
+def test_tests_that_nothing_would_enforce_are_refused(
+    tmp_path: Path, gate: str, cause: str
+) -> None:
     text = HEAD + gate + f"return_tests:\n  after_{cause}: [gemm]\n"
     line = text.splitlines().index(f"  after_{cause}: [gemm]") + 1
     with pytest.raises(

@@ -50,7 +50,9 @@ def test_what_is_no_directory(given: str) -> None:
         Serve.model_validate({"textfile": given})
 
 
-@pytest.mark.parametrize("given", ["/var/lib/prometheus/node-exporter", "/a/", "/a/.hidden", "/a..b"])
+@pytest.mark.parametrize(
+    "given", ["/var/lib/prometheus/node-exporter", "/a/", "/a/.hidden", "/a..b"]
+)
 def test_directories(given: str) -> None:
     assert Serve.model_validate({"textfile": given}).textfile == given
 

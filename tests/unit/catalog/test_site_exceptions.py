@@ -57,7 +57,9 @@ def test_the_text_of_the_refusal_is_what_lets_the_class_pass(tmp_path: Path) -> 
         pytest.param(ROW.replace("class: a100", "stack: r580"), True, id="stack"),
         pytest.param(ROW.replace("class: a100", "class: a100, stack: r580"), True, id="both"),
         pytest.param(ROW.replace("class: a100", "class: other"), False, id="another-class"),
-        pytest.param(ROW.replace("class: a100", "class: a100, stack: plain"), False, id="another-stack"),
+        pytest.param(
+            ROW.replace("class: a100", "class: a100, stack: plain"), False, id="another-stack"
+        ),
         pytest.param(ROW.replace("end-of-life", "security-floor"), False, id="another-rule"),
     ],
 )
@@ -101,7 +103,9 @@ def test_a_wrong_exception_is_an_error_with_its_line(
         (ROW.replace('"2028-12-31"', "soon"), "expires"),
     ],
 )
-def test_an_incomplete_exception_is_an_error_of_the_site_file(tmp_path: Path, row: str, message: str) -> None:
+def test_an_incomplete_exception_is_an_error_of_the_site_file(
+    tmp_path: Path, row: str, message: str
+) -> None:
     with pytest.raises(SiteError, match=message) as caught:
         load_site(site(tmp_path, row))
     assert caught.value.line is not None
@@ -159,12 +163,24 @@ def test_the_entry_for_an_image_names_the_image() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "fatal", "offered"),
-    [("security-floor", True, True), ("security-floor", False, False), ("module-flavour", True, False)],
+    [
+        ("security-floor", True, True),
+        ("security-floor", False, False),
+        ("module-flavour", True, False),
+    ],
 )
 def test_an_exception_is_offered_for_what_blocks_and_could_work(
     rule: str, fatal: bool, offered: bool
 ) -> None:
-    finding = CompatFinding(rule, "block", "class a100", "it does", (), "use another", fatal=fatal)
+    finding = CompatFinding(
+        rule,
+        severity="block",
+        subject="class a100",
+        message="it does",
+        sources=(),
+        way_out="use another",
+        fatal=fatal,
+    )
     assert ("exceptions" in report.refusal(finding)["remedy"]) == offered
     assert ("exceptions" in str(report.error(finding))) == offered
 
@@ -179,7 +195,9 @@ def test_check_catalog_reports_expired_unknown_and_unmatched(
         tmp_path,
         ROW.replace("a100", "cpu_only").replace("2028-12-31", "2026-01-01"),
         ROW.replace("a100", "gone").replace("2028-12-31", late),
-        ROW.replace("a100", "cpu_only").replace("end-of-life", "amdgpu").replace("2028-12-31", late),
+        ROW.replace("a100", "cpu_only")
+        .replace("end-of-life", "amdgpu")
+        .replace("2028-12-31", late),
     )
     monkeypatch.delenv("GOLDNODE_SITE", raising=False)
     found = check()

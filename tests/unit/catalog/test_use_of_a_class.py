@@ -21,21 +21,35 @@ WAIVER = "waiver: {reason: r, owner: the owner, expires: 2028-12-31%s}\n"
     [
         pytest.param("2028-06-30", "", False, None, id="last-day"),
         pytest.param(
-            "2028-07-01", "", False, "past its end of life since 2028-06-30 .* has no waiver", id="day-after"
+            "2028-07-01",
+            "",
+            False,
+            "past its end of life since 2028-06-30 .* has no waiver",
+            id="day-after",
         ),
         pytest.param("2028-07-01", "", True, None, id="simulated"),
         pytest.param("2028-07-01", WAIVER % "", False, None, id="waived"),
         pytest.param("2028-12-31", WAIVER % "", False, None, id="last-day-of-waiver"),
         pytest.param(
-            "2029-01-01", WAIVER % "", False, "expired on 2028-12-31.*the owner renew", id="waiver-expired"
+            "2029-01-01",
+            WAIVER % "",
+            False,
+            "expired on 2028-12-31.*the owner renew",
+            id="waiver-expired",
         ),
         pytest.param("2028-07-01", WAIVER % ", classes: [a100]", False, None, id="waived-by-name"),
         pytest.param(
-            "2028-07-01", WAIVER % ", classes: [other]", False, "waiver is for other only", id="not-for-it"
+            "2028-07-01",
+            WAIVER % ", classes: [other]",
+            False,
+            "waiver is for other only",
+            id="not-for-it",
         ),
     ],
 )
-def test_end_of_life(tmp_path: Path, day: str, waiver: str, simulated: bool, message: str | None) -> None:
+def test_end_of_life(
+    tmp_path: Path, day: str, waiver: str, simulated: bool, message: str | None
+) -> None:
     files = {
         "stacks/r580.yml": STACK + waiver,
         "classes/a100.yml": CLASS + ("simulated: true\n" if simulated else ""),
@@ -84,9 +98,13 @@ def test_what_could_not_be_checked_is_reported(tmp_path: Path) -> None:
     unknown = CLASS.replace("A100-SXM4-40GB", "RTX-PRO-6000-Blackwell-Workstation").replace(
         "platform: hgx_a100_8\n", ""
     )
-    unknown = unknown.replace("  ecc: true", "  mig: {enabled: true}\n  module_options: {NVreg_X: '1'}")
+    unknown = unknown.replace(
+        "  ecc: true", "  mig: {enabled: true}\n  module_options: {NVreg_X: '1'}"
+    )
     catalog = load_catalog([write(tmp_path, FILES | {"classes/a100.yml": unknown})])
-    assert [sentence.split(" ")[0] for sentence in checks.not_checked(catalog.node_class("a100"))] == [
+    assert [
+        sentence.split(" ")[0] for sentence in checks.not_checked(catalog.node_class("a100"))
+    ] == [
         "policy.clocks",
         "policy.power_limit_watts",
         "policy.mig",

@@ -81,7 +81,9 @@ class BootProduct:
                 )
 
             given: Decisions = move.decisions(history)
-            return self.requirements.judge(move.channel, digest, given, good, list), [f"after {against}"]
+            return self.requirements.judge(move.channel, digest, given, good, list), [
+                f"after {against}"
+            ]
 
         return moves.promote(place, self.store, move, judging)
 
@@ -123,7 +125,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> shared.Keys:
     return shared.Keys((public,), secret)
 
 
-def move(product: BootProduct, keys: shared.Keys, channel: str, name: str, **given: Any) -> MoveResult:
+def move(
+    product: BootProduct, keys: shared.Keys, channel: str, name: str, **given: Any
+) -> MoveResult:
     return shared.promote(product, channel, name, keys, shared.Decision(by="ana", **given))[1]
 
 
@@ -138,15 +142,28 @@ def printed(run: Any) -> Result:
     return CliRunner().invoke(command, ["--format", "json"])
 
 
-def test_product_is_promoted_rolled_back_shown_and_collected(product: BootProduct, keys: shared.Keys) -> None:
+def test_product_is_promoted_rolled_back_shown_and_collected(
+    product: BootProduct, keys: shared.Keys
+) -> None:
     for name in ("one", "two"):
         for channel in ("candidate", "canary", "stable"):
             moved = move(product, keys, channel, name)
     assert (moved.now, moved.was) == ("two-digest", "one-digest")
     assert "after one-digest" in moved.notes
-    back = shared.rollback(product, "netboot", "stable", None, keys, shared.Decision(by="ana"))[1]
+    back = shared.rollback(
+        product,
+        line="netboot",
+        channel="stable",
+        to=None,
+        keys=keys,
+        decision=shared.Decision(by="ana"),
+    )[1]
     assert back.now == "one-digest"
-    shown = printed(lambda form: shared.show_status(product, [], keys.trust, False, False, form))
+    shown = printed(
+        lambda form: shared.show_status(
+            product, names=[], trust=keys.trust, repairing=False, with_history=False, form=form
+        )
+    )
     assert shown.exit_code == 0, shown.output
     assert '"verified": true' in shown.output
     gone = printed(lambda form: shared.collect(product, keys.trust, Collection(dry_run=True), form))
@@ -157,10 +174,14 @@ def test_product_is_promoted_rolled_back_shown_and_collected(product: BootProduc
 def test_unmet_requirement_stops_the_product_unless_it_is_waived(
     product: BootProduct, keys: shared.Keys
 ) -> None:
-    with pytest.raises(GoldnodeError, match="bad is not promoted to candidate: good: it is bad-digest"):
+    with pytest.raises(
+        GoldnodeError, match="bad is not promoted to candidate: good: it is bad-digest"
+    ):
         move(product, keys, "candidate", "bad")
     moved = move(product, keys, "candidate", "bad", reason="a trial", waive=("good",))
-    assert [(one.name, one.state, one.by) for one in moved.requirements] == [("good", "waived", "ana")]
+    assert [(one.name, one.state, one.by) for one in moved.requirements] == [
+        ("good", "waived", "ana")
+    ]
 
 
 @pytest.mark.parametrize(

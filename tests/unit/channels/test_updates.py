@@ -35,7 +35,9 @@ class Publisher:
     def __init__(self, folder: Path, threshold: int = 1) -> None:
         self.folder, self.repository = folder, folder / "repository"
         self.a, self.b, self.online = (self.signer(name) for name in ("a", "b", "online"))
-        self.root = updates.create(self.repository, RootKeys([self.a, self.b], threshold), [self.online])
+        self.root = updates.create(
+            self.repository, RootKeys([self.a, self.b], threshold), [self.online]
+        )
 
     def signer(self, name: str) -> EnvelopeSigner:
         return load_signer(key(self.folder, name))
@@ -77,7 +79,9 @@ def served(publisher: Publisher) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(publisher.repository)))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(publisher.repository))
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
@@ -91,7 +95,9 @@ def test_a_client_gets_the_newest_files(publisher: Publisher, client: Client) ->
     assert client.fetch("y.yml") == {"y.yml": "new"}
 
 
-def test_a_web_server_and_a_bundle_serve_the_same(publisher: Publisher, client: Client, served: str) -> None:
+def test_a_web_server_and_a_bundle_serve_the_same(
+    publisher: Publisher, client: Client, served: str
+) -> None:
     publisher.publish(x="1")
     client.source = served
     assert client.fetch() == {"x.yml": "1"}
@@ -106,7 +112,9 @@ def test_a_web_server_and_a_bundle_serve_the_same(publisher: Publisher, client: 
 
 def seen(client: Client) -> list[tuple[str, bytes]]:
     """The metadata that a client has stored."""
-    return sorted((str(path), path.read_bytes()) for path in client.state.rglob("*") if path.is_file())
+    return sorted(
+        (str(path), path.read_bytes()) for path in client.state.rglob("*") if path.is_file()
+    )
 
 
 def refused(client: Client, says: str) -> None:
@@ -162,13 +170,17 @@ def test_a_file_that_was_changed_is_refused(publisher: Publisher, client: Client
 
 
 @pytest.mark.parametrize("role", ["timestamp", "1.snapshot", "1.targets"])
-def test_metadata_of_another_key_is_refused(publisher: Publisher, client: Client, role: str) -> None:
+def test_metadata_of_another_key_is_refused(
+    publisher: Publisher, client: Client, role: str
+) -> None:
     publisher.publish(x="1")
     folder = publisher.folder / "other"
     folder.mkdir()
     other = Publisher(folder)
     other.publish(x="evil")
-    shutil.copy(other.repository / f"metadata/{role}.json", publisher.repository / f"metadata/{role}.json")
+    shutil.copy(
+        other.repository / f"metadata/{role}.json", publisher.repository / f"metadata/{role}.json"
+    )
     refused(client, "not enough of the trusted keys have signed it|not the one that was signed")
 
 
@@ -181,7 +193,9 @@ def test_metadata_that_was_edited_is_refused(publisher: Publisher, client: Clien
     refused(client, "not enough of the trusted keys have signed it")
 
 
-def test_a_key_of_the_root_is_replaced_and_clients_follow(publisher: Publisher, client: Client) -> None:
+def test_a_key_of_the_root_is_replaced_and_clients_follow(
+    publisher: Publisher, client: Client
+) -> None:
     publisher.publish(x="1")
     client.fetch()
     c, online = publisher.signer("c"), publisher.signer("online2")
@@ -190,18 +204,24 @@ def test_a_key_of_the_root_is_replaced_and_clients_follow(publisher: Publisher, 
     publisher.publish(x="2")
     assert client.fetch() == {"x.yml": "2"}
     with pytest.raises(UpdateError, match="not signed by 2 keys"):  # the threshold has risen
-        updates.rotate(publisher.repository, RootKeys([publisher.signer("d")], 1, [publisher.b]), [online])
+        updates.rotate(
+            publisher.repository, RootKeys([publisher.signer("d")], 1, [publisher.b]), [online]
+        )
     assert client.fetch() == {"x.yml": "2"}
     late = Client(publisher)
     late.state = publisher.folder / "late"
-    assert late.fetch() == {"x.yml": "2"}, "a client that has the first root alone follows the chain"
+    assert late.fetch() == {"x.yml": "2"}, (
+        "a client that has the first root alone follows the chain"
+    )
 
 
 def test_a_rotation_keeps_the_number_of_keys_that_must_sign(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, threshold=2)
     c, both = publisher.signer("c"), [publisher.a, publisher.b]
 
-    def rotated(signers: list[EnvelopeSigner], threshold: int | None, before: list[EnvelopeSigner]) -> int:
+    def rotated(
+        signers: list[EnvelopeSigner], threshold: int | None, before: list[EnvelopeSigner]
+    ) -> int:
         keys = RootKeys(signers, threshold, before)
         return updates.threshold_of(updates.rotate(publisher.repository, keys, [publisher.online]))
 
@@ -212,7 +232,9 @@ def test_a_rotation_keeps_the_number_of_keys_that_must_sign(tmp_path: Path) -> N
     assert rotated([c], 1, [publisher.a, c]) == 1
 
 
-def test_a_root_warns_before_its_end_and_refuses_after_it(publisher: Publisher, client: Client) -> None:
+def test_a_root_warns_before_its_end_and_refuses_after_it(
+    publisher: Publisher, client: Client
+) -> None:
     found = updates.root_state(publisher.repository, "rotate it")
     assert (found.path, found.threshold) == (publisher.root, 1)
     for left, warns in ((31, False), (29, True), (0.5, True)):
@@ -226,11 +248,15 @@ def test_a_root_warns_before_its_end_and_refuses_after_it(publisher: Publisher, 
     updates.rotate(publisher.repository, keys, [publisher.online], days=-1)
     publisher.publish(x="1")
     refused(client, "its root has expired .*goldnode facts rotate")
-    updates.rotate(publisher.repository, keys, [publisher.online])  # what has expired can sign the next one
+    updates.rotate(
+        publisher.repository, keys, [publisher.online]
+    )  # what has expired can sign the next one
     assert client.fetch() == {"x.yml": "1"}
 
 
-def test_keys_that_were_replaced_are_not_trusted_any_more(publisher: Publisher, client: Client) -> None:
+def test_keys_that_were_replaced_are_not_trusted_any_more(
+    publisher: Publisher, client: Client
+) -> None:
     stolen = publisher.online
     publisher.publish(x="1")
     online = publisher.signer("online2")
@@ -256,7 +282,9 @@ def test_a_root_of_strangers_is_refused(publisher: Publisher, client: Client) ->
     ("source", "says"),
     [("nothing", "neither a directory nor a zip"), ("http://127.0.0.1:9/", "cannot be read from")],
 )
-def test_a_source_that_does_not_answer(publisher: Publisher, client: Client, source: str, says: str) -> None:
+def test_a_source_that_does_not_answer(
+    publisher: Publisher, client: Client, source: str, says: str
+) -> None:
     publisher.publish(x="1")
     client.source = source
     refused(client, says)

@@ -54,7 +54,9 @@ def _meanings(
 Make = Callable[[re.Match[str], CompatFinding, Workload | None], Sequence[remedies.RemedyOption]]
 
 
-def _cuda(found: re.Match[str], _: CompatFinding, __: Workload | None) -> Sequence[remedies.RemedyOption]:
+def _cuda(
+    found: re.Match[str], _: CompatFinding, __: Workload | None
+) -> Sequence[remedies.RemedyOption]:
     return [remedies.cuda(found[1], "")]
 
 
@@ -63,7 +65,9 @@ def _torch(
 ) -> Sequence[remedies.RemedyOption]:
     assert workload is not None
     own = workload.frameworks.get("torch", "").partition("+")[0]
-    known = [item for item in workload_facts.torch_wheels() if workload_facts.minor(item) == found[2]]
+    known = [
+        item for item in workload_facts.torch_wheels() if workload_facts.minor(item) == found[2]
+    ]
     versions = [own] if workload_facts.minor(own) == found[2] else known or [f"{found[2]}.0"]
     return [remedies.framework("torch", f"{item}+{found[1]}", "", workload) for item in versions]
 
@@ -91,7 +95,9 @@ def _library(
     found: re.Match[str], _: CompatFinding, workload: Workload | None
 ) -> Sequence[remedies.RemedyOption]:
     name = found[1].lower()
-    pin = next((item for item in (workload.pins if workload else ()) if f"nvidia-{name}-cu" in item), None)
+    pin = next(
+        (item for item in (workload.pins if workload else ()) if f"nvidia-{name}-cu" in item), None
+    )
     version = found[2].rpartition(" - ")[2]
     return [remedies.pin(pin, version, "") if pin else remedies.of_workload("", **{name: version})]
 
@@ -103,13 +109,19 @@ def _rocm(
     if workload.rocm is not None or "torch" not in workload.frameworks:
         return [remedies.of_workload("", rocm=found[1])]
     own = workload.frameworks["torch"].partition("+")[0]
-    return [remedies.framework("torch", f"{own}+rocm{workload_facts.minor(found[1])}", "", workload)]
+    return [
+        remedies.framework("torch", f"{own}+rocm{workload_facts.minor(found[1])}", "", workload)
+    ]
 
 
 def _window(
     found: re.Match[str], _: CompatFinding, workload: Workload | None
 ) -> Sequence[remedies.RemedyOption]:
-    return [one for item in workload_facts.rocms() for one in _rocm(re.match("(.*)", item), _, workload)]  # type: ignore[arg-type]
+    return [
+        one
+        for item in workload_facts.rocms()
+        for one in _rocm(re.match("(.*)", item), _, workload)  # type: ignore[arg-type]
+    ]
 
 
 def _bare(
@@ -137,9 +149,15 @@ _READ: tuple[tuple[str, Make], ...] = (
     ),
     (r"the (\S+) build of PyTorch (\d+\.\d+)", _torch),
     (r"^(?:use )?(cu\d+|rocm[\d.]+|cpu)($| build)", _build),
-    (r"an image that carries cuda-compat", lambda *_: [remedies.of_workload("", forward_compat=True)]),
+    (
+        r"an image that carries cuda-compat",
+        lambda *_: [remedies.of_workload("", forward_compat=True)],
+    ),
     (r"an image without cuda-compat", lambda *_: [remedies.of_workload("", forward_compat=False)]),
-    (r"fabricmanager\S* (\d+\.[\d.]+)", lambda found, *_: [remedies.of_host("", fabric_manager=found[1])]),
+    (
+        r"fabricmanager\S* (\d+\.[\d.]+)",
+        lambda found, *_: [remedies.of_host("", fabric_manager=found[1])],
+    ),
     (
         r"nvidia-\S*(?:kernel-\S+|dkms) (\d\S+), measured",
         lambda found, *_: [remedies.package(found[1].rstrip(","), "")],
@@ -162,7 +180,10 @@ _READ: tuple[tuple[str, Make], ...] = (
         lambda found, *_: [remedies.of_host("", engine_version=found[2], toolkit_mode="cdi")],
     ),
     (r"amdgpu (\d+\.[\d.]+)", lambda found, *_: [remedies.of_host("", amdgpu=found[1])]),
-    (r"AMD's driver \(newest seen: (\S+)\)", lambda found, *_: [remedies.of_host("", amdgpu=found[1])]),
+    (
+        r"AMD's driver \(newest seen: (\S+)\)",
+        lambda found, *_: [remedies.of_host("", amdgpu=found[1])],
+    ),
     (r"a ROCm of ", _window),
     (r"ROCm (\d+\.[\d.]+)", _rocm),
     (r"a release whose list is known, (\d[\d.]+)", _rocm),
@@ -178,7 +199,9 @@ _READ: tuple[tuple[str, Make], ...] = (
 
 def _of_series(series: str) -> list[str]:
     rows = facts.load("distros.yml")["distributions"]
-    carried = [str(text).split(" ")[0] for row in rows for text in (row.get("kernels") or {}).values()]
+    carried = [
+        str(text).split(" ")[0] for row in rows for text in (row.get("kernels") or {}).values()
+    ]
     return [item for item in carried if item.startswith(f"{series}.")]
 
 
@@ -186,7 +209,9 @@ def untrue(host: CompatHost | None, workloads: Sequence[Workload]) -> list[str]:
     """Return the remedies of a combination that do not cure what they are printed for, or that are not understood."""
     bad = []
     for finding in check.check(host, workloads):
-        workload = next((item for item in workloads if finding.subject.startswith(item.subject)), None)
+        workload = next(
+            (item for item in workloads if finding.subject.startswith(item.subject)), None
+        )
         for part, options in changes(finding.remedy or "", finding, workload):
             judge = check._judge(workloads if workload is None else ())
             before = remedies.weights(judge(host, workload), host)

@@ -69,13 +69,17 @@ def test_nothing_named_is_every_class(check: Check) -> None:
     )
 
 
-def test_nothing_named_on_a_site_with_classes_is_its_own_classes(check: Check, tmp_path: Path) -> None:
+def test_nothing_named_on_a_site_with_classes_is_its_own_classes(
+    check: Check, tmp_path: Path
+) -> None:
     write(tmp_path / "own", {"classes/mine.yml": CLASS.replace("class: a100", "class: mine")})
     (tmp_path / "goldnode-site.yml").write_text("catalog: own\n")
     result = check()
     assert result.stdout.startswith("class mine  (own/classes/mine.yml:1)"), result.output
     assert "class a100" not in result.stdout
-    assert "the 1 class in goldnode's own catalog, which -c names" in " ".join(result.stdout.split())
+    assert "the 1 class in goldnode's own catalog, which -c names" in " ".join(
+        result.stdout.split()
+    )
     assert check("-c", "a100").stdout.startswith("class a100")
     (tmp_path / "own/classes/mine.yml").write_text("class: mine\n")
     broken = check()
@@ -84,7 +88,9 @@ def test_nothing_named_on_a_site_with_classes_is_its_own_classes(check: Check, t
 
 
 def test_a_block_ends_with_1_and_says_what_to_do(check: Check) -> None:
-    result = check("--class", "a100", files={"stacks/r580.yml": PROPRIETARY, "classes/a100.yml": B200})
+    result = check(
+        "--class", "a100", files={"stacks/r580.yml": PROPRIETARY, "classes/a100.yml": B200}
+    )
     assert result.exit_code == 1
     words = " ".join(result.stdout.split())
     assert (
@@ -109,7 +115,10 @@ def test_classes_without_a_lock_are_named_and_can_be_refused(check: Check) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("580.178.04-1", "580.178.04-2", 1), "was edited after goldnode wrote it"),
+        (
+            lambda text: text.replace("580.178.04-1", "580.178.04-2", 1),
+            "was edited after goldnode wrote it",
+        ),
         (
             lambda text: f"<<<<<<< ours\n{text}=======\n>>>>>>> theirs\n",
             "this lock has the conflict markers of a merge",
@@ -126,7 +135,9 @@ def test_check_blocks_when_the_lock_is_not_as_written(
     lock = LOCK.model_copy(update={"intent": intent_digest(stack.item)})
     file = tmp_path / "catalog/stacks/r580.lock.yml"
     file.write_text(dump_lock(lock))
-    assert [item["rule"] for item in document(check("--format", "json"))["findings"] if item["fatal"]] == []
+    assert [
+        item["rule"] for item in document(check("--format", "json"))["findings"] if item["fatal"]
+    ] == []
     file.write_text(change(file.read_text()))
     result = check("--format", "json")
     (fatal,) = (item for item in document(result)["findings"] if item["fatal"])
@@ -155,7 +166,9 @@ def test_check_catalog_reports_an_edited_lock_once(check: Check, tmp_path: Path)
 
 
 def test_a_wrong_catalog_file_stops_only_what_uses_it(check: Check, tmp_path: Path) -> None:
-    files = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")}
+    files = {
+        "classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")
+    }
     whole = check(files=files)
     assert whole.exit_code == 2
     assert "class a100" in whole.stdout
@@ -176,8 +189,12 @@ def test_wrong_facts_are_an_error_whatever_is_asked_for(check: Check, tmp_path: 
         assert result.stderr.count(f"error: {tmp_path}/own/facts/gpus.yml:1: ") == 1
 
 
-def test_a_wrong_catalog_file_leaves_the_other_classes_of_an_inventory(check: Check, tmp_path: Path) -> None:
-    files = {"classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")}
+def test_a_wrong_catalog_file_leaves_the_other_classes_of_an_inventory(
+    check: Check, tmp_path: Path
+) -> None:
+    files = {
+        "classes/b200.yml": B200.replace("class: a100", "class: b200").replace("count", "cuont")
+    }
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     result = check("-i", "hosts.yml", files=files)
     assert result.exit_code == 2
@@ -206,10 +223,16 @@ def test_a_wrong_stack_stops_only_the_classes_on_it(check: Check, tmp_path: Path
     assert 'class "c" cannot be used: this is not valid YAML' in result.stderr
     assert check("--stack", "r580", files=files).exit_code == 0
     both = check("--stack", "r580", "--stack", "plain", files=files)
-    assert (both.exit_code, "stack r580" in both.stdout, "plain.yml:" in both.stderr) == (2, True, True)
+    assert (both.exit_code, "stack r580" in both.stdout, "plain.yml:" in both.stderr) == (
+        2,
+        True,
+        True,
+    )
 
 
-def test_an_inventory_without_a_class_names_the_unreadable_catalog(check: Check, tmp_path: Path) -> None:
+def test_an_inventory_without_a_class_names_the_unreadable_catalog(
+    check: Check, tmp_path: Path
+) -> None:
     (tmp_path / "hosts.yml").write_text("mine: {hosts: {n1: {}}}\n")
     (tmp_path / "goldnode-site.yml").write_text("catalog: nowhere\n")
     result = check("-i", "hosts.yml")
@@ -247,7 +270,10 @@ def test_what_no_catalog_check_decides_any_more_is_blocked_here(check: Check) ->
     assert ("fabric-manager", "a100.yml", 4) in fatal
     assert ("toolkit-floor", "r580.yml", 17) in fatal
     volta = B200.replace("B200-SXM-180GB", "V100-SXM2-32GB")
-    assert "does not work with the open kernel modules" in check(files={"classes/a100.yml": volta}).stdout
+    assert (
+        "does not work with the open kernel modules"
+        in check(files={"classes/a100.yml": volta}).stdout
+    )
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -270,7 +296,9 @@ def test_json(check: Check) -> None:
 
 def test_sarif(check: Check) -> None:
     accept = B200 + ACCEPT % ("module-flavour", "2099-01-01")
-    result = check("--format", "sarif", files={"stacks/r580.yml": PROPRIETARY, "classes/a100.yml": accept})
+    result = check(
+        "--format", "sarif", files={"stacks/r580.yml": PROPRIETARY, "classes/a100.yml": accept}
+    )
     assert result.exit_code == 0, "accepted"
     log = document(result)
     assert log["version"] == "2.1.0"
@@ -292,7 +320,14 @@ def test_sarif(check: Check) -> None:
 def test_levels() -> None:
     def level(severity: Any, fatal: bool) -> str:
         finding = CompatFinding(
-            "no-lock", severity, "class c", "m", (), "r", DeclaredAt(Path("/nowhere/c.yml"), 2), fatal=fatal
+            "no-lock",
+            severity=severity,
+            subject="class c",
+            message="m",
+            sources=(),
+            way_out="r",
+            place=DeclaredAt(Path("/nowhere/c.yml"), 2),
+            fatal=fatal,
         )
         (result,) = report.sarif(report.CompatReport([], [finding]))["runs"][0]["results"]
         assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {
@@ -301,7 +336,8 @@ def test_levels() -> None:
         return str(result["level"])
 
     assert [
-        level(*pair) for pair in (("block", True), ("unknown", True), ("warn", False), ("unknown", False))
+        level(*pair)
+        for pair in (("block", True), ("unknown", True), ("warn", False), ("unknown", False))
     ] == [
         "error",
         "error",
@@ -350,7 +386,9 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
     assert check(files={"classes/a100.yml": CLASS + "compat: {unknown: block}\n"}).exit_code == 1
     result = check(files={"classes/a100.yml": CLASS + "compat: {unknown: accept}\n"})
     assert result.exit_code == 0
-    assert "accepted (unknown): all unknowns, by class a100 (compat.unknown: accept)" in result.stdout
+    assert (
+        "accepted (unknown): all unknowns, by class a100 (compat.unknown: accept)" in result.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -361,7 +399,10 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         (("--limit", "x"), "--limit needs an inventory"),
         (("--explain", "no-lok"), 'there is no rule "no-lok". Use "no-lock"'),
         (("-i", "nowhere"), 'there is no inventory "nowhere"'),
-        (("-i", "hosts.yml", "--limit", "nosuch"), "--limit nosuch names no host of hosts.yml. Use one of: "),
+        (
+            ("-i", "hosts.yml", "--limit", "nosuch"),
+            "--limit nosuch names no host of hosts.yml. Use one of: ",
+        ),
         (
             ("-i", "hosts.yml", "--limit", "otherz"),
             '--limit otherz names no host of hosts.yml. Use "others".',
@@ -374,7 +415,10 @@ def test_unknown_can_block_and_can_be_accepted(check: Check) -> None:
         (("-i", "latin.ini"), "Save it as UTF-8."),
         (("--class", "a100", "--requirements", "latin.ini"), "Save it as UTF-8."),
         (("--format", "xml"), "Invalid value for '--format'"),
-        (("--class", "a100", "--python", "three"), '"three" is not a version of Python 3, for example 3.12.'),
+        (
+            ("--class", "a100", "--python", "three"),
+            '"three" is not a version of Python 3, for example 3.12.',
+        ),
     ],
 )
 def test_what_cannot_be_checked_ends_with_2(
@@ -415,8 +459,9 @@ def test_variables_of_an_inventory(check: Check, tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yml"
     hosts.write_text("a100: {hosts: {n1: {}, n2: {}}, vars: {goldnode_drian: slurm}}\n")
     done = check("-i", str(hosts))
-    assert 'goldnode_drian (hosts n1, n2) is not a variable of goldnode: use "goldnode_drain"' in " ".join(
-        done.output.split()
+    assert (
+        'goldnode_drian (hosts n1, n2) is not a variable of goldnode: use "goldnode_drain"'
+        in " ".join(done.output.split())
     )
     hosts.write_text("a100: {hosts: {n1: {goldnode_drain: slrum}}}\n")
     done = check("-i", str(hosts))
@@ -482,7 +527,8 @@ def test_our_own_catalog_has_no_unexplained_block() -> None:
     found = command.compatibility_report(command.CheckRequest())
     assert not found.fatal
     assert {(item.subject, item.rule) for item in found.findings if item.severity == "block"} == {
-        (f"class {name}", "end-of-life") for name in ("demo_a100", "demo_disk_r535", "demo_disk_r550")
+        (f"class {name}", "end-of-life")
+        for name in ("demo_a100", "demo_disk_r535", "demo_disk_r550")
     }
     assert len(found.subjects) == 12
     assert any("no lock" in sentence for sentence in found.not_checked)
@@ -537,7 +583,9 @@ def test_a_class_that_fits_and_has_no_lock_reports_it(
 # Facts are parsed once
 
 
-def test_parsed_facts_are_stored_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsed_facts_are_stored_by_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(facts, "FACTS", tmp_path)
     monkeypatch.setitem(models.FILES, "x.yml", RootModel[dict[Any, Any]])

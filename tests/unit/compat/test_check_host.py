@@ -21,7 +21,9 @@ def host(**stated: Any) -> CompatHost:
     """An NVIDIA host as stated; `gpu` is a model's name, or several with + between them."""
     gpus = tuple(facts.gpu(name) for name in stated.pop("gpu", "").split(" + ") if name)
     return CompatHost(
-        "class it", gpus=gpus, **{"vendor": "nvidia", "on": DAY, "name": "it", "stack": "s", **stated}
+        "class it",
+        gpus=gpus,
+        **{"vendor": "nvidia", "on": DAY, "name": "it", "stack": "s", **stated},
     )
 
 
@@ -129,7 +131,9 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "stated", "severity", "expected"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+    ("rule", "stated", "severity", "expected"),
+    [row[1:] for row in REFUSED],
+    ids=[row[0] for row in REFUSED],
 )
 def test_rule_is_reported(
     rule: str, stated: dict[str, Any], severity: str, expected: tuple[str, ...]
@@ -164,7 +168,9 @@ FITS = [
     ("driver-packages", R535 | {"os": "debian 12", "archives": ("debian", "debian-security")}),
     (
         "driver-packages",
-        R580 | NVIDIA | {"os": "debian 12", "packages": ("nvidia-open-580", "nvidia-driver-pinning-580")},
+        R580
+        | NVIDIA
+        | {"os": "debian 12", "packages": ("nvidia-open-580", "nvidia-driver-pinning-580")},
     ),
     (
         "driver-packages",
@@ -179,7 +185,10 @@ FITS = [
             "fabric_manager": "580.178.04",
         },
     ),
-    ("fabric-manager", R535 | {"nvswitch": True, "fabric_manager_package": "nvidia-fabricmanager-535"}),
+    (
+        "fabric-manager",
+        R535 | {"nvswitch": True, "fabric_manager_package": "nvidia-fabricmanager-535"},
+    ),
     ("fabric-manager", R580 | {"nvswitch": True, "simulated": True}),
     ("toolkit-floor", {"toolkit": "1.19.1"}),
     ("toolkit-cdi", {"toolkit": "1.20.0", "toolkit_mode": "cdi", **DOCKER26}),
@@ -210,9 +219,9 @@ def test_amds_driver() -> None:
     assert "needs amdgpu 31.40 or later" in older.message
     assert amd("MI355X", amdgpu="30.10.0", os="ubuntu 24.04", kernel="6.8.0-45-generic") == []
     assert amd("MI300X", amdgpu="30.30.3", os="debian 13", kernel="6.12.117") == []
-    assert [item.severity for item in amd("MI300X", amdgpu="30.30.3", os="debian 11", kernel="5.10.0")] == [
-        "unknown"
-    ]
+    assert [
+        item.severity for item in amd("MI300X", amdgpu="30.30.3", os="debian 11", kernel="5.10.0")
+    ] == ["unknown"]
     assert (
         "with kernel 6.8"
         in amd("MI300X", amdgpu="30.30.3", os="ubuntu 24.04", kernel="6.11.0-1-generic")[0].message
@@ -247,7 +256,11 @@ def test_simulated_hardware_needs_no_waiver() -> None:
 
 def test_unknown_is_what_the_class_says() -> None:
     stated = {"modules": {"mlx5_core": "24.10"}, **R580}
-    for unknown, fatal, accepted in (("warn", False, False), ("block", True, False), ("accept", False, True)):
+    for unknown, fatal, accepted in (
+        ("warn", False, False),
+        ("block", True, False),
+        ("accept", False, True),
+    ):
         (finding,) = found("other-modules", unknown=unknown, **stated)
         assert finding.severity == "unknown"
         assert (finding.fatal, finding.accepted is not None) == (fatal, accepted)
@@ -266,7 +279,9 @@ def test_unknown_is_what_the_class_says() -> None:
     ],
 )
 def test_accepted_by_the_class(change: dict[str, Any], accepted: bool) -> None:
-    item = dataclasses.replace(Acceptance("security-floor", "a reason", "me", dt.date(2027, 1, 1)), **change)
+    item = dataclasses.replace(
+        Acceptance("security-floor", "a reason", "me", dt.date(2027, 1, 1)), **change
+    )
     (finding,) = found("security-floor", accept=(item,), **(R535 | {"driver": "535.288.01"}))
     assert (finding.accepted is not None, finding.fatal) == (accepted, not accepted)
     assert accepted is (finding.accepted == f"a reason (me, until {item.expires})")
@@ -303,8 +318,12 @@ def test_the_doubts_of_facts_are_shown() -> None:
 
 
 def image(**stated: Any) -> list[tuple[str, str]]:
-    machine = CompatHost("node n1", gpus=tuple(facts.gpu(name) for name in stated.pop("gpu", ())), **stated)
-    return [(item.rule, item.severity) for item in rules_host.image_on(host(**A100, **R580), machine)]
+    machine = CompatHost(
+        "node n1", gpus=tuple(facts.gpu(name) for name in stated.pop("gpu", ())), **stated
+    )
+    return [
+        (item.rule, item.severity) for item in rules_host.image_on(host(**A100, **R580), machine)
+    ]
 
 
 def test_a_disk_image_on_a_machine() -> None:
@@ -315,7 +334,9 @@ def test_a_disk_image_on_a_machine() -> None:
     assert image() == [("image-hardware", "block")]
     assert image(gpu=["A100-SXM4-40GB"], architecture="arm64") == [("image-hardware", "block")]
     assert image(gpu=["A100-SXM4-40GB"], nvswitch=True) == [("fabric-manager", "block")]
-    (finding,) = rules_host.image_on(CompatHost("class cpu"), CompatHost("node n1", gpus=(facts.gpu("L4"),)))
+    (finding,) = rules_host.image_on(
+        CompatHost("class cpu"), CompatHost("node n1", gpus=(facts.gpu("L4"),))
+    )
     assert "no GPU driver, and the machine has L4" in finding.message
 
 
@@ -337,19 +358,27 @@ def test_cohorts() -> None:
     same = dataclasses.replace(one, subject="class b", gpus=(facts.gpu("A100-SXM4-80GB"),))
     assert cohort(one, same) == {}
     assert cohort(one, dataclasses.replace(same, driver="580.173.02", cohort="other")) == {}
-    mixed = cohort(one, dataclasses.replace(same, driver="580.173.02", gpus=(facts.gpu("H100-SXM5-80GB"),)))
+    mixed = cohort(
+        one, dataclasses.replace(same, driver="580.173.02", gpus=(facts.gpu("H100-SXM5-80GB"),))
+    )
     assert mixed["cohort-driver"].severity == "block"
-    assert "driver 580.173.02 (class b); driver 580.178.04 (class a)" in mixed["cohort-driver"].message
+    assert (
+        "driver 580.173.02 (class b); driver 580.178.04 (class a)" in mixed["cohort-driver"].message
+    )
     assert mixed["cohort-mix"].severity == "warn"
     assert mixed["cohort-driver"].subject == "cohort c"
     assert (
-        cohort(one, dataclasses.replace(same, driver=None, stack="y"))["cohort-driver"].severity == "unknown"
+        cohort(one, dataclasses.replace(same, driver=None, stack="y"))["cohort-driver"].severity
+        == "unknown"
     )
     assert cohort(one, dataclasses.replace(same, driver=None)) == {}, "one stack has one lock"
     old, new = Workload("image o", nccl="2.21.5"), Workload("image n", nccl="2.27.7")
     assert cohort(one, same, a=[new], b=[new]) == {}
     assert cohort(one, same, a=[new]) == {}, "nothing is known of the other"
-    assert "2.21.5 (class b); 2.27.7 (class a)" in cohort(one, same, a=[new], b=[old])["cohort-nccl"].message
+    assert (
+        "2.21.5 (class b); 2.27.7 (class a)"
+        in cohort(one, same, a=[new], b=[old])["cohort-nccl"].message
+    )
 
 
 # The rules themselves

@@ -14,7 +14,10 @@ from goldnode.compat import check, rules_host
 from goldnode.compat.model import CompatHost, Workload
 from goldnode.facts import host as facts
 
-IMAGES = [Workload(f"image {cuda}", cuda=cuda) for cuda in ("11.8", "12.2", "12.4", "12.6", "12.8", "13.0")]
+IMAGES = [
+    Workload(f"image {cuda}", cuda=cuda)
+    for cuda in ("11.8", "12.2", "12.4", "12.6", "12.8", "13.0")
+]
 
 
 @pytest.fixture
@@ -44,7 +47,9 @@ def test_models_of_a_class_without_a_model_are_judged_once(judged: list[CompatHo
     for image in IMAGES:
         check.check(host, [image])
     models = [gpu for gpu in facts.gpus().values() if gpu.vendor == "nvidia"]
-    assert len(judged) == 1 + 1 + len(models)  # the host, the host for what is always fatal, and each model
+    assert len(judged) == 1 + 1 + len(
+        models
+    )  # the host, the host for what is always fatal, and each model
 
 
 def test_host_is_judged_again_after_the_facts_changed(judged: list[CompatHost]) -> None:
@@ -66,7 +71,8 @@ def test_remedies_are_judged_when_they_are_read(judged: list[CompatHost]) -> Non
     (finding,) = [item for item in check.check(host) if item.rule == "security-floor"]
     assert judged == [host]
     assert (
-        finding.remedy == "use 535.309.01 or later, or better driver 580.178.04, of a branch that gets fixes"
+        finding.remedy
+        == "use 535.309.01 or later, or better driver 580.178.04, of a branch that gets fixes"
     )
     assert len(judged) > 1
     count = len(judged)

@@ -30,14 +30,20 @@ def host(stated: Mapping[str, Any] | None) -> CompatHost | None:
     names = fields.pop("gpu", [])
     gpus = tuple(facts.gpu(name) for name in ([names] if isinstance(names, str) else names))
     driver = fields.get("driver")
-    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    fields = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+    }
     if "waiver" in fields:
         fields["waiver"] = StackWaiver(**fields["waiver"])
     return CompatHost(
         **{
             "subject": "node",
             "gpus": gpus,
-            "vendor": "nvidia" if driver or "branch" in fields else gpus[0].vendor if gpus else None,
+            "vendor": "nvidia"
+            if driver or "branch" in fields
+            else gpus[0].vendor
+            if gpus
+            else None,
             "branch": driver.split(".")[0] if driver else None,
             **fields,
         }
@@ -65,7 +71,8 @@ def row_at(path: list[Any]) -> Any:
                 row
                 for row in value
                 if all(
-                    row.get(key) == wanted or wanted in _several(row.get(key)) for key, wanted in step.items()
+                    row.get(key) == wanted or wanted in _several(row.get(key))
+                    for key, wanted in step.items()
                 )
             )
         else:
@@ -82,7 +89,9 @@ def test_there_are_many_and_each_names_its_source() -> None:
     assert len({case["name"] for case in CASES}) == len(CASES)
     for case in CASES:
         assert row_at(case["row"]), case["name"]
-        assert set(case) <= {"name", "row", "host", "workload", "verdict", "says", "accepted"}, case["name"]
+        assert set(case) <= {"name", "row", "host", "workload", "verdict", "says", "accepted"}, (
+            case["name"]
+        )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"].replace(" ", "-"))
@@ -97,9 +106,10 @@ def test_verdict(case: dict[str, Any]) -> None:
     assert {
         name(finding): finding.severity for finding in result if finding.accepted is not None
     } == case.get("accepted", {}), reported
-    assert max([finding.severity for finding in open_], key=ORDER.index, default="ok") == case["verdict"], (
-        reported
-    )
+    assert (
+        max([finding.severity for finding in open_], key=ORDER.index, default="ok")
+        == case["verdict"]
+    ), reported
     for finding in result:
         assert finding.message, finding
         assert not finding.message.endswith("."), finding
@@ -114,7 +124,9 @@ def test_verdict(case: dict[str, Any]) -> None:
 def test_each_rule_is_met_and_each_verdict_too() -> None:
     """The table is worth something: all verdicts occur, and all families of rules."""
     assert {case["verdict"] for case in CASES} == set(ORDER)
-    output = {key.split(" ")[0] for case in CASES for key in (*case["says"], *case.get("accepted", {}))}
+    output = {
+        key.split(" ")[0] for case in CASES for key in (*case["says"], *case.get("accepted", {}))
+    }
     assert len(output) >= 18, output
 
 
@@ -132,7 +144,10 @@ A100 = {"gpu": "A100-SXM4-40GB", "driver": "580.178.04", "cohort": "train"}
             id="another-release-of-the-branch",
         ),
         pytest.param(
-            [A100, {**A100, "driver": "595.91.07"}], [{}, {}], {"cohort-driver": "block"}, id="another-branch"
+            [A100, {**A100, "driver": "595.91.07"}],
+            [{}, {}],
+            {"cohort-driver": "block"},
+            id="another-branch",
         ),
         pytest.param(
             [A100, A100],
@@ -146,9 +161,14 @@ A100 = {"gpu": "A100-SXM4-40GB", "driver": "580.178.04", "cohort": "train"}
             {"cohort-mix": "warn"},
             id="another-architecture",
         ),
-        pytest.param([A100, {**A100, "gpu": "A100-SXM4-80GB"}], [{}, {}], {}, id="the-same-architecture"),
         pytest.param(
-            [A100, {**A100, "driver": "595.91.07", "cohort": "infer"}], [{}, {}], {}, id="two-cohorts"
+            [A100, {**A100, "gpu": "A100-SXM4-80GB"}], [{}, {}], {}, id="the-same-architecture"
+        ),
+        pytest.param(
+            [A100, {**A100, "driver": "595.91.07", "cohort": "infer"}],
+            [{}, {}],
+            {},
+            id="two-cohorts",
         ),
     ],
 )

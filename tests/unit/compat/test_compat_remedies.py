@@ -44,7 +44,10 @@ def _requirements(name: str, folder: Path) -> Iterator[Combination]:
 def _combinations(name: str, folder: Path) -> Iterator[Combination]:
     if name == "combinations":
         for case in test_combinations.CASES:
-            yield test_combinations.host(case.get("host")), test_combinations.workload(case.get("workload"))
+            yield (
+                test_combinations.host(case.get("host")),
+                test_combinations.workload(case.get("workload")),
+            )
     elif name == "nodes":
         for _, _, stated, *_ in test_check_host.REFUSED:
             yield test_check_host.host(**stated), []
@@ -72,10 +75,14 @@ def test_printed_remedy_is_true(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_each_printed_remedy_is_true(name: str, tmp_path: Path) -> None:
-    assert [text for host, loads in _combinations(name, tmp_path) for text in untrue(host, loads)] == []
+    assert [
+        text for host, loads in _combinations(name, tmp_path) for text in untrue(host, loads)
+    ] == []
 
 
-def test_remedy_that_was_not_judged_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remedy_that_was_not_judged_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remedies, "proved", lambda found, *_: list(found))
     cases = list(_combinations("combinations", tmp_path))
     assert [text for host, loads in cases for text in untrue(host, loads)] != []
@@ -85,7 +92,9 @@ def _remedies(rule: str, host: CompatHost, *loads: Workload) -> list[str | None]
     return [item.remedy for item in check.check(host, loads) if item.rule == rule]
 
 
-def _file(python: str = "3.12", library_cuda: dict[str, str] | None = None, **frameworks: str) -> Workload:
+def _file(
+    python: str = "3.12", library_cuda: dict[str, str] | None = None, **frameworks: str
+) -> Workload:
     stated = {"frameworks": frameworks, "pins": frameworks, "library_cuda": library_cuda or {}}
     return Workload("file", kind="requirements", python=python, forward_compat=False, **stated)  # type: ignore[arg-type]
 
@@ -117,7 +126,9 @@ def test_release_that_would_be_blocked_is_not_recommended() -> None:
 
 def test_cuda_is_not_recommended_where_no_release_of_the_framework_has_it() -> None:
     host = node("GeForce-RTX-5090", "580.178.04", flavour="open")
-    (remedy,) = _remedies("cuda-gpu", host, _file(library_cuda={"tensorflow": "12"}, tensorflow="2.20.0"))
+    (remedy,) = _remedies(
+        "cuda-gpu", host, _file(library_cuda={"tensorflow": "12"}, tensorflow="2.20.0")
+    )
     assert remedy == "move the workload to another class"
 
 

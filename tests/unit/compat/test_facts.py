@@ -71,7 +71,9 @@ def test_every_source_resolves_and_is_used(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted(path for path in facts.FACTS.iterdir() if path.is_file()), ids=lambda path: path.name
+    "path",
+    sorted(path for path in facts.FACTS.iterdir() if path.is_file()),
+    ids=lambda path: path.name,
 )
 def test_no_registry_and_no_path_of_a_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -136,7 +138,10 @@ def test_every_gpu_reads() -> None:
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: facts.gpu("A100-SXM-40GB"), r'"A100-SXM-40GB" is not in the facts\. Use "A100-SXM4-40GB"'),
+        (
+            lambda: facts.gpu("A100-SXM-40GB"),
+            r'"A100-SXM-40GB" is not in the facts\. Use "A100-SXM4-40GB"',
+        ),
         (lambda: facts.gpu("h100-sxm5-80gb"), 'Use "H100-SXM5-80GB"'),
         (lambda: facts.branch("53"), 'Use "530" or "535"'),
         (lambda: facts.security_floor("999"), "no security facts"),
@@ -150,7 +155,11 @@ def test_unknown(ask: Any, message: str) -> None:
 
 def test_branch_and_floor() -> None:
     branch = facts.branch("535")
-    assert (branch.end_of_life, branch.latest_known, branch.kind) == ("2026-06", "535.309.01", "LTSB")
+    assert (branch.end_of_life, branch.latest_known, branch.kind) == (
+        "2026-06",
+        "535.309.01",
+        "LTSB",
+    )
     assert [(origin.key, date) for origin, date in branch.end_of_life_sources] == [
         ("dds615", "2026-06"),
         ("eol", "2026-06-01"),
@@ -190,9 +199,21 @@ def test_branch_and_floor() -> None:
         ("6.19.0", "580.126.18", "proprietary", "ok", "stated"),
         ("6.18.5", "580.126.09", "proprietary", "ok", "derived"),
         ("6.15.0", "570.153.02", "proprietary", "fails", "stated"),
-        ("6.15.3", "570.153.02", "open", "ok", "stated"),  # the last part is of the proprietary flavour
+        (
+            "6.15.3",
+            "570.153.02",
+            "open",
+            "ok",
+            "stated",
+        ),  # the last part is of the proprietary flavour
         ("6.15.0", "570.169", "proprietary", "ok", "stated"),
-        ("6.13.1", "550.142", "proprietary", "ok", "stated"),  # the second part is of the open flavour
+        (
+            "6.13.1",
+            "550.142",
+            "proprietary",
+            "ok",
+            "stated",
+        ),  # the second part is of the open flavour
         ("6.13.1", "550.142", "open", "fails", "derived"),
         ("6.19.7", "590.48.01", "open", "fails", "stated"),
         ("7.1.0", "580.142", "proprietary", "fails", "stated"),
@@ -211,7 +232,9 @@ def test_branch_and_floor() -> None:
         ("6.12", "999.1.1", "open", "unknown", "derived"),
     ],
 )
-def test_kernel_build(kernel: str, driver: str, flavour: Any, outcome: str, confidence: str) -> None:
+def test_kernel_build(
+    kernel: str, driver: str, flavour: Any, outcome: str, confidence: str
+) -> None:
     found = facts.kernel_build(kernel, driver, flavour)
     assert (found.outcome, found.confidence) == (outcome, confidence), found
     assert driver in found.reason

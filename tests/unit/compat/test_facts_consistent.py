@@ -253,7 +253,12 @@ BROKEN = {
         "  MI100: gfx906",
         "MI100 is gfx908 here, gfx906 in rocm.yml",
     ),
-    "gibibytes": ("gpus.yml", "  memory_gib: 192", "  memory_gib: 190", "MI300X: 190 GiB are not 196608 MiB"),
+    "gibibytes": (
+        "gpus.yml",
+        "  memory_gib: 192",
+        "  memory_gib: 190",
+        "MI300X: 190 GiB are not 196608 MiB",
+    ),
     # Drivers.
     "release-of-another-branch": (
         "nvidia_drivers.yml",
@@ -526,7 +531,9 @@ def test_a_mistake_in_a_facts_file_is_one_line_with_its_place_and_remedy(
     assert problem.value.line, problem.value
     assert problem.value.remedy, problem.value
     try:  # `goldnode check-catalog` reads the files by itself, to list the faults of all
-        found = [(fault.line, fault.message) for fault in audit.faults(tmp_path) if fault.file == file]
+        found = [
+            (fault.line, fault.message) for fault in audit.faults(tmp_path) if fault.file == file
+        ]
     except FactsError as fault:
         found = [(fault.line or 0, fault.message)]
     assert any(line and message for line, message in found), found
@@ -560,11 +567,15 @@ def test_what_the_facts_do_not_know_is_reported(monkeypatch: pytest.MonkeyPatch)
     def without(name: str) -> dict[str, Any]:
         data = dict(whole(name))
         if name == "distros.yml":
-            data["distributions"] = [row for row in data["distributions"] if row["id"] != "debian13"]
+            data["distributions"] = [
+                row for row in data["distributions"] if row["id"] != "debian13"
+            ]
         if name == "nvidia_drivers.yml":
             data["branches"] = [row for row in data["branches"] if row["branch"] != 470]
         if name == "security.yml":
-            data["floor_per_branch"] = [row for row in data["floor_per_branch"] if row["branch"] != 550]
+            data["floor_per_branch"] = [
+                row for row in data["floor_per_branch"] if row["branch"] != 550
+            ]
         if name == "gpus.yml":
             data["nvidia"] = [row for row in data["nvidia"] if row["sku"] != "L4"]
         return data
@@ -604,7 +615,12 @@ def test_check_catalog_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ids=["source", "form", "version"],
 )  # fmt: skip
 def test_check_catalog_with_broken_facts_names_their_file_alone(
-    file: str, current: str, instead: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str,
+    current: str,
+    instead: str,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rules look up rows by name: with broken facts, a check of the catalog would blame its files, or fail."""
     (tmp_path / "facts").mkdir()

@@ -30,7 +30,9 @@ def findings(
     file = folder / "requirements.txt"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     workload = workloads.requirements(file, python="3.12")
-    return [item for item in check(node(gpu, driver), [workload]) if item.subject == workload.subject]
+    return [
+        item for item in check(node(gpu, driver), [workload]) if item.subject == workload.subject
+    ]
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -45,7 +47,8 @@ def test_cuda_13_in_a_name_needs_its_driver(tmp_path: Path) -> None:
     (finding,) = [item for item in found if item.rule == "cuda-driver"]
     assert finding.severity == "block"
     assert (
-        "cudf-cu13, nvidia-nccl-cu13, nvidia-dali-cuda130 needs driver 580.65.06 or later" in finding.message
+        "cudf-cu13, nvidia-nccl-cu13, nvidia-dali-cuda130 needs driver 580.65.06 or later"
+        in finding.message
     )
 
 
@@ -76,7 +79,9 @@ def test_family(name: str, version: str | None, family: str | None) -> None:
     assert gpu_packages.family(name, version) == family
 
 
-@pytest.mark.parametrize("name", ["numpy", "pynvml", "requests", "torchmetrics", "ray", "accelerate"])
+@pytest.mark.parametrize(
+    "name", ["numpy", "pynvml", "requests", "torchmetrics", "ray", "accelerate"]
+)
 def test_package_without_code_for_a_gpu_is_left_out(name: str, tmp_path: Path) -> None:
     assert not gpu_packages.uses_gpu(name)
     assert findings(tmp_path, f"{name}==1.0") == []

@@ -50,7 +50,9 @@ def test_an_image_of_cuda_13_is_not_accepted_on_535(row: Mapping[str, Any]) -> N
 
 
 @pytest.mark.parametrize("row", ROWS, ids=called)
-def test_without_its_row_an_image_is_unknown(row: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_row_an_image_is_unknown(
+    row: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     without = {name: item for name, item in tables.triton_images().items() if item is not row}
     monkeypatch.setattr(tables, "triton_images", lambda: without)
     assert severities(called(row), row["driver"]) == {"workload-told": "unknown"}

@@ -19,7 +19,9 @@ def reported(host: CompatHost | None, workload: Workload | None = None) -> dict[
 
 
 def nvidia(gpu: str | None = None, **stated: Any) -> CompatHost:
-    return CompatHost("class it", **{"vendor": "nvidia", "gpus": (facts.gpu(gpu),) if gpu else (), **stated})
+    return CompatHost(
+        "class it", **{"vendor": "nvidia", "gpus": (facts.gpu(gpu),) if gpu else (), **stated}
+    )
 
 
 def test_every_row_can_be_judged_or_says_why_not() -> None:
@@ -58,30 +60,65 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
 @pytest.mark.parametrize(
     ("host", "workload", "row", "severity"),
     [
-        (nvidia(branch="525", driver="525.60.13", gpu="A100-SXM4-80GB"), None, "xid119-525", "block"),
+        (
+            nvidia(branch="525", driver="525.60.13", gpu="A100-SXM4-80GB"),
+            None,
+            "xid119-525",
+            "block",
+        ),
         (nvidia(branch="525", driver="525.105.17", gpu="A100-SXM4-80GB"), None, "xid119-525", None),
         (nvidia(toolkit="1.17.7", toolkit_mode="cdi"), None, "ctk-1.17.7", "block"),
-        (nvidia(toolkit="1.18.0", engine="containerd", engine_version="1.7.24"), None, "ctk-1.18.0", "block"),
-        (nvidia(toolkit="1.18.0", engine="docker", engine_version="26.1.5"), None, "ctk-1.18.0", None),
+        (
+            nvidia(toolkit="1.18.0", engine="containerd", engine_version="1.7.24"),
+            None,
+            "ctk-1.18.0",
+            "block",
+        ),
+        (
+            nvidia(toolkit="1.18.0", engine="docker", engine_version="26.1.5"),
+            None,
+            "ctk-1.18.0",
+            None,
+        ),
         (nvidia(toolkit="1.20.0", toolkit_mode="legacy"), None, "nvml-unknown-error", "unknown"),
         (nvidia(toolkit="1.20.0", toolkit_mode="cdi"), None, "nvml-unknown-error", None),
         (nvidia(gpu="GH200-144G-HBM3e", branch="580"), None, "gh200-boot", "unknown"),
-        (nvidia(gpu="GH200-144G-HBM3e", branch="580", cmdline=("quiet",)), None, "gh200-boot", "warn"),
         (
-            nvidia(gpu="GH200-144G-HBM3e", cmdline=("init_on_alloc=0", "memhp_default_state=online_movable")),
+            nvidia(gpu="GH200-144G-HBM3e", branch="580", cmdline=("quiet",)),
+            None,
+            "gh200-boot",
+            "warn",
+        ),
+        (
+            nvidia(
+                gpu="GH200-144G-HBM3e",
+                cmdline=("init_on_alloc=0", "memhp_default_state=online_movable"),
+            ),
             None,
             "gh200-boot",
             None,
         ),
-        (nvidia(branch="580", kernel="6.12.94-rt1-amd64", archives=("debian",)), None, "preempt-rt", "block"),
         (
-            nvidia(branch="580", kernel="6.12.94+deb13-rt-amd64", archives=("debian", "nvidia-cuda")),
+            nvidia(branch="580", kernel="6.12.94-rt1-amd64", archives=("debian",)),
+            None,
+            "preempt-rt",
+            "block",
+        ),
+        (
+            nvidia(
+                branch="580", kernel="6.12.94+deb13-rt-amd64", archives=("debian", "nvidia-cuda")
+            ),
             None,
             "preempt-rt",
             None,
         ),
         (
-            nvidia(branch="535", driver="535.54.03", kernel="6.1.0-56-amd64", driver_package="535.54.03-1+x"),
+            nvidia(
+                branch="535",
+                driver="535.54.03",
+                kernel="6.1.0-56-amd64",
+                driver_package="535.54.03-1+x",
+            ),
             None,
             "kernel-6.8-old",
             None,
@@ -104,7 +141,12 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
             None,
         ),
         (
-            nvidia(branch="550", driver="550.163.01", kernel="6.17.1-amd64", driver_package="550.163.01-2"),
+            nvidia(
+                branch="550",
+                driver="550.163.01",
+                kernel="6.17.1-amd64",
+                driver_package="550.163.01-2",
+            ),
             None,
             "kernel-6.17",
             "block",
@@ -161,7 +203,9 @@ def test_ranges(version: str, wanted: Any, holds: bool) -> None:
         (None, Workload("image x", cuda="13.0"), "cuda13-old-arch", None),
     ],
 )
-def test_rows(host: CompatHost | None, workload: Workload | None, row: str, severity: str | None) -> None:
+def test_rows(
+    host: CompatHost | None, workload: Workload | None, row: str, severity: str | None
+) -> None:
     assert reported(host, workload).get(row) == severity
 
 
@@ -177,4 +221,6 @@ def test_a_row_that_its_rule_found_is_reported_once() -> None:
 def test_what_only_a_lock_settles_is_not_reported_here() -> None:
     host = nvidia(gpu="A100-SXM4-80GB", branch="525")
     assert reported(host)["xid119-525"] == "unknown"
-    assert "xid119-525" not in reported(nvidia(gpu="A100-SXM4-80GB", branch="525", unlocked="it has no lock"))
+    assert "xid119-525" not in reported(
+        nvidia(gpu="A100-SXM4-80GB", branch="525", unlocked="it has no lock")
+    )

@@ -37,7 +37,9 @@ def rows(shown: matrices.BlessedCombinations) -> dict[str, matrices.CombinationR
     return {row.name: row for table in shown.tables for row in table.rows}
 
 
-def test_every_stack_and_class_is_in_it(shown: matrices.BlessedCombinations, catalog: Catalog) -> None:
+def test_every_stack_and_class_is_in_it(
+    shown: matrices.BlessedCombinations, catalog: Catalog
+) -> None:
     assert set(rows(shown)) == {*catalog.stacks, *catalog.classes}
     for table in shown.tables:
         assert all(set(row.cells) >= set(table.columns) for row in table.rows)
@@ -47,7 +49,9 @@ def test_it_says_what_a_check_says(shown: matrices.BlessedCombinations, catalog:
     """Of every row what the engine finds on the day of the facts; each newest CUDA is allowed and the next one is not."""
     day, found = facts_day(shown), rows(shown)
     for name in catalog.stacks:
-        assert found[name].verdict == heaviest(check(host_of_stack(name, catalog, Site(), on=day))), name
+        assert found[name].verdict == heaviest(
+            check(host_of_stack(name, catalog, Site(), on=day))
+        ), name
     for name in catalog.classes:
         host = host_of_class(name, catalog, Site(), on=day)
         known = check(host)
@@ -74,7 +78,9 @@ def test_it_says_what_a_check_says(shown: matrices.BlessedCombinations, catalog:
 def heaviest(found: list[CompatFinding]) -> str:
     order = ("ok", "warn", "unknown", "block")
     return max(
-        (finding.severity for finding in found if finding.accepted is None), key=order.index, default="ok"
+        (finding.severity for finding in found if finding.accepted is None),
+        key=order.index,
+        default="ok",
     )
 
 
@@ -94,14 +100,22 @@ def test_what_535_runs(shown: matrices.BlessedCombinations) -> None:
         "12.9",
         "13.1",
     ]
-    assert rows(shown)["debian12_r535"].cells["Security"] == "no fixes after bulletin 5821 (2026-05-19)"
+    assert (
+        rows(shown)["debian12_r535"].cells["Security"]
+        == "no fixes after bulletin 5821 (2026-05-19)"
+    )
     assert rows(shown)["debian12_r535"].cells["Support ends"] == "2026-06-30, past"
     assert "past; waived until" in rows(shown)["demo_r535"].cells["Support ends"]
-    assert [rows(shown)[name].verdict for name in ("debian12_r535", "demo_r535")] == ["block", "block"]
+    assert [rows(shown)[name].verdict for name in ("debian12_r535", "demo_r535")] == [
+        "block",
+        "block",
+    ]
     assert rows(shown)["debian13_r550"].verdict == "block"
 
 
-def test_what_was_not_exercised_reports_it(shown: matrices.BlessedCombinations, catalog: Catalog) -> None:
+def test_what_was_not_exercised_reports_it(
+    shown: matrices.BlessedCombinations, catalog: Catalog
+) -> None:
     for name, entry in catalog.stacks.items():
         real = entry.item.exercised == "debian-archive"
         assert ("only" not in rows(shown)[name].cells["Tried out"]) is real, name
@@ -110,14 +124,14 @@ def test_what_was_not_exercised_reports_it(shown: matrices.BlessedCombinations, 
 
 
 def test_the_page_of_the_documentation_is_true(shown: matrices.BlessedCombinations) -> None:
-    reported = (
-        "run `goldnode matrix --format markdown --out docs/reference/matrix.md` without a site of your own"
-    )
+    reported = "run `goldnode matrix --format markdown --out docs/reference/matrix.md` without a site of your own"
     assert PAGE.read_text(encoding="utf-8") == matrices.markdown(shown), reported
 
 
 def test_it_is_the_same_each_time(shown: matrices.BlessedCombinations) -> None:
-    again = matrices.blessed_combinations(load_catalog([Path(__file__).parents[3] / "catalog"]), Site())
+    again = matrices.blessed_combinations(
+        load_catalog([Path(__file__).parents[3] / "catalog"]), Site()
+    )
     for render in (matrices.text, matrices.markdown, matrices.html):
         assert render(again) == render(shown)
 
@@ -161,7 +175,9 @@ class Reader(HTMLParser):
             self.wrong.append(tag)
 
 
-def test_html_needs_nothing_else_and_can_be_read_by_all_users(shown: matrices.BlessedCombinations) -> None:
+def test_html_needs_nothing_else_and_can_be_read_by_all_users(
+    shown: matrices.BlessedCombinations,
+) -> None:
     page = matrices.html(shown)
     reader = Reader()
     reader.feed(page)

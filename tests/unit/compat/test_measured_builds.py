@@ -23,7 +23,9 @@ PAGE = Path(__file__).parents[3] / "docs/reference/module-builds.md"
 LINE = "nvidia/nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
 
 
-def row(kernel: str, outcome: str, version: str = "535.309.01-9", line: str | None = None) -> dict[str, Any]:
+def row(
+    kernel: str, outcome: str, version: str = "535.309.01-9", line: str | None = None
+) -> dict[str, Any]:
     return {
         "package": "nvidia-kernel-dkms",
         "version": version,
@@ -45,8 +47,17 @@ ROWS = [
     row("6.12.200+deb13-amd64", "fails", line=LINE),
     row("6.12.199+deb13-amd64", "builds"),
     row("6.12.200+deb13-amd64", "builds", "535.309.01-10"),
-    row("6.12.200+deb13-rt-amd64", "excluded", line='dkms.conf: BUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"'),
-    row("6.12.200+deb13-rt-amd64", "excluded", "535.309.01-11", "dkms.conf: BUILD_EXCLUSIVE_KERNEL=x"),
+    row(
+        "6.12.200+deb13-rt-amd64",
+        "excluded",
+        line='dkms.conf: BUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"',
+    ),
+    row(
+        "6.12.200+deb13-rt-amd64",
+        "excluded",
+        "535.309.01-11",
+        "dkms.conf: BUILD_EXCLUSIVE_KERNEL=x",
+    ),
     # The table of NVIDIA's sources has it that this one fails.
     row("7.0.3+deb13-amd64", "builds", "535.274.02-9"),
 ]
@@ -76,11 +87,16 @@ def found(kernel: str, package: str, driver: str = "535.309.01") -> list[CompatF
     return [finding for finding in check.check(host) if finding.rule == "kernel-driver"]
 
 
-def test_a_failing_pair_is_refused_with_the_compilers_line_and_the_nearest_pair_that_builds() -> None:
+def test_a_failing_pair_is_refused_with_the_compilers_line_and_the_nearest_pair_that_builds() -> (
+    None
+):
     (finding,) = found("6.12.200+deb13-amd64", "535.309.01-9")
     assert finding.severity == "block"
     assert LINE in finding.message
-    assert "nvidia-kernel-dkms 535.309.01-9 on kernel 6.12.200+deb13-amd64 does not build" in finding.message
+    assert (
+        "nvidia-kernel-dkms 535.309.01-9 on kernel 6.12.200+deb13-amd64 does not build"
+        in finding.message
+    )
     assert finding.remedy is not None
     assert "use kernel 6.12.199+deb13-amd64" in finding.remedy
     assert "nvidia-kernel-dkms 535.309.01-10" in finding.remedy
@@ -90,7 +106,10 @@ def test_a_failing_pair_is_refused_with_the_compilers_line_and_the_nearest_pair_
 def test_an_excluded_kernel_is_refused_with_what_the_package_demands() -> None:
     (finding,) = found("6.12.200+deb13-rt-amd64", "535.309.01-9")
     assert (finding.severity, "BUILD_EXCLUSIVE_CONFIG" in finding.message) == ("block", True)
-    assert finding.remedy == "use kernel 6.12.199+deb13-amd64, on which this package was measured to build"
+    assert (
+        finding.remedy
+        == "use kernel 6.12.199+deb13-amd64, on which this package was measured to build"
+    )
     (other,) = found("6.12.200+deb13-rt-amd64", "535.309.01-11")
     assert other.remedy == "use a kernel that the package's dkms.conf admits"
 
@@ -120,7 +139,9 @@ def test_committed_measurements_refuse_debian_13s_open_modules_and_its_realtime_
         assert (finding.severity, line in finding.message) == ("block", True)
 
 
-def test_a_pair_that_was_measured_to_build_is_no_finding_even_where_the_table_has_a_failure() -> None:
+def test_a_pair_that_was_measured_to_build_is_no_finding_even_where_the_table_has_a_failure() -> (
+    None
+):
     assert found("6.12.199+deb13-amd64", "535.309.01-9") == []
     assert found("7.0.3+deb13-amd64", "535.274.02-9", "535.274.02") == []
 
@@ -135,9 +156,17 @@ def test_an_unmeasured_pair_names_the_command_that_measures_it() -> None:
 
 
 def test_another_update_of_the_kernel_and_another_flavour_are_not_measured() -> None:
-    asked: tuple[Any, ...] = ("535.309.01-9", "proprietary", "6.12.200+deb13-amd64", "6.12.200-1", "amd64")
+    asked: tuple[Any, ...] = (
+        "535.309.01-9",
+        "proprietary",
+        "6.12.200+deb13-amd64",
+        "6.12.200-1",
+        "amd64",
+    )
     assert module_builds.measured(*asked) is not None
-    for index, other in enumerate(("535.309.01-8", "open", "6.12.201+deb13-amd64", "6.12.201", "arm64")):
+    for index, other in enumerate(
+        ("535.309.01-8", "open", "6.12.201+deb13-amd64", "6.12.201", "arm64")
+    ):
         assert module_builds.measured(*(*asked[:index], other, *asked[index + 1 :])) is None
 
 
@@ -165,10 +194,14 @@ def test_the_html_page_links_each_failure_to_its_line() -> None:
     links = re.findall(r'href="#(f\d+)" class="tag fails"', done.output)
     assert len(links) == len(set(links)) == len(failed) > 0
     lines = dict(re.findall(r'<li id="(f\d+)" class="line">.*<code>(.*)</code></li>', done.output))
-    assert sorted(html.unescape(lines[link]) for link in links) == sorted(str(one.line) for one in failed)
+    assert sorted(html.unescape(lines[link]) for link in links) == sorted(
+        str(one.line) for one in failed
+    )
 
 
 def test_the_page_is_what_the_facts_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOLDNODE_CATALOG")
     reported = "run `goldnode matrix --modules --format markdown --out docs/reference/module-builds.md` without a site of your own"
-    assert PAGE.read_text(encoding="utf-8") == build_table.markdown(module_builds.builds()), reported
+    assert PAGE.read_text(encoding="utf-8") == build_table.markdown(module_builds.builds()), (
+        reported
+    )

@@ -23,9 +23,13 @@ def test_a_node_is_given_the_ports_with_an_inner_link() -> None:
     assert "1002:1501" in found
     assert "8086:4fa4" in found
     # The link above an upstream port is the slot's: it has to be judged.
-    assert not {one for row in load("pci_bridges.yml")["bridges"] for one in row["upstream"]} & set(found)
+    assert not {one for row in load("pci_bridges.yml")["bridges"] for one in row["upstream"]} & set(
+        found
+    )
 
 
 def test_class_documents_of_other_vendors_than_nvidia_have_them() -> None:
-    assert classes.document("board_mi300x")["health"]["on_package"] == list(pci_bridges.on_package())
+    assert classes.document("board_mi300x")["health"]["on_package"] == list(
+        pci_bridges.on_package()
+    )
     assert "on_package" not in classes.document("board_h100")["health"]

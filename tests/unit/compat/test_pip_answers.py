@@ -29,7 +29,9 @@ def test_no_set_that_pip_refuses_is_accepted(row: dict[str, Any], tmp_path: Path
         assert "block" not in {item.severity for item in found}, reported
     else:
         assert {"block", "unknown"} & {item.severity for item in found}, row["reason"]
-    assert all(item.message and item.remedy for item in found if item.severity == "unknown"), reported
+    assert all(item.message and item.remedy for item in found if item.severity == "unknown"), (
+        reported
+    )
 
 
 def test_most_answers_are_known_without_pip(tmp_path: Path) -> None:

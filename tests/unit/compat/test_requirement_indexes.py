@@ -26,13 +26,17 @@ def index(root: Path, name: str, versions: Sequence[str]) -> str:
         wheel = folder / f"torch-{version}-py3-none-any.whl"
         info = f"torch-{version}.dist-info"
         with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+            archive.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+            )
             archive.writestr(
                 f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
             )
             archive.writestr(f"{info}/RECORD", "")
         links.append(f'<a href="{wheel.name.replace("+", "%2B")}">{wheel.name}</a>')
-    (folder / "index.html").write_text("<html><body>" + "\n".join(links) + "</body></html>", encoding="utf-8")
+    (folder / "index.html").write_text(
+        "<html><body>" + "\n".join(links) + "</body></html>", encoding="utf-8"
+    )
     return (root / name / "simple").as_uri()
 
 
@@ -116,10 +120,14 @@ def test_torch_is_the_one_that_pip_takes(lines: Sequence[str], tmp_path: Path) -
         ("-e .", None),
     ],
 )
-def test_package_built_from_source_is_not_pinned(line: str, name: str | None, tmp_path: Path) -> None:
+def test_package_built_from_source_is_not_pinned(
+    line: str, name: str | None, tmp_path: Path
+) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text(line + "\n", encoding="utf-8")
     reports = workloads.requirements(file, python="3.11").reports
     assert [item.message.split(" ")[0] for item in reports] == ([name] if name else [])
-    assert all("it is built from" in item.message and "secret" not in item.message for item in reports)
+    assert all(
+        "it is built from" in item.message and "secret" not in item.message for item in reports
+    )
     assert all(item.place is not None and item.place.line == 1 for item in reports)

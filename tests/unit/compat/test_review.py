@@ -27,7 +27,9 @@ def test_review_names_rows_to_read_again(tmp_path: Path) -> None:
     (tmp_path / "x.yml").write_text(FILE)
     (found,) = review(dt.date(2026, 12, 1), directory=tmp_path)
     assert (found.age_days, found.stale, found.sourced, found.single) == (30, False, 3, 1)
-    assert [(row.name, row.line, row.why) for row in found.contradictory] == [("rows two", 7, "B says 3")]
+    assert [(row.name, row.line, row.why) for row in found.contradictory] == [
+        ("rows two", 7, "B says 3")
+    ]
     assert [(row.name, row.line) for row in found.in_doubt] == [("rows three", 8)]
 
 
@@ -39,7 +41,9 @@ def test_a_file_is_stale_after_its_age(tmp_path: Path, age: int, stale: bool) ->
 
 
 def test_command_reports_every_file() -> None:
-    result = CliRunner().invoke(main, ["facts", "audit", "--format", "json", "--stale-after", "100000"])
+    result = CliRunner().invoke(
+        main, ["facts", "audit", "--format", "json", "--stale-after", "100000"]
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["schema"] == "goldnode.facts-audit/1"

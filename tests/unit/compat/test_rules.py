@@ -110,11 +110,23 @@ def test_the_last_day_of_a_date(date: str, day: str) -> None:
             id="debian-12-docker",
         ),
         pytest.param(
-            "docker", "26.1.5+dfsg1-9+b4", "1.20.0-1", "cdi", "26.1.0 or later", id="debian-13-docker"
+            "docker",
+            "26.1.5+dfsg1-9+b4",
+            "1.20.0-1",
+            "cdi",
+            "26.1.0 or later",
+            id="debian-13-docker",
         ),
-        pytest.param("docker", "26.1.5+dfsg1-9+b4", None, "cdi", "numeric groups", id="debian-13-docker-amd"),
         pytest.param(
-            "docker", "5:27.3.1-1~debian.12~bookworm", "1.20.0-1", "cdi", "27.3.1", id="docker-ce-with-epoch"
+            "docker", "26.1.5+dfsg1-9+b4", None, "cdi", "numeric groups", id="debian-13-docker-amd"
+        ),
+        pytest.param(
+            "docker",
+            "5:27.3.1-1~debian.12~bookworm",
+            "1.20.0-1",
+            "cdi",
+            "27.3.1",
+            id="docker-ce-with-epoch",
         ),
         pytest.param(
             "docker",
@@ -124,7 +136,9 @@ def test_the_last_day_of_a_date(date: str, day: str) -> None:
             "26.1.0 is the first",
             id="docker-knows-cdi-but-not-0.7",
         ),
-        pytest.param("docker", "26.0.2-1", "1.19.0-1", "cdi", "25.0", id="older-toolkit-writes-older-specs"),
+        pytest.param(
+            "docker", "26.0.2-1", "1.19.0-1", "cdi", "25.0", id="older-toolkit-writes-older-specs"
+        ),
         pytest.param(
             "docker", "24.0.7-1", "1.19.0-1", "legacy", "25.0 is the first", id="docker-without-cdi"
         ),
@@ -139,7 +153,9 @@ def test_the_last_day_of_a_date(date: str, day: str) -> None:
             "1.7.16 is the first",
             id="debian-12-containerd",
         ),
-        pytest.param("containerd", "1.7.24~ds1-6+b4", "1.20.0-1", "cdi", "1.7.16", id="debian-13-containerd"),
+        pytest.param(
+            "containerd", "1.7.24~ds1-6+b4", "1.20.0-1", "cdi", "1.7.16", id="debian-13-containerd"
+        ),
         pytest.param(
             "containerd",
             "1.7.24~ds1-6+b4",
@@ -149,12 +165,19 @@ def test_the_last_day_of_a_date(date: str, day: str) -> None:
             id="no-fact-is-no-promise",
         ),
         pytest.param(
-            "podman", "4.3.1+ds1-8+deb12u1", "1.20.0-1", "legacy", "5.1.0 is the first", id="debian-12-podman"
+            "podman",
+            "4.3.1+ds1-8+deb12u1",
+            "1.20.0-1",
+            "legacy",
+            "5.1.0 is the first",
+            id="debian-12-podman",
         ),
         pytest.param("podman", "5.4.2+ds1-2+b2", "1.20.0-1", "cdi", "5.1.0", id="debian-13-podman"),
     ],
 )
-def test_toolkit_mode(engine: str, version: str, toolkit: str | None, mode: str, message: str) -> None:
+def test_toolkit_mode(
+    engine: str, version: str, toolkit: str | None, mode: str, message: str
+) -> None:
     found = rules.toolkit_mode(engine, version, toolkit)
     assert found.mode == mode, found.reason
     assert message in found.reason

@@ -10,7 +10,13 @@ from goldnode.compat import rules_workload
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.facts import host as facts
 
-A100, V100, T4, H100, B200 = "A100-SXM4-40GB", "V100-SXM2-16GB", "T4", "H100-SXM5-80GB", "B200-SXM-180GB"
+A100, V100, T4, H100, B200 = (
+    "A100-SXM4-40GB",
+    "V100-SXM2-16GB",
+    "T4",
+    "H100-SXM5-80GB",
+    "B200-SXM-180GB",
+)
 GEFORCE, WORKSTATION, UNPLACED = "GeForce-RTX-4090", "RTX-PRO-6000-Blackwell-Workstation", "B100"
 MI300X, MI355X = "MI300X", "MI355X"
 
@@ -27,7 +33,12 @@ def node(gpu: str | None = None, driver: str | None = None, **stated: Any) -> Co
 
 
 def found(rule: str, host: CompatHost | None, workload: Workload) -> list[CompatFinding]:
-    return [item for each in rules_workload.RULES for item in each.check(host, workload) if item.rule == rule]
+    return [
+        item
+        for each in rules_workload.RULES
+        for item in each.check(host, workload)
+        if item.rule == rule
+    ]
 
 
 def whole(finding: CompatFinding) -> str:
@@ -196,7 +207,13 @@ CASES: list[Any] = [
             "use driver 580.65.06 or later, or CUDA 12.9 or older",
         ),
     ),
-    ("cuda-driver", node(GEFORCE, "535.309.01"), {"cuda": "13.0"}, "block", ("no data-centre GPU",)),
+    (
+        "cuda-driver",
+        node(GEFORCE, "535.309.01"),
+        {"cuda": "13.0"},
+        "block",
+        ("no data-centre GPU",),
+    ),
     (
         "cuda-driver",
         node(WORKSTATION, "575.57.08"),
@@ -267,7 +284,13 @@ CASES: list[Any] = [
             "use an image without",
         ),
     ),
-    ("cuda-driver", node(GEFORCE, "550.163.01"), {"cuda": "12.4.1", "forward_compat": True}, None, ()),
+    (
+        "cuda-driver",
+        node(GEFORCE, "550.163.01"),
+        {"cuda": "12.4.1", "forward_compat": True},
+        None,
+        (),
+    ),
     (
         "cuda-driver",
         node(A100, "535.309.01"),
@@ -283,7 +306,13 @@ CASES: list[Any] = [
         ("is not known to work on",),
     ),
     # -- no driver would help: the remedy does not send for one
-    ("cuda-driver", node(V100, "535.309.01"), {"cuda": "13.0"}, "block", ("-> use CUDA 12.9 or older",)),
+    (
+        "cuda-driver",
+        node(V100, "535.309.01"),
+        {"cuda": "13.0"},
+        "block",
+        ("-> use CUDA 12.9 or older",),
+    ),
     # -- what is not known
     (
         "cuda-driver",
@@ -292,7 +321,13 @@ CASES: list[Any] = [
         "unknown",
         ("not among the releases", "nearest", "12.6"),
     ),
-    ("cuda-driver", node(A100), {"cuda": "12.4"}, "unknown", ("which driver class it has is not known",)),
+    (
+        "cuda-driver",
+        node(A100),
+        {"cuda": "12.4"},
+        "unknown",
+        ("which driver class it has is not known",),
+    ),
     (
         "cuda-driver",
         node(A100, "525"),
@@ -473,7 +508,13 @@ CASES: list[Any] = [
         "unknown",
         ("torch 3.1.0 is not in the facts", "use torch 2.15.0"),
     ),
-    ("framework-version", None, {"frameworks": {"vllm": "0.34.0"}}, "unknown", ("use vllm 0.33.0",)),
+    (
+        "framework-version",
+        None,
+        {"frameworks": {"vllm": "0.34.0"}},
+        "unknown",
+        ("use vllm 0.33.0",),
+    ),
     (
         "framework-version",
         None,
@@ -488,7 +529,13 @@ CASES: list[Any] = [
         "unknown",
         ("no source says which CUDA tensorflow 2.13.0",),
     ),
-    ("framework-version", None, {"rocm": "7.1", "frameworks": {"torch": "2.8.0+rocm7.1"}}, None, ()),
+    (
+        "framework-version",
+        None,
+        {"rocm": "7.1", "frameworks": {"torch": "2.8.0+rocm7.1"}},
+        None,
+        (),
+    ),
     (
         "framework-version",
         None,
@@ -582,7 +629,13 @@ CASES: list[Any] = [
         "block",
         ("not for MI300X (gfx942)",),
     ),
-    ("torch-gpu", node(MI300X), {"kind": "requirements", "frameworks": {"torch": "2.4.0+rocm6.1"}}, None, ()),
+    (
+        "torch-gpu",
+        node(MI300X),
+        {"kind": "requirements", "frameworks": {"torch": "2.4.0+rocm6.1"}},
+        None,
+        (),
+    ),
     (
         "torch-gpu",
         node(MI300X),
@@ -711,7 +764,13 @@ CASES: list[Any] = [
         "block",
         ("serves ROCm 5.7 - 6.4", "amdgpu 30.10.0", "narrower tested windows"),
     ),
-    ("rocm-driver", node(MI300X, amdgpu="31.40.1"), {"rocm": "7.14"}, "unknown", ("amdgpu 31.40.1",)),
+    (
+        "rocm-driver",
+        node(MI300X, amdgpu="31.40.1"),
+        {"rocm": "7.14"},
+        "unknown",
+        ("amdgpu 31.40.1",),
+    ),
     (
         "rocm-driver",
         node(MI300X, kernel="6.12.117"),
@@ -733,7 +792,13 @@ CASES: list[Any] = [
     ("rocm-gpu", node(MI300X), {"rocm": "12.0"}, "unknown", ("ROCm 12.0 is not in the facts",)),
     ("rocm-os", node(MI300X, os="debian 13"), {"rocm": "7.1"}, None, ()),
     ("rocm-os", node(MI300X, os="ubuntu 22.04"), {"rocm": "6.3.0"}, None, ()),
-    ("rocm-os", node(MI300X, os="debian 13"), {"rocm": "6.4.0"}, "unknown", ("has no Debian 13", "use ROCm")),
+    (
+        "rocm-os",
+        node(MI300X, os="debian 13"),
+        {"rocm": "6.4.0"},
+        "unknown",
+        ("has no Debian 13", "use ROCm"),
+    ),
     (
         "rocm-os",
         node(MI300X, os="debian 12"),
@@ -743,7 +808,13 @@ CASES: list[Any] = [
     ),
     # -- the image as such
     ("image-backend", node(MI300X), {"cuda": "12.4"}, "block", ("built for CUDA", "AMD's")),
-    ("image-backend", node(A100, "535.309.01"), {"rocm": "7.1"}, "block", ("built for ROCm", "NVIDIA's")),
+    (
+        "image-backend",
+        node(A100, "535.309.01"),
+        {"rocm": "7.1"},
+        "block",
+        ("built for ROCm", "NVIDIA's"),
+    ),
     ("image-backend", node(vendor=None), {"cuda": "12.4"}, "block", ("has no GPU driver",)),
     ("image-backend", node(vendor=None), {"python": "3.12"}, None, ()),
     ("image-backend", node(A100, "535.309.01"), {"cuda": "12.4"}, None, ()),
@@ -769,8 +840,20 @@ CASES: list[Any] = [
         "block",
         ("begin with CUDA 12.5.1",),
     ),
-    ("image-system", None, {"repository": "nvidia/cuda", "cuda": "12.5.1", "os": "ubuntu 24.04"}, None, ()),
-    ("image-system", None, {"repository": "us/own", "cuda": "12.4.1", "os": "ubuntu 24.04"}, None, ()),
+    (
+        "image-system",
+        None,
+        {"repository": "nvidia/cuda", "cuda": "12.5.1", "os": "ubuntu 24.04"},
+        None,
+        (),
+    ),
+    (
+        "image-system",
+        None,
+        {"repository": "us/own", "cuda": "12.4.1", "os": "ubuntu 24.04"},
+        None,
+        (),
+    ),
     # -- the image's own condition
     (
         "image-requirement",
@@ -810,7 +893,9 @@ CASES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "host", "stated", "severity", "expected"), CASES, ids=range(len(CASES)))
+@pytest.mark.parametrize(
+    ("rule", "host", "stated", "severity", "expected"), CASES, ids=range(len(CASES))
+)
 def test_rule(
     rule: str,
     host: CompatHost | None,
@@ -842,7 +927,9 @@ def test_findings_read_as_one_sentence_and_name_what_they_are_about() -> None:
             continue
         for item in found(rule, host, Workload("image it", **stated)):
             assert not item.message.endswith("."), item.message
-            assert "None" not in whole(item).replace("(None)", "").replace("-> None", ""), whole(item)
+            assert "None" not in whole(item).replace("(None)", "").replace("-> None", ""), whole(
+                item
+            )
             assert item.subject == "image it"
             assert item.remedy is None or not item.remedy.endswith("."), item.remedy
             if severity == "block" and rule not in ("image-backend", "image-architecture"):
@@ -851,7 +938,9 @@ def test_findings_read_as_one_sentence_and_name_what_they_are_about() -> None:
 
 def test_a_finding_says_who_calls_a_gpu_a_data_centre_one() -> None:
     (item,) = found(
-        "cuda-driver", node(A100, "535.309.01"), Workload("image it", cuda="13.0", forward_compat=True)
+        "cuda-driver",
+        node(A100, "535.309.01"),
+        Workload("image it", cuda="13.0", forward_compat=True),
     )
     assert "CUDA GPU Compute Capability" in [origin.title for origin in item.sources]
 
@@ -863,14 +952,18 @@ def test_every_nvidia_gpu_says_whether_it_is_a_data_centre_one() -> None:
     assert UNPLACED in unplaced
     assert {"GeForce-RTX-4090", "RTX-A6000", "L4", "H100-SXM5-80GB"}.isdisjoint(unplaced)
     assert [
-        name for name, kind in kinds.items() if kind is False and not name.startswith(("GeForce", "RTX"))
+        name
+        for name, kind in kinds.items()
+        if kind is False and not name.startswith(("GeForce", "RTX"))
     ] == []
     for name, kind in kinds.items():
         assert bool(facts.gpu(name).origins("data_centre")) == (kind is not None), name
 
 
 def test_an_image_with_two_runtimes_has_both_judged() -> None:
-    both = Workload("image it", cuda="12.2.2", frameworks={"torch": "2.9.0+cu130"}, forward_compat=False)
+    both = Workload(
+        "image it", cuda="12.2.2", frameworks={"torch": "2.9.0+cu130"}, forward_compat=False
+    )
     (item,) = found("cuda-driver", node(A100, "535.309.01"), both)
     assert item.severity == "block"
     assert "CUDA 13.0 of torch 2.9.0 (cu130)" in item.message

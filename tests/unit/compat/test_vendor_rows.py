@@ -28,11 +28,15 @@ def test_row_is_judged_as_its_document_has_it(row: dict[str, Any], tmp_path: Pat
     reported = [f"{item.rule}: {item.severity}: {item.message}" for item in found]
     assert vendor_rows.judgement(found) == row["judge"], reported
     if row["judge"] != "fits":
-        severity = next(key for key, value in vendor_rows.JUDGEMENTS.items() if value == row["judge"])
+        severity = next(
+            key for key, value in vendor_rows.JUDGEMENTS.items() if value == row["judge"]
+        )
         deciding = {item.rule for item in found if item.severity == severity}
         assert set(vendor_rows.rules_of(row)) <= deciding, reported
     # An unknown has its reason, and what to do about it.
-    assert all(item.message and item.remedy for item in found if item.severity == "unknown"), reported
+    assert all(item.message and item.remedy for item in found if item.severity == "unknown"), (
+        reported
+    )
 
 
 # All of them: tests/images/test_compat_answers.py, and `python -m tests.unit.compat.vendor_rows`.
@@ -43,4 +47,6 @@ def test_row_that_fits_depends_on_a_fact(row: dict[str, Any], tmp_path: Path) ->
 
 def test_row_that_does_not_fit_depends_on_its_rule(tmp_path: Path) -> None:
     others = [row for row in ROWS if "by" in row]
-    assert [vendor_rows.name(row) for row in others if vendor_rows.depends_on(row, tmp_path) is None] == []
+    assert [
+        vendor_rows.name(row) for row in others if vendor_rows.depends_on(row, tmp_path) is None
+    ] == []

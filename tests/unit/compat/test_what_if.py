@@ -50,12 +50,16 @@ def listed(inventory: str, limit: str | None) -> Json:
     assert limit is None
     groups = yaml.safe_load(Path(inventory).read_text(encoding="utf-8"))
     rows = {
-        group: {host: values for pattern, values in body["hosts"].items() for host in expand(pattern)}
+        group: {
+            host: values for pattern, values in body["hosts"].items() for host in expand(pattern)
+        }
         for group, body in groups.items()
     }
     return {
         "_meta": {
-            "hostvars": {host: values or {} for hosts in rows.values() for host, values in hosts.items()}
+            "hostvars": {
+                host: values or {} for hosts in rows.values() for host, values in hosts.items()
+            }
         },
         "all": {"children": list(rows)},
         **{group: {"hosts": list(hosts)} for group, hosts in rows.items()},
@@ -133,7 +137,9 @@ def test_upgrade_of_the_fleet_reports_every_class_image_and_cohort(fleet: Path) 
         "fabric manager",
         "container toolkit",
     }
-    assert {row["name"]: row["kind"] for row in locks["packages"] if "fabricmanager" in row["name"]} == {
+    assert {
+        row["name"]: row["kind"] for row in locks["packages"] if "fabricmanager" in row["name"]
+    } == {
         "nvidia-fabricmanager-570": "removed",
         "nvidia-fabricmanager": "new",
     }
@@ -158,7 +164,9 @@ def test_rollout_documents_are_of_their_schema(quick: Path) -> None:
         jsonschema.validate(found, schema("rollout"))
         documents.valid(found)
         assert found["limits"] == {"per": {"cohort": "all-or-none"}}
-        assert found["from"]["lock"] == load_lock(quick / "catalog/stacks/fleet_r570.lock.yml").digest
+        assert (
+            found["from"]["lock"] == load_lock(quick / "catalog/stacks/fleet_r570.lock.yml").digest
+        )
         assert found["to"]["lock"] == load_lock(quick / "catalog/stacks/fleet_r580.lock.yml").digest
 
 
@@ -172,7 +180,10 @@ def test_text_without_refusals_ends_with_0(quick: Path) -> None:
 
 
 def test_html_is_one_escaped_page_without_network(quick: Path) -> None:
-    edit(quick / "goldnode-site.yml", ("the move to 580 is planned", "the move to <b>580</b> is planned"))
+    edit(
+        quick / "goldnode-site.yml",
+        ("the move to 580 is planned", "the move to <b>580</b> is planned"),
+    )
     result = check("--to", "fleet_r580", "-i", "hosts.yml", "--format", "html")
     assert result.exit_code == 1
     assert "the move to &lt;b&gt;580&lt;/b&gt; is planned" in result.stdout
@@ -193,15 +204,17 @@ def test_lock_file_moves_the_classes_of_its_stack(quick: Path) -> None:
     relock(new, kernel_release="6.12.117+deb13-amd64")
     found = document("--to", "new/fleet_r570.lock.yml", "-i", "hosts.yml")
     assert {item["class"] for item in found["moves"]} == {"infer_l4", "train_a100", "train_h100"}
-    assert [part["part"] for part in found["locks"][0]["parts"] if part["before"] != part["after"]] == [
-        "kernel"
-    ]
+    assert [
+        part["part"] for part in found["locks"][0]["parts"] if part["before"] != part["after"]
+    ] == ["kernel"]
     assert {item["class"]: item.get("limits") for item in found["rollouts"]} == {
         "train_a100": None,
         "train_h100": None,
     }, "nodes of a cohort may have two kernels, but not two drivers"
     changes = [item for subject in found["subjects"] for item in subject["changes"]]
-    assert {item["after"]["rule"] for item in changes if item["change"] == "unchanged"} >= {"security-floor"}
+    assert {item["after"]["rule"] for item in changes if item["change"] == "unchanged"} >= {
+        "security-floor"
+    }
     assert "drop" not in [step["do"] for step in found["order"]]
 
 
@@ -236,7 +249,9 @@ def test_other_backend_or_os_stays_unless_named(quick: Path) -> None:
     }
     named = document("--to", "fleet_r580", "-c", "l4", "-c", "cpu_only")
     assert "is a new installation" in reasons(named, "l4")
-    assert 'backend "cpu" needs no GPU driver, but stack "fleet_r580" carries' in reasons(named, "cpu_only")
+    assert 'backend "cpu" needs no GPU driver, but stack "fleet_r580" carries' in reasons(
+        named, "cpu_only"
+    )
 
 
 def test_classes_of_one_cohort_move_at_the_same_time_or_not_at_all(quick: Path) -> None:
@@ -244,7 +259,9 @@ def test_classes_of_one_cohort_move_at_the_same_time_or_not_at_all(quick: Path) 
     # The images of the two classes have other NCCL versions, which a cohort must not have.
     for name in ("train_a100", "train_h100"):
         text = (quick / f"catalog/classes/{name}.yml").read_text(encoding="utf-8")
-        (quick / f"catalog/classes/{name}.yml").write_text(text.partition("images:")[0], encoding="utf-8")
+        (quick / f"catalog/classes/{name}.yml").write_text(
+            text.partition("images:")[0], encoding="utf-8"
+        )
     found = document("--to", "fleet_r580", "-i", "hosts.yml")
     assert [step["what"] for step in found["order"] if step["do"] == "move"] == [
         ["class infer_l4", "classes train_a100, train_h100 at the same time"]
@@ -259,12 +276,16 @@ def test_classes_of_one_cohort_move_at_the_same_time_or_not_at_all(quick: Path) 
     )
     found = document("--to", "fleet_r580", "-i", "hosts.yml")
     assert found["rollouts"] == []
-    assert "shares cohort pretrain with class infer_l4, which cannot move" in reasons(found, "train_h100")
+    assert "shares cohort pretrain with class infer_l4, which cannot move" in reasons(
+        found, "train_h100"
+    )
 
 
 def test_cohort_with_a_class_that_stays_is_refused(quick: Path) -> None:
     new = quick / "catalog/classes/other_h100.yml"
-    new.write_text((quick / "catalog/classes/train_h100.yml").read_text().replace("train_h100", "other_h100"))
+    new.write_text(
+        (quick / "catalog/classes/train_h100.yml").read_text().replace("train_h100", "other_h100")
+    )
     edit(
         quick / "hosts.yml",
         ("infer_l4:\n", "other_h100:\n  hosts: {o1: {goldnode_cohort: pretrain}}\ninfer_l4:\n"),
@@ -280,7 +301,9 @@ def test_cohort_with_a_class_that_stays_is_refused(quick: Path) -> None:
 def test_limit_leaves_hosts_of_cohorts_out_and_reports_it(fleet: Path) -> None:
     found = document("--to", "fleet_r580", "-i", "hosts.yml", "-l", "h0*")
     assert [(item["class"], item["hosts"]) for item in found["moves"]] == [("train_h100", 9)]
-    assert "hosts outside of --limit h0*, which may share cohorts with these" in found["not_checked"]
+    assert (
+        "hosts outside of --limit h0*, which may share cohorts with these" in found["not_checked"]
+    )
 
 
 def test_candidate_image_is_judged_on_both_stacks(quick: Path) -> None:
@@ -294,7 +317,9 @@ def test_candidate_image_is_judged_on_both_stacks(quick: Path) -> None:
 
 def test_requirements_are_judged_on_both_stacks(quick: Path) -> None:
     (quick / "r.txt").write_text("torch==2.9.0+cu130\n")
-    found = document("--to", "fleet_r580", "-c", "train_a100", "--requirements", "r.txt", "--python", "3.12")
+    found = document(
+        "--to", "fleet_r580", "-c", "train_a100", "--requirements", "r.txt", "--python", "3.12"
+    )
     (item,) = (item for item in found["subjects"] if item["kind"] == "requirements")
     assert (item["before"], item["name"]) == ("blocked", "r.txt")
     assert item["after"] != "blocked"
@@ -314,7 +339,10 @@ def test_requirements_are_judged_on_both_stacks(quick: Path) -> None:
             ("--to", "fleet_r570", "-i", "hosts.yml"),
             "there is nothing to compare: class infer_l4 stays: it is on stack fleet_r570 already",
         ),
-        (("--to", "debian13_rocm", "-i", "hosts.yml"), "its backend is cuda, and stack debian13_rocm has"),
+        (
+            ("--to", "debian13_rocm", "-i", "hosts.yml"),
+            "its backend is cuda, and stack debian13_rocm has",
+        ),
         (("--to", "fleet_r580", "-i", "none.yml"), 'there is no inventory "none.yml"'),
         (("--to", "fleet_r580", "-i", "stray.yml"), "has no host of any class"),
         (("--to", "fleet_r580", "-c", "train_h10"), 'class "train_h10" is not in the catalog'),
@@ -344,7 +372,9 @@ def test_comparison_that_is_not_possible_ends_with_2(
     ],
     ids=["modules", "mirror"],
 )
-def test_lock_that_the_site_cannot_install_is_a_reason(quick: Path, lines: str, expected: str) -> None:
+def test_lock_that_the_site_cannot_install_is_a_reason(
+    quick: Path, lines: str, expected: str
+) -> None:
     site = quick / "goldnode-site.yml"
     site.write_text(site.read_text(encoding="utf-8") + lines, encoding="utf-8")
     assert expected in reasons(document("--to", "fleet_r580", "-c", "train_h100"), "train_h100")
@@ -371,7 +401,9 @@ def test_optional_part_that_the_lock_lacks_is_a_reason(quick: Path) -> None:
     ],
     ids=["edited", "conflict-markers", "of-another-stack"],
 )
-def test_bad_target_lock_ends_with_2(quick: Path, to: str, old: str, new: str, expected: str) -> None:
+def test_bad_target_lock_ends_with_2(
+    quick: Path, to: str, old: str, new: str, expected: str
+) -> None:
     edit(quick / "catalog/stacks/fleet_r580.lock.yml", (old, new))
     result = check("--to", to, "-c", "train_h100")
     assert result.exit_code == 2, result.output
@@ -381,7 +413,9 @@ def test_bad_target_lock_ends_with_2(quick: Path, to: str, old: str, new: str, e
 
 def test_stale_target_lock_is_a_reason_by_stack_and_an_error_by_file(quick: Path) -> None:
     edit(quick / "catalog/stacks/fleet_r580.yml", ("    - nvidia-modprobe\n", ""))
-    assert "this lock is stale" in reasons(document("--to", "fleet_r580", "-c", "train_h100"), "train_h100")
+    assert "this lock is stale" in reasons(
+        document("--to", "fleet_r580", "-c", "train_h100"), "train_h100"
+    )
     result = check("--to", "catalog/stacks/fleet_r580.lock.yml", "-c", "train_h100")
     assert (result.exit_code, "this lock is stale" in result.stderr) == (2, True)
 
@@ -408,7 +442,9 @@ def test_wrong_catalog_file_stops_only_comparisons_that_use_it(quick: Path) -> N
 def test_many_hosts_and_cohorts_are_judged_once_per_class(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = "\n".join(f"    h{number}: {{goldnode_cohort: c{number // 8}}}" for number in range(400))
+    hosts = "\n".join(
+        f"    h{number}: {{goldnode_cohort: c{number // 8}}}" for number in range(400)
+    )
     (quick / "many.yml").write_text(f"train_h100:\n  hosts:\n{hosts}\n")
     made: list[str] = []
 
@@ -427,7 +463,9 @@ def test_many_hosts_and_cohorts_are_judged_once_per_class(
 # The diff of findings
 
 
-def finding(message: str, severity: CompatSeverity = "warn", rule: str = "r", **more: Any) -> CompatFinding:
+def finding(
+    message: str, severity: CompatSeverity = "warn", rule: str = "r", **more: Any
+) -> CompatFinding:
     return CompatFinding(rule, severity, "class c", message, (), **more)
 
 
@@ -471,4 +509,6 @@ def test_verdict_of_findings(findings: list[CompatFinding], verdict: str) -> Non
 def test_changed_finding_shows_both_sides(quick: Path) -> None:
     relock(quick / "catalog/stacks/fleet_r580.lock.yml", driver_version="580.105.08")
     words = " ".join(check("--to", "fleet_r580", "-c", "train_h100").stdout.split())
-    assert re.search(r"changed [a-z]+: .*580\.105\.08.* before: warn: no version of driver branch 570", words)
+    assert re.search(
+        r"changed [a-z]+: .*580\.105\.08.* before: warn: no version of driver branch 570", words
+    )

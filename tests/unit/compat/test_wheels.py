@@ -104,7 +104,11 @@ def test_markers_are_those_of_the_architecture_of_the_class(tmp_path: Path) -> N
             item.rule
             for item in check(
                 CompatHost("node", architecture=architecture),
-                [workloads.requirements(tmp_path / "r.txt", python="3.11", architecture=architecture)],
+                [
+                    workloads.requirements(
+                        tmp_path / "r.txt", python="3.11", architecture=architecture
+                    )
+                ],
             )
             if item.severity == "block" and item.rule.startswith(PARTS)
         }

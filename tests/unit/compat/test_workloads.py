@@ -29,7 +29,10 @@ def fields(workload: Workload, *names: str) -> dict[str, Any]:
     ("text", "parts"),
     [
         ("python", (None, "python", None, None)),
-        ("nvidia/cuda:12.4.1-base-ubuntu22.04", (None, "nvidia/cuda", "12.4.1-base-ubuntu22.04", None)),
+        (
+            "nvidia/cuda:12.4.1-base-ubuntu22.04",
+            (None, "nvidia/cuda", "12.4.1-base-ubuntu22.04", None),
+        ),
         (
             "registry.example/nvidia/pytorch:24.05-py3",
             ("registry.example", "nvidia/pytorch", "24.05-py3", None),
@@ -77,7 +80,10 @@ def test_no_reference(text: str, expected: str) -> None:
             "nvidia/cuda:11.8.0-cudnn8-devel-ubuntu20.04",
             {"cuda": "11.8.0", "cudnn": "8.9.6.50", "nccl": None},
         ),
-        ("nvidia/cuda:12.4.1-base-ubi8", {"cuda": "12.4.1", "cudnn": None, "nccl": None, "os": "ubi 8"}),
+        (
+            "nvidia/cuda:12.4.1-base-ubi8",
+            {"cuda": "12.4.1", "cudnn": None, "nccl": None, "os": "ubi 8"},
+        ),
         ("nvidia/cuda:13.2.0-base-ubuntu24.04", {"cuda": "13.2.0", "forward_compat": None}),
         (
             "mirror.example:5000/hub/nvidia/cuda:12.4.1-base-ubuntu22.04@" + DIGEST,
@@ -125,7 +131,10 @@ def test_name_that_identifies(reference: str, expected: dict[str, Any]) -> None:
         ("vllm/vllm-openai", 'the tag "latest"'),
         ("nvidia/cuda:oddly-named", "does not read like 12.4.1-cudnn-runtime-ubuntu22.04"),
         ("nvidia/cuda@" + DIGEST, "by digest only"),
-        ("registry.example/nvidia/pytorch:24.05-py3", "no document about the contents of this release"),
+        (
+            "registry.example/nvidia/pytorch:24.05-py3",
+            "no document about the contents of this release",
+        ),
         ("team/training:7", "no naming scheme that is known"),
         ("nvidia/cuda:13.1.0-cudnn-runtime-ubuntu24.04", "which cuDNN the image holds"),
     ],
@@ -149,7 +158,10 @@ ENV = [
     "NV_LIBNCCL_PACKAGE=libnccl2=2.21.5-1+cuda12.4",
     "PYTHON_VERSION=3.12.4",
 ]
-LABELS = {"org.opencontainers.image.ref.name": "ubuntu", "org.opencontainers.image.version": "22.04"}
+LABELS = {
+    "org.opencontainers.image.ref.name": "ubuntu",
+    "org.opencontainers.image.version": "22.04",
+}
 OCI = {
     "architecture": "arm64",
     "os": "linux",
@@ -188,7 +200,10 @@ def layout(config: object) -> dict[str, bytes]:
             ]
         }
     )
-    attestation = {"digest": "sha256:" + "1" * 64, "platform": {"os": "unknown", "architecture": "unknown"}}
+    attestation = {
+        "digest": "sha256:" + "1" * 64,
+        "platform": {"os": "unknown", "architecture": "unknown"},
+    }
     index = {"manifests": [attestation, {"digest": inner_digest}]}
     blobs = {config_digest: config_data, manifest_digest: manifest_data, inner_digest: inner_data}
     return {
@@ -264,13 +279,19 @@ def test_forward_compatibility_in_metadata(
 def test_conditions_of_an_image_that_disables_them_are_not_judged(
     tmp_path: Path, value: str, condition: str | None
 ) -> None:
-    env = ["CUDA_VERSION=12.8.0", "NVIDIA_REQUIRE_CUDA=cuda>=12.8", f"NVIDIA_DISABLE_REQUIRE={value}"]
+    env = [
+        "CUDA_VERSION=12.8.0",
+        "NVIDIA_REQUIRE_CUDA=cuda>=12.8",
+        f"NVIDIA_DISABLE_REQUIRE={value}",
+    ]
     found = workloads.metadata(written(tmp_path / "c.json", {"config": {"Env": env}}))
     assert found.require_driver == condition
 
 
 def test_metadata_that_says_nothing_is_reported(tmp_path: Path) -> None:
-    (report,) = workloads.metadata(written(tmp_path / "c.json", {"config": {"Env": ["PATH=/bin"]}})).reports
+    (report,) = workloads.metadata(
+        written(tmp_path / "c.json", {"config": {"Env": ["PATH=/bin"]}})
+    ).reports
     assert (report.severity, report.message) == (
         "unknown",
         "its metadata does not mention CUDA, ROCm or a framework",
@@ -293,8 +314,16 @@ def test_a_tag_that_contradicts_the_metadata_is_reported_and_not_believed(tmp_pa
         ("a.json", b'{"x": 1}', 'it has no key "Config"'),
         ("a.json", b"\xff\xfe\x00", "is no image metadata"),
         ("a.json", b"[7]", "should be a valid dictionary"),
-        ("a.json", b'{"config": {"Env": {"A": "B"}}}', '"config.Env": input should be a valid list'),
-        ("a.json", b'{"config": {"Env": ["A", 7]}}', '"config.Env.1": input should be a valid string'),
+        (
+            "a.json",
+            b'{"config": {"Env": {"A": "B"}}}',
+            '"config.Env": input should be a valid list',
+        ),
+        (
+            "a.json",
+            b'{"config": {"Env": ["A", 7]}}',
+            '"config.Env.1": input should be a valid string',
+        ),
         ("a.tar", b"", "it is not valid JSON"),
     ],
 )
@@ -310,7 +339,9 @@ def test_broken_layouts(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=r"neither manifest\.json nor index\.json"):
         workloads.metadata(tar(tmp_path / "a.tar", {"x": b""}))
     missing = {name: data for name, data in layout(OCI).items() if name == "index.json"}
-    with pytest.raises(WorkloadError, match=r"names blobs/sha256/[0-9a-f]+, which it does not hold"):
+    with pytest.raises(
+        WorkloadError, match=r"names blobs/sha256/[0-9a-f]+, which it does not hold"
+    ):
         workloads.metadata(tar(tmp_path / "b.tar", missing))
     with pytest.raises(WorkloadError, match=r"names c\.json, which it does not hold"):
         workloads.metadata(tar(tmp_path / "c.tar", {"manifest.json": b'[{"Config": "c.json"}]'}))
@@ -363,7 +394,10 @@ def requirements(tmp_path: Path, text: str, **more: Any) -> Workload:
             "Torch == 2.8.0  # why\nnumpy>=1\n\n# torch==1.0\n",
             {"frameworks": {"torch": "2.8.0"}, "reports": ()},
         ),
-        ("torch==2.8.0 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb\n", {"frameworks": {"torch": "2.8.0"}}),
+        (
+            "torch==2.8.0 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb\n",
+            {"frameworks": {"torch": "2.8.0"}},
+        ),
         ('torch==2.8.0 ; sys_platform == "win32"\n', {"frameworks": {}, "reports": ()}),
         (
             'torch==2.8.0 ; sys_platform == "linux" and platform_machine == "x86_64"\n',
@@ -429,7 +463,9 @@ def test_markers_are_judged_for_the_python_that_is_known(tmp_path: Path) -> None
 
 def test_included_files_and_constraints(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "gpu.txt").write_text("-r ../r.txt\ntorch\n-c pins.txt\n", encoding="utf-8")
+    (tmp_path / "more" / "gpu.txt").write_text(
+        "-r ../r.txt\ntorch\n-c pins.txt\n", encoding="utf-8"
+    )
     (tmp_path / "more" / "pins.txt").write_text("torch==2.8.0\nvllm==0.11.0\n", encoding="utf-8")
     found = requirements(tmp_path, "-r more/gpu.txt\n")
     # A constraint pins what is asked for and asks for nothing; files that include each other are read once.
@@ -531,7 +567,10 @@ def test_a_class_knows_better_than_what_follows_from_a_tag(catalog: Path) -> Non
             r"here\.yml:6: .* is stated to have torch 2\.6\.0, and its tag says 2\.5\.1\+cu124",
         ),
         ("images:\n- Nvidia/Cuda\n", r'here\.yml:6: "Nvidia/Cuda" is not an image reference'),
-        ("images:\n- {ref: a, metadata: absent.json}\n", r"here\.yml:6: there is no .*absent\.json"),
+        (
+            "images:\n- {ref: a, metadata: absent.json}\n",
+            r"here\.yml:6: there is no .*absent\.json",
+        ),
         ("requirements: [absent.txt]\n", r"here\.yml:5: there is no file .*absent\.txt"),
         (
             "images:\n- {ref: a, cuda: 12.4}\n",
@@ -553,6 +592,7 @@ def test_classes_that_contradict_themselves(catalog: Path, text: str, expected: 
 def test_a_class_that_contradicts_metadata(catalog: Path) -> None:
     written(catalog / "classes" / "m.json", OCI)
     with pytest.raises(
-        WorkloadError, match=r"here\.yml:5: .* is stated to have cuda 13\.0, and its metadata says 12\.4\.1"
+        WorkloadError,
+        match=r"here\.yml:5: .* is stated to have cuda 13\.0, and its metadata says 12\.4\.1",
     ):
         of_class(catalog, 'images: [{ref: a, metadata: m.json, cuda: "13.0"}]\n')

@@ -16,7 +16,9 @@ DRIVER = {
     int(code): name
     for code, name in (
         line.split()
-        for line in (Path(__file__).parents[2] / "cases/xid_driver_codes.txt").read_text().splitlines()
+        for line in (Path(__file__).parents[2] / "cases/xid_driver_codes.txt")
+        .read_text()
+        .splitlines()
         if line[:1] != "#"
     )
 }
@@ -50,7 +52,27 @@ ACTIONS = {
         *range(126, 136),
         139,
     ],
-    "IGNORE": [37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161],
+    "IGNORE": [
+        37,
+        38,
+        43,
+        44,
+        63,
+        66,
+        67,
+        92,
+        93,
+        106,
+        107,
+        121,
+        137,
+        141,
+        152,
+        153,
+        157,
+        160,
+        161,
+    ],
     "RESET_GPU": [46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158],
     "RESTART_BM": [79],
     "RESTART_VM": [151],
@@ -66,13 +88,17 @@ def test_every_number_of_the_driver_is_in_the_table() -> None:
     assert set(DRIVER) <= set(table)
     assert set(range(1, 177)) <= set(table), "and every one of the catalogue"
     for code, name in DRIVER.items():
-        assert name in (table[code].name, table[code].driver), f"Xid {code}: the driver calls it {name}"
+        assert name in (table[code].name, table[code].driver), (
+            f"Xid {code}: the driver calls it {name}"
+        )
 
 
 def test_a_number_that_is_missing_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     data = facts.load("xid.yml")
     monkeypatch.setattr(
-        facts, "load", lambda name: {**data, "xid": [row for row in data["xid"] if row["code"] != 175]}
+        facts,
+        "load",
+        lambda name: {**data, "xid": [row for row in data["xid"] if row["code"] != 175]},
     )
     xid.codes.cache_clear()
     try:
@@ -103,9 +129,9 @@ def test_what_a_number_means_for_a_node() -> None:
     meanings = {code: row.node for code, row in xid.codes().items()}
     assert {meanings[code] for code in ACTIONS["RESTART_APP"] + ACTIONS["IGNORE"]} == {"none"}
     assert {meanings[code] for code in [*ACTIONS["RESET_GPU"], 79, 48, 74, 54, 151]} == {"drain"}
-    assert {row.node for row in xid.codes().values() if row.unused and row.action is None} == {"degraded"}, (
-        "one that is never printed is told when it is"
-    )
+    assert {row.node for row in xid.codes().values() if row.unused and row.action is None} == {
+        "degraded"
+    }, "one that is never printed is told when it is"
 
 
 def test_the_table_of_a_class_document_is_small_and_complete() -> None:
@@ -130,12 +156,18 @@ LINE = "NVRM: Xid (PCI:0000:18:00 GPU-I:05): 95, pid=1, name=x, Uncontained"
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
-        (["79"], ["Xid 79", "RESTART_BM", "everything on the node", "nvidia-bug-report.sh", "catalogue"]),
+        (
+            ["79"],
+            ["Xid 79", "RESTART_BM", "everything on the node", "nvidia-bug-report.sh", "catalogue"],
+        ),
         (["xid 38"], ["DCGM calls it a PCIe bus error", "IGNORE", "no fault of the node"]),
         (["20034"], ["SXid 20034", "DLPL_LTSSM_FAULT_UP", "others say"]),
         (["56"], ["never printed", "degraded"]),
         ([LINE], ["0000:18:00.0 GPU-I:05", "--gpu-reset -i 0000:18:00.0", "the jobs on that GPU"]),
-        (["nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Non-fatal, Link 3"], ["no fault of the node"]),
+        (
+            ["nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Non-fatal, Link 3"],
+            ["no fault of the node"],
+        ),
         (["13", "31"], ["Xid 13", "Xid 31"]),
         (["NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."], ["bus_lost 0000:18:00.0"]),
     ],

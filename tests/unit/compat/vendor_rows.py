@@ -76,7 +76,9 @@ def _workloads(row: Mapping[str, Any], folder: Path) -> list[Workload]:
         file = folder / "requirements.txt"
         file.write_text("\n".join(row["pins"]) + "\n", encoding="utf-8")
         return [
-            workloads.requirements(file, python=row["python"], architecture=row.get("architecture", "amd64"))
+            workloads.requirements(
+                file, python=row["python"], architecture=row.get("architecture", "amd64")
+            )
         ]
     stated = {key: row[key] for key in _WORKLOAD if key in row}
     return [Workload("workload", **stated)] if stated else []
@@ -167,7 +169,8 @@ def _items(where: str, value: Any, values: set[str]) -> Iterator[tuple[str, list
         named = [
             index
             for index, item in enumerate(value)
-            if values & set(_texts([item.get(key) for key in _NAMES] if isinstance(item, dict) else item))
+            if values
+            & set(_texts([item.get(key) for key in _NAMES] if isinstance(item, dict) else item))
         ]
         if named:
             yield where, value, named
@@ -219,7 +222,9 @@ def main() -> None:
         found = {name(row): depends_on(row, Path(folder)) for row in ROWS}
     for row, fact in found.items():
         print(f"{row}: {fact or 'NOTHING'}")
-    print(f"{sum(fact is not None for fact in found.values())} of {len(found)} rows depend on a fact or rule")
+    print(
+        f"{sum(fact is not None for fact in found.values())} of {len(found)} rows depend on a fact or rule"
+    )
 
 
 if __name__ == "__main__":

@@ -117,7 +117,9 @@ def write_fleet(directory: Path) -> Path:
     old = own.replace("stack: debian13_r580", "stack: fleet_r570").replace("580", "570")
     old = old.replace("package: nvidia-fabricmanager}", "package: nvidia-fabricmanager-570}")
     old = re.sub(
-        r"end_of_life: .*", 'end_of_life: {date: "2026-01-27", source: "facts/nvidia_drivers.yml, eol"}', old
+        r"end_of_life: .*",
+        'end_of_life: {date: "2026-01-27", source: "facts/nvidia_drivers.yml, eol"}',
+        old,
     )
     files = {
         "catalog/stacks/fleet_r570.yml": old,
@@ -200,7 +202,11 @@ def report(directory: Path) -> WhatIfDocument:
     catalog = load_catalog([builtin_catalog(), directory / "catalog"])
     request = CheckRequest(inventories=["hosts.yml"])
     return what_if(
-        request, "fleet_r580", catalog=catalog, site=Site.load(directory / "goldnode-site.yml"), on=DAY
+        request,
+        "fleet_r580",
+        catalog=catalog,
+        site=Site.load(directory / "goldnode-site.yml"),
+        on=DAY,
     )[0]
 
 

@@ -85,7 +85,18 @@ def make_build(
         loader="systemd-boot",
         layout="ab",
         epoch=EPOCH,
-        partitions=(Partition(2, "root-a", "x", "y", 1 << 20, 1 << 20, "ext4", "z"),),
+        partitions=(
+            Partition(
+                2,
+                name="root-a",
+                type="x",
+                uuid="y",
+                start=1 << 20,
+                size=1 << 20,
+                filesystem="ext4",
+                filesystem_uuid="z",
+            ),
+        ),
         raw=Raw(raw.size, raw.sha256, raw.size),
         files=tuple(files),
         packages=(DiskPackage("bash", "5.2.15-2+b7", "amd64", "4" * 64),),
@@ -113,7 +124,9 @@ def prove(
             {"id": "multi-user", "outcome": "passed", "expected": "running", "got": "running"},
             {"id": "gpu", "outcome": "not-verifiable", "expected": "a GPU", "got": None},
         ]
-        rows = [{"number": number + 1, "seconds": 30.0, "checks": checks} for number in range(boots)]
+        rows = [
+            {"number": number + 1, "seconds": 30.0, "checks": checks} for number in range(boots)
+        ]
         record = {
             "schema": 1,
             "name": disk.name,
@@ -121,9 +134,12 @@ def prove(
             "raw_sha256": disk.raw.sha256,
             "accelerator": "tcg",
         }
-        record |= {"simulated_hardware": False, "boots": rows, "clones": [], "outcome": "passed"} | dict(
-            boot or {}
-        )
+        record |= {
+            "simulated_hardware": False,
+            "boots": rows,
+            "clones": [],
+            "outcome": "passed",
+        } | dict(boot or {})
         document(disk, "verified").write_text(json.dumps(record))
     about = {"subject": digest_of(disk)}
     if inspection is not None:
@@ -203,7 +219,9 @@ MODULES = f"nvidia-current-modules-{RELEASE}"
 KO = f"usr/lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko"
 
 
-def make_root(root: Path, *, bash: str = "5.2.15-2+b7", more: Mapping[str, bytes] | None = None) -> None:
+def make_root(
+    root: Path, *, bash: str = "5.2.15-2+b7", more: Mapping[str, bytes] | None = None
+) -> None:
     """A directory with what evidence reads of a root, and what a disk cannot be assembled without."""
     for name in ("dev", "efi", "etc", "proc", "run", "sys", "usr", "boot"):
         (root / name).mkdir(parents=True)
@@ -228,7 +246,9 @@ def make_root(root: Path, *, bash: str = "5.2.15-2+b7", more: Mapping[str, bytes
         "usr/lib/systemd/boot/efi/systemd-bootx64.efi": b"MZ loader",
         f"boot/vmlinuz-{RELEASE}": b"MZ kernel",
         f"boot/initrd.img-{RELEASE}": b"initramfs",
-        "etc/goldnode/class.json": json.dumps({"schema": 1, "class": CLASS, "backend": "cuda"}).encode(),
+        "etc/goldnode/class.json": json.dumps(
+            {"schema": 1, "class": CLASS, "backend": "cuda"}
+        ).encode(),
         **dict(more or {}),
     }
     for name, data in files.items():
@@ -239,7 +259,9 @@ def make_root(root: Path, *, bash: str = "5.2.15-2+b7", more: Mapping[str, bytes
     root.chmod(0o755)
 
 
-def make_disk(store: Path, work: Path, name: str = "a", *, class_: str = CLASS, **given: Any) -> BuiltDisk:
+def make_disk(
+    store: Path, work: Path, name: str = "a", *, class_: str = CLASS, **given: Any
+) -> BuiltDisk:
     """A build whose raw disk is real: assembled of `make_root`. Needs root, mtools, dosfstools and e2fsprogs."""
     root = work / f"root-{name}"
     make_root(root, **given)

@@ -15,7 +15,9 @@ from goldnode.disks.model import Layout
 
 EPOCH = 1_760_000_000
 RELEASE = "6.1.0-0-amd64"
-CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")  # cap_net_raw=ep, of revision 2
+CAPABILITY = bytes.fromhex(
+    "0100000200200000000000000000000000000000"
+)  # cap_net_raw=ep, of revision 2
 
 
 def spec(layout: Layout = "ab", **changes: Any) -> Spec:

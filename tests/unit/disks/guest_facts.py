@@ -36,7 +36,12 @@ def document(*, gpu: bool, mode: str = "report", simulated: bool = True) -> dict
     }
     if gpu:
         found |= {
-            "gpu": {"model": "A100-SXM4-40GB", "count": 8, "vendor": "nvidia", "pci_ids": ["10de:20b0"]},
+            "gpu": {
+                "model": "A100-SXM4-40GB",
+                "count": 8,
+                "vendor": "nvidia",
+                "pci_ids": ["10de:20b0"],
+            },
             "driver": {"module": MODULE, "version": VERSION, "in_tree": False},
             "blacklist": ["nouveau"],
             "policy": {
@@ -50,7 +55,11 @@ def document(*, gpu: bool, mode: str = "report", simulated: bool = True) -> dict
 
 
 def finding(
-    name: str, outcome: str = "match", got: str = "as declared", severity: str = "drain", **more: Any
+    name: str,
+    outcome: str = "match",
+    got: str = "as declared",
+    severity: str = "drain",
+    **more: Any,
 ) -> dict[str, Any]:
     return {
         "id": name,
@@ -79,9 +88,25 @@ def unit(name: str, active: str = "active", **more: str) -> dict[str, str]:
 def wanted(*, gpu: bool, layout: str = "ab", extra: int = 4600) -> GuestExpectations:
     """The image that the guest below booted; `extra` MiB are on the disk beyond the image."""
     partitions = (
-        Partition(1, "esp", "t", "e0", 1 * MIB, 512 * MIB, "vfat", "A-B"),
         Partition(
-            2, "root-a" if layout == "ab" else "root", "t", "aa-01", 513 * MIB, 4096 * MIB, "ext4", "u"
+            1,
+            name="esp",
+            type="t",
+            uuid="e0",
+            start=1 * MIB,
+            size=512 * MIB,
+            filesystem="vfat",
+            filesystem_uuid="A-B",
+        ),
+        Partition(
+            2,
+            name="root-a" if layout == "ab" else "root",
+            type="t",
+            uuid="aa-01",
+            start=513 * MIB,
+            size=4096 * MIB,
+            filesystem="ext4",
+            filesystem_uuid="u",
         ),
     )
     return GuestExpectations(
@@ -127,7 +152,10 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
         "class_digest": held["digest"], "boot_identity": "boot-1/42", "status": "could_not_check", "exit_code": 3, "simulated": gpu,
         "findings": findings,
     }  # fmt: skip
-    runtime = {"After": "basic.target goldnode-sanity.service", "ExecMainStartTimestampMonotonic": "70"}
+    runtime = {
+        "After": "basic.target goldnode-sanity.service",
+        "ExecMainStartTimestampMonotonic": "70",
+    }
     if mode == "block":
         runtime |= {
             "DropInPaths": f"/x/{gate.DROP_IN}",
@@ -199,7 +227,12 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
         found["plan"] = {
             "plan": {
                 "actions": [
-                    {"kind": "policy.set", "target": "power_limit", "reason": "to be set", "phase": "device"}
+                    {
+                        "kind": "policy.set",
+                        "target": "power_limit",
+                        "reason": "to be set",
+                        "phase": "device",
+                    }
                 ],
                 "refusals": [],
             }

@@ -38,7 +38,9 @@ def test_what_is_where_in_layout_ab(tmp_path: Path) -> None:
         (1, "esp", gpt.ESP, MIB, 40 * MIB),
         (2, "root-a", gpt.ROOT, 41 * MIB, 160 * MIB),
     ]
-    assert [(p.name, p.uuid) for p in table.partitions] == [(p.name, p.uuid) for p in made.partitions]
+    assert [(p.name, p.uuid) for p in table.partitions] == [
+        (p.name, p.uuid) for p in made.partitions
+    ]
     fat = Fat32(made.raw.read_bytes()[MIB : 41 * MIB], "the ESP")
     found = {entry.path: fat.content(entry) for entry in fat.entries() if not entry.directory}
     assert sorted(found) == [
@@ -69,7 +71,9 @@ def test_what_is_where_in_layout_ab(tmp_path: Path) -> None:
     }
     # A cluster of this ESP holds 16 names: its directories have room for those that a node writes, and need not grow.
     rooms = {
-        entry.path: len(fat.content(entry)) // 32 for entry in fat.entries() if entry.directory and entry.path
+        entry.path: len(fat.content(entry)) // 32
+        for entry in fat.entries()
+        if entry.directory and entry.path
     }
     assert min(rooms.values()) >= 48, rooms
     # Every date of the ESP is the image's: 2025-10-09 08:53:20 UTC.
@@ -106,7 +110,9 @@ def test_the_files_of_the_root_are_those_of_the_tree(tmp_path: Path) -> None:
     made = assemble(root, spec(), tmp_path / "disk.raw", quiet)
     with ext4.reading(made.raw, 41 * MIB, 160 * MIB) as system:
         found = dict(system.tree())
-        assert set(found) - {"", "lost+found"} == {str(path.relative_to(root)) for path in root.rglob("*")}
+        assert set(found) - {"", "lost+found"} == {
+            str(path.relative_to(root)) for path in root.rglob("*")
+        }
         for name, item in found.items():
             if name == "lost+found":
                 continue
@@ -117,7 +123,8 @@ def test_the_files_of_the_root_are_those_of_the_tree(tmp_path: Path) -> None:
             ), name
             if item.kind == "-":
                 assert (
-                    b"".join(system.content(item.size, item.flags, item.place)) == (root / name).read_bytes()
+                    b"".join(system.content(item.size, item.flags, item.place))
+                    == (root / name).read_bytes()
                 )
             assert {item.atime, item.ctime, item.crtime} == {EPOCH * 10**9}, name
             assert item.mtime == min(int(row.st_mtime), EPOCH) * 10**9, name
@@ -152,7 +159,8 @@ def test_unlike_trees_of_equal_content_make_equal_disks(
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": uuid.UUID(int=7)}, {"epoch": EPOCH + 60}, {"command_line": "quiet"}, {"sequence": 4}]
+    "change",
+    [{"seed": uuid.UUID(int=7)}, {"epoch": EPOCH + 60}, {"command_line": "quiet"}, {"sequence": 4}],
 )
 def test_another_spec_is_another_disk(tmp_path: Path, change: dict[str, Any]) -> None:
     root = tree(tmp_path / "root")
@@ -211,11 +219,16 @@ def leads_out(root: Path) -> None:
             r"no kernel 6\.1\.0-0-amd64 .*it has none\. Add the stack's kernel",
         ),
         (
-            lambda root: (root / f"boot/vmlinuz-{RELEASE}").rename(root / "boot/vmlinuz-6.1.0-1-amd64"),
+            lambda root: (root / f"boot/vmlinuz-{RELEASE}").rename(
+                root / "boot/vmlinuz-6.1.0-1-amd64"
+            ),
             r'it has 6\.1\.0-1-amd64\. Lock the disk again, or use "6',
         ),
         (without(f"boot/initrd.img-{RELEASE}"), r"no initramfs for kernel.*Add initramfs-tools"),
-        (without(assembling.SYSTEMD_BOOT), r"no boot loader .*Add systemd-boot-efi to the packages"),
+        (
+            without(assembling.SYSTEMD_BOOT),
+            r"no boot loader .*Add systemd-boot-efi to the packages",
+        ),
         (lambda root: (root / "efi").rmdir(), r"no directory /efi"),
         (
             huge,
@@ -256,7 +269,9 @@ def test_a_root_that_is_no_disk_is_refused_before_anything_is_made(
         ({"name": "../x"}, "expected letters"),
     ],
 )
-def test_a_spec_that_is_no_disk_is_refused(tmp_path: Path, change: dict[str, Any], text: str) -> None:
+def test_a_spec_that_is_no_disk_is_refused(
+    tmp_path: Path, change: dict[str, Any], text: str
+) -> None:
     with pytest.raises(DiskError) as caught:
         assemble(tmp_path, spec(**change), tmp_path / "disk.raw", quiet)
     assert text.lower() in str(caught.value).lower()
@@ -271,7 +286,9 @@ def test_a_root_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
         assemble(root, spec(), tmp_path / "disk.raw", quiet)
 
 
-def test_a_missing_tool_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tools, "path", lambda: str(tmp_path))
     with pytest.raises(
         DiskError, match=r"no sfdisk, mkfs\.vfat, .*Install dosfstools e2fsprogs fdisk mtools"
@@ -306,8 +323,12 @@ def test_a_step_that_fails_leaves_nothing_and_the_older_disk(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk.raw", "programs", "root"]
 
 
-def test_a_line_that_debugfs_cannot_do_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ext4, "_normalised", lambda system, epoch: iter(["sif <999999999> atime @1"]))
+def test_a_line_that_debugfs_cannot_do_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ext4, "_normalised", lambda system, epoch: iter(["sif <999999999> atime @1"])
+    )
     with pytest.raises(DiskError, match="debugfs could not set the dates"):
         assemble(tree(tmp_path / "root"), spec(), tmp_path / "disk.raw", quiet)
 
@@ -336,5 +357,7 @@ def test_measure_reads_holes_as_zeros(tmp_path: Path, pieces: list[tuple[int, by
         file.truncate(max(at + len(data) for at, data in pieces) + 10_000)
     whole = path.read_bytes()
     expected = sum(4096 for at in range(0, len(whole), 4096) if any(whole[at : at + 4096]))
-    known = subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True).stdout.split()[0]
+    known = subprocess.run(
+        ["sha256sum", path], capture_output=True, text=True, check=True
+    ).stdout.split()[0]
     assert measure(path) == (known, expected)

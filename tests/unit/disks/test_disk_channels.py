@@ -70,7 +70,9 @@ class World:
         settings: dict[str, Any] = {"by": "ana", "now": NOW, "place": self.place} | given
         place = settings.pop("place")
         return promote(
-            place, self.store, Move(LINE, channel, load_signer(self.keys[0]), to=BUILDS[name], **settings)
+            place,
+            self.store,
+            Move(LINE, channel, load_signer(self.keys[0]), to=BUILDS[name], **settings),
         )
 
     def rollback(self, **given: Any) -> Any:
@@ -98,7 +100,9 @@ class World:
     def reported(self) -> dict[str, str]:
         names = {digest_of(disk): name for name, disk in self.disks.items()}
         history = read(self.place.text(LINE), LINE, load_public(self.keys[1]), where="test")
-        return {channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))}
+        return {
+            channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))
+        }
 
 
 @pytest.fixture
@@ -116,7 +120,9 @@ _CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
     ("proof", "gate", "state", "reported"),
     [
         pytest.param({"boots": 0}, "booted", "missing", "never booted", id="never-booted"),
-        pytest.param({"boots": 1}, "booted", "failed", "booted 1 times, expected 2", id="booted-once"),
+        pytest.param(
+            {"boots": 1}, "booted", "failed", "booted 1 times, expected 2", id="booted-once"
+        ),
         pytest.param(
             {"boot": {"outcome": "failed"}},
             "booted",
@@ -166,8 +172,12 @@ _CHECK = {"id": "kernel", "outcome": "failed", "expected": "6.1", "got": "6.12"}
             "booted 0 times",
             id="nothing-checked",
         ),
-        pytest.param({"boot": {"boots": "two"}}, "booted", "failed", "booted 0 times", id="boots-unreadable"),
-        pytest.param({"inspection": None}, "inspection", "missing", "no cpu_node-", id="not-inspected"),
+        pytest.param(
+            {"boot": {"boots": "two"}}, "booted", "failed", "booted 0 times", id="boots-unreadable"
+        ),
+        pytest.param(
+            {"inspection": None}, "inspection", "missing", "no cpu_node-", id="not-inspected"
+        ),
         pytest.param(
             {"inspection": False},
             "inspection",
@@ -190,7 +200,9 @@ def test_unmet_requirement_has_a_reason_and_a_remedy(
     world: World, proof: dict[str, Any], gate: str, state: str, reported: str
 ) -> None:
     disk = world.build("a", proof=proof)
-    found = {row.name: row for row in judge("stable", disk, Decisions(trust=load_public(world.keys[1])))}
+    found = {
+        row.name: row for row in judge("stable", disk, Decisions(trust=load_public(world.keys[1])))
+    }
     assert (found[gate].state, found[gate].met) == (state, False)
     assert reported in found[gate].why
     assert found[gate].remedy
@@ -235,15 +247,21 @@ def _unread(disk: BuiltDisk) -> None:
     [(_altered, "built"), (_late, "signature"), (_unread, "booted")],
     ids=["altered", "later", "unreadable"],
 )
-def test_what_was_altered_shuts_its_gate(world: World, wrong: Callable[[BuiltDisk], None], gate: str) -> None:
+def test_what_was_altered_shuts_its_gate(
+    world: World, wrong: Callable[[BuiltDisk], None], gate: str
+) -> None:
     disk = world.build("a")
     wrong(disk)
-    found = {row.name: row for row in judge("publish", disk, Decisions(trust=load_public(world.keys[1])))}
+    found = {
+        row.name: row for row in judge("publish", disk, Decisions(trust=load_public(world.keys[1])))
+    }
     assert found[gate].state == "failed"
 
 
 def test_without_a_key_a_signature_is_not_verified(world: World) -> None:
-    assert {row.name: row.state for row in judge("publish", world.build("a"))}["signature"] == "not_verified"
+    assert {row.name: row.state for row in judge("publish", world.build("a"))}[
+        "signature"
+    ] == "not_verified"
 
 
 def test_a_waiver_of_what_is_not_asked_for_is_refused(world: World) -> None:
@@ -266,7 +284,9 @@ def test_from_candidate_to_known_good(world: World) -> None:
     assert world.heads() == world.reported() == dict.fromkeys(CHANNELS, "a")
     states = [
         head.state
-        for head in channels_moves.status(world.place, world.store, LINE, load_public(world.keys[1])).stands
+        for head in channels_moves.status(
+            world.place, world.store, LINE, load_public(world.keys[1])
+        ).stands
     ]
     assert states == ["ok"] * 4
     assert {gate["gate"] for gate in moved.entry.requirements} >= {
@@ -293,7 +313,9 @@ def test_a_waived_gate_is_waived_again_and_recorded(world: World) -> None:
     world.publish("a", proof={"boots": 0}, waive=("booted",))
     with pytest.raises(ImageError, match="is not promoted to candidate: booted"):
         world.promote("a", "candidate")
-    moved = world.promote("a", "candidate", waivers=[RequirementWaiver("booted", "ana", "a test of waivers")])
+    moved = world.promote(
+        "a", "candidate", waivers=[RequirementWaiver("booted", "ana", "a test of waivers")]
+    )
     row = next(gate for gate in moved.entry.requirements if gate["gate"] == "booted")
     assert (row["state"], row["by"], row["reason"]) == ("waived", "ana", "a test of waivers")
 
@@ -310,7 +332,9 @@ def test_one_that_was_rolled_back_as_bad_goes_no_further(world: World) -> None:
         world.promote(name, "candidate")
         world.promote(name, "canary")
     world.rollback(channel="canary")
-    with pytest.raises(ImageError, match=r"order: canary was rolled back from it .*to canary again"):
+    with pytest.raises(
+        ImageError, match=r"order: canary was rolled back from it .*to canary again"
+    ):
         world.promote("b", "stable")
     world.promote("a", "stable")
 
@@ -453,11 +477,13 @@ def test_a_pointer_that_a_person_changed_is_reported_and_repaired(world: World) 
         world.publish(name)
     world.promote("a", "candidate")
     path = world.root / CLASS / "channels/candidate.json"
-    path.write_text(path.read_text().replace(digest_of(world.disks["a"]), digest_of(world.disks["b"])))
+    path.write_text(
+        path.read_text().replace(digest_of(world.disks["a"]), digest_of(world.disks["b"]))
+    )
     keys = load_public(world.keys[1])
-    assert [head.state for head in channels_moves.status(world.place, world.store, LINE, keys).stands] == [
-        "moved"
-    ]
+    assert [
+        head.state for head in channels_moves.status(world.place, world.store, LINE, keys).stands
+    ] == ["moved"]
     with pytest.raises(ImageError, match="was moved to"):
         world.promote("b", "candidate")
     repair(world.place, world.store, LINE, Repair(keys))
@@ -518,7 +544,8 @@ def test_signed_again_after_the_boot_it_is_good_again(world: World) -> None:
     _late(disk)
     sign(disk, world.keys[0])
     assert {
-        row.name: row.state for row in judge("publish", disk, Decisions(trust=load_public(world.keys[1])))
+        row.name: row.state
+        for row in judge("publish", disk, Decisions(trust=load_public(world.keys[1])))
     }["signature"] == "passed"
 
 
@@ -535,7 +562,9 @@ def test_requirement_booted_reads_what_verification_writes(world: World, outcome
     ]
     report = verify.BootReport(disk, Accelerator(TCG, "no KVM"), disk.raw.sha256, disk.raw.sha256)
     report.boots = [verify.Boot(number, "boot", 30.0, checks) for number in (1, 2)]
-    report.clones = [GuestCheck("machine-id", outcome, "two", "two" if outcome == "passed" else "one")]  # type: ignore[arg-type]
+    report.clones = [
+        GuestCheck("machine-id", outcome, "two", "two" if outcome == "passed" else "one")  # type: ignore[arg-type]
+    ]
     verify.write(report)
     booted = judge_one("booted", disk)
     assert booted.state == outcome

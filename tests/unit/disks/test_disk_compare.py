@@ -115,7 +115,11 @@ def test_content_is_named_with_the_first_byte(disk: Path, copy: Path) -> None:
     offset, _ = block_of(disk, "boot/vmlinuz-6.1.0-0-amd64")
     put(copy, offset + 10, b"?")
     (row,) = differences(disk, copy)
-    assert (row.partition, row.path, row.what) == ("root-a", "/boot/vmlinuz-6.1.0-0-amd64", "content")
+    assert (row.partition, row.path, row.what) == (
+        "root-a",
+        "/boot/vmlinuz-6.1.0-0-amd64",
+        "content",
+    )
     assert "differs from byte 10" in row.first
 
 
@@ -144,7 +148,9 @@ def test_bytes_of_the_journal_are_named(disk: Path, copy: Path) -> None:
     assert [(row.what, row.first) for row in differences(disk, copy)] == [("slack", "the journal")]
 
 
-def test_a_field_of_the_superblock_that_has_no_name_is_the_superblocks(disk: Path, copy: Path) -> None:
+def test_a_field_of_the_superblock_that_has_no_name_is_the_superblocks(
+    disk: Path, copy: Path
+) -> None:
     put(copy, ROOT + 1024 + 0x3F0, b"\1")
     assert rows(disk, copy) == {("root-a", "", "superblock")}
 
@@ -158,7 +164,9 @@ def test_a_field_of_the_superblock_that_has_no_name_is_the_superblocks(disk: Pat
         (-512 + 60, "the second GPT header"),
     ],
 )
-def test_bytes_outside_of_the_partitions_are_named(disk: Path, copy: Path, offset: int, where: str) -> None:
+def test_bytes_outside_of_the_partitions_are_named(
+    disk: Path, copy: Path, offset: int, where: str
+) -> None:
     # The reserved parts of the headers, which no reader of tables looks at. sfdisk corrects nothing when it reads.
     put(copy, offset if offset >= 0 else copy.stat().st_size + offset, b"!")
     found = differences(disk, copy)
@@ -174,7 +182,9 @@ def test_the_table_is_named(disk: Path, copy: Path) -> None:
         env={"PATH": tools.path()},
     )
     subprocess.run(
-        ["sfdisk", "-q", "--part-label", copy, "2", "root-x"], check=True, env={"PATH": tools.path()}
+        ["sfdisk", "-q", "--part-label", copy, "2", "root-x"],
+        check=True,
+        env={"PATH": tools.path()},
     )
     found = differences(disk, copy)
     assert {(row.partition, row.what, row.first.split()[0]) for row in found} == {
@@ -190,7 +200,9 @@ def test_a_partition_that_only_one_has_is_named(disk: Path, copy: Path) -> None:
 
 def test_another_size_and_guid_of_the_disk_are_named(disk: Path, copy: Path) -> None:
     subprocess.run(
-        ["sfdisk", "-q", "--disk-id", copy, str(uuid.UUID(int=6))], check=True, env={"PATH": tools.path()}
+        ["sfdisk", "-q", "--disk-id", copy, str(uuid.UUID(int=6))],
+        check=True,
+        env={"PATH": tools.path()},
     )
     os.truncate(copy, copy.stat().st_size + MIB)
     found = [row for row in differences(disk, copy) if row.partition == "disk"]
@@ -213,8 +225,14 @@ def mtools(*words: str | Path) -> None:
             lambda place: mtools("mdel", "-i", place, "::/loader/loader.conf"),
             ("esp", "/loader/loader.conf", "only in one"),
         ),
-        (lambda place: mtools("mmd", "-i", place, "::/goldnode/b"), ("esp", "/goldnode/b", "only in one")),
-        (lambda place: mtools("mlabel", "-i", place, "-N", "12345678", "::"), ("esp", "", "superblock")),
+        (
+            lambda place: mtools("mmd", "-i", place, "::/goldnode/b"),
+            ("esp", "/goldnode/b", "only in one"),
+        ),
+        (
+            lambda place: mtools("mlabel", "-i", place, "-N", "12345678", "::"),
+            ("esp", "", "superblock"),
+        ),
     ],
 )
 def test_a_change_of_the_esp_is_named(
@@ -227,10 +245,14 @@ def test_a_change_of_the_esp_is_named(
 def esp(disk: Path) -> tuple[Fat32, dict[str, int]]:
     """The ESP, and the offset on the disk of the first cluster of each file."""
     fat = Fat32(disk.read_bytes()[ESP:ROOT], "the ESP")
-    return fat, {entry.path: ESP + fat.offset(entry.clusters[0]) for entry in fat.entries() if entry.clusters}
+    return fat, {
+        entry.path: ESP + fat.offset(entry.clusters[0]) for entry in fat.entries() if entry.clusters
+    }
 
 
-def test_content_slack_and_dates_of_the_esp_are_distinguished(disk: Path, copy: Path, tmp_path: Path) -> None:
+def test_content_slack_and_dates_of_the_esp_are_distinguished(
+    disk: Path, copy: Path, tmp_path: Path
+) -> None:
     fat, places = esp(disk)
     at = places["loader/loader.conf"]
     put(copy, at + 3, b"?")
@@ -261,9 +283,9 @@ def test_content_slack_and_dates_of_the_esp_are_distinguished(disk: Path, copy: 
 
 def test_another_kind_of_file_system_is_named(disk: Path, copy: Path) -> None:
     put(copy, ROOT + 1080, b"\0\0")
-    assert [(row.what, row.second) for row in differences(disk, copy) if row.partition == "root-a"] == [
-        ("type", "no file system that is read")
-    ]
+    assert [
+        (row.what, row.second) for row in differences(disk, copy) if row.partition == "root-a"
+    ] == [("type", "no file system that is read")]
 
 
 def test_a_packed_disk_is_compared_too(disk: Path, copy: Path, tmp_path: Path) -> None:
@@ -280,7 +302,9 @@ def test_a_packed_disk_is_compared_too(disk: Path, copy: Path, tmp_path: Path) -
         (None, "there is no such file"),
     ],
 )
-def test_what_is_no_disk_is_refused(disk: Path, tmp_path: Path, content: bytes | None, text: str) -> None:
+def test_what_is_no_disk_is_refused(
+    disk: Path, tmp_path: Path, content: bytes | None, text: str
+) -> None:
     other = tmp_path / "other.raw"
     if content is not None:
         other.write_bytes(content)

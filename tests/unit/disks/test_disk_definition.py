@@ -50,7 +50,9 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
     assert (disk.shape.root_mib, disk.shape.esp_mib, disk.system) == (4096, 512, "debian12")
     assert definition.disk("other", BOOKWORM).packages == ("apt", "sudo", "systemd-boot-efi")
     assert definition.disk("other", BOOKWORM).shape.root_mib == 2048
-    with_cloud = load_definition(write(tmp_path, TEXT.replace("cloud_init: false", "cloud_init: true")))
+    with_cloud = load_definition(
+        write(tmp_path, TEXT.replace("cloud_init: false", "cloud_init: true"))
+    )
     assert "cloud-init" in with_cloud.disk("other", BOOKWORM).packages
 
 
@@ -65,14 +67,22 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
             id="misspelt-key",
         ),
         pytest.param(
-            "loader: systemd-boot\n", "loader: systemd_boot\n", 3, 'Use "systemd-boot"', id="misspelt-loader"
+            "loader: systemd-boot\n",
+            "loader: systemd_boot\n",
+            3,
+            'Use "systemd-boot"',
+            id="misspelt-loader",
         ),
         pytest.param("esp_mib: 512", "esp_mib: 12", 5, "at least 64", id="esp-too-small"),
-        pytest.param("[console=ttyS0]", "[root=/dev/sda2]", 7, "goldnode's to set", id="root-is-ours"),
+        pytest.param(
+            "[console=ttyS0]", "[root=/dev/sda2]", 7, "goldnode's to set", id="root-is-ours"
+        ),
         pytest.param(
             "[console=ttyS0]", '["console=ttyS0 quiet"]', 7, "no single word", id="two-words-in-one"
         ),
-        pytest.param("[apt, sudo]", "[apt, Sudo]", 12, '"Sudo" is no package name', id="no-package-name"),
+        pytest.param(
+            "[apt, sudo]", "[apt, Sudo]", 12, '"Sudo" is no package name', id="no-package-name"
+        ),
         pytest.param(
             "disks: 1",
             "disks: 7",
@@ -82,7 +92,9 @@ def test_a_class_adds_packages_and_changes_the_rest(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
+def test_a_fault_names_its_line(
+    tmp_path: Path, old: str, new: str, line: int, message: str
+) -> None:
     path = write(tmp_path, TEXT.replace(old, new))
     with pytest.raises(DiskError) as caught:
         load_definition(path)
@@ -94,13 +106,25 @@ def test_a_fault_names_its_line(tmp_path: Path, old: str, new: str, line: int, m
     ("old", "new", "line", "message"),
     [
         pytest.param(
-            "loader: systemd-boot\n", "loader: grub\n", 3, "GRUB counts no boots", id="grub-with-two-slots"
+            "loader: systemd-boot\n",
+            "loader: grub\n",
+            3,
+            "GRUB counts no boots",
+            id="grub-with-two-slots",
         ),
         pytest.param(
-            "layout: ab", "layout: single", 3, "starts one of two roots", id="one-slot-with-systemd-boot"
+            "layout: ab",
+            "layout: single",
+            3,
+            "starts one of two roots",
+            id="one-slot-with-systemd-boot",
         ),
         pytest.param(
-            "root_mib: 4096,", "root_mib: 4096, loader: grub,", 18, "write layout: single", id="of-the-class"
+            "root_mib: 4096,",
+            "root_mib: 4096, loader: grub,",
+            18,
+            "write layout: single",
+            id="of-the-class",
         ),
     ],
 )
@@ -133,7 +157,9 @@ def test_a_list_refuses_it_as_well(tmp_path: Path) -> None:
     assert f'{path}:18: class "cpu_onyl" is not in the catalog. Use "cpu_only".' in done.stderr
 
 
-def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_may_be_named_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GOLDNODE_DISK_DEFINITION", str(write(tmp_path, TEXT)))
     assert load_definition().file == tmp_path / "disks.yml"
     monkeypatch.setenv("GOLDNODE_DISK_DEFINITION", str(tmp_path / "absent.yml"))

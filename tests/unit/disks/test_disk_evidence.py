@@ -32,7 +32,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[BuiltDisk, BuiltDisk
     work = tmp_path_factory.mktemp("disks")
     old = make_disk(work / "store", work, "a", more={"etc/motd": b"one"})
     return old, make_disk(
-        work / "store", work, "b", bash="5.2.15-2+b8", more={"etc/motd": b"two", "opt/tool": b"\x7fELF tool"}
+        work / "store",
+        work,
+        "b",
+        bash="5.2.15-2+b8",
+        more={"etc/motd": b"two", "opt/tool": b"\x7fELF tool"},
     )
 
 
@@ -55,7 +59,9 @@ def disk(made: tuple[BuiltDisk, BuiltDisk], tmp_path: Path) -> BuiltDisk:
 
 @pytest.fixture(scope="module")
 def proven(
-    made: tuple[BuiltDisk, BuiltDisk], keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+    made: tuple[BuiltDisk, BuiltDisk],
+    keys: tuple[Path, Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> BuiltDisk:
     """The first with all its evidence, signed."""
     disk = copied(made[0], tmp_path_factory.mktemp("proven"))
@@ -86,7 +92,9 @@ def test_the_bills_name_debs_modules_and_loader(disk: BuiltDisk) -> None:
     }
     bill = say(disk, "cyclonedx")
     cyclonedx_bom.validate(document(disk, "cyclonedx").read_bytes())
-    assert bill["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": disk.raw.sha256}]
+    assert bill["metadata"]["component"]["hashes"] == [
+        {"alg": "SHA-256", "content": disk.raw.sha256}
+    ]
     parts = {row["name"]: row for row in bill["components"]}
     assert parts["bash"]["hashes"][0]["content"] == disk.packages[0].sha256
     assert parts["bash"]["licenses"][0]["expression"] == "GPL-3.0-or-later"
@@ -99,7 +107,8 @@ def test_the_bills_name_debs_modules_and_loader(disk: BuiltDisk) -> None:
     assert loader["type"] == "firmware"
     assert any("systemd-boot-efi" in row["value"] for row in loader["properties"])
     entry = {
-        row["value"] for row in parts[f"ESP:/loader/entries/goldnode-{disk.build_id}-a.conf"]["properties"]
+        row["value"]
+        for row in parts[f"ESP:/loader/entries/goldnode-{disk.build_id}-a.conf"]["properties"]
     }
     assert any("made by the build" in value for value in entry)
 
@@ -120,7 +129,10 @@ def test_spdx_is_valid_and_names_the_same_files(proven: BuiltDisk, tmp_path: Pat
 def test_provenance_is_about_every_file_and_names_every_lock(proven: BuiltDisk) -> None:
     disk = proven
     statement = say(disk, "provenance")
-    assert {row["name"] for row in statement["subject"]} == {disk.name, *(row.file for row in disk.files)}
+    assert {row["name"] for row in statement["subject"]} == {
+        disk.name,
+        *(row.file for row in disk.files),
+    }
     uris = {row["uri"] for row in statement["predicate"]["buildDefinition"]["resolvedDependencies"]}
     assert {f"urn:goldnode:class:{disk.class_}", f"urn:goldnode:disk-lock:{disk.class_}"} <= uris
     assert "pkg:deb/debian/bash@5.2.15-2+b7?arch=amd64" in uris
@@ -132,7 +144,9 @@ def test_provenance_is_about_every_file_and_names_every_lock(proven: BuiltDisk) 
 def test_written_again_the_documents_are_the_same(disk: BuiltDisk, keys: tuple[Path, Path]) -> None:
     write(disk, DiskEvidenceOptions(signer=load_signer(keys[0])))
     before = {path.name: path.read_bytes() for path in disk.directory.glob("*.json")}
-    assert {row.state for row in write(disk, DiskEvidenceOptions(signer=load_signer(keys[0])))} == {"kept"}
+    assert {row.state for row in write(disk, DiskEvidenceOptions(signer=load_signer(keys[0])))} == {
+        "kept"
+    }
     assert {path.name: path.read_bytes() for path in disk.directory.glob("*.json")} == before
 
 
@@ -140,11 +154,18 @@ def test_vulnerabilities_go_by_the_source_package(disk: BuiltDisk, tmp_path: Pat
     database = tmp_path / "tracker.json"
     row = {
         "releases": {
-            "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u14", "urgency": "high"}
+            "bookworm": {
+                "status": "resolved",
+                "fixed_version": "2.36-9+deb12u14",
+                "urgency": "high",
+            }
         }
     }
     database.write_text(json.dumps({"glibc": {"CVE-2026-1": row}}))
-    write(disk, DiskEvidenceOptions(databases=(vulnerabilities.load(f"debian={database}@2026-11-20"),)))
+    write(
+        disk,
+        DiskEvidenceOptions(databases=(vulnerabilities.load(f"debian={database}@2026-11-20"),)),
+    )
     report = say(disk, "vulnerabilities")
     assert [(item["id"], item["package"], item["fixed"]) for item in report["vulnerabilities"]] == [
         ("CVE-2026-1", "libc6", "2.36-9+deb12u14")
@@ -169,7 +190,9 @@ def test_what_was_read_of_a_disk_is_stored(
         raise AssertionError("it was read again")
 
     monkeypatch.setattr(reading, "read_partition", never)
-    assert reading.read(disk, tmp_path / "cache").root.snapshot.entries == first.root.snapshot.entries
+    assert (
+        reading.read(disk, tmp_path / "cache").root.snapshot.entries == first.root.snapshot.entries
+    )
 
 
 def test_a_signed_disk_is_authentic(signed: BuiltDisk, keys: tuple[Path, Path]) -> None:
@@ -220,8 +243,12 @@ def _other_boot(disk: BuiltDisk, keys: tuple[Path, Path]) -> str:
     return "it is about the raw disk 000"
 
 
-@pytest.mark.parametrize("wrong", [_tamper, _document, _foreign, _later, _gone, _unsigned, _other_boot])
-def test_what_is_not_authentic(signed: BuiltDisk, keys: tuple[Path, Path], wrong: Callable[..., str]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [_tamper, _document, _foreign, _later, _gone, _unsigned, _other_boot]
+)
+def test_what_is_not_authentic(
+    signed: BuiltDisk, keys: tuple[Path, Path], wrong: Callable[..., str]
+) -> None:
     reported = wrong(signed, keys)
     found = authenticate(signed, load_public(keys[1]))
     assert not found.passed

@@ -45,7 +45,10 @@ def test_what_belongs_to_one_machine_goes_and_each_clone_makes_its_own(tmp_path:
     assert not (root / "etc/hostname").exists()
     assert not list((root / "etc/ssh").glob("ssh_host_*"))
     assert (root / "etc/machine-id").read_text() == "uninitialized\n"
-    assert json.loads((root / "usr/lib/goldnode/disk/image.json").read_text())["build_id"] == "0123456789ab"
+    assert (
+        json.loads((root / "usr/lib/goldnode/disk/image.json").read_text())["build_id"]
+        == "0123456789ab"
+    )
     assert (root / "usr/lib/goldnode/disk/class").read_text() == "cpu_only\n"
     assert str((root / "etc/resolv.conf").readlink()) == "../run/systemd/resolve/stub-resolv.conf"
 
@@ -59,7 +62,9 @@ def test_again_changes_nothing_and_every_date_is_the_images(tmp_path: Path) -> N
     assert content(root) == once
 
 
-def test_the_partitions_are_grown_and_made_as_large_as_they_are_shipped_at_least(tmp_path: Path) -> None:
+def test_the_partitions_are_grown_and_made_as_large_as_they_are_shipped_at_least(
+    tmp_path: Path,
+) -> None:
     root = tree(tmp_path / "root")
     firstboot.install(root, spec())
     found = {}
@@ -122,7 +127,9 @@ def test_every_link_leads_to_a_unit_and_every_unit_of_ours_is_enabled_or_started
 ) -> None:
     root = tree(tmp_path / "root")
     firstboot.install(root, spec())
-    units = {path.name for path in (root / "usr/lib/systemd/system").glob("goldnode-*") if path.is_file()}
+    units = {
+        path.name for path in (root / "usr/lib/systemd/system").glob("goldnode-*") if path.is_file()
+    }
     links = {
         path.name: str(path.readlink())
         for path in (root / "etc/systemd/system").rglob("*")
@@ -130,7 +137,9 @@ def test_every_link_leads_to_a_unit_and_every_unit_of_ours_is_enabled_or_started
     }
     for name, target in links.items():
         # Those of slots are the engine's too, which writes to /etc.
-        assert target.startswith(("/usr/lib/systemd/system/", "/etc/systemd/system/goldnode-")), name
+        assert target.startswith(("/usr/lib/systemd/system/", "/etc/systemd/system/goldnode-")), (
+            name
+        )
         if name.startswith("goldnode-"):
             assert (root / target.lstrip("/")).is_file()
             text = (root / target.lstrip("/")).read_text()
@@ -138,9 +147,9 @@ def test_every_link_leads_to_a_unit_and_every_unit_of_ours_is_enabled_or_started
                 (verb.lower(), unit)
                 for verb, unit in re.findall(r"^(Wanted|Required)By=(.*)$", text, re.MULTILINE)
             ]
-            asked = [f"{unit}.{'wants' if verb == 'wanted' else 'requires'}" for verb, unit in wants] or [
-                "emergency.target.wants"
-            ]
+            asked = [
+                f"{unit}.{'wants' if verb == 'wanted' else 'requires'}" for verb, unit in wants
+            ] or ["emergency.target.wants"]
             assert all((root / "etc/systemd/system" / place / name).is_symlink() for place in asked)
     assert units - set(links) == {"goldnode-lease-name.service"}  # its path starts it
 
@@ -188,7 +197,9 @@ def test_a_root_without_sshd_gets_nothing_of_ssh(tmp_path: Path) -> None:
         ("usr/lib/systemd/systemd-growfs", "systemd"),
     ],
 )
-def test_a_root_that_could_not_boot_so_is_left_as_it_was(tmp_path: Path, missing: str, package: str) -> None:
+def test_a_root_that_could_not_boot_so_is_left_as_it_was(
+    tmp_path: Path, missing: str, package: str
+) -> None:
     root = tree(tmp_path / "root")
     (root / missing).unlink()
     before = content(root)
@@ -222,7 +233,13 @@ def run(place: Path, word: str, *, mounted: bool = True) -> str:
     ):
         text = re.sub(rf"(?<![\w.]){re.escape(name)}", f"{place}{name}", text)
         (place / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-    for folder in ("usr/lib/goldnode/disk", "efi/goldnode/seed", "etc", "root", "run/systemd/netif/leases"):
+    for folder in (
+        "usr/lib/goldnode/disk",
+        "efi/goldnode/seed",
+        "etc",
+        "root",
+        "run/systemd/netif/leases",
+    ):
         (place / folder).mkdir(parents=True, exist_ok=True)
     (place / "usr/lib/goldnode/disk/class").write_text("a100_sxm4_40gb\n")
     (place / "usr/lib/goldnode/disk/layout").write_text("single\n")
@@ -234,7 +251,9 @@ def run(place: Path, word: str, *, mounted: bool = True) -> str:
     (place / "programs/mountpoint").write_text(f"#!/bin/sh\nexit {0 if mounted else 32}\n")
     (place / "programs/mountpoint").chmod(0o755)
     environment = os.environ | {"PATH": f"{place}/programs:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", program, word], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        ["sh", program, word], capture_output=True, text=True, check=True, env=environment
+    )
     return done.stdout + done.stderr
 
 
@@ -250,7 +269,12 @@ def test_a_node_without_a_name_is_called_after_class_and_machine_id(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("lease", "name"),
-    [("node-17", "node-17"), ("node-17.lab.example", "node-17.lab.example"), ("a b;reboot", ""), ("-x", "")],
+    [
+        ("node-17", "node-17"),
+        ("node-17.lab.example", "node-17.lab.example"),
+        ("a b;reboot", ""),
+        ("-x", ""),
+    ],
 )
 def test_the_name_of_a_lease_is_taken_when_it_is_one(tmp_path: Path, lease: str, name: str) -> None:
     (tmp_path / "run/systemd/netif/leases").mkdir(parents=True)
@@ -265,7 +289,9 @@ def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
     seed = tmp_path / "efi/goldnode/seed"
     seed.mkdir(parents=True)
     (seed / "hostname").write_text("node-3\r\n")
-    (seed / "authorized_keys").write_text("# ours\r\nssh-ed25519 AAAA one\r\nssh-ed25519 BBBB two\r\n")
+    (seed / "authorized_keys").write_text(
+        "# ours\r\nssh-ed25519 AAAA one\r\nssh-ed25519 BBBB two\r\n"
+    )
     (tmp_path / "root/.ssh").mkdir(parents=True)
     (tmp_path / "root/.ssh/authorized_keys").write_text("ssh-ed25519 AAAA one\n")
     reported = run(tmp_path, "run")
@@ -284,7 +310,10 @@ def test_the_seed_gives_name_and_keys(tmp_path: Path) -> None:
 def test_an_update_of_a_slot_is_no_first_boot(tmp_path: Path) -> None:
     """The writer knows the stamp that the program leaves, the unit that asks for it, and what the program would have taken away."""
     units = firstboot.FILES / "common/usr/lib/systemd/system"
-    assert f"ConditionPathExists=!{slotwrite.STAMP}\n" in (units / "goldnode-first-boot.service").read_text()
+    assert (
+        f"ConditionPathExists=!{slotwrite.STAMP}\n"
+        in (units / "goldnode-first-boot.service").read_text()
+    )
     assert f"rm -f {slotwrite.PRESET}\n" in PROGRAM.read_text()
     root = tree(tmp_path / "image")
     firstboot.install(root, spec())

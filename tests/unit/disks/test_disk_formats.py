@@ -33,7 +33,9 @@ def write(raw: Path, root: Path, kind: str, out: Path) -> DiskFile:
 
 
 @pytest.mark.parametrize("kind", ["qcow2", "raw.zst"])
-def test_a_format_of_the_disk_is_the_same_twice_and_holds_it(tmp_path: Path, raw: Path, kind: str) -> None:
+def test_a_format_of_the_disk_is_the_same_twice_and_holds_it(
+    tmp_path: Path, raw: Path, kind: str
+) -> None:
     one = write(raw, tmp_path, kind, tmp_path / f"one{FORMATS[kind]}")
     copy = tmp_path / "copy.raw"
     subprocess.run(["cp", "--sparse=never", raw, copy], check=True)
@@ -55,7 +57,8 @@ def test_zstd_does_not_depend_on_the_number_of_processors(tmp_path: Path, raw: P
     for threads in (1, 3):
         out = tmp_path / f"{threads}.zst"
         subprocess.run(
-            ["zstd", "-q", f"-T{threads}", f"-{formats.LEVEL}", "--check", raw, "-o", out], check=True
+            ["zstd", "-q", f"-T{threads}", f"-{formats.LEVEL}", "--check", raw, "-o", out],
+            check=True,
         )
         assert formats.described(out, "raw.zst").sha256 == one.sha256
 
@@ -69,7 +72,9 @@ def test_the_tar_is_the_tree_sorted_and_dated(tmp_path: Path, raw: Path) -> None
             os.setxattr(place / "usr/sbin/sshd", "security.capability", CAPABILITY)
         except OSError:
             capable = False
-    one, two = (write(raw, place, "tar", tmp_path / f"{place.name}.root.tar.zst") for place in (root, other))
+    one, two = (
+        write(raw, place, "tar", tmp_path / f"{place.name}.root.tar.zst") for place in (root, other)
+    )
     assert one.sha256 == two.sha256
     bare = tmp_path / "plain.tar"
     subprocess.run(["zstd", "-q", "-d", tmp_path / one.file, "-o", bare], check=True)
@@ -118,7 +123,9 @@ def test_a_tool_that_fails_leaves_nothing(
 ) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
-    (programs / tool).write_text("#!/bin/sh\necho 'write error: No space left on device' >&2\nexit 1\n")
+    (programs / tool).write_text(
+        "#!/bin/sh\necho 'write error: No space left on device' >&2\nexit 1\n"
+    )
     (programs / tool).chmod(0o755)
     found = tools.path()
     monkeypatch.setattr(tools, "path", lambda: f"{programs}:{found}")

@@ -51,11 +51,19 @@ def root(tmp_path: Path) -> Path:
         (here / name).mkdir(parents=True)
     for name in ("tmp", "var/tmp"):
         (here / name).chmod(0o1777)
-    put(here, "etc/passwd", "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000::/home/user:/bin/sh\n")
+    put(
+        here,
+        "etc/passwd",
+        "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000::/home/user:/bin/sh\n",
+    )
     put(here, "etc/shadow", "root:*:20779:0:99999:7:::\nuser:!:20779:0:99999:7:::\n", 0o640)
     put(here, "etc/machine-id", "uninitialized\n", 0o444)
     put(here, "etc/hosts", "127.0.0.1 localhost\n::1 localhost\n")
-    put(here, "etc/ssh/sshd_config", "Include /etc/ssh/sshd_config.d/*.conf\nPermitEmptyPasswords no\n")
+    put(
+        here,
+        "etc/ssh/sshd_config",
+        "Include /etc/ssh/sshd_config.d/*.conf\nPermitEmptyPasswords no\n",
+    )
     put(here, "etc/ssh/sshd_config.d/10-goldnode.conf", "PasswordAuthentication no\n")
     put(here, "usr/sbin/sshd", mode=0o755)
     put(here, "usr/bin/sudo", mode=0o4755)
@@ -138,9 +146,13 @@ CASES: list[tuple[str, str, Fault]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "message", "fault"), CASES, ids=[f"{row[0]}-{number}" for number, row in enumerate(CASES)]
+    ("name", "message", "fault"),
+    CASES,
+    ids=[f"{row[0]}-{number}" for number, row in enumerate(CASES)],
 )
-def test_one_fault_fails_its_check_and_no_other(root: Path, name: str, message: str, fault: Fault) -> None:
+def test_one_fault_fails_its_check_and_no_other(
+    root: Path, name: str, message: str, fault: Fault
+) -> None:
     fault(root)
     found = failed(root)
     assert list(found) == [name]
@@ -167,7 +179,11 @@ def test_a_waiver_names_its_reason_and_covers_its_path_alone(root: Path) -> None
 
 
 def test_the_first_value_of_sshd_counts(root: Path) -> None:
-    add(root, "etc/ssh/sshd_config", "PasswordAuthentication yes\nMatch User x\n  PermitRootLogin yes\n")
+    add(
+        root,
+        "etc/ssh/sshd_config",
+        "PasswordAuthentication yes\nMatch User x\n  PermitRootLogin yes\n",
+    )
     assert failed(root) == {}
 
 

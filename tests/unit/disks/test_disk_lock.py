@@ -77,7 +77,8 @@ def test_no_lock_says_how_to_make_one(target: DiskTarget, place: Path, tmp_path:
     definition = load_definition()
     definition.source.file = tmp_path / "disks.yml"
     with pytest.raises(
-        DiskError, match=f'the disk image of class "{CLASS}" has no lock. Run `goldnode disks lock {CLASS}`'
+        DiskError,
+        match=f'the disk image of class "{CLASS}" has no lock. Run `goldnode disks lock {CLASS}`',
     ):
         find_disk_lock(replace(target, definition=definition))
 
@@ -108,7 +109,9 @@ def test_a_directory_of_locks_that_is_not_there(
             id="stack",
         ),
         pytest.param(
-            {"disk": "other"}, 'the lock of the disk of "other", not of "cpu_only"', id="another-class"
+            {"disk": "other"},
+            'the lock of the disk of "other", not of "cpu_only"',
+            id="another-class",
         ),
     ],
 )
@@ -124,9 +127,13 @@ def test_a_lock_of_something_else_is_refused(
     ("old", "new", "message"),
     [
         pytest.param("1.9-1", "1.9-2", "edited after goldnode wrote it", id="edited"),
-        pytest.param("lock: 1", "lock: 2", "schema 2, and this goldnode reads schema 1", id="newer"),
+        pytest.param(
+            "lock: 1", "lock: 2", "schema 2, and this goldnode reads schema 1", id="newer"
+        ),
         pytest.param("stack: ", "stak: ", 'unknown key "stak". Use "stack"', id="misspelt"),
-        pytest.param("size: 3", "size: three", 'is "three", expected a whole number', id="wrong-type"),
+        pytest.param(
+            "size: 3", "size: three", 'is "three", expected a whole number', id="wrong-type"
+        ),
     ],
 )
 def test_a_damaged_lock_names_its_line(
@@ -142,7 +149,9 @@ def test_a_damaged_lock_names_its_line(
 def test_the_intent_follows_the_stack_and_the_definition(target: DiskTarget) -> None:
     more = replace(target, disk=replace(target.disk, packages=(*target.disk.packages, "htop")))
     assert more.intent != target.intent
-    other = replace(target, stack_lock=target.stack_lock.model_copy(update={"resolved": "2020-01-01"}))
+    other = replace(
+        target, stack_lock=target.stack_lock.model_copy(update={"resolved": "2020-01-01"})
+    )
     assert other.intent != target.intent
 
 
@@ -150,14 +159,18 @@ def test_a_disk_goes_without_what_only_builds_modules(target: DiskTarget) -> Non
     names = {row.name for row in target.stack_set(None)}
     assert {"docker.io", "containerd", "runc"} < names
     assert not {
-        name for name in names if name.startswith(("linux-headers", "linux-kbuild", "linux-compiler"))
+        name
+        for name in names
+        if name.startswith(("linux-headers", "linux-kbuild", "linux-compiler"))
     }
     document = target.document(None)
     assert [row["name"] for row in document["packages"]] == sorted(names)
     # And its digest is its own: a live node of the class that builds modules has other packages.
     from goldnode.classdoc.compile import class_document
 
-    live = class_document(CLASS, target.catalog, target.site, {target.stack.name: target.stack_lock})
+    live = class_document(
+        CLASS, target.catalog, target.site, {target.stack.name: target.stack_lock}
+    )
     assert live["digest"] != document["digest"]
 
 
@@ -198,19 +211,19 @@ def test_a_driver_that_does_not_build_leaves_no_lock(
     line = "nv-pci.c:237: error: too few arguments to function 'pci_resize_resource'"
     failed = ModuleBuild(
         "0" * 64,
-        item.stack.name,
-        "6.1.0-56-amd64",
-        "535.309.01",
-        "proprietary",
-        False,
-        1.0,
-        line,
-        None,
-        (),
-        "",
-        "",
-        (),
-        "",
+        stack=item.stack.name,
+        kernel="6.1.0-56-amd64",
+        driver="535.309.01",
+        flavour="proprietary",
+        ok=False,
+        seconds=1.0,
+        line=line,
+        log=None,
+        modules=(),
+        compression="",
+        place="",
+        builder=(),
+        built="",
     )
     monkeypatch.setattr(
         "goldnode.lock.modulebuild._built", lambda *_: (None, {}, failed, tmp_path / "results")
@@ -225,6 +238,10 @@ def test_a_driver_that_does_not_build_leaves_no_lock(
 
 
 def test_a_site_whose_nodes_build_from_a_mirror_gets_the_needs_of_a_disk() -> None:
-    site = Site.model_validate({"mirror": {"directory": "/srv/mirror", "url": "http://mirror.example"}})
-    with pytest.raises(DiskError, match=r"a disk image holds no compiler\. Write modules: prebuilt"):
+    site = Site.model_validate(
+        {"mirror": {"directory": "/srv/mirror", "url": "http://mirror.example"}}
+    )
+    with pytest.raises(
+        DiskError, match=r"a disk image holds no compiler\. Write modules: prebuilt"
+    ):
         locking.target("demo_disk_r535", load_definition(), load_catalog(), site)

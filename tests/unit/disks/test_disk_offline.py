@@ -27,7 +27,8 @@ def document() -> dict[str, Any]:
     site = Site.model_validate(
         {
             "archives": {
-                name: {"url": "http://archive.example/debian"} for name in ("debian", "debian-security")
+                name: {"url": "http://archive.example/debian"}
+                for name in ("debian", "debian-security")
             }
         }
     )
@@ -68,7 +69,10 @@ def ask(
 
 
 def test_a_root_is_planned_with_what_can_be_true_of_it(
-    root: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path,
+    document: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     plan = ask(monkeypatch, capsys, operation="plan", document=document, root=str(root))["plan"]
     assert plan["refusals"] == []
@@ -94,7 +98,10 @@ def test_a_root_is_planned_with_what_can_be_true_of_it(
 
 
 def test_a_part_is_applied_to_the_root_and_nothing_is_judged(
-    root: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path,
+    document: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     answer = ask(
         monkeypatch,
@@ -107,10 +114,14 @@ def test_a_part_is_applied_to_the_root_and_nothing_is_judged(
     )
     assert (answer["changed"], answer["gate"]) == (True, [])
     assert "verdict" not in answer
-    assert json.loads((root / "etc/goldnode/class.json").read_text())["digest"] == document["digest"]
+    assert (
+        json.loads((root / "etc/goldnode/class.json").read_text())["digest"] == document["digest"]
+    )
     assert not (root / "run/goldnode/verdict.json").exists()
     assert answer["plan"]["parts"]["node_class"] == []
-    again = ask(monkeypatch, capsys, operation="apply", part="node_class", document=document, root=str(root))
+    again = ask(
+        monkeypatch, capsys, operation="apply", part="node_class", document=document, root=str(root)
+    )
     assert again["changed"] is False
 
 
@@ -118,7 +129,9 @@ def test_apt_sees_the_archive_of_the_build_alone(document: dict[str, Any]) -> No
     applier = Applier(Host("/nowhere"), document, {"sources": "/run/x.list"}, print)
     assert "Dir::Etc::sourcelist=/run/x.list" in applier.apt
     assert "Dir::Etc::sourceparts=/dev/null" in applier.apt
-    assert not [word for word in Applier(Host("/nowhere"), document, {}, print).apt if "sourcelist" in word]
+    assert not [
+        word for word in Applier(Host("/nowhere"), document, {}, print).apt if "sourcelist" in word
+    ]
 
 
 def test_what_is_left_is_an_error_and_no_image(root: Path, document: dict[str, Any]) -> None:

@@ -75,7 +75,14 @@ class World:
             promote(
                 self.place,
                 self.store,
-                Move(LINE, channel, load_signer(self.keys[0]), to=BUILDS[name], by="ana", now=now or NOW),
+                Move(
+                    LINE,
+                    channel,
+                    load_signer(self.keys[0]),
+                    to=BUILDS[name],
+                    by="ana",
+                    now=now or NOW,
+                ),
             )
 
     def pull(self, wanted: str = "candidate", origin: str | None = None, **given: Any) -> Any:
@@ -135,7 +142,9 @@ def serving(
             self.end_headers()
             self.wfile.write(data[start:])
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Handler, directory=str(root))
+    )
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -184,7 +193,9 @@ def test_what_is_published_is_complete_and_signed(world: World) -> None:
         "-sigfile",
     ]
     assert (
-        subprocess.run([*verify, "SHA256SUMS.sig"], cwd=here, capture_output=True, check=False).returncode
+        subprocess.run(
+            [*verify, "SHA256SUMS.sig"], cwd=here, capture_output=True, check=False
+        ).returncode
         == 0
     )
     assert authenticate(BuiltDisk.load(here), load_public(world.keys[1])).passed
@@ -230,7 +241,9 @@ def test_a_raw_disk_that_was_altered_is_not_published(world: World) -> None:
     assert not world.directory("a").exists()
 
 
-def test_a_copy_that_went_wrong_is_not_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_went_wrong_is_not_published(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = world.build("a")
 
     def copies(source: Path, target: Path) -> None:
@@ -258,7 +271,9 @@ def test_a_cut_publication_shows_nothing_and_is_repeated(
         patched.setattr({"copyfile": shutil, "refresh": publishing}.get(step, upload), step, dies)
         with pytest.raises(KeyboardInterrupt):
             publish(disk, world.place, load_signer(world.keys[0]))
-    seen = [path for path in world.root.rglob("*") if path.is_file() and ".staging" not in path.parts]
+    seen = [
+        path for path in world.root.rglob("*") if path.is_file() and ".staging" not in path.parts
+    ]
     assert seen == [] if step != "refresh" else (world.directory("a") / "disk.json").is_file()
     done = publish(disk, world.place, load_signer(world.keys[0]))
     assert done.before == (step == "refresh")
@@ -295,7 +310,9 @@ def _publisher(root: str, place: str, key: str, name: str) -> str:
     signer = load_signer(Path(key))
     directory = Path(root) / "built" / CLASS / BUILDS[name]
     try:
-        done = publish(BuiltDisk.load(directory), DirectoryPlace(Path(place), store, signer), signer)
+        done = publish(
+            BuiltDisk.load(directory), DirectoryPlace(Path(place), store, signer), signer
+        )
     except GoldnodeError as problem:
         return problem.message
     return "there" if done.before else "copied"
@@ -341,12 +358,18 @@ def test_index_and_streams_follow_the_channels(world: World) -> None:
 
 
 def test_a_clock_that_is_set_back_makes_no_older_disk_the_newest(world: World) -> None:
-    for name, now in (("a", NOW), ("b", NOW - dt.timedelta(days=400)), ("c", NOW - dt.timedelta(days=399))):
+    for name, now in (
+        ("a", NOW),
+        ("b", NOW - dt.timedelta(days=400)),
+        ("c", NOW - dt.timedelta(days=399)),
+    ):
         world.publish(name)
         world.promote(name, "candidate", "canary", "stable", now=now)
     stream = json.loads((world.root / "streams/v1/disks.json").read_bytes())
     versions = stream["products"][f"io.goldnode:{CLASS}:stable"]["versions"]
-    assert [versions[name]["build_id"] for name in sorted(versions)] == [BUILDS[name] for name in "abc"]
+    assert [versions[name]["build_id"] for name in sorted(versions)] == [
+        BUILDS[name] for name in "abc"
+    ]
     assert {name.partition(".")[0] for name in versions} == {NOW.strftime("%Y%m%d")}
 
 
@@ -377,7 +400,8 @@ def test_netboot(world: World) -> None:
     assert script[0] == "#!ipxe"
     assert f"initrd {disk.name}.initrd.img" in script
     assert any(
-        line.startswith(f"kernel {disk.name}.vmlinuz ") and "root=${root} ro" in line for line in script
+        line.startswith(f"kernel {disk.name}.vmlinuz ") and "root=${root} ro" in line
+        for line in script
     )
     chain = (world.root / CLASS / "channels/candidate.ipxe").read_text()
     assert chain == f"#!ipxe\nchain --replace ../{BUILDS['a']}/{disk.name}.ipxe\n"
@@ -400,7 +424,9 @@ def test_what_is_pulled_is_what_was_built(world: World, web: bool) -> None:
         assert (again.fetched, again.there) == (0, done.fetched)
         assert channel_head(world.other, LINE, "candidate").build_id == disk.build_id
     here = world.other.root / "built" / CLASS / disk.build_id
-    assert (here / f"{disk.name}.raw").read_bytes() == (disk.directory / f"{disk.name}.raw").read_bytes()
+    assert (here / f"{disk.name}.raw").read_bytes() == (
+        disk.directory / f"{disk.name}.raw"
+    ).read_bytes()
     assert not (here / f"{disk.name}.raw.zst").exists()
     assert digest_of(BuiltDisk.load(here)) == digest_of(disk)
     assert authenticate(BuiltDisk.load(here), load_public(world.keys[1])).passed
@@ -470,7 +496,9 @@ def test_a_server_without_ranges_begins_again(world: World) -> None:
         world.pull(BUILDS["a"], url)
 
 
-def test_a_pull_that_died_is_finished_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_that_died_is_finished_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.publish("a")
     with monkeypatch.context() as patched:
 
@@ -523,7 +551,9 @@ def _bare(world: World) -> None:
             id="manifest",
         ),
         pytest.param(
-            lambda w: _flip(w.directory("a") / "SHA256SUMS"), r"SHA256SUMS is not what was signed", id="sums"
+            lambda w: _flip(w.directory("a") / "SHA256SUMS"),
+            r"SHA256SUMS is not what was signed",
+            id="sums",
         ),
         pytest.param(
             lambda w: _flip(w.directory("a") / f"{CLASS}-{BUILDS['a']}.cdx.json"),
@@ -605,7 +635,10 @@ def test_a_server_that_fails(world: World) -> None:
         handler.send_error(403)
         return True
 
-    with serving(world.root, fault) as (url, _), pytest.raises(DiskError, match="the server answers 403"):
+    with (
+        serving(world.root, fault) as (url, _),
+        pytest.raises(DiskError, match="the server answers 403"),
+    ):
         world.pull(BUILDS["a"], url)
 
 
@@ -621,16 +654,28 @@ def test_what_a_channel_or_its_history_names_is_never_collected(world: World) ->
     world.promote("a", "candidate", "canary", "stable")
     world.promote("b", "candidate", "canary", "stable")
     gone, stays = collect_place(
-        world.place, world.store, needed(world.store), load_public(world.keys[1]), Collection(now=LATER)
+        world.place,
+        world.store,
+        needed(world.store),
+        load_public(world.keys[1]),
+        Collection(now=LATER),
     )
-    assert sorted(item.what for item in gone) == [f"{CLASS}:{BUILDS['c']}", f"{CLASS}:{BUILDS['d']}"]
+    assert sorted(item.what for item in gone) == [
+        f"{CLASS}:{BUILDS['c']}",
+        f"{CLASS}:{BUILDS['d']}",
+    ]
     assert set(stays) == {f"{CLASS}:{BUILDS['a']}", f"{CLASS}:{BUILDS['b']}"}
-    assert sorted(json.loads((world.root / "index.json").read_bytes())["classes"][CLASS]["builds"]) == [
+    assert sorted(
+        json.loads((world.root / "index.json").read_bytes())["classes"][CLASS]["builds"]
+    ) == [
         BUILDS["a"],
         BUILDS["b"],
     ]
     gone, stays = collect(world.store, needed(world.store), Collection(now=LATER))
-    assert sorted(item.what for item in gone) == [f"{CLASS}-{BUILDS['c']}", f"{CLASS}-{BUILDS['d']}"]
+    assert sorted(item.what for item in gone) == [
+        f"{CLASS}-{BUILDS['c']}",
+        f"{CLASS}-{BUILDS['d']}",
+    ]
     assert (world.store.root / "built" / CLASS / BUILDS["a"]).is_dir()
 
 
@@ -640,7 +685,8 @@ def test_what_is_young_or_named_by_a_lock_or_a_class_stays(world: World, tmp_pat
     world.build("c")
     assert collect(world.store, NeededContent())[0] == []
     keeps = NeededContent(
-        locks={"sha256:" + "9" * 64: "the disk lock of cpu_node"}, names={f"{CLASS}:{BUILDS['b']}": "class x"}
+        locks={"sha256:" + "9" * 64: "the disk lock of cpu_node"},
+        names={f"{CLASS}:{BUILDS['b']}": "class x"},
     )
     gone, stays = collect(world.store, keeps, Collection(now=LATER, dry_run=True))
     assert [item.what for item in gone] == [f"{CLASS}-{BUILDS['c']}"]
@@ -666,7 +712,11 @@ def test_a_history_that_cannot_be_read_keeps_everything(world: World) -> None:
     _flip(world.root / CLASS / "channels/history.jsonl")
     with pytest.raises(ImageError, match="is not what was signed"):
         collect_place(
-            world.place, world.store, NeededContent(), load_public(world.keys[1]), Collection(now=LATER)
+            world.place,
+            world.store,
+            NeededContent(),
+            load_public(world.keys[1]),
+            Collection(now=LATER),
         )
     with pytest.raises(DiskError, match="by histories that are verified"):
         collect_place(world.place, world.store, NeededContent(), (), Collection(now=LATER))
@@ -708,7 +758,9 @@ def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
         disk = world.build(name)
         assert "files (" in run("publish", str(disk.directory), *store, *place, *key)
         for channel in ("candidate", "canary", "stable"):
-            out = run("promote", channel, f"{CLASS}:{BUILDS[name]}", *store, *place, *key, "--by", "ana")
+            out = run(
+                "promote", channel, f"{CLASS}:{BUILDS[name]}", *store, *place, *key, "--by", "ana"
+            )
             assert f"{channel}: " in out
     assert NO_SOAK in out
     shown = run("status", *store, *place, *trust, "--history")
@@ -717,10 +769,22 @@ def test_the_commands_from_publishing_to_the_way_back(world: World) -> None:
     assert "the disk it stood for" not in run(
         "rollback", CLASS, *store, *place, *key, "--by", "ana", "--reason", "slow"
     )
-    out = run("pull", f"{CLASS}:stable", "--from", str(world.root), "--store", str(world.other.root), *trust)
+    out = run(
+        "pull",
+        f"{CLASS}:stable",
+        "--from",
+        str(world.root),
+        "--store",
+        str(world.other.root),
+        *trust,
+    )
     assert BUILDS["a"] in out
-    assert "verified" in run("authenticate", f"{CLASS}:stable", "--store", str(world.other.root), *trust)
-    assert run("authenticate", CLASS, "--store", str(world.other.root), code=1).endswith("NOT verified\n")
+    assert "verified" in run(
+        "authenticate", f"{CLASS}:stable", "--store", str(world.other.root), *trust
+    )
+    assert run("authenticate", CLASS, "--store", str(world.other.root), code=1).endswith(
+        "NOT verified\n"
+    )
     assert "2 stay" in run("gc", *store, *place, *trust, "--dry-run")
 
 
@@ -735,12 +799,22 @@ def test_the_commands_name_what_is_missing(world: World) -> None:
     )
     assert "no key is named" in run("publish", disk.name, *store, "--to", str(world.root), code=2)
     document(disk, "verified").unlink()
-    refused = run("publish", disk.name, *store, "--to", str(world.root), "--key", str(world.keys[0]), code=2)
+    refused = run(
+        "publish", disk.name, *store, "--to", str(world.root), "--key", str(world.keys[0]), code=2
+    )
     assert "it was never booted" in refused
     assert "--waive needs" not in refused
     waived = ["--waive", "booted", "--waive", "signature"]
     assert "recorded with who decided it" in run(
-        "publish", disk.name, *store, "--to", str(world.root), *waived, "--key", str(world.keys[0]), code=2
+        "publish",
+        disk.name,
+        *store,
+        "--to",
+        str(world.root),
+        *waived,
+        "--key",
+        str(world.keys[0]),
+        code=2,
     )
 
 
@@ -752,8 +826,14 @@ def test_what_is_misspelt_is_reported_before_keys_and_stores(world: World) -> No
             ("promote", "stable", "none", "--waive", "boted"),
             'stable has no requirement "boted". Use "booted".',
         ),
-        (("publish", "none", "--waive", "boted"), 'publish has no requirement "boted". Use "booted".'),
-        (("rollback", "none", "--channel", "stabel"), 'there is no channel "stabel". Use "stable".'),
+        (
+            ("publish", "none", "--waive", "boted"),
+            'publish has no requirement "boted". Use "booted".',
+        ),
+        (
+            ("rollback", "none", "--channel", "stabel"),
+            'there is no channel "stabel". Use "stable".',
+        ),
         (
             ("status", "cpu_onyl", "--trust", str(world.keys[1])),
             f'there is no "cpu_onyl", and {world.root} has no history of it. Use "cpu_only".',
@@ -770,7 +850,9 @@ def test_what_is_misspelt_is_reported_before_keys_and_stores(world: World) -> No
     assert "verified" not in shown
     world.publish("a")  # a class that the catalog has lost is still one where it has a history
     world.promote("a", "candidate")
-    assert "signatures verified" in run("status", CLASS, *store, *place, "--trust", str(world.keys[1]))
+    assert "signatures verified" in run(
+        "status", CLASS, *store, *place, "--trust", str(world.keys[1])
+    )
 
 
 def test_each_step_reports_as_json(world: World, tmp_path: Path) -> None:
@@ -791,7 +873,17 @@ def test_each_step_reports_as_json(world: World, tmp_path: Path) -> None:
 
 
 def test_every_command_is_there() -> None:
-    names = ("evidence", "authenticate", "diff", "publish", "pull", "promote", "rollback", "status", "gc")
+    names = (
+        "evidence",
+        "authenticate",
+        "diff",
+        "publish",
+        "pull",
+        "promote",
+        "rollback",
+        "status",
+        "gc",
+    )
     assert all(hasattr(disks_publish, name) for name in names)
 
 

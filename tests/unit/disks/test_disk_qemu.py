@@ -29,7 +29,9 @@ def machine(tmp_path: Path, disk: Path | None = None, **more: Any) -> VirtualMac
     return VirtualMachine(
         disk,
         tmp_path,
-        VmOptions(firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")), chosen=chosen, **more),
+        VmOptions(
+            firmware=Firmware(Path("/fw/code.fd"), Path("/fw/variables.fd")), chosen=chosen, **more
+        ),
     )
 
 
@@ -41,16 +43,23 @@ def test_the_disk_is_not_written_and_the_guest_reaches_nothing(tmp_path: Path) -
     stored = " ".join(machine(tmp_path, Path("/o.qcow2"), snapshot=False, form="qcow2").command(7))
     assert "format=qcow2" in stored
     assert "snapshot=on" not in stored
-    second = " ".join(machine(tmp_path, drives=[Drive(Path("/seed.img"))], network=False).command(7))
+    second = " ".join(
+        machine(tmp_path, drives=[Drive(Path("/seed.img"))], network=False).command(7)
+    )
     assert "readonly=on,file=/seed.img" in second
     assert "netdev" not in second
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [(KVM, ("-accel kvm -cpu host", "-smp 2")), (TCG, ("-icount shift=1,sleep=on -rtc clock=vm", "-smp 1"))],
+    [
+        (KVM, ("-accel kvm -cpu host", "-smp 2")),
+        (TCG, ("-icount shift=1,sleep=on -rtc clock=vm", "-smp 1")),
+    ],
 )
-def test_an_emulated_guest_has_its_own_time(tmp_path: Path, name: str, words: tuple[str, str]) -> None:
+def test_an_emulated_guest_has_its_own_time(
+    tmp_path: Path, name: str, words: tuple[str, str]
+) -> None:
     line = " ".join(machine(tmp_path, chosen=Accelerator(name)).command(7))
     assert all(word in line for word in words)
 

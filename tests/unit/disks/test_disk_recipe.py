@@ -36,7 +36,8 @@ def recipe() -> DiskRecipe:
     site = Site.model_validate(
         {
             "archives": {
-                name: {"url": "http://archive.example/debian"} for name in ("debian", "debian-security")
+                name: {"url": "http://archive.example/debian"}
+                for name in ("debian", "debian-security")
             }
         }
     )
@@ -48,7 +49,8 @@ def recipe() -> DiskRecipe:
 def shaped(recipe: DiskRecipe, **change: Any) -> DiskRecipe:
     disk = recipe.item.disk
     return replace(
-        recipe, item=replace(recipe.item, disk=replace(disk, shape=disk.shape.model_copy(update=change)))
+        recipe,
+        item=replace(recipe.item, disk=replace(disk, shape=disk.shape.model_copy(update=change))),
     )
 
 
@@ -61,15 +63,23 @@ def relocked(lock: DiskLock) -> DiskLock:
     [
         pytest.param(lambda r: replace(r, lock=relocked(r.lock)), True, id="lock"),
         pytest.param(
-            lambda r: replace(r, document={**r.document, "gate": "block"}), True, id="class-document"
+            lambda r: replace(r, document={**r.document, "gate": "block"}),
+            True,
+            id="class-document",
         ),
-        pytest.param(lambda r: replace(r, tools={**TOOLS, "mmdebstrap": "1.4"}), True, id="mmdebstrap"),
-        pytest.param(lambda r: replace(r, tools={**TOOLS, "e2fsprogs": "1.47.1"}), False, id="mke2fs"),
+        pytest.param(
+            lambda r: replace(r, tools={**TOOLS, "mmdebstrap": "1.4"}), True, id="mmdebstrap"
+        ),
+        pytest.param(
+            lambda r: replace(r, tools={**TOOLS, "e2fsprogs": "1.47.1"}), False, id="mke2fs"
+        ),
         pytest.param(lambda r: shaped(r, root_mib=8192), False, id="size"),
         pytest.param(lambda r: shaped(r, command_line=("quiet",)), False, id="command-line"),
     ],
 )
-def test_a_build_is_named_after_all_that_decides_it(recipe: DiskRecipe, change: Any, root_too: bool) -> None:
+def test_a_build_is_named_after_all_that_decides_it(
+    recipe: DiskRecipe, change: Any, root_too: bool
+) -> None:
     other = change(recipe)
     assert other.build_id != recipe.build_id
     assert (other.root_key != recipe.root_key) is root_too, (
@@ -94,7 +104,9 @@ def test_a_part_of_goldnode_that_shapes_a_disk_counts(
 
 def test_the_parts_that_are_named_exist() -> None:
     assert [
-        name for name in (*building._ROOT_PARTS, *building._DISK_PARTS) if not tree_path(name).exists()
+        name
+        for name in (*building._ROOT_PARTS, *building._DISK_PARTS)
+        if not tree_path(name).exists()
     ] == []
 
 
@@ -107,15 +119,27 @@ def test_every_part_that_a_part_is_made_with_counts() -> None:
     imported: set[str] = set()
     for name in named:
         for node in (
-            ast.walk(ast.parse(tree_path(name).read_text())) if name.startswith("src/goldnode/disks/") else ()
+            ast.walk(ast.parse(tree_path(name).read_text()))
+            if name.startswith("src/goldnode/disks/")
+            else ()
         ):
             if isinstance(node, ast.ImportFrom) and node.module == "goldnode.disks":
                 imported |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("goldnode.disks."):
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "goldnode.disks."
+            ):
                 imported.add(str(node.module).rpartition(".")[2])
-    lazily = {"channels", "compare", "contents", "gc", "places"}  # of build.py, about a build that is there
+    lazily = {
+        "channels",
+        "compare",
+        "contents",
+        "gc",
+        "places",
+    }  # of build.py, about a build that is there
     assert {
-        part for part in imported - UNSHAPING - lazily if f"src/goldnode/disks/{part}.py" not in named
+        part
+        for part in imported - UNSHAPING - lazily
+        if f"src/goldnode/disks/{part}.py" not in named
     } == set()
 
 
@@ -155,7 +179,9 @@ class Bench:
         patch.setattr(building, "date", lambda *given: None)
         patch.setattr("goldnode.disks.rootfs.needs_root", lambda: None)
         patch.setattr("goldnode.disks.firstboot.install", lambda *given: None)
-        patch.setattr("goldnode.disks.hygiene.check", lambda *given: [Hygiene("sshd", "passed", "")])
+        patch.setattr(
+            "goldnode.disks.hygiene.check", lambda *given: [Hygiene("sshd", "passed", "")]
+        )
         patch.setattr(building, "assemble", self._assemble)
         patch.setattr("goldnode.disks.formats.write", self._write)
 
@@ -250,7 +276,8 @@ def test_a_build_that_a_channel_leads_to_keeps_its_manifest(bench: Bench) -> Non
     first.path("qcow2").unlink()
     before = stored(first.directory)
     with pytest.raises(
-        DiskError, match=r"is followed \(a channel that this store saw\), and would be another build with tar"
+        DiskError,
+        match=r"is followed \(a channel that this store saw\), and would be another build with tar",
     ):
         bench("tar")
     assert stored(first.directory) == before
@@ -280,7 +307,9 @@ def test_what_a_killed_build_left_goes_and_what_runs_stays(tmp_path: Path) -> No
         assert not mine.exists()
 
 
-def test_a_failed_build_leaves_nothing_and_its_directory_is_fresh_the_next_time(tmp_path: Path) -> None:
+def test_a_failed_build_leaves_nothing_and_its_directory_is_fresh_the_next_time(
+    tmp_path: Path,
+) -> None:
     store = DiskStore(tmp_path)
     place = store.cache / "work" / "one"
 

@@ -43,7 +43,13 @@ def disk(tmp_path: Path) -> BuiltDisk:
     for words in (
         ["mkfs.vfat", "-F", "12", str(esp)],
         ["mmd", "-i", str(esp), "::/loader", "::/loader/entries"],
-        ["mcopy", "-i", str(esp), str(tmp_path / "entry"), "::/loader/entries/goldnode-0123456789ab-a.conf"],
+        [
+            "mcopy",
+            "-i",
+            str(esp),
+            str(tmp_path / "entry"),
+            "::/loader/entries/goldnode-0123456789ab-a.conf",
+        ],
     ):
         subprocess.run(words, check=True, capture_output=True)
     root = b"root" * (MIB // 4) + bytes(2 * MIB)
@@ -68,7 +74,17 @@ def disk(tmp_path: Path) -> BuiltDisk:
         layout="ab",
         epoch=0,
         partitions=tuple(
-            Partition(i, name, "t", "u", at, size, "ext4", "f") for i, (name, at, size) in enumerate(rows, 1)
+            Partition(
+                i,
+                name=name,
+                type="t",
+                uuid="u",
+                start=at,
+                size=size,
+                filesystem="ext4",
+                filesystem_uuid="f",
+            )
+            for i, (name, at, size) in enumerate(rows, 1)
         ),
         raw=Raw(raw.stat().st_size, whole, raw.stat().st_size),
         files=(DiskFile(raw.name, "raw", raw.stat().st_size, whole),),
@@ -93,7 +109,9 @@ def verify(disk: BuiltDisk, **changes: Any) -> None:
     (disk.directory / VERIFIED).write_text(json.dumps(report))
 
 
-def test_a_node_gets_the_root_of_the_disk_and_its_own_command_line(disk: BuiltDisk, tmp_path: Path) -> None:
+def test_a_node_gets_the_root_of_the_disk_and_its_own_command_line(
+    disk: BuiltDisk, tmp_path: Path
+) -> None:
     image = update.open_image(disk)
     sent = bytearray()
     update.send(image.raw, image.start, image.first, sent.extend)
@@ -107,7 +125,10 @@ def test_a_node_gets_the_root_of_the_disk_and_its_own_command_line(disk: BuiltDi
         3,
     )
     root = gzip.decompress(packed)
-    assert (len(root), hashlib.sha256(root).hexdigest()) == (first["root"]["size"], first["root"]["sha256"])
+    assert (len(root), hashlib.sha256(root).hexdigest()) == (
+        first["root"]["size"],
+        first["root"]["sha256"],
+    )
     assert root == b"root" * (MIB // 4) + bytes(2 * MIB)
 
 
@@ -174,7 +195,14 @@ def test_denied_build_is_refused_before_the_node_is_asked(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOLDNODE_FLEET_STORE", str(tmp_path / "fleet.db"))
-    denial = Denial("cpu", disk.build_id, "r1", "it does not boot", "c/1", "2026-11-25T21:00:00Z")
+    denial = Denial(
+        "cpu",
+        digest=disk.build_id,
+        rollout="r1",
+        reason="it does not boot",
+        who="c/1",
+        at="2026-11-25T21:00:00Z",
+    )
     listed = tmp_path / "denied.json"
     listed.write_bytes(DenyList((denial,), 1).payload())
     with pytest.raises(DeniedError, match=f"goldnode rollout lift {disk.build_id} --class cpu"):
@@ -301,11 +329,14 @@ def test_an_image_goes_to_the_node_completely(
 esac"""
     )
     reported: list[str] = []
-    found = update.run(node, update.DiskUpdate(update.open_image(disk), reboot=False), reported.append)
+    found = update.run(
+        node, update.DiskUpdate(update.open_image(disk), reboot=False), reported.append
+    )
     assert (found["next"], reported) == ("b", ["3 of 3 MiB"])
     _, _, packed = (here.place / "sent").read_bytes().partition(b"\n")
     assert (
-        hashlib.sha256(gzip.decompress(packed)).hexdigest() == update.open_image(disk).first["root"]["sha256"]
+        hashlib.sha256(gzip.decompress(packed)).hexdigest()
+        == update.open_image(disk).first["root"]["sha256"]
     )
     lines = here.log.read_text().splitlines()
     assert lines[-1].startswith("rm -f ")  # nothing of ours stays there
@@ -335,7 +366,9 @@ def test_what_a_node_refuses_is_one_error(
 ) -> None:
     node = Here(tmp_path / "here", monkeypatch).play(script)
     with pytest.raises(DiskError, match=text):
-        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=False), lambda text: None)
+        update.run(
+            node, update.DiskUpdate(update.open_image(disk), reboot=False), lambda text: None
+        )
 
 
 def booting(
@@ -364,7 +397,9 @@ def test_a_node_is_not_rebooted_while_that_would_turn_its_ecc_off(
     here = Here(tmp_path / "here", monkeypatch)
     plan = json.dumps({"reboot": {"held": ["the next boot would turn ECC off for GPU 0"]}})
     node = booting(here, FINE, plan=plan)
-    with pytest.raises(DiskError, match="not rebooted, since the next boot would turn ECC off for GPU 0"):
+    with pytest.raises(
+        DiskError, match="not rebooted, since the next boot would turn ECC off for GPU 0"
+    ):
         update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True), lambda text: None)
     lines = here.log.read_text().splitlines()
     assert any("policy apply" in line for line in lines)
@@ -392,9 +427,9 @@ def test_a_reboot_is_waited_for_until_the_image_is_good(
     node = booting(Here(tmp_path / "here", monkeypatch), TRIED, TRIED, FINE)
     reported: list[str] = []
     assert (
-        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), reported.append)[
-            "running"
-        ]
+        update.run(
+            node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), reported.append
+        )["running"]
         == "b"
     )
     assert reported == [
@@ -420,13 +455,19 @@ def test_a_program_that_others_can_change_is_not_asked_after_the_boot(
 
     monkeypatch.setattr(update.SshNode, "run", verified)
     with pytest.raises(DiskError, match="others than root can change goldnode's program"):
-        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), lambda text: None)
+        update.run(
+            node,
+            update.DiskUpdate(update.open_image(disk), reboot=True, limit=60),
+            lambda text: None,
+        )
     assert [text.rpartition(f"exec {PROGRAM} ")[2] for text in asked] == [
         "policy apply",
         "plan --format json",
         "slot status --format json",
     ]
-    assert all("find" in text.partition(f"exec {PROGRAM} ")[0] for text in asked), "tested before it runs"
+    assert all("find" in text.partition(f"exec {PROGRAM} ")[0] for text in asked), (
+        "tested before it runs"
+    )
 
 
 @pytest.mark.parametrize("after", [FELL, SAME])  # SAME: both slots hold the image
@@ -443,7 +484,11 @@ def test_a_fallback_is_an_error_with_its_reason_and_the_node_stays_drained(
     (here.place / "drain").chmod(0o755)
     node = replace(booting(here, TRIED, after), variables=words)
     with pytest.raises(DiskError, match=r"gpu07 fell back: .*modules.dummy: missing"):
-        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True, limit=60), lambda text: None)
+        update.run(
+            node,
+            update.DiskUpdate(update.open_image(disk), reboot=True, limit=60),
+            lambda text: None,
+        )
     lines = here.log.read_text().splitlines()
     assert lines.index("drained") < lines.index("systemctl reboot")
 
@@ -464,7 +509,8 @@ def test_a_node_that_stays_drained_is_reported(
         reported.append,
     )
     assert (
-        reported[-1] == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it."
+        reported[-1]
+        == "gpu07 was out of service before, as sh says, and stays so. `false gpu07` returns it."
     )
 
 
@@ -486,7 +532,8 @@ def test_a_node_whose_class_wants_tests_stays_drained(
         update.run(node, wish, lambda text: None)
     else:
         with pytest.raises(
-            DiskError, match=r"cpu-0123456789ab runs, and the node stays drained: .*gemm has not run"
+            DiskError,
+            match=r"cpu-0123456789ab runs, and the node stays drained: .*gemm has not run",
         ):
             update.run(node, wish, lambda text: None)
     assert ("resumed" in here.log.read_text().splitlines()) is (not jobs)
@@ -496,12 +543,16 @@ def test_a_gpu_in_use_is_a_refusal_before_anything_is_written(
     disk: BuiltDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Here(tmp_path / "here", monkeypatch)
-    node = booting(here, FINE, gpu=[{"pid": 4711, "command": "python3", "unit": None, "container": None}])
+    node = booting(
+        here, FINE, gpu=[{"pid": 4711, "command": "python3", "unit": None, "container": None}]
+    )
     with pytest.raises(DiskError, match="in use by pid 4711 python3, and no scheduler drains"):
         update.run(node, update.DiskUpdate(update.open_image(disk), reboot=True), lambda text: None)
     assert "slot write" not in here.log.read_text()
     assert (
-        update.run(node, update.DiskUpdate(update.open_image(disk), reboot=False), lambda text: None)["next"]
+        update.run(
+            node, update.DiskUpdate(update.open_image(disk), reboot=False), lambda text: None
+        )["next"]
         == "b"
     )
 

@@ -44,7 +44,11 @@ def test_a_good_guest_passes_and_what_it_cannot_show_does_not(gpu: bool) -> None
     message = {f"check.says.{name}" for name in names}
     unseen = {
         "check.unseen.time.sync",
-        *({"check.unseen.policy.host.iommu", "pending.policy.set.power_limit", *message} if gpu else ()),
+        *(
+            {"check.unseen.policy.host.iommu", "pending.policy.set.power_limit", *message}
+            if gpu
+            else ()
+        ),
     }
     assert ids(checks, UNVERIFIABLE) == unseen
     assert {
@@ -114,7 +118,9 @@ def findings(*rows: dict[str, Any]) -> Spoil:
 
 def without(name: str) -> Spoil:
     def spoil(facts: Facts) -> None:
-        facts["verdict"]["findings"] = [row for row in facts["verdict"]["findings"] if row["id"] != name]
+        facts["verdict"]["findings"] = [
+            row for row in facts["verdict"]["findings"] if row["id"] != name
+        ]
 
     return spoil
 
@@ -150,18 +156,34 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
     ("another kernel", set_("kernel", to="6.1.0-55-amd64"), {"kernel.running"}),
     ("another entry", set_("entry", to="goldnode-000000000000-a.conf"), {"boot.entry"}),
     ("the loader says nothing", set_("entry", to=""), {"boot.entry"}),
-    ("another initramfs on the ESP", set_("sum", "/efi/goldnode/a/initrd.img", to="j"), {"boot.initrd.img"}),
-    ("a kernel that is not on the ESP", set_("sum", "/efi/goldnode/a/vmlinuz", to=None), {"boot.vmlinuz"}),
+    (
+        "another initramfs on the ESP",
+        set_("sum", "/efi/goldnode/a/initrd.img", to="j"),
+        {"boot.initrd.img"},
+    ),
+    (
+        "a kernel that is not on the ESP",
+        set_("sum", "/efi/goldnode/a/vmlinuz", to=None),
+        {"boot.vmlinuz"},
+    ),
     ("root has a password", set_("root_password", to=["P"]), {"root.password"}),
     ("root needs none", set_("root_password", to=["NP"]), {"root.password"}),
-    ("an edited class document", set_("class", "gate", to="drain"), {"class.document", "gate.state"}),
+    (
+        "an edited class document",
+        set_("class", "gate", to="drain"),
+        {"class.document", "gate.state"},
+    ),
     ("no class document", set_("class", to=None), {"class.document"}),
     (
         "a module for another kernel",
         set_(*MODULE, "fields", "vermagic", to="6.1.0-55-amd64 SMP"),
         {f"module.{good.MODULE}.kernel"},
     ),
-    ("another driver", set_(*MODULE, "fields", "version", to="550.1"), {f"module.{good.MODULE}.version"}),
+    (
+        "another driver",
+        set_(*MODULE, "fields", "version", to="550.1"),
+        {f"module.{good.MODULE}.version"},
+    ),
     ("no module", lambda facts: facts["modules"].clear(), {f"module.{good.MODULE}.kernel"}),
     (
         "the kernel does not take it",
@@ -205,7 +227,11 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
         set_("initramfs", to={"error": "no zstd", "names": []}),
         {"initramfs"},
     ),
-    ("a package of another version", set_("packages", "python3", to=["3.12", "amd64", "ii"]), {"packages"}),
+    (
+        "a package of another version",
+        set_("packages", "python3", to=["3.12", "amd64", "ii"]),
+        {"packages"},
+    ),
     ("a package too many", set_("packages", "gcc", to=["12", "amd64", "ii"]), {"packages"}),
     ("a package is missing", set_("packages", "python3", 2, to="rc"), {"packages"}),
     ("a package is half installed", set_("packages", "x", to=["1", "amd64", "iF"]), {"packages"}),
@@ -220,8 +246,16 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
         set_("units", "apt-daily.service", "InactiveExitTimestampMonotonic", to="5"),
         {"packages.manager"},
     ),
-    ("nothing of dpkg's is there", lambda facts: facts["package_managers"].clear(), {"packages.manager"}),
-    ("the root did not grow", partition("root-a", size=4096 * good.MIB), {"disk.grown", "disk.root-b"}),
+    (
+        "nothing of dpkg's is there",
+        lambda facts: facts["package_managers"].clear(),
+        {"packages.manager"},
+    ),
+    (
+        "the root did not grow",
+        partition("root-a", size=4096 * good.MIB),
+        {"disk.grown", "disk.root-b"},
+    ),
     ("the file system did not grow", set_("root", "size", to=3800 * good.MIB), {"disk.filesystem"}),
     ("no second slot", partition("root-b", partlabel="other"), {"disk.root-b"}),
     ("a small second slot", partition("root-b", size=1024 * good.MIB), {"disk.root-b"}),
@@ -231,7 +265,11 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
     ("no name", set_("identity", "hostname", to="localhost"), {"identity.hostname"}),
     ("no lease", set_("identity", "client_ids", to=[]), {"identity.client_id"}),
     ("no verdict", set_("verdict", to=None), {"check.ran"}),
-    ("the verdict is of another boot", set_("verdict", "boot_identity", to="boot-0/1"), {"check.ran"}),
+    (
+        "the verdict is of another boot",
+        set_("verdict", "boot_identity", to="boot-0/1"),
+        {"check.ran"},
+    ),
     (
         "the check's unit failed",
         set_("units", "goldnode-sanity.service", "Result", to="exit-code"),
@@ -251,7 +289,9 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
         "it takes itself for a container",
         findings(
             good.finding(
-                "kernel.running", "not_verified_here", "a container shows the kernel and devices of its host"
+                "kernel.running",
+                "not_verified_here",
+                "a container shows the kernel and devices of its host",
             )
         ),
         {"check.findings"},
@@ -267,7 +307,11 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
         {"check.says.policy.power_limit_watts"},
     ),
     ("the verdict is silent about the GPUs", without("gpu.count"), {"check.says.gpu.count"}),
-    ("a class with GPUs is healthy without", set_("verdict", "exit_code", to=0), {"check.never_healthy"}),
+    (
+        "a class with GPUs is healthy without",
+        set_("verdict", "exit_code", to=0),
+        {"check.never_healthy"},
+    ),
     ("the gate did not decide", lambda facts: facts.update(gate=None), {"gate.state"}),
     ("the gate has no pass", set_("pass", to=False), {"gate.state"}),
     (
@@ -303,7 +347,9 @@ CASES: list[tuple[str, Spoil, set[str]]] = [
 
 
 @pytest.mark.parametrize(("what", "spoil", "expected"), CASES, ids=[case[0] for case in CASES])
-def test_each_fault_fails_its_checks_and_no_other(what: str, spoil: Spoil, expected: set[str]) -> None:
+def test_each_fault_fails_its_checks_and_no_other(
+    what: str, spoil: Spoil, expected: set[str]
+) -> None:
     facts = good.facts(gpu=True)
     spoil(facts)
     checks = guest.judge(facts, good.wanted(gpu=True))
@@ -335,7 +381,10 @@ def test_a_real_class_whose_gpus_are_missing_reports_it_and_may_be_drained() -> 
         checks, UNVERIFIABLE
     )
     for name, spoil in (
-        ("gate.runtime.docker.service", set_("units", "docker.service", "ActiveState", to="active")),
+        (
+            "gate.runtime.docker.service",
+            set_("units", "docker.service", "ActiveState", to="active"),
+        ),
         ("gate.runtime.docker.service", set_("status", "docker.service", to="nothing")),
         ("gate.drop_in.docker.service", set_("units", "docker.service", "ExecCondition", to="")),
         ("gate.state", set_("pass", to=True)),
@@ -349,7 +398,13 @@ def test_a_real_class_whose_gpus_are_missing_reports_it_and_may_be_drained() -> 
     ("layout", "extra", "root", "slot", "expected"),
     [
         ("ab", 4600, 4347, 4347, set()),
-        ("ab", 600, 4096 + 590, None, set()),  # no room: no second slot, the root grows all the same
+        (
+            "ab",
+            600,
+            4096 + 590,
+            None,
+            set(),
+        ),  # no room: no second slot, the root grows all the same
         ("ab", 600, 4096 + 590, 100, {"disk.root-b"}),
         ("single", 600, 4096 + 590, None, set()),
         ("single", 600, 4096, None, {"disk.grown"}),
@@ -366,7 +421,10 @@ def test_the_disk_by_layout_and_room(
         rows.pop()
     else:
         rows[2].update(size=slot * good.MIB)
-    assert ids(guest.judge(facts, good.wanted(gpu=False, layout=layout, extra=extra)), FAILED) == expected
+    assert (
+        ids(guest.judge(facts, good.wanted(gpu=False, layout=layout, extra=extra)), FAILED)
+        == expected
+    )
 
 
 def test_a_second_boot_keeps_who_it_is() -> None:
@@ -416,7 +474,8 @@ def test_pending_work_is_done_or_recorded(
     facts = good.facts(gpu=False)
     reason = "device: later" if "device" in str(actions) else "boot: later"
     facts["plan"]["plan"]["actions"] = [
-        {"kind": kind, "target": target, "phase": phase, "reason": ""} for kind, target, phase in actions
+        {"kind": kind, "target": target, "phase": phase, "reason": ""}
+        for kind, target, phase in actions
     ]
     if outcome is not None:
         findings(good.finding({"boot.entry": "boot.next"}.get(name, name), outcome))(facts)
@@ -432,14 +491,20 @@ def with_gpus() -> tuple[Facts, dict[str, Any]]:
     document = simulated.document_of(good.document(gpu=True))
     facts = good.facts(gpu=True, mode="block")
     facts.update(
-        {"class": document, "simulated": "SIMULATED", "gate": {"mode": "block", "open": True, "reasons": []}}
+        {
+            "class": document,
+            "simulated": "SIMULATED",
+            "gate": {"mode": "block", "open": True, "reasons": []},
+        }
     )
     facts["verdict"].update(class_digest=document["digest"], simulated=True)
     for row in facts["verdict"]["findings"]:
         if row["id"].startswith(("gpu.", "policy.")) and "host" not in row["id"]:
             row.update(outcome="match", got="8" if row["id"] == "gpu.count" else "as declared")
     facts["settings"] = "".join(f"gpu{index}.power_limit=400000\n" for index in range(8))
-    facts["calls"] = [f"gpu{index} nvmlDeviceSetPowerManagementLimit 400000 rc=0 pid=1" for index in range(8)]
+    facts["calls"] = [
+        f"gpu{index} nvmlDeviceSetPowerManagementLimit 400000 rc=0 pid=1" for index in range(8)
+    ]
     return facts, document
 
 
@@ -452,7 +517,11 @@ HEALTHY: list[tuple[str, Spoil, set[str]]] = [
         findings(good.finding("policy.power_limit_watts", "mismatch", "300")),
         {"simulated.policy.power_limit_watts"},
     ),
-    ("a policy was not judged", without("policy.persistence_mode"), {"simulated.policy.persistence_mode"}),
+    (
+        "a policy was not judged",
+        without("policy.persistence_mode"),
+        {"simulated.policy.persistence_mode"},
+    ),
     ("no setter was called", set_("calls", to=[]), {"simulated.setters"}),
     (
         "a setter was refused",
@@ -485,7 +554,10 @@ def test_simulated_gpus_that_are_all_there(what: str, spoil: Spoil, expected: se
     ("settings", "got"),
     [
         ("".join(f"gpu{index}.power_limit=300000\n" for index in range(8)), None),
-        ("".join(f"gpu{index}.power_limit=300000\n" for index in range(7)), "GPU 7: nothing was set"),
+        (
+            "".join(f"gpu{index}.power_limit=300000\n" for index in range(7)),
+            "GPU 7: nothing was set",
+        ),
         ("gpu0.persistence_mode=1\n", "GPU 0: nothing was set"),
         (None, "the simulator's state is not there"),
     ],
@@ -496,7 +568,9 @@ def test_a_limit_that_is_not_the_boards_own_was_set_on_every_gpu(
     facts, document = with_gpus()
     facts["settings"] = settings
     document["policy"] = {**document["policy"], "power_limit_watts": 300}
-    check = next(check for check in simulated.healthy(facts, document) if check.id == "simulated.power")
+    check = next(
+        check for check in simulated.healthy(facts, document) if check.id == "simulated.power"
+    )
     assert check.outcome == (FAILED if got else PASSED)
     assert (got or "300 W") in check.got
 
@@ -529,8 +603,14 @@ def test_a_missing_simulated_gpu_closes_the_gate_and_is_shown() -> None:
         (set_("verdict", "exit_code", to=3), "simulated.fault.verdict"),
         (set_("pass", to=True), "simulated.fault.pass"),
         (set_("gate", "open", to=True), "simulated.fault.gate"),
-        (set_("units", "docker.service", "ActiveState", to="active"), "simulated.fault.docker.service"),
-        (set_("status", "docker.service", to="Active: inactive"), "simulated.fault.docker.service.status"),
+        (
+            set_("units", "docker.service", "ActiveState", to="active"),
+            "simulated.fault.docker.service",
+        ),
+        (
+            set_("status", "docker.service", to="Active: inactive"),
+            "simulated.fault.docker.service.status",
+        ),
     ):
         other = copy.deepcopy(facts)
         spoil(other)
@@ -540,7 +620,11 @@ def test_a_missing_simulated_gpu_closes_the_gate_and_is_shown() -> None:
 def test_the_document_for_simulated_gpus_reports_it() -> None:
     changed = simulated.document_of(good.document(gpu=True, simulated=False))
     assert (changed["simulated"], changed["gate"]) == (True, "block")
-    assert changed["digest"] == document_digest(changed) != good.document(gpu=True, simulated=False)["digest"]
+    assert (
+        changed["digest"]
+        == document_digest(changed)
+        != good.document(gpu=True, simulated=False)["digest"]
+    )
 
 
 # -- the report
@@ -552,9 +636,11 @@ def built(directory: Path, content: bytes = b"disk") -> BuiltDisk:
     (directory / "plain-0123456789ab.raw").write_bytes(content)
     digest = sha256_of(directory / "plain-0123456789ab.raw")
     disk = BuiltDisk(
-        directory, "plain-0123456789ab", "plain", "0123456789ab", False, "sha256:c", "s", "sha256:l", "sha256:d", DiskSystem("debian", "12", "b", "amd64"),
-        good.KERNEL, None, (), "systemd-boot", "ab", good.EPOCH, good.wanted(gpu=False).partitions, Raw(len(content), digest, len(content)),
-        (DiskFile("plain-0123456789ab.raw", "raw", len(content), digest),), (), (), (),
+        directory, name="plain-0123456789ab", class_="plain", build_id="0123456789ab", simulated=False,
+        class_digest="sha256:c", stack="s", stack_lock="sha256:l", disk_lock="sha256:d", os=DiskSystem("debian", "12", "b", "amd64"),
+        kernel=good.KERNEL, driver=None, modules=(), loader="systemd-boot", layout="ab", epoch=good.EPOCH,
+        partitions=good.wanted(gpu=False).partitions, raw=Raw(len(content), digest, len(content)),
+        files=(DiskFile("plain-0123456789ab.raw", "raw", len(content), digest),), packages=(), pending=(), hygiene=(),
     )  # fmt: skip
     (directory / "disk.json").write_text(disk.text())
     return disk
@@ -566,7 +652,8 @@ def report(tmp_path: Path, **more: Any) -> verification.BootReport:
         disk, Accelerator("tcg", "there is no /dev/kvm"), disk.raw.sha256, disk.raw.sha256
     )
     found.boots = [
-        verification.Boot(number, "boot", 40.0, [GuestCheck("ssh", PASSED, "a", "a")]) for number in (1, 2)
+        verification.Boot(number, "boot", 40.0, [GuestCheck("ssh", PASSED, "a", "a")])
+        for number in (1, 2)
     ]
     for key, value in more.items():
         setattr(found, key, value)
@@ -593,7 +680,9 @@ def test_a_report_passes_only_when_two_boots_did_and_the_file_is_untouched(
     assert "without KVM: there is no /dev/kvm" in found.table()
 
 
-def test_one_boot_is_no_verification_and_one_with_simulated_gpus_does_not_count(tmp_path: Path) -> None:
+def test_one_boot_is_no_verification_and_one_with_simulated_gpus_does_not_count(
+    tmp_path: Path,
+) -> None:
     found = report(tmp_path)
     found.boots[1].simulated = True
     assert found.outcome == FAILED
@@ -654,7 +743,11 @@ modprobe: ERROR: could not insert 'nvidia_current_drm': No such device
 Error running install command 'modprobe nvidia-modeset ; modprobe -i nvidia-current-drm ' for module nvidia_drm: retcode 1
 Failed to insert module 'nvidia_drm': Invalid argument
 systemd-modules-load.service: Failed with result 'exit-code'."""
-LOADS, SETS, HOLDS = "systemd-modules-load.service", "goldnode-policy.service", "nvidia-persistenced.service"
+LOADS, SETS, HOLDS = (
+    "systemd-modules-load.service",
+    "goldnode-policy.service",
+    "nvidia-persistenced.service",
+)
 # … and at its third, with simulated GPUs.
 NO_FILES = """Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*) exist, and that user 102 has \
 read and write permissions for those files.
@@ -672,7 +765,10 @@ goldnode-policy.service: Failed with result 'exit-code'."""
     [(REFUSES, "it refuses to set the others"), ("Failed with result 'exit-code'.", None)],
 )
 def test_a_policy_refuses_where_a_gpu_was_taken_away(reported: str, why: str | None) -> None:
-    assert guest.wants_gpu(SETS, reported, good.facts(gpu=True)["class"], simulated=True, missing=True) == why
+    assert (
+        guest.wants_gpu(SETS, reported, good.facts(gpu=True)["class"], simulated=True, missing=True)
+        == why
+    )
 
 
 @pytest.mark.parametrize(
@@ -680,7 +776,12 @@ def test_a_policy_refuses_where_a_gpu_was_taken_away(reported: str, why: str | N
     [
         pytest.param(True, False, LOADS, NO_DEVICE, "the driver finds no device", id="no-device"),
         pytest.param(
-            True, True, LOADS, NO_DEVICE, "the driver finds no device", id="a-played-library-is-no-device"
+            True,
+            True,
+            LOADS,
+            NO_DEVICE,
+            "the driver finds no device",
+            id="a-played-library-is-no-device",
         ),
         pytest.param(False, False, LOADS, NO_DEVICE, None, id="a-class-without-gpus"),
         pytest.param(
@@ -710,7 +811,9 @@ def test_a_policy_refuses_where_a_gpu_was_taken_away(reported: str, why: str | N
         pytest.param(True, False, LOADS, "", None, id="nothing-said"),
         pytest.param(True, False, SETS, "", "there is no GPU to set", id="policy"),
         pytest.param(True, True, SETS, "", None, id="policy-with-simulated-gpus"),
-        pytest.param(True, True, HOLDS, NO_FILES, "the driver's daemon finds no device", id="persistenced"),
+        pytest.param(
+            True, True, HOLDS, NO_FILES, "the driver's daemon finds no device", id="persistenced"
+        ),
         pytest.param(
             True,
             True,
@@ -719,7 +822,9 @@ def test_a_policy_refuses_where_a_gpu_was_taken_away(reported: str, why: str | N
             None,
             id="persistenced-for-another-reason",
         ),
-        pytest.param(False, False, HOLDS, NO_FILES, None, id="persistenced-of-a-class-without-gpus"),
+        pytest.param(
+            False, False, HOLDS, NO_FILES, None, id="persistenced-of-a-class-without-gpus"
+        ),
         pytest.param(True, False, "docker.service", NO_DEVICE, None, id="another-unit"),
     ],
 )
@@ -729,11 +834,18 @@ def test_which_unit_may_fail_for_want_of_gpus(
     facts = good.facts(gpu=gpu)
     facts.update(state="degraded", failed=[unit], failures={unit: reported})
     assert guest.wants_gpu(unit, reported, facts["class"], simulated) == why
-    checks = {check.id: check for check in guest.judge(facts, good.wanted(gpu=gpu), simulated=simulated)}
+    checks = {
+        check.id: check for check in guest.judge(facts, good.wanted(gpu=gpu), simulated=simulated)
+    }
     if why is None:
-        assert [checks[name].outcome for name in ("units.failed", "system.state")] == [FAILED, FAILED]
+        assert [checks[name].outcome for name in ("units.failed", "system.state")] == [
+            FAILED,
+            FAILED,
+        ]
     else:
-        assert [checks[name].outcome for name in ("units.failed", f"units.{unit}", "system.state")] == [
+        assert [
+            checks[name].outcome for name in ("units.failed", f"units.{unit}", "system.state")
+        ] == [
             PASSED,
             UNVERIFIABLE,
             UNVERIFIABLE,
@@ -747,11 +859,16 @@ PEERLESS = "[  753.149817] nvidia-peermem nv_mem_client_init:560 ERROR module co
 @pytest.mark.parametrize(
     ("modules", "kernel", "outcome"),
     [
-        pytest.param([{"name": "peermem", "load": False}], "", UNVERIFIABLE, id="the-class-does-not-load-it"),
+        pytest.param(
+            [{"name": "peermem", "load": False}], "", UNVERIFIABLE, id="the-class-does-not-load-it"
+        ),
         pytest.param([{"name": "peermem", "load": True}], "", FAILED, id="the-class-loads-it"),
         pytest.param([], PEERLESS, UNVERIFIABLE, id="it-came-with-the-driver"),
         pytest.param(
-            [{"name": "peermem", "load": True}], PEERLESS, FAILED, id="the-class-loads-what-cannot-work"
+            [{"name": "peermem", "load": True}],
+            PEERLESS,
+            FAILED,
+            id="the-class-loads-what-cannot-work",
         ),
         pytest.param([], "", FAILED, id="for-another-reason"),
     ],
@@ -761,7 +878,10 @@ def test_a_module_that_the_class_does_not_load_need_not_load(
 ) -> None:
     facts = good.facts(gpu=True)
     facts["class"]["modules"] = modules
-    facts["modules"]["peermem"] = {**copy.deepcopy(facts["modules"][good.MODULE]), "name": "peermem"}
+    facts["modules"]["peermem"] = {
+        **copy.deepcopy(facts["modules"][good.MODULE]),
+        "name": "peermem",
+    }
     facts["modules"]["peermem"].update(
         rc=1, said="could not insert 'peermem': Invalid argument", kernel=kernel, loaded=False
     )

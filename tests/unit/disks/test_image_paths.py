@@ -143,10 +143,14 @@ def keys(tmp_path: Path) -> tuple[Path, Path]:
     """A secret key and its public half, which the site file names."""
     secret, public = tmp_path / "images.pem", tmp_path / "images.pub"
     subprocess.run(
-        ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(secret)], check=True, capture_output=True
+        ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(secret)],
+        check=True,
+        capture_output=True,
     )
     secret.chmod(0o600)
-    subprocess.run(["openssl", "pkey", "-in", str(secret), "-pubout", "-out", str(public)], check=True)
+    subprocess.run(
+        ["openssl", "pkey", "-in", str(secret), "-pubout", "-out", str(public)], check=True
+    )
     return secret, public
 
 
@@ -208,7 +212,9 @@ def test_commands_refuse_what_authenticate_refuses(
     disk = make_build(tmp_path / "store")
     prove(disk, keys[0])
     edit(disk)
-    done = CliRunner().invoke(main, ["disks", "authenticate", str(disk.directory), "--format", "json"])
+    done = CliRunner().invoke(
+        main, ["disks", "authenticate", str(disk.directory), "--format", "json"]
+    )
     assert done.exit_code == 1
     assert not json.loads(done.stdout)["results"][0]["passed"]
     with pytest.raises(ImageError, match="goldnode disks authenticate"):

@@ -31,7 +31,10 @@ def numbers(*items: float, dtype: str = "float64", shape: tuple[int, ...] | None
 
 
 def written(
-    directory: Path, rows: Sequence[Row], changes: Mapping[str, Any] | None = None, elements: int = 64
+    directory: Path,
+    rows: Sequence[Row],
+    changes: Mapping[str, Any] | None = None,
+    elements: int = 64,
 ) -> Path:
     """Write a record of some arrays; `changes` replace keys of record.json."""
     writer = RecordWriter(str(directory), 1 << 20, elements)

@@ -63,7 +63,9 @@ def result(a: Value, b: Value, precision: str = "float64", **bounds: Any) -> Dua
         (1.7e308, -1.7e308, {"absolute": 1e308}, "outside"),  # the difference overflows
     ],
 )
-def test_an_element_is_judged_by_its_bounds(a: float, b: float, bounds: dict[str, Any], state: str) -> None:
+def test_an_element_is_judged_by_its_bounds(
+    a: float, b: float, bounds: dict[str, Any], state: str
+) -> None:
     assert result(numbers(a), numbers(b), **bounds).state == state
 
 
@@ -98,7 +100,8 @@ def test_integers_are_exact() -> None:
     assert (found.state, found.outside, found.worst) == ("outside", 1, 1)
     # float64 does not tell these two apart
     assert (
-        result(numbers(2**62, dtype="int64"), numbers(2**62 + 1, dtype="int64"), "exact").state == "outside"
+        result(numbers(2**62, dtype="int64"), numbers(2**62 + 1, dtype="int64"), "exact").state
+        == "outside"
     )
 
 
@@ -117,7 +120,9 @@ def test_thinned_arrays_are_compared_where_both_have_elements() -> None:
         25,
         "within",
     )  # the last element is not stored, and the digests differ
-    assert result(thinned(whole, 50), thinned(whole, 40)).state == "not_compared"  # every 2nd and every 3rd
+    assert (
+        result(thinned(whole, 50), thinned(whole, 40)).state == "not_compared"
+    )  # every 2nd and every 3rd
 
 
 def test_precision_of_a_pair_is_the_coarsest() -> None:

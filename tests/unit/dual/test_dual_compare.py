@@ -32,8 +32,12 @@ GOOD: list[Row] = [
 ]
 
 
-def replaced(name: str, *items: float, dtype: str = "float32", rows: Sequence[Row] = GOOD) -> list[Row]:
-    return [(role, own, numbers(*items, dtype=dtype) if own == name else one) for role, own, one in rows]
+def replaced(
+    name: str, *items: float, dtype: str = "float32", rows: Sequence[Row] = GOOD
+) -> list[Row]:
+    return [
+        (role, own, numbers(*items, dtype=dtype) if own == name else one) for role, own, one in rows
+    ]
 
 
 def report(
@@ -64,7 +68,9 @@ def test_a_record_is_equal_to_itself(tmp_path: Path) -> None:
 
 
 def test_rounding_passes_and_its_first_place_is_named(tmp_path: Path) -> None:
-    other = replaced("output", 0.5 + 2**-24, 0.25, rows=replaced("block.0.norm", 1.0 + 2**-23, 2.0, 3.0))
+    other = replaced(
+        "output", 0.5 + 2**-24, 0.25, rows=replaced("block.0.norm", 1.0 + 2**-23, 2.0, 3.0)
+    )
     found = report(tmp_path, GOOD, other)
     assert found.answer == "pass"
     assert found.first_divergence is None
@@ -102,7 +108,12 @@ def test_nan_in_one_side_fails(value: float, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "changes", "words"),
     [
-        (GOOD, replaced("input.0", 1.0, 3.0, dtype="float64"), ({}, {}), "the inputs differ: input.0"),
+        (
+            GOOD,
+            replaced("input.0", 1.0, 3.0, dtype="float64"),
+            ({}, {}),
+            "the inputs differ: input.0",
+        ),
         (GOOD, GOOD[1:], ({}, {}), "the inputs differ: input.0"),
         (GOOD, GOOD[:-1], ({}, {}), "the output: only a has it"),
         (GOOD[:-1], GOOD[:-1], ({}, {}), "the records have no outputs"),
@@ -136,7 +147,11 @@ def test_nan_in_one_side_fails(value: float, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_compared_is_unknown(
-    a: list[Row], b: list[Row], changes: tuple[dict[str, Any], dict[str, Any]], words: str, tmp_path: Path
+    a: list[Row],
+    b: list[Row],
+    changes: tuple[dict[str, Any], dict[str, Any]],
+    words: str,
+    tmp_path: Path,
 ) -> None:
     found = report(tmp_path, a, b, changes=changes)
     assert found.answer == "unknown"
@@ -159,7 +174,10 @@ def test_the_coarser_setting_gives_the_tolerance(tmp_path: Path) -> None:
     settings = {"device": "cuda", "precision": "tf32", "threads": 1}
     assert report(tmp_path, GOOD, other).answer == "fail"
     (tmp_path / "again").mkdir()
-    assert report(tmp_path / "again", GOOD, other, changes=({}, {"settings": settings})).answer == "pass"
+    assert (
+        report(tmp_path / "again", GOOD, other, changes=({}, {"settings": settings})).answer
+        == "pass"
+    )
 
 
 def test_an_eight_bit_float_needs_a_declared_tolerance(tmp_path: Path) -> None:
@@ -201,7 +219,9 @@ def test_a_pattern_goes_before_the_precision(tmp_path: Path) -> None:
         ("tolerances: 1\nlatency:\n- {phase: warm, quantile: 0.5, margin: 5}\n", 3, "percentage"),
     ],
 )
-def test_a_wrong_tolerances_file_names_its_line(text: str, line: int, words: str, tmp_path: Path) -> None:
+def test_a_wrong_tolerances_file_names_its_line(
+    text: str, line: int, words: str, tmp_path: Path
+) -> None:
     path = tmp_path / "t.yml"
     path.write_text(text)
     with pytest.raises(DualError, match=words) as problem:
@@ -227,7 +247,9 @@ def sampled(*items: float) -> list[Row]:
     ],
     ids=["alike", "other", "few", "one side", "no draws"],
 )
-def test_sampled_outputs_have_three_answers(a: list[Row], b: list[Row], answer: str, tmp_path: Path) -> None:
+def test_sampled_outputs_have_three_answers(
+    a: list[Row], b: list[Row], answer: str, tmp_path: Path
+) -> None:
     assert report(tmp_path, a, b).answer == answer
 
 
@@ -257,7 +279,10 @@ def many(count: int, wrong: int | None = None) -> list[Row]:
 
 
 def test_the_page_is_one_file_and_escapes_names(tmp_path: Path) -> None:
-    times = {"latency": {"cold": [0.1, 0.2], "warm": [0.001] * 50}, "name": "<script>alert(1)</script>"}
+    times = {
+        "latency": {"cold": [0.1, 0.2], "warm": [0.001] * 50},
+        "name": "<script>alert(1)</script>",
+    }
     found = report(tmp_path, many(500), many(500, 7), changes=(times, times))
     page = dual_text.html(found)
     assert "<script" not in page
@@ -284,7 +309,18 @@ def test_the_command_has_an_exit_status_per_answer(
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "a", GOOD)
     written(tmp_path / "b", b)
-    line = ["dual", "compare", "a", "b", "--html", "x.html", "--report", "x.json", "--format", "json"]
+    line = [
+        "dual",
+        "compare",
+        "a",
+        "b",
+        "--html",
+        "x.html",
+        "--report",
+        "x.json",
+        "--format",
+        "json",
+    ]
     done = CliRunner().invoke(main, line)
     assert done.exit_code == status, done.output
     assert documents.valid(done.stdout)["answer"] == answer

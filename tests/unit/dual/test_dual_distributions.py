@@ -13,7 +13,9 @@ RUNS = 300
 
 @pytest.mark.parametrize("kind", ["values", "categories"])
 @pytest.mark.parametrize("confidence", [0.9, 0.99])
-def test_the_interval_has_the_true_distance_as_often_as_stated(kind: str, confidence: float) -> None:
+def test_the_interval_has_the_true_distance_as_often_as_stated(
+    kind: str, confidence: float
+) -> None:
     """The bounds hold for any distribution, so they are wide: misses are rarer than stated."""
     random = np.random.default_rng(SEED)
     shares_a, shares_b = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.3, 0.3])
@@ -61,7 +63,10 @@ def test_the_needed_draws_decide() -> None:
     assert found.answer(0.05) == "unknown"
     needed = needed_draws(found, 2_000, 0.05)
     assert needed is not None
-    again = np.tile(a, -(-needed // 2_000)), np.tile(b, -(-needed // 2_000))  # the same shares, more of them
+    again = (
+        np.tile(a, -(-needed // 2_000)),
+        np.tile(b, -(-needed // 2_000)),
+    )  # the same shares, more of them
     assert of_values(*again, 0.99).answer(0.05) == "pass"
 
 

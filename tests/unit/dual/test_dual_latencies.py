@@ -41,7 +41,9 @@ def test_bounds_enclose_the_quantile(samples: list[float], share: float) -> None
 
 
 def tolerances(margin: str = "5%") -> DualTolerances:
-    return DualTolerances({}, latency=(TolerancesLatency(phase="warm", quantile=0.95, margin=margin),))
+    return DualTolerances(
+        {}, latency=(TolerancesLatency(phase="warm", quantile=0.95, margin=margin),)
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,13 @@ from goldnode.dual.numbers import coarser, floats, ulp_distance
 from goldnode.dual.recorder.values import value
 
 # Precision -> (exponent bits, significand bits). Written here again: the reference shares no code with the product.
-FORMATS = {"float64": (11, 52), "float32": (8, 23), "tf32": (8, 10), "float16": (5, 10), "bfloat16": (8, 7)}
+FORMATS = {
+    "float64": (11, 52),
+    "float32": (8, 23),
+    "tf32": (8, 10),
+    "float16": (5, 10),
+    "bfloat16": (8, 7),
+}
 
 
 def exact_number(x: float, precision: str) -> int:
@@ -51,7 +57,9 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 # Near each other, subnormal, at powers of two: where the interesting pairs are.
 SMALL = st.floats(min_value=-1e-37, max_value=1e-37)
 NEAR = st.tuples(FINITE, st.integers(-3, 3)).map(lambda pair: _stepped(*pair))
-ANY = st.one_of(FINITE, SMALL, NEAR, st.integers(-1074, 1023).map(lambda power: math.ldexp(1.0, power)))
+ANY = st.one_of(
+    FINITE, SMALL, NEAR, st.integers(-1074, 1023).map(lambda power: math.ldexp(1.0, power))
+)
 
 
 def _stepped(x: float, steps: int) -> float:

@@ -77,7 +77,11 @@ def test_a_written_array_is_what_numpy_reads(shape: tuple[int, ...], data: st.Da
 @given(data=st.binary(max_size=300))
 def test_any_bytes_are_an_array_or_an_error(data: bytes) -> None:
     path = Path("/dev/shm") / f"goldnode-dual-{os.getpid()}.npy"
-    for content in (data, values.MAGIC + data, values.MAGIC + len(data).to_bytes(2, "little") + data):
+    for content in (
+        data,
+        values.MAGIC + data,
+        values.MAGIC + len(data).to_bytes(2, "little") + data,
+    ):
         path.write_bytes(content)
         try:
             values.read_npy(str(path))
@@ -96,18 +100,30 @@ def header(text: str, content: bytes = b"") -> bytes:
     [
         (b"", "is no .npy file"),
         (b"PK\x03\x04", "is no .npy file"),
-        (header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n", BOMB), "numbers are expected"),
+        (
+            header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n", BOMB),
+            "numbers are expected",
+        ),
         (
             header("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,), }\n"),
             "numbers are expected",
         ),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (9**99,), }\n"), "cannot be read"),
+        (
+            header("{'descr': '<f8', 'fortran_order': False, 'shape': (9**99,), }\n"),
+            "cannot be read",
+        ),
         (
             header("{'descr': '<f8', 'fortran_order': False, 'shape': (1" + "0" * 30 + ",), }\n"),
             "its shape needs",
         ),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }\n", b"\0" * 8), "has the shape"),
-        (header("{'descr': '<f8', 'fortran_order': True, 'shape': (1,), }\n", b"\0" * 8), "Fortran order"),
+        (
+            header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }\n", b"\0" * 8),
+            "has the shape",
+        ),
+        (
+            header("{'descr': '<f8', 'fortran_order': True, 'shape': (1,), }\n", b"\0" * 8),
+            "Fortran order",
+        ),
         (
             header("{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }\n", b"\0" * 8),
             "its shape needs 16",
@@ -169,7 +185,9 @@ def test_two_records_of_one_model_have_the_same_arrays(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first, second = recorded(tmp_path / "a"), recorded(tmp_path / "b")
-    assert [row.digest for row in first.document.arrays] == [row.digest for row in second.document.arrays]
+    assert [row.digest for row in first.document.arrays] == [
+        row.digest for row in second.document.arrays
+    ]
     assert first.document.recorder == second.document.recorder
 
 
@@ -197,7 +215,10 @@ def test_a_command_is_recorded(tmp_path: Path) -> None:
         ("import nonsense_of_a_site\n", "status 2"),
         ("def inputs(seed): return object()\ndef model(): return len\n", "no array"),
         ("def inputs(seed): return 1\ndef model(): return 2\n", "no model that can be called"),
-        ("def inputs(seed): return 1\ndef model(): return print\nprint('x' * 5000, flush=True)\n", "fails"),
+        (
+            "def inputs(seed): return 1\ndef model(): return print\nprint('x' * 5000, flush=True)\n",
+            "fails",
+        ),
     ],
 )
 def test_a_model_that_fails_is_one_error(text: str, words: str, tmp_path: Path) -> None:
@@ -223,7 +244,9 @@ def test_a_model_that_fails_is_one_error(text: str, words: str, tmp_path: Path) 
         ((sys.executable, "-c", "import time; time.sleep(60)"), "did not end within"),
     ],
 )
-def test_a_command_that_fails_is_one_error(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_a_command_that_fails_is_one_error(
+    words: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     job = launch.DualJob(("--runs", "1", "--timeout", "1"), command=words)
     with pytest.raises(DualError, match=message):
         launch.record(launch.DualTarget(python=sys.executable), job, tmp_path / "record")
@@ -239,11 +262,15 @@ def test_a_host_is_reached_through_ssh(tmp_path: Path, monkeypatch: pytest.Monke
     """A stand-in for ssh: it hands the words to a shell, as sshd does."""
     ssh = tmp_path / "bin/ssh"
     ssh.parent.mkdir()
-    ssh.write_text('#!/bin/sh\n[ "$3" = -- ] && [ "$4" = n1 ] || exit 255\nshift 4\nexec sh -c "$*"\n')
+    ssh.write_text(
+        '#!/bin/sh\n[ "$3" = -- ] && [ "$4" = n1 ] || exit 255\nshift 4\nexec sh -c "$*"\n'
+    )
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
     job = launch.DualJob(("--runs", "1", "--name=a name; exit 1 'x'"), model(tmp_path, MODEL))
-    found = launch.record(launch.DualTarget(host="n1", python=sys.executable), job, tmp_path / "record")
+    found = launch.record(
+        launch.DualTarget(host="n1", python=sys.executable), job, tmp_path / "record"
+    )
     assert (found.document.how, found.document.host) == ("ssh", "n1")
     assert found.document.name == "a name; exit 1 'x'"
     with pytest.raises(DualError, match="on n2 ended with status 255"):
@@ -338,7 +365,10 @@ def array_of(document: dict[str, Any]) -> dict[str, Any]:
         (lambda found: array_of(found).update(shape=[4]), "shape"),
         (lambda found: array_of(found).update(dtype="object"), "the type object"),
         (lambda found: array_of(found).update(dtype="int64"), "does not match its digest"),
-        (lambda found: array_of(found).update(digest=f"sha256:{'1' * 64}"), "does not match its digest"),
+        (
+            lambda found: array_of(found).update(digest=f"sha256:{'1' * 64}"),
+            "does not match its digest",
+        ),
         (lambda found: array_of(found).update(of=[99], stride=2), "every 2th"),
         (lambda found: array_of(found).update(stride=3), "every 3th"),
         (lambda found: found["arrays"].append(array_of(found)), "two arrays are named"),

@@ -41,7 +41,9 @@ class Desk:
         return CliRunner().invoke(main, ["facts", *words])
 
     def publish(self, *words: str) -> Result:
-        done = self.run("publish", "repository", "--key", self.online, "--facts", str(self.facts), *words)
+        done = self.run(
+            "publish", "repository", "--key", self.online, "--facts", str(self.facts), *words
+        )
         if not Path("trusted.json").exists() and done.exit_code == 0:
             shutil.copy("repository/metadata/1.root.json", "trusted.json")
         return done
@@ -127,7 +129,10 @@ def test_an_update_that_is_older_than_this_version_is_not_used(desk: Desk) -> No
         ("{}\n", "does not say whose facts to trust"),
         ("facts: {root: trusted.json}\n", "no repository of updates is named"),
         ("facts: {source: nowhere, root: trusted.json}\n", "neither a directory nor a zip archive"),
-        ("facts: {source: repository, root: absent.json}\n", "trusted root document cannot be read"),
+        (
+            "facts: {source: repository, root: absent.json}\n",
+            "trusted root document cannot be read",
+        ),
         ("facts: {source: repository}\n", "root"),
     ],
 )
@@ -175,7 +180,9 @@ def test_a_rotation_is_followed(desk: Desk) -> None:
     desk.publish("--root-key", desk.root)
     desk.run("update")
     fresh = str(key(desk.folder, "fresh"))
-    done = desk.run("rotate", "repository", "--key", fresh, "--root-key", desk.root, "--new-root-key", fresh)
+    done = desk.run(
+        "rotate", "repository", "--key", fresh, "--root-key", desk.root, "--new-root-key", fresh
+    )
     assert done.exit_code == 0, done.output
     desk.online = fresh
     desk.edit(LATER)

@@ -92,7 +92,11 @@ def edits(name: str, dice: random.Random) -> str:
     if which == 3:
         return f"{name} {dice.choice(('GPU', 'rev2', 'OEM'))}"
     if which == 4:
-        return name.replace("NVIDIA", "nvdia").replace("Blackwell", "Blackwel").replace("GeForce", "Geforce")
+        return (
+            name.replace("NVIDIA", "nvdia")
+            .replace("Blackwell", "Blackwel")
+            .replace("GeForce", "Geforce")
+        )
     return name.upper()
 
 
@@ -126,7 +130,9 @@ def test_hints_for_edited_product_names_stay_within_the_architecture() -> None:
         ("1.10", ["11.0", "1.1"], ["1.1"]),
     ],
 )
-def test_candidates_are_equal_then_begun_then_alike(name: str, known: list[str], found: list[str]) -> None:
+def test_candidates_are_equal_then_begun_then_alike(
+    name: str, known: list[str], found: list[str]
+) -> None:
     assert candidates(name, known) == found
 
 

@@ -112,12 +112,18 @@ def test_a_catalog_with_facts_alone_is_a_catalog(
         load_catalog()
 
 
-def test_a_class_of_a_catalogs_model_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_of_a_catalogs_model_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = "class: mine\nbackend: cuda\nstack: r580\ngpu: {model: X900-PCIE-96GB, count: 8}\n"
-    own = write(tmp_path, {**FILES, "classes/mine.yml": mine, "facts/gpus.yml": GPUS.replace("535", "590")})
+    own = write(
+        tmp_path, {**FILES, "classes/mine.yml": mine, "facts/gpus.yml": GPUS.replace("535", "590")}
+    )
     monkeypatch.setenv("GOLDNODE_CATALOG", str(own))
     (found,) = [
-        item for item in findings_of_class("mine", load_catalog([own]), Site()) if item.rule == "gpu-driver"
+        item
+        for item in findings_of_class("mine", load_catalog([own]), Site())
+        if item.rule == "gpu-driver"
     ]
     assert (found.severity, found.fatal) == ("block", True), found
     assert f"{own}/facts/gpus.yml" in str(found.sources[0])
@@ -127,13 +133,21 @@ def test_a_class_of_a_catalogs_model_is_judged(tmp_path: Path, monkeypatch: pyte
     ("text", "line", "message"),
     [
         pytest.param(
-            GPUS.replace("X900-PCIE-96GB", "L4"), 5, '"L4" is in goldnode\'s facts.*overrides', id="twice"
+            GPUS.replace("X900-PCIE-96GB", "L4"),
+            5,
+            '"L4" is in goldnode\'s facts.*overrides',
+            id="twice",
         ),
         pytest.param(
-            GPUS.replace("memory_mib: 97871", "memory_mib: much"), 12, "expected a whole number", id="form"
+            GPUS.replace("memory_mib: 97871", "memory_mib: much"),
+            12,
+            "expected a whole number",
+            id="form",
         ),
         pytest.param(GPUS.replace("  ecc_default: null\n", ""), 5, "ecc_default", id="key-missing"),
-        pytest.param(GPUS + "overrides: {L4: because}\n", 24, '`overrides` names "L4"', id="stale-override"),
+        pytest.param(
+            GPUS + "overrides: {L4: because}\n", 24, '`overrides` names "L4"', id="stale-override"
+        ),
         pytest.param(
             GPUS.replace("sheet: {title: data", "smi: {title: data"),
             3,
@@ -181,7 +195,9 @@ def test_rows_of_a_catalog_are_audited_with_goldnodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = catalog(
-        tmp_path, monkeypatch, gpus=GPUS.replace("'10de:9999'", "'10de:27b8'").replace("'11.8'", "'11.0'")
+        tmp_path,
+        monkeypatch,
+        gpus=GPUS.replace("'10de:9999'", "'10de:27b8'").replace("'11.8'", "'11.0'"),
     )
     reported = [str(fault.error()) for fault in audit.site_faults()]
     assert len(reported) == 2, reported
@@ -194,7 +210,9 @@ def test_no_node_gets_a_document_without_the_facts_of_its_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = GPUS.replace("X900-PCIE-96GB", "L4").replace("'10de:9999'", "'10de:27b8'")
-    own = catalog(tmp_path, monkeypatch, gpus=text.replace("97871", "much") + "overrides: {L4: measured}\n")
+    own = catalog(
+        tmp_path, monkeypatch, gpus=text.replace("97871", "much") + "overrides: {L4: measured}\n"
+    )
     write(own.parent, FILES)
     with pytest.raises(FactsError, match=r"facts/gpus.yml:12"):
         class_document("a100", load_catalog([own.parent]), Site())

@@ -96,7 +96,8 @@ def test_a_node_that_a_stack_of_the_catalog_describes_gets_that_stack() -> None:
 def test_a_driver_of_another_branch_becomes_a_stack_of_its_own() -> None:
     version = "525.147.05-4"
     packages = {
-        name: row(version) for name in ("nvidia-kernel-dkms", "libcuda1", "libnvidia-ml1", "nvidia-smi")
+        name: row(version)
+        for name in ("nvidia-kernel-dkms", "libcuda1", "libnvidia-ml1", "nvidia-smi")
     }
     driver = [
         {
@@ -167,7 +168,9 @@ def test_a_doubt_is_told(name: str) -> None:
 
 
 def test_nothing_to_doubt_is_not_told() -> None:
-    _, _, notes = proposed(pins=[{"file": "/etc/apt/preferences.d/node", "line": 1, "package": "nodejs"}])
+    _, _, notes = proposed(
+        pins=[{"file": "/etc/apt/preferences.d/node", "line": 1, "package": "nodejs"}]
+    )
     assert len(notes) == 1, notes
 
 
@@ -180,7 +183,13 @@ def test_another_module_of_a_package_is_in_the_stack() -> None:
 
 def test_the_drivers_own_tree_is_no_other_module() -> None:
     """Where nothing can be said of the driver (here: no version), its source is still not taken for another module."""
-    silent = {"module": "nvidia-current", "version": "", "license": "", "vermagic": RELEASE, "signer": ""}
+    silent = {
+        "module": "nvidia-current",
+        "version": "",
+        "license": "",
+        "vermagic": RELEASE,
+        "signer": "",
+    }
     document, stack, _ = proposed(driver=[silent])
     assert stack is not None
     assert (document["backend"], stack["driver"]) == ("cpu", None)
@@ -198,7 +207,9 @@ def test_support_ends_with_the_release_or_with_the_drivers_branch() -> None:
     other = {"name": "gdrdrv", "version": "2.4", "kernels": [RELEASE], "package": "gdrdrv-dkms"}
     _, stack, notes = proposed(dkms=[*a100()["dkms"], other])
     assert stack is not None
-    assert stack["end_of_life"]["date"] == last_day(str(facts.branch("535").end_of_life)).isoformat()
+    assert (
+        stack["end_of_life"]["date"] == last_day(str(facts.branch("535").end_of_life)).isoformat()
+    )
     assert "driver branch 535 ends" in stack["end_of_life"]["source"]
     assert not any("would refuse" in note for note in notes), notes
 
@@ -210,7 +221,9 @@ def test_numa_balancing_that_is_off_stays_off() -> None:
 
 def test_amds_settings_are_said_not_to_be_read() -> None:
     amd = [{"address": "a", "id": facts.gpu("MI300X").pci_ids[0], "driver": "amdgpu"}]
-    document, _, notes = proposed(gpus=amd, packages={}, driver=[], dkms=[], loaded=[], settings=None)
+    document, _, notes = proposed(
+        gpus=amd, packages={}, driver=[], dkms=[], loaded=[], settings=None
+    )
     assert document["backend"] == "rocm"
     assert any("AMD's GPUs are not read" in note for note in notes), notes
     assert not any("nvidia-smi" in note for note in notes), notes
@@ -220,7 +233,10 @@ def test_amds_settings_are_said_not_to_be_read() -> None:
     ("system", "says"),
     [
         ({"id": "fedora", "version": "43", "codename": ""}, "runs fedora"),
-        ({"id": "debian", "version": "", "codename": "sid"}, "runs debian sid, which is no release"),
+        (
+            {"id": "debian", "version": "", "codename": "sid"},
+            "runs debian sid, which is no release",
+        ),
     ],
 )
 def test_another_system_is_refused(system: dict[str, str], says: str) -> None:
@@ -288,7 +304,9 @@ def test_site_directory_has_class_and_host(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_survey_of_a_root_is_plain_data_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/os-release").write_text('ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
+    (tmp_path / "etc/os-release").write_text(
+        'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n'
+    )
     source = tmp_path / "var/lib/dkms/knem/1.1.4/6.1.0-1-amd64"
     source.mkdir(parents=True)
     listing = tmp_path / "var/lib/dpkg/info/knem-dkms.list"
@@ -298,6 +316,8 @@ def test_a_survey_of_a_root_is_plain_data_and_changes_nothing(tmp_path: Path) ->
     found = survey(Host(str(tmp_path)))
     assert json.loads(json.dumps(found)) == found
     assert found["os"]["codename"] == "bookworm"
-    assert found["dkms"] == [{"name": "knem", "version": "1.1.4", "kernels": [], "package": "knem-dkms"}]
+    assert found["dkms"] == [
+        {"name": "knem", "version": "1.1.4", "kernels": [], "package": "knem-dkms"}
+    ]
     assert found["gpus"] is None, "a root filesystem shows no GPUs"
     assert sorted(tmp_path.rglob("*")) == before

@@ -32,7 +32,19 @@ from goldnode.fleet.store.grants import PersonsOrder
 FAST = (("soak: 4h", "soak: 20m"), ("soak: 4h", "soak: 20m"))
 DIGEST = f"sha256:{'a' * 64}"
 ANN = PersonsOrder("ann@c", 1_800_000_000.0, "slow")
-ONE = DenyList((Denial("l4", DIGEST, "r1", "it is slow", "c/1", "2026-11-25T21:00:00Z"),), 3)
+ONE = DenyList(
+    (
+        Denial(
+            "l4",
+            digest=DIGEST,
+            rollout="r1",
+            reason="it is slow",
+            who="c/1",
+            at="2026-11-25T21:00:00Z",
+        ),
+    ),
+    3,
+)
 
 
 @pytest.fixture
@@ -199,7 +211,10 @@ def test_number_grows_with_each_change_and_the_content_is_the_same_each_time(
         document = DenyListDocument.model_validate_json(path.read_bytes())
         numbers.append(document.number)
     assert numbers == sorted(set(numbers))
-    assert [(item.class_, item.rollout) for item in document.denied] == [("h100", None), ("l4", "r2")]
+    assert [(item.class_, item.rollout) for item in document.denied] == [
+        ("h100", None),
+        ("l4", "r2"),
+    ]
     assert not denials.write(store, path, None)
 
 
@@ -221,7 +236,9 @@ def test_file_that_cannot_be_written_is_an_error(tmp_path: Path, store: StoreDat
         denials.write(store, tmp_path / "closed/denied.json", None)
 
 
-def test_full_disk_is_an_error(tmp_path: Path, store: StoreDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_an_error(
+    tmp_path: Path, store: StoreDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -267,20 +284,28 @@ def lists(secret: Path, numbers: tuple[int, ...]) -> dict[int, bytes]:
     }
 
 
-def test_earlier_list_is_refused_until_a_person_accepts_it(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+def test_earlier_list_is_refused_until_a_person_accepts_it(
+    tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
     signed, path = lists(keys[0], (2, 3, 4)), tmp_path / "denied.json"
-    here = replace(place(path, keys[1], required=False), seen=str(tmp_path / "site/deny-lists.json"))
+    here = replace(
+        place(path, keys[1], required=False), seen=str(tmp_path / "site/deny-lists.json")
+    )
     assert denylist.read(here) == ()  # none yet
     for number in (2, 3, 3):
         path.write_bytes(signed[number])
         denylist.read(here)
     path.write_bytes(signed[2])
     for _ in range(2):
-        with pytest.raises(DenyListError, match="this is list 2, and list 3 was read here before") as caught:
+        with pytest.raises(
+            DenyListError, match="this is list 2, and list 3 was read here before"
+        ) as caught:
             denylist.read(here)
         assert "goldnode rollout denied --accept-older" in (caught.value.remedy or "")
     path.unlink()
-    with pytest.raises(DenyListError, match="the deny list is missing, and list 3 was read here before"):
+    with pytest.raises(
+        DenyListError, match="the deny list is missing, and list 3 was read here before"
+    ):
         denylist.read(here)
     path.write_bytes(signed[4])
     assert denylist.read(here) == ()
@@ -289,7 +314,9 @@ def test_earlier_list_is_refused_until_a_person_accepts_it(tmp_path: Path, keys:
     assert denylist.read(here) == ONE.denials
 
 
-def test_list_that_is_not_verified_is_not_remembered(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+def test_list_that_is_not_verified_is_not_remembered(
+    tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
     path = tmp_path / "denied.json"
     here = replace(place(path, keys[1]), seen=str(tmp_path / "deny-lists.json"))
     path.write_bytes(replace(ONE, number=99).payload())

@@ -116,7 +116,9 @@ class FakeSlurm:
             self.reason = given["Reason"]
         if given.get("State") == "DRAIN":
             self.flags |= {"DRAIN"}
-        elif given.get("State") == "RESUME":  # as slurmctld does: DRAIN, DOWN and the reason go together
+        elif (
+            given.get("State") == "RESUME"
+        ):  # as slurmctld does: DRAIN, DOWN and the reason go together
             self.flags, self.reason = {"IDLE"}, ""
 
     def drain_by(self, why: str) -> None:
@@ -143,7 +145,9 @@ class FakeKubectl:
     owner: str | None = None
     annotations: dict[str, str] = field(default_factory=dict)
     version: int = 1
-    between: Callable[[], None] | None = None  # happens between the next look and the change after it
+    between: Callable[[], None] | None = (
+        None  # happens between the next look and the change after it
+    )
     managed: bool = True
     pods: list[str] = field(default_factory=list)  # kinds of their controllers
     steps: Steps = field(default_factory=Steps)
@@ -276,7 +280,9 @@ class World:
             return ""
 
         def call() -> str:
-            done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["/bin/sh", "-c", script], capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, done.stderr
             return done.stdout
 
@@ -285,7 +291,9 @@ class World:
     @property
     def records(self) -> DrainRecords:
         return DrainRecords(
-            self.shell, drain_record.local_file(str(self.root / "runs"), self.name, "n1"), str(self.root)
+            self.shell,
+            drain_record.local_file(str(self.root / "runs"), self.name, "n1"),
+            str(self.root),
         )
 
     @property
@@ -302,7 +310,9 @@ class World:
         except Killed:
             pass
 
-    def looks(self, run: str = NEXT, kill: int | None = None, judged: bool = True, **more: Any) -> list[str]:
+    def looks(
+        self, run: str = NEXT, kill: int | None = None, judged: bool = True, **more: Any
+    ) -> list[str]:
         """A run of site.yml that finds the node converged; returns its notes. `judged`: whether its check is fine."""
         self.fake.steps = Steps()
         text = self.file.read_text() if self.file.exists() else ""
@@ -316,7 +326,9 @@ class World:
                 found = scheduler.review("n1", caller(run, **more), self.records)
                 notes.append(found.note or "")
                 if found.ours and judged:
-                    notes.append(scheduler.resume("n1", caller(run, **more), self.records).note or "")
+                    notes.append(
+                        scheduler.resume("n1", caller(run, **more), self.records).note or ""
+                    )
             except Killed:
                 pass
         return [note for note in notes if note]
@@ -361,17 +373,23 @@ def calls(place: Path, kind: str, prior: Callable[[Any], None]) -> int:
 
 def rows() -> list[tuple[str, str]]:
     return [
-        (kind, name) for kind in KINDS for name in ({**PRIOR, **SLURM_ONLY} if kind == "slurm" else PRIOR)
+        (kind, name)
+        for kind in KINDS
+        for name in ({**PRIOR, **SLURM_ONLY} if kind == "slurm" else PRIOR)
     ]
 
 
 @pytest.mark.parametrize(("kind", "name"), rows())
-def test_a_run_killed_at_any_step_is_ended_by_the_next_one(tmp_path: Path, kind: str, name: str) -> None:
+def test_a_run_killed_at_any_step_is_ended_by_the_next_one(
+    tmp_path: Path, kind: str, name: str
+) -> None:
     """State and reason are at the end what they were before, whether the next run drains again or finds the node converged."""
     prior = {**PRIOR, **SLURM_ONLY}[name]
     most = calls(tmp_path, kind, prior)
     assert most >= 6
-    for kill, again in itertools.product(range(most + 1), ("drains", "converged", "killed as well")):
+    for kill, again in itertools.product(
+        range(most + 1), ("drains", "converged", "killed as well")
+    ):
         world = fakes(tmp_path / f"{kill}-{again}", kind, quick=True)
         prior(world.fake)
         before = world.fake.seen()
@@ -420,8 +438,12 @@ def test_the_last_word_is_the_persons(tmp_path: Path, kind: str, what: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["slurm", "kubectl"])
-@pytest.mark.parametrize("lost", ["node", "controller", "both", "torn", "empty", "another scheduler's"])
-def test_a_record_that_is_lost_or_damaged_is_not_needed(tmp_path: Path, kind: str, lost: str) -> None:
+@pytest.mark.parametrize(
+    "lost", ["node", "controller", "both", "torn", "empty", "another scheduler's"]
+)
+def test_a_record_that_is_lost_or_damaged_is_not_needed(
+    tmp_path: Path, kind: str, lost: str
+) -> None:
     for again in ("drains", "converged"):
         world = fakes(tmp_path / again, kind)
         before = world.fake.seen()
@@ -435,7 +457,17 @@ def test_a_record_that_is_lost_or_damaged_is_not_needed(tmp_path: Path, kind: st
         if lost in ("torn", "empty"):
             world.file.write_text("{" if lost == "torn" else "")
         if lost == "another scheduler's":
-            world.file.write_text(DrainRecord("lsf", "n1", DEAD, "ctl", SINCE, "x", True).text())
+            world.file.write_text(
+                DrainRecord(
+                    "lsf",
+                    node="n1",
+                    run=DEAD,
+                    controller="ctl",
+                    since=SINCE,
+                    reason="x",
+                    in_service=True,
+                ).text()
+            )
             (note,) = world.looks()
             assert "lsf has n1 drained since run" in note
             assert world.file.exists(), "until a person has seen to it"
@@ -478,7 +510,8 @@ def test_a_node_on_which_another_run_works_is_left_to_it(tmp_path: Path, kind: s
 
 @pytest.mark.parametrize("kind", ["slurm", "kubectl", "silent"])
 @pytest.mark.parametrize(
-    ("age", "take_over", "returns"), [(3600, False, False), (3600, True, True), (LEASE + 60, False, True)]
+    ("age", "take_over", "returns"),
+    [(3600, False, False), (3600, True, True), (LEASE + 60, False, True)],
 )
 def test_a_drain_of_another_controller_is_given_its_time(
     tmp_path: Path, kind: str, age: float, take_over: bool, returns: bool
@@ -516,15 +549,28 @@ def test_the_reason_says_who_drained_and_the_record_what_was_found(tmp_path: Pat
     fake.update("Reason=fan replaced")
     world.whole(6)
     assert re.fullmatch(
-        rf"goldnode run {DEAD}\.[0-9a-f]{{6}} of ctl at {SINCE}: kernel 6\.1 runs, want 6\.2", fake.reason
+        rf"goldnode run {DEAD}\.[0-9a-f]{{6}} of ctl at {SINCE}: kernel 6\.1 runs, want 6\.2",
+        fake.reason,
     )
-    kept = DrainRecord("slurm", "n1", DEAD, "ctl", SINCE, fake.reason, True, "IDLE", "fan replaced")
+    kept = DrainRecord(
+        "slurm",
+        node="n1",
+        run=DEAD,
+        controller="ctl",
+        since=SINCE,
+        reason=fake.reason,
+        in_service=True,
+        state="IDLE",
+        was="fan replaced",
+    )
     found = world.records.read()
     assert (found.node, found.local) == (kept, kept)
     assert world.file.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_command_that_was_cut_off_before_it_ended_leaves_the_node_as_it_is(tmp_path: Path) -> None:
+def test_a_command_that_was_cut_off_before_it_ended_leaves_the_node_as_it_is(
+    tmp_path: Path,
+) -> None:
     """Nothing says whose drain it is: not the command, not the node, and the controller's file went with the controller."""
     world = fakes(tmp_path, "silent")
     world.whole(3)
@@ -657,7 +703,9 @@ def test_kubectl_cordons_with_its_reason_in_one_change(managed: bool) -> None:
 
 def test_kubectl_leaves_annotation_and_cordon_of_another() -> None:
     fake = FakeKubectl(
-        unschedulable=True, owner="kubectl-cordon", annotations={"goldnode/drained-for": "bad fan, ann"}
+        unschedulable=True,
+        owner="kubectl-cordon",
+        annotations={"goldnode/drained-for": "bad fan, ann"},
     )
     outcome = fake.scheduler().drain("n1", "kernel", caller())
     assert (outcome.changed, outcome.ours) == (False, False)
@@ -666,7 +714,10 @@ def test_kubectl_leaves_annotation_and_cordon_of_another() -> None:
         "(kubectl: cordoned, bad fan, ann), not for a run, and stays so. `kubectl uncordon n1` returns it."
         in note
     )
-    assert (fake.unschedulable, fake.annotations) == (True, {"goldnode/drained-for": "bad fan, ann"})
+    assert (fake.unschedulable, fake.annotations) == (
+        True,
+        {"goldnode/drained-for": "bad fan, ann"},
+    )
 
 
 def test_kubectl_a_cordon_between_look_and_change_is_not_overwritten() -> None:
@@ -762,7 +813,14 @@ def test_a_mark_is_one_line_and_is_found_again(why: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"schema": "goldnode.drain/2"}', '{"schema": "goldnode.drain/1", "by": "slurm"}'],
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"schema": "goldnode.drain/2"}',
+        '{"schema": "goldnode.drain/1", "by": "slurm"}',
+    ],
 )
 def test_a_damaged_record_is_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -770,7 +828,9 @@ def test_a_damaged_record_is_none(text: str) -> None:
 
 
 def test_a_record_with_another_type_is_none() -> None:
-    good = DrainRecord("slurm", "n1", DEAD, "ctl", SINCE, "x", None)
+    good = DrainRecord(
+        "slurm", node="n1", run=DEAD, controller="ctl", since=SINCE, reason="x", in_service=None
+    )
     assert drain_record.parse(good.text()) == good
     for name, value in (("in_service", "yes"), ("by", None), ("node", ["n1"])):
         with pytest.raises(ValueError, match="another type"):
@@ -805,7 +865,9 @@ def test_a_scheduler_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
     def broken(argv: Sequence[str]) -> str:
         raise GoldnodeError("scontrol: not found on this machine")
 
-    with pytest.raises(GoldnodeError, match="slurm cannot be asked for nodes that an earlier run has left"):
+    with pytest.raises(
+        GoldnodeError, match="slurm cannot be asked for nodes that an earlier run has left"
+    ):
         left("slurm", "n1", "", tmp_path, lambda: SlurmDrainer(run=broken))
     assert left("slurm", "n2", "", tmp_path, lambda: SlurmDrainer(run=broken)) == ""
     assert "cannot be read" in left("slurm", "n3", "{", tmp_path, lambda: SlurmDrainer(run=broken))

@@ -56,7 +56,11 @@ def spoiled(document: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, str):
             yield path
         items = (
-            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+            value.items()
+            if isinstance(value, dict)
+            else enumerate(value)
+            if isinstance(value, list)
+            else ()
         )
         for key, inner in items:
             yield from places(inner, (*path, key))
@@ -81,7 +85,8 @@ def stored(path: Path) -> str:
     """Return all texts of a store."""
     with sqlite3.connect(path) as connection:
         names = [
-            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         ]
         rows = [row for name in names for row in connection.execute(f"SELECT * FROM {name}")]  # noqa: S608
     return " ".join(str(value) for row in rows for value in row)
@@ -100,7 +105,9 @@ def test_clean_leaves_words_and_spaces_of_all_languages() -> None:
 FIELDS = ("id", "group", "boot_id", *app._TEXTS, *app._LISTS, "not_applied", "unknown_field")
 
 
-def test_no_field_of_a_request_reaches_the_store_or_an_answer_raw(tmp_path: Path, migrated: Path) -> None:
+def test_no_field_of_a_request_reaches_the_store_or_an_answer_raw(
+    tmp_path: Path, migrated: Path
+) -> None:
     path = Path(shutil.copy(migrated, tmp_path / "fleet.db"))
     store = StoreDatabase(str(path))
     fill(store)
@@ -108,7 +115,12 @@ def test_no_field_of_a_request_reaches_the_store_or_an_answer_raw(tmp_path: Path
     async def work(ask: Ask, service: LockService) -> None:
         for endpoint in ("report", "pre-reboot", "steady-state"):
             for field in FIELDS:
-                params: dict[str, Any] = {"id": "n00", "group": CLASS, "verdict": "fail", "boot_id": "b"}
+                params: dict[str, Any] = {
+                    "id": "n00",
+                    "group": CLASS,
+                    "verdict": "fail",
+                    "boot_id": "b",
+                }
                 params[field] = [HOSTILE] if field in app._LISTS else HOSTILE
                 answer = await ask(f"/v1/{endpoint}", json.dumps({"client_params": params}))
                 assert not raw(answer.body.decode()), (endpoint, field)
@@ -127,7 +139,14 @@ class HostileMachine(SimulatedMachine):
     """A machine whose texts are hostile, and which refuses what it should apply."""
 
     def observe(self, wanted: Wish | None) -> Observation:
-        return Observation(f"b{HOSTILE}", self.digest, "fail", [HOSTILE], [HOSTILE], HOSTILE)
+        return Observation(
+            f"b{HOSTILE}",
+            digest=self.digest,
+            verdict="fail",
+            software=[HOSTILE],
+            hardware=[HOSTILE],
+            fell_back_from=HOSTILE,
+        )
 
     def apply(self, document: Any, wanted: Wish, program: bytes | None) -> None:
         raise NotAppliedError(HOSTILE)
@@ -151,7 +170,12 @@ def test_nodes_that_follow_write_no_line_of_their_own(
     assert not raw("".join(text for said in rollout.said.values() for text in said))
     monkeypatch.setenv("GOLDNODE_FLEET_STORE", str(path))
     for words in (
-        *(("fleet", "status"), ("fleet", "log"), ("rollout", "status", "r1"), ("rollout", "log", "r1")),
+        *(
+            ("fleet", "status"),
+            ("fleet", "log"),
+            ("rollout", "status", "r1"),
+            ("rollout", "log", "r1"),
+        ),
         *(("rollout", "explain", name) for name in rollout.machines),
     ):
         assert not raw(called(*words)), words
@@ -160,7 +184,11 @@ def test_nodes_that_follow_write_no_line_of_their_own(
 
 def _leaves(value: Any) -> Iterator[Any]:
     items = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else None
     )
     if items is None:
         yield value
@@ -178,7 +206,9 @@ def said(call: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> str:
     return printed.out + printed.err
 
 
-def test_no_text_of_a_capture_is_printed_raw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_text_of_a_capture_is_printed_raw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recorded = json.loads((RECORD / "capture.json").read_text())
     recorded["identity"]["hostname"] = "n1"
     recorded["events"]["error"] = {"fault": "unread", "text": "x"}
@@ -209,7 +239,11 @@ def test_no_text_of_a_stored_verdict_reaches_a_rollout_raw() -> None:
     recorded = json.loads((RECORD / "verdict.json").read_text())
     recorded.update(boot_identity="b/42", uptime=100.0, exit_code=2)
     stat = "1 (systemd) S " + " ".join("0" * 18) + " 42 0"
-    own = {"/proc/sys/kernel/random/boot_id": "b", "/proc/1/stat": stat, "/proc/uptime": "160.5 1000"}
+    own = {
+        "/proc/sys/kernel/random/boot_id": "b",
+        "/proc/1/stat": stat,
+        "/proc/uptime": "160.5 1000",
+    }
     observed = 0
     for where, changed in spoiled(recorded):
         files = {**own, current.VERDICT: json.dumps(changed)}
@@ -227,7 +261,9 @@ def test_no_text_of_a_report_or_canary_result_reaches_a_report_of_the_fleet_raw(
     given = tmp_path / "given"
     given.mkdir()
     found = capture("n1", now.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    documents = [{"schema": "goldnode.node-report/1", "node": "n1", "class": REPORTED, "capture": found}]
+    documents = [
+        {"schema": "goldnode.node-report/1", "node": "n1", "class": REPORTED, "capture": found}
+    ]
     documents[0]["verdict"] = verdict(found)
     documents.append(canary("n1", now, {"gemm_fp16": {"0000:0a:00.0": [600.0] * 3}}))
     for kind, document in enumerate(documents):
@@ -238,11 +274,17 @@ def test_no_text_of_a_report_or_canary_result_reaches_a_report_of_the_fleet_raw(
     monkeypatch.setenv("GOLDNODE_FLEET_DATA", str(tmp_path / "data"))
     printed = called("fleet", "ingest", str(given))
     assert not raw(printed)
-    for words in (("fleet", "report"), ("fleet", "report", "--format", "json"), ("fleet", "hardware")):
+    for words in (
+        ("fleet", "report"),
+        ("fleet", "report", "--format", "json"),
+        ("fleet", "hardware"),
+    ):
         assert not raw(called(*words)), words
 
 
 def test_no_answer_of_a_lock_service_is_printed_raw() -> None:
-    answer = json.dumps({"kind": HOSTILE, "value": HOSTILE, "phase": HOSTILE, "target": HOSTILE}).encode()
+    answer = json.dumps(
+        {"kind": HOSTILE, "value": HOSTILE, "phase": HOSTILE, "target": HOSTILE}
+    ).encode()
     assert not raw(" ".join(map(str, _leaves(dict(lockservice._json(answer))))))
     assert lockservice._json(b"[" * 100_000) == {}

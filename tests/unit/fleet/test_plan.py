@@ -41,7 +41,9 @@ def item(text: str) -> PlannedChange:
 
 @pytest.mark.parametrize("case", CASES, ids=[case["case"].replace(" ", "-") for case in CASES])
 def test_grouping(case: dict[str, Any]) -> None:
-    groups = planning.grouped({name: [item(text) for text in rows] for name, rows in case["hosts"].items()})
+    groups = planning.grouped(
+        {name: [item(text) for text in rows] for name, rows in case["hosts"].items()}
+    )
     assert len(groups) == len(case["groups"])
     for group, want in zip(groups, case["groups"], strict=True):
         assert group.hosts == want["hosts"]
@@ -98,14 +100,23 @@ def plan(*actions: dict[str, Any], **changes: Any) -> dict[str, Any]:
     }
 
 
-HEAD = {"schema": "goldnode.plan/1", "state": "present", "class_digest": "sha256:c", "drain": "none"}
+HEAD = {
+    "schema": "goldnode.plan/1",
+    "state": "present",
+    "class_digest": "sha256:c",
+    "drain": "none",
+}
 JOB = {"pid": 4711, "command": "python3", "unit": "train.service", "container": "0123456789ab"}
 IN_USE = {
     "code": "gpu-in-use",
     "message": "Processes hold the GPU: pid 4711 python3.",
     "remedy": "Drain the node.",
 }
-BOOT = {"required": True, "reasons": ["kernel 6.1 runs, want 6.2"], "after": ["kernel 6.1 runs, want 6.2"]}
+BOOT = {
+    "required": True,
+    "reasons": ["kernel 6.1 runs, want 6.2"],
+    "after": ["kernel 6.1 runs, want 6.2"],
+}
 
 
 def fleet() -> list[HostPlan]:
@@ -249,7 +260,10 @@ def test_equal_plans_of_many_hosts_are_one_object_and_judged_once(
 )
 def test_exit_codes(states: list[str], plain: int, detailed: int) -> None:
     hosts = [HostPlan(f"h{number}", "c", state=state) for number, state in enumerate(states)]
-    assert (planning.exit_code(hosts, detailed=False), planning.exit_code(hosts, detailed=True)) == (
+    assert (
+        planning.exit_code(hosts, detailed=False),
+        planning.exit_code(hosts, detailed=True),
+    ) == (
         plain,
         detailed,
     )
@@ -331,7 +345,9 @@ def test_a_long_diff_is_cut_unless_all_is_asked_for() -> None:
         ),
     ],
 )
-def test_an_answer_that_is_no_plan_is_told_as_such(answer: str | None, state: str, words: str) -> None:
+def test_an_answer_that_is_no_plan_is_told_as_such(
+    answer: str | None, state: str, words: str
+) -> None:
     host = planning._host("h", "c", answer, "why")
     assert (host.state, host.node_class) == (state, "c")
     assert words in str(host.message)
@@ -342,7 +358,9 @@ def test_an_inventory_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["plan", "-i", str(tmp_path / "hosts.yml")])
     assert done.exit_code == 2
     assert "hosts.yml:2: this is not valid YAML" in done.output
-    with_limit = CliRunner().invoke(main, ["plan", "-i", str(tmp_path / "hosts.yml"), "--limit", "x"])
+    with_limit = CliRunner().invoke(
+        main, ["plan", "-i", str(tmp_path / "hosts.yml"), "--limit", "x"]
+    )
     assert "hosts.yml:2: this is not valid YAML" in with_limit.output, "it is not the limit"
 
 
@@ -350,7 +368,9 @@ def test_an_inventory_or_a_limit_that_is_nothing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "inventories/demo").mkdir(parents=True)
-    (tmp_path / "inventories/demo/hosts.yml").write_text("cpu_only: {hosts: {gpu07: {}, gpu08: {}}}\n")
+    (tmp_path / "inventories/demo/hosts.yml").write_text(
+        "cpu_only: {hosts: {gpu07: {}, gpu08: {}}}\n"
+    )
     monkeypatch.chdir(tmp_path)
     absent = 'error: there is no inventory "inventories/demmo". Use "inventories/demo".\n'
     for words, said in (

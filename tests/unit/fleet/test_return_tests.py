@@ -28,7 +28,14 @@ from goldnode.fleet.drain.protocol import (
 )
 from goldnode.fleet.drain.record import DrainRecord, DrainRecords
 from goldnode.fleet.ground.identity import rollout_actor, rollout_run
-from goldnode.fleet.nodes.return_tests import CAUSES, DAY, OutstandingTests, drained_at, jobs_of, stored
+from goldnode.fleet.nodes.return_tests import (
+    CAUSES,
+    DAY,
+    OutstandingTests,
+    drained_at,
+    jobs_of,
+    stored,
+)
 from goldnode.fleet.rollout.explain import explain
 from goldnode.fleet.rollout.model import HoldKind, Prior, StepPhase
 from goldnode.fleet.rollout.view import RolloutFacts
@@ -43,9 +50,12 @@ SINCE = "2026-11-26T08:00:00Z"
 def document(started: str, boot: str = "b1", **states: str) -> CanaryDocument:
     row = RECORDED.jobs[0]
     jobs = [
-        row.model_copy(update={"name": name, "state": state, "why": "w"}) for name, state in states.items()
+        row.model_copy(update={"name": name, "state": state, "why": "w"})
+        for name, state in states.items()
     ]
-    return RECORDED.model_copy(update={"node": "n1", "started": started, "boot_id": boot, "jobs": jobs})
+    return RECORDED.model_copy(
+        update={"node": "n1", "started": started, "boot_id": boot, "jobs": jobs}
+    )
 
 
 BEFORE, AFTER, LATER = "2026-11-26T07:59:59Z", "2026-11-26T08:10:00Z", "2026-11-26T09:00:00Z"
@@ -63,7 +73,10 @@ CASES: list[tuple[list[CanaryDocument], str]] = [
     ([document(AFTER, gemm="failed"), document(LATER, gemm="passed")], ""),
     # Two runs of one boot complete each other; a boot since then voids what was before it.
     ([document(AFTER, gemm="passed"), document(LATER, storage="passed")], ""),
-    ([document(AFTER, gemm="passed"), document(LATER, "b2", storage="passed")], "gemm has not run since"),
+    (
+        [document(AFTER, gemm="passed"), document(LATER, "b2", storage="passed")],
+        "gemm has not run since",
+    ),
 ]
 
 
@@ -75,7 +88,8 @@ def test_results_since_the_drain_and_of_the_latest_boot_decide(
     assert (wanted in found) if wanted else found == ""
     assert (
         not wanted
-        or "goldnode canary run n1 --how ssh -i INVENTORY --class CLASS --before-return repair" in found
+        or "goldnode canary run n1 --how ssh -i INVENTORY --class CLASS --before-return repair"
+        in found
     )
 
 
@@ -95,14 +109,18 @@ def test_results_that_cannot_be_read_are_no_pass(tmp_path: Path) -> None:
     assert "has not run" in tests.outstanding("n3", SINCE)
     (tmp_path / "broken.json").write_text("{")
     assert "cannot be read" in tests.outstanding("n1", SINCE)
-    assert "has not run" in OutstandingTests("rollout", ["gemm"], stored(tmp_path / "none")).outstanding(
-        "n1", SINCE
-    )
+    assert "has not run" in OutstandingTests(
+        "rollout", ["gemm"], stored(tmp_path / "none")
+    ).outstanding("n1", SINCE)
 
 
-def test_results_of_other_nodes_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_other_nodes_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(20):
-        results.store(document(AFTER, gemm="passed").model_copy(update={"node": f"n{number}"}), tmp_path)
+        results.store(
+            document(AFTER, gemm="passed").model_copy(update={"node": f"n{number}"}), tmp_path
+        )
     (tmp_path / "n7" / "broken.json").write_text("{")
     seen: list[Path] = []
     load, stat = results.load, Path.stat
@@ -120,7 +138,9 @@ def test_results_of_other_nodes_are_not_read(tmp_path: Path, monkeypatch: pytest
     read = stored(tmp_path)
     for _ in range(3):
         assert [found.node for found in read("n1")] == ["n1"]
-    assert {path.name for path in seen if path.parent.parent == tmp_path} == {"20261126T081000Z.json"}
+    assert {path.name for path in seen if path.parent.parent == tmp_path} == {
+        "20261126T081000Z.json"
+    }
     assert {path.parent.name for path in seen if path.suffix == ".json"} == {"n1"}
 
 
@@ -163,13 +183,19 @@ class Recorded(SchedulerDrainer):
         actor = rollout_actor("r1")
         if self.resumed:
             return DrainState(True, "IDLE", "")
-        return DrainState(False, "DRAINED", reason(actor.run, actor.controller, SINCE, "rollout r1"))
+        return DrainState(
+            False, "DRAINED", reason(actor.run, actor.controller, SINCE, "rollout r1")
+        )
 
     def marked(self) -> dict[str, str]:
         return {}
 
     def resume(
-        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+        self,
+        node: str,
+        caller: DrainCaller,
+        records: DrainRecords | None = None,
+        before: bool | None = None,
     ) -> DrainOutcome:
         self.resumed.append(node)
         return DrainOutcome(changed=True, in_service=True)
@@ -181,7 +207,9 @@ def holding(
     scheduler = Recorded()
     monkeypatch.setattr(DrainSettings, "drainer", lambda _: scheduler)
     tests = OutstandingTests("rollout", ["gemm"], lambda _: documents)
-    return scheduler, RolloutDrains("r1", {"n1": DrainSettings("slurm", "n1")}, tests=tests.outstanding)
+    return scheduler, RolloutDrains(
+        "r1", {"n1": DrainSettings("slurm", "n1")}, tests=tests.outstanding
+    )
 
 
 PRIOR = Prior(True, "sha256:0", "")
@@ -211,7 +239,9 @@ def test_results_from_before_the_change_do_not_count(monkeypatch: pytest.MonkeyP
     assert scheduler.resumed == ["n1"]
 
 
-def test_a_node_that_was_only_drained_returns_without_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_was_only_drained_returns_without_tests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scheduler, drains = holding(monkeypatch, [])
     assert drains.resume("n1", PRIOR, None).in_service
     assert scheduler.resumed == ["n1"]
@@ -241,7 +271,15 @@ def test_tests_are_asked_of_a_node_that_a_run_holds(
     assert drained_at(Recorded(), "n1", None) == wanted
 
 
-RECORD = DrainRecord("command", "n1", "0011-223344", "c", AFTER, OWN, True)
+RECORD = DrainRecord(
+    "command",
+    node="n1",
+    run="0011-223344",
+    controller="c",
+    since=AFTER,
+    reason=OWN,
+    in_service=True,
+)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +291,9 @@ RECORD = DrainRecord("command", "n1", "0011-223344", "c", AFTER, OWN, True)
         (None, SINCE),
     ],
 )
-def test_a_command_shows_its_drain_by_the_record(record: DrainRecord | None, wanted: str | None) -> None:
+def test_a_command_shows_its_drain_by_the_record(
+    record: DrainRecord | None, wanted: str | None
+) -> None:
     text = "" if record is None else f"there\n{record.text()}"
     records = DrainRecords(lambda _: text)
     drainer = CommandDrainer(["drain"], ["resume"])
@@ -278,5 +318,7 @@ def test_a_node_that_waits_for_its_tests_stays_in_its_step(tmp_path: Path) -> No
     name = next(iter(fleet.state.active))
     assert HoldKind.PERSON not in {hold.kind for hold in fleet.state.ledger.by_node[name].values()}
     facts = RolloutFacts(fleet.settings, fleet.state, fleet.observations, "a")
-    shown = explain(facts, name, fleet.now, lambda node, since: f"tests before its return of {node}")
+    shown = explain(
+        facts, name, fleet.now, lambda node, since: f"tests before its return of {node}"
+    )
     assert f"tests before its return of {name}" in [one.text for one in shown.reasons]

@@ -11,7 +11,11 @@ import pytest
 from goldnode.fleet.nodes import runs
 from goldnode.fleet.nodes.runs import HostRun, PlaybookRun, RunsError
 
-GPU_IN_USE = {"code": "gpu-in-use", "message": "GPU in use by python (pid 41).", "remedy": "Drain the node."}
+GPU_IN_USE = {
+    "code": "gpu-in-use",
+    "message": "GPU in use by python (pid 41).",
+    "remedy": "Drain the node.",
+}
 WRONG_OS = {"code": "wrong-os", "message": "The node runs debian 12.", "remedy": "Reinstall it."}
 
 
@@ -54,7 +58,13 @@ def verdict(*findings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-FINDING = {"id": "pcie.width", "outcome": "mismatch", "expected": 16, "got": 8, "remedy": "Reseat the GPU."}
+FINDING = {
+    "id": "pcie.width",
+    "outcome": "mismatch",
+    "expected": 16,
+    "got": 8,
+    "remedy": "Reseat the GPU.",
+}
 ELSEWHERE = {
     "id": "kernel.running",
     "outcome": "not_verified_here",
@@ -62,7 +72,11 @@ ELSEWHERE = {
     "got": None,
     "remedy": "",
 }
-NEEDED = {"required": True, "reasons": ["kernel 6.1 runs, want 6.2"], "after": ["kernel 6.1 runs, want 6.2"]}
+NEEDED = {
+    "required": True,
+    "reasons": ["kernel 6.1 runs, want 6.2"],
+    "after": ["kernel 6.1 runs, want 6.2"],
+}
 LATER = {"required": False, "reasons": [], "after": ["kernel 6.2 is installed"]}
 WAITS = [
     {
@@ -128,7 +142,13 @@ def reboot(host: HostRun) -> None:
 
 def reboot_held(host: HostRun) -> None:
     host.saw_plan(
-        plan(reboot={**NEEDED, "required": False, "held": ["the next boot would turn ECC off for GPU 0"]})
+        plan(
+            reboot={
+                **NEEDED,
+                "required": False,
+                "held": ["the next boot would turn ECC off for GPU 0"],
+            }
+        )
     )
 
 
@@ -228,7 +248,11 @@ def test_the_record_says_what_was_changed_and_what_was_not() -> None:
         0.1,
         None,
     )
-    assert (second["changed"], second["would_change"], second["error"]) == (False, True, "apt finds no way")
+    assert (second["changed"], second["would_change"], second["error"]) == (
+        False,
+        True,
+        "apt finds no way",
+    )
     (left,) = host["parts"]["sanity"]
     assert (left["changed"], left["would_change"], left["seconds"]) == (False, True, None)
     assert left["reason"] == "want a, have b"
@@ -237,7 +261,12 @@ def test_the_record_says_what_was_changed_and_what_was_not() -> None:
 def test_contents_of_resources_are_short_and_without_secrets() -> None:
     long = "x\n" * 500
     shown = runs.resource(
-        row(before=None, after=long, told="y" * 9000, reason="deb https://user:geheim@mirror.example/ x"),
+        row(
+            before=None,
+            after=long,
+            told="y" * 9000,
+            reason="deb https://user:geheim@mirror.example/ x",
+        ),
         done=True,
     )
     assert shown["before"] is None
@@ -274,11 +303,16 @@ def test_a_fleet_of_a_thousand_is_a_few_lines() -> None:
         host = run.host(f"gpu{number:04}")
         converged(host)
         if number % 10 == 3:
-            host.unreachable = f"ssh: connect to host gpu{number:04} port {2000 + number}: No route to host"
+            host.unreachable = (
+                f"ssh: connect to host gpu{number:04} port {2000 + number}: No route to host"
+            )
         if number == 500:
             failed(host)
     text = run.text(61.4)
-    assert text.splitlines()[0] == "goldnode: 1000 hosts in 61 s: 100 unreachable, 1 failed, 899 converged"
+    assert (
+        text.splitlines()[0]
+        == "goldnode: 1000 hosts in 61 s: 100 unreachable, 1 failed, 899 converged"
+    )
     assert len(text.splitlines()) == 5
     assert "gpu0003, gpu0013" in text
     assert "and 92 more" in text
@@ -302,7 +336,9 @@ def test_simulated_hardware_is_said() -> None:
 
 def test_the_last_records_are_kept(tmp_path: Path) -> None:
     for number in range(5):
-        path = runs.store_run(tmp_path / "runs", f"2026010{number}T000000Z-site", {"number": number}, 3)
+        path = runs.store_run(
+            tmp_path / "runs", f"2026010{number}T000000Z-site", {"number": number}, 3
+        )
     (tmp_path / "runs" / "notes.txt").write_text("mine")
     assert path == runs.store_run(tmp_path / "runs", "20260104T000000Z-site", {}, 3).with_name(
         "20260104T000000Z-site.json"
@@ -323,10 +359,23 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def taken_back(name: str, again: bool = False, **changes: Any) -> HostRun:
     """A host that returned to an earlier class document, or had done so before."""
-    to = {"class": "gpu", "stack": "older", "lock_digest": "sha256:aaaaaaaaaaaaaaaa", "release": "6.1"}
-    left = {"class": "gpu", "stack": "newer", "lock_digest": "sha256:bbbbbbbbbbbbbbbb", "release": "6.2"}
+    to = {
+        "class": "gpu",
+        "stack": "older",
+        "lock_digest": "sha256:aaaaaaaaaaaaaaaa",
+        "release": "6.1",
+    }
+    left = {
+        "class": "gpu",
+        "stack": "newer",
+        "lock_digest": "sha256:bbbbbbbbbbbbbbbb",
+        "release": "6.2",
+    }
     return HostRun(
-        name, plan=plan(), rollback={"to": to, "left": to if again else left, "again": again}, **changes
+        name,
+        plan=plan(),
+        rollback={"to": to, "left": to if again else left, "again": again},
+        **changes,
     )
 
 

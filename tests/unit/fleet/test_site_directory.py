@@ -45,7 +45,9 @@ def test_directory_is_written_whole_and_again_without_a_change(tmp_path: Path) -
 
 def test_file_with_another_content_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "ansible.cfg").write_text("mine", encoding="utf-8")
-    with pytest.raises(site.SiteDirectoryError, match=r"ansible\.cfg: this file exists with another content"):
+    with pytest.raises(
+        site.SiteDirectoryError, match=r"ansible\.cfg: this file exists with another content"
+    ):
         site.write(tmp_path, FILES, never)
     assert tree(tmp_path) == {"ansible.cfg": "mine"}
     site.write(tmp_path, FILES, lambda path: path.name == "ansible.cfg")
@@ -69,7 +71,11 @@ def test_interrupted_write_restores_what_was_there(
     rename, calls = Path.rename, [0]
 
     def interrupted(self: Path, target: Path) -> Path:
-        if self.name not in ("note",) and ".before-" not in self.name and ".before-" not in str(target):
+        if (
+            self.name not in ("note",)
+            and ".before-" not in self.name
+            and ".before-" not in str(target)
+        ):
             calls[0] += 1
             if calls[0] == at:
                 raise KeyboardInterrupt
@@ -79,7 +85,9 @@ def test_interrupted_write_restores_what_was_there(
     with pytest.raises(KeyboardInterrupt):
         site.write(tmp_path, FILES, lambda path: True)
     assert tree(tmp_path) == before
-    assert not [path for path in tmp_path.parent.iterdir() if path.name.startswith(f".{tmp_path.name}-")]
+    assert not [
+        path for path in tmp_path.parent.iterdir() if path.name.startswith(f".{tmp_path.name}-")
+    ]
 
 
 def test_interrupted_write_of_a_new_directory_leaves_nothing(
@@ -109,13 +117,17 @@ def test_site_without_a_class_of_its_own_has_a_place_for_one(tmp_path: Path) -> 
     content = site.files(site.SiteContents("cpu_only", (site.THIS_MACHINE,)), collection=False)
     site.write(tmp_path, content, never)
     assert (tmp_path / "catalog/classes").is_dir()
-    assert "ansible_connection: local" in (tmp_path / "inventory/cpu_only.yml").read_text(encoding="utf-8")
+    assert "ansible_connection: local" in (tmp_path / "inventory/cpu_only.yml").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("collection", [True, False])
 def test_ansible_accepts_inventory_and_configuration(tmp_path: Path, *, collection: bool) -> None:
     site.write(tmp_path, site.files(MINE, collection=collection), never)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")
+    }
     programs = Path(sys.executable).parent
 
     def run(*words: str) -> str:
@@ -156,7 +168,9 @@ def test_secrets_stay_out_of_version_control(tmp_path: Path, path: str, *, ignor
     assert (done.returncode == 0) is ignored
 
 
-def test_collection_is_found_where_ansible_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collection_is_found_where_ansible_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ANSIBLE_COLLECTIONS_PATH", str(tmp_path / "named"))
     monkeypatch.setattr(sys, "path", [])

@@ -12,7 +12,10 @@ from goldnode.core.errors import InventoryError
 from goldnode.inventory.variables import OWN, SETTINGS, UnknownVariables, check, check_written
 
 ROOT = Path(__file__).parents[3]
-COMMANDS: dict[str, Any] = {"goldnode_drain_command": ["/bin/d"], "goldnode_resume_command": ["/bin/r", 1]}
+COMMANDS: dict[str, Any] = {
+    "goldnode_drain_command": ["/bin/d"],
+    "goldnode_resume_command": ["/bin/r", 1],
+}
 
 
 @pytest.mark.parametrize(
@@ -42,8 +45,14 @@ COMMANDS: dict[str, Any] = {"goldnode_drain_command": ["/bin/d"], "goldnode_resu
             {"goldnode_lock_timeout": "ten"},
             'goldnode_lock_timeout of host h1 is "ten", expected seconds. Write a whole number',
         ),
-        ({"goldnode_lock_timeout": True}, "goldnode_lock_timeout of host h1 is True, expected seconds"),
-        ({"goldnode_reboot_timeout": -1}, "goldnode_reboot_timeout of host h1 is -1, expected seconds"),
+        (
+            {"goldnode_lock_timeout": True},
+            "goldnode_lock_timeout of host h1 is True, expected seconds",
+        ),
+        (
+            {"goldnode_reboot_timeout": -1},
+            "goldnode_reboot_timeout of host h1 is -1, expected seconds",
+        ),
     ],
 )
 def test_refused(values: dict[str, Any], says: str) -> None:
@@ -100,9 +109,17 @@ def test_every_variable_that_is_used_is_known() -> None:
     ]
     for path in places:
         used |= set(
-            re.findall(r"(?<![\w$/])((?:goldnode|sanity)_[a-z_]+)\b", path.read_text(encoding="utf-8"))
+            re.findall(
+                r"(?<![\w$/])((?:goldnode|sanity)_[a-z_]+)\b", path.read_text(encoding="utf-8")
+            )
         )
-    plugins = {"goldnode_class", "goldnode_report", "goldnode_rollout", "goldnode_state", "goldnode_drain"}
+    plugins = {
+        "goldnode_class",
+        "goldnode_report",
+        "goldnode_rollout",
+        "goldnode_state",
+        "goldnode_drain",
+    }
     plugins |= {"goldnode_slurm", "goldnode_kubernetes"}
     assert (told | used) - set(SETTINGS) - set(OWN) - plugins <= {
         "goldnode_modules",

@@ -39,7 +39,9 @@ class Population:
         return np.asarray(self.median * (1 + self.spread * random.normal(size=nodes)))
 
     def runs(self, random: np.random.Generator, speeds: Values, count: int) -> Values:
-        found = speeds[..., None] * (1 + self.runs_spread * random.normal(size=(*speeds.shape, count)))
+        found = speeds[..., None] * (
+            1 + self.runs_spread * random.normal(size=(*speeds.shape, count))
+        )
         return np.asarray(np.where(random.random(found.shape) < self.disturbed, found / 2, found))
 
 
@@ -128,7 +130,8 @@ def documents(
     """Return one result of each node."""
     found = population.runs(random, population.speeds(random, nodes), runs)
     return [
-        document(name, {"gemm_fp16": list(row)}, given) for name, row in zip(names(nodes), found, strict=True)
+        document(name, {"gemm_fp16": list(row)}, given)
+        for name, row in zip(names(nodes), found, strict=True)
     ]
 
 

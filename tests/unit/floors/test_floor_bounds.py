@@ -46,7 +46,8 @@ def test_runs_needed_are_the_fewest_with_both_bounds() -> None:
         needed = counting.runs_needed(share)
         for runs, enough in ((needed - 1, False), (needed, True)):
             found = [
-                bound(np.arange(float(runs)), share) for bound in (bounds.upper_bound, bounds.lower_bound)
+                bound(np.arange(float(runs)), share)
+                for bound in (bounds.upper_bound, bounds.lower_bound)
             ]
             assert all(one is not None for one in found) is enough, (share, runs)
 
@@ -64,7 +65,9 @@ def test_bound_holds_as_often_as_it_states(share: float) -> None:
     assert np.mean(upper < true) > 0.001, "the bound is wider than it needs to be"
 
 
-@given(st.integers(7, 60).flatmap(lambda count: arrays(float, count, elements=st.floats(-1e6, 1e6))))
+@given(
+    st.integers(7, 60).flatmap(lambda count: arrays(float, count, elements=st.floats(-1e6, 1e6)))
+)
 def test_upper_bound_mirrors_the_lower_bound_and_contains_the_median(values: Values) -> None:
     upper, lower = bounds.upper_bound(values), bounds.lower_bound(values)
     assert upper is not None
@@ -153,10 +156,14 @@ def test_holm_rejects_at_least_what_bonferroni_does_and_never_a_larger_one_alone
     p_values: list[float],
 ) -> None:
     found = bounds.holm(p_values, 0.025)
-    assert all(one for one, value in zip(found, p_values, strict=True) if value <= 0.025 / len(p_values))
+    assert all(
+        one for one, value in zip(found, p_values, strict=True) if value <= 0.025 / len(p_values)
+    )
     left = [value for one, value in zip(found, p_values, strict=True) if not one]
     assert all(value <= 0.025 for one, value in zip(found, p_values, strict=True) if one)
-    assert not left or all(value <= min(left) for one, value in zip(found, p_values, strict=True) if one)
+    assert not left or all(
+        value <= min(left) for one, value in zip(found, p_values, strict=True) if one
+    )
 
 
 def test_smallest_loss_seen_is_repeatable_and_grows_with_spread_and_metrics() -> None:
@@ -169,4 +176,6 @@ def test_smallest_loss_seen_is_repeatable_and_grows_with_spread_and_metrics() ->
     assert wide is not None
     assert many is not None
     assert found < wide < many
-    assert bounds.smallest_loss_seen(ComparisonSize(8, None, 0.025, 0.025 / 20), 0.008, 0.02) is None
+    assert (
+        bounds.smallest_loss_seen(ComparisonSize(8, None, 0.025, 0.025 / 20), 0.008, 0.02) is None
+    )

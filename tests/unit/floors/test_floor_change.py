@@ -69,7 +69,9 @@ def arms(
 ALL = ChangeQuestion()
 
 
-def answer(fleet: Fleet, seed: int, loss: float = 0.0, question: ChangeQuestion = ALL) -> SpeedReport:
+def answer(
+    fleet: Fleet, seed: int, loss: float = 0.0, question: ChangeQuestion = ALL
+) -> SpeedReport:
     before, after = arms(fleet, seed, dict.fromkeys(range(fleet.metrics), loss))
     return judge(arms_of(before, after), question)
 
@@ -85,7 +87,9 @@ def losses(
     shape = (trials, nodes)
     speeds = 600 * (1 + SPREAD * random.normal(size=shape))
     medians = [
-        np.median(speeds[..., None] * (1 + RUNS_SPREAD * random.normal(size=(*shape, runs))), axis=-1)
+        np.median(
+            speeds[..., None] * (1 + RUNS_SPREAD * random.normal(size=(*shape, runs))), axis=-1
+        )
         for _ in range(2)
     ]
     return np.asarray(np.log(medians[0] / (medians[1] * (1 - loss) * (1 + np.asarray(drift)))))
@@ -145,7 +149,10 @@ def test_subtracting_the_control_median_would_stop_good_changes() -> None:
         for row, other in zip(changed, control, strict=True)
     ]
     assert np.mean(naive) > 0.05
-    ranked = [bounds.loss_p_value(row, other) <= ALPHA for row, other in zip(changed, control, strict=True)]
+    ranked = [
+        bounds.loss_p_value(row, other) <= ALPHA
+        for row, other in zip(changed, control, strict=True)
+    ]
     assert np.mean(ranked) <= 0.025 + 3 * 0.005
 
 
@@ -207,7 +214,9 @@ def test_arrays_above_give_the_answers_that_documents_get() -> None:
         ratios = np.log(values[0] / values[1])
         limits = bounds.loss_bounds(ratios[:8], ratios[8:], ALPHA)
         assert limits.high is not None
-        assert dict(verdict.details)["loss_at_most"] == pytest.approx(1 - np.exp(-limits.high), rel=1e-5)
+        assert dict(verdict.details)["loss_at_most"] == pytest.approx(
+            1 - np.exp(-limits.high), rel=1e-5
+        )
         assert dict(verdict.details)["loss"] == pytest.approx(loss, abs=0.015)
 
 
@@ -218,7 +227,12 @@ def test_verdict_on_a_change_has_all_that_repeats_it(better: str) -> None:
     (verdict,) = answer(Fleet(better=better), 4, 0.1, question).verdicts
     data = verdict.data()
     assert data["answer"] == "fails"
-    assert (data["metric"], data["runs"], data["changed_nodes"], data["control_nodes"]) == ("m00", 40, 8, 8)
+    assert (data["metric"], data["runs"], data["changed_nodes"], data["control_nodes"]) == (
+        "m00",
+        40,
+        8,
+        8,
+    )
     assert data["baseline"] == "2026-11-20"
     assert data["repeat"] == "goldnode floors check after --before before --metric m00"
     worse, better_ = (data["bound"], data["floor"])
@@ -300,7 +314,10 @@ def test_results_of_another_kind_are_not_counted_and_reported(kind: str) -> None
     assert found.uncounted[0].node == "gpu000"
     # All of them: nothing is left, and nothing passes.
     given = replace(AFTER, **UNCOUNTED[kind])
-    all_after = [*(document(one.node, {"m00": [600.0] * 5}, given) for one in after[:9]), *after[9:]]
+    all_after = [
+        *(document(one.node, {"m00": [600.0] * 5}, given) for one in after[:9]),
+        *after[9:],
+    ]
     whole = judge(arms_of(before, all_after), ChangeQuestion((ChangeMetric("m00"),)))
     assert whole.answer is SpeedAnswer.INCONCLUSIVE or kind == "digest"
 
@@ -308,7 +325,10 @@ def test_results_of_another_kind_are_not_counted_and_reported(kind: str) -> None
 def test_control_arm_is_named_or_found_by_digest_and_image() -> None:
     before, after = arms(Fleet(changed=8, control=5), 11, {})
     found = arms_of(before, after)
-    assert (len(found.changed), found.control) == (8, frozenset(f"gpu{node:03d}" for node in range(8, 13)))
+    assert (len(found.changed), found.control) == (
+        8,
+        frozenset(f"gpu{node:03d}" for node in range(8, 13)),
+    )
     named = arms_of(before, after, ["gpu012"])
     assert named.control == frozenset({"gpu012"})
     image = replace(CONTROL, image="sha256:new")

@@ -66,7 +66,9 @@ def test_flagging_by_arrays_is_what_documents_get() -> None:
     found = documents(GEMM, random, 60, RUNS)
     factors = np.where(np.arange(40) % 2, 0.9, 1.0)
     runs = GEMM.runs(random, factors * GEMM.speeds(random, 40), RUNS)
-    checked = [document(f"new{number:02d}", {"gemm_fp16": list(row)}) for number, row in enumerate(runs)]
+    checked = [
+        document(f"new{number:02d}", {"gemm_fp16": list(row)}) for number, row in enumerate(runs)
+    ]
     baseline = FloorBaseline(learn(found, LearnSettings(margin=GEMM.margin)), FILE, None)
     report = judge(checked, baseline, SlowQuestion())
     medians = np.array([float(np.median(one.jobs[0].metrics[0].samples)) for one in found])
@@ -123,7 +125,14 @@ def test_verdict_has_all_that_repeats_it() -> None:
     assert data["repeat"] == (
         "goldnode floors check results/today --baseline floors/h200.json --node gpu900 --metric gemm_fp16"
     )
-    for part in ("gemm_fp16", "of 20 runs", "bound 5", "floor 5", "baseline of 2026-11-20", data["repeat"]):
+    for part in (
+        "gemm_fp16",
+        "of 20 runs",
+        "bound 5",
+        "floor 5",
+        "baseline of 2026-11-20",
+        data["repeat"],
+    ):
         assert part in verdict.sentence()
 
 
@@ -169,7 +178,9 @@ UNCOUNTED = {
 
 @pytest.mark.parametrize("kind", UNCOUNTED)
 @pytest.mark.parametrize("speed", [0.5, 1.0])
-def test_result_that_does_not_count_is_inconclusive_with_its_reason(kind: str, speed: float) -> None:
+def test_result_that_does_not_count_is_inconclusive_with_its_reason(
+    kind: str, speed: float
+) -> None:
     """(c) 7 and 8: neither slow nor well; another class digest makes the baseline stale."""
     given, why = UNCOUNTED[kind]
     found = judged(result(speed, given=given))
@@ -213,7 +224,9 @@ def test_one_slow_device_fails_a_node_and_a_missing_metric_is_inconclusive() -> 
         judged(result(1.0), question=SlowQuestion(nodes=("gpu901",)))
 
 
-def test_device_whose_runs_do_not_count_is_inconclusive_though_the_others_of_its_node_pass() -> None:
+def test_device_whose_runs_do_not_count_is_inconclusive_though_the_others_of_its_node_pass() -> (
+    None
+):
     conditions = {"throttled": ["hw_slowdown"]}
     slowed = replace(USUAL, conditions=conditions, metric={"device": "0000:8a:00.0"})
     found = judged(result(1.0), result(0.5, given=slowed))
@@ -230,7 +243,10 @@ def test_cold_and_warm_have_floors_of_their_own() -> None:
     random = np.random.default_rng(6)
     slow = replace(TIGHT, median=300.0)
     baseline = FloorBaseline(
-        learn([*documents(TIGHT, random, 20), *documents(slow, random, 20, given=cold)], LearnSettings()),
+        learn(
+            [*documents(TIGHT, random, 20), *documents(slow, random, 20, given=cold)],
+            LearnSettings(),
+        ),
         FILE,
         None,
     )
@@ -245,15 +261,23 @@ def test_p99_is_judged_by_bounds_and_only_with_enough_runs() -> None:
     """(c) 9: a node whose tail alone is bad passes p50 and fails p99; with 200 runs there is no verdict on p99."""
     random = np.random.default_rng(7)
     latency = replace(USUAL, metric={"better": "lower", "unit": "ms"})
-    baseline = FloorBaseline(learn(documents(TIGHT, random, 12, 1000, latency), LearnSettings()), FILE, None)
+    baseline = FloorBaseline(
+        learn(documents(TIGHT, random, 12, 1000, latency), LearnSettings()), FILE, None
+    )
 
     def tail(runs: int) -> dict[str, str]:
         values = TIGHT.runs(random, np.array(600.0), runs)
         values[: runs // 20] *= 1.5
-        found = judge([document("gpu900", {"gemm_fp16": list(values)}, latency)], baseline, SlowQuestion())
+        found = judge(
+            [document("gpu900", {"gemm_fp16": list(values)}, latency)], baseline, SlowQuestion()
+        )
         return {one.metric: one.answer.value for one in found.verdicts}
 
-    assert tail(1000) == {"gemm_fp16": "passes", "gemm_fp16 p95": "passes", "gemm_fp16 p99": "fails"}
+    assert tail(1000) == {
+        "gemm_fp16": "passes",
+        "gemm_fp16 p95": "passes",
+        "gemm_fp16 p99": "fails",
+    }
     assert tail(200) == {"gemm_fp16": "passes", "gemm_fp16 p95": "passes"}
     assert tail(50) == {"gemm_fp16": "passes"}
 
@@ -277,7 +301,8 @@ def test_baseline_of_one_node_judges_this_node_alone() -> None:
     found = judge([result(0.5)], own, SlowQuestion())
     assert found.answer is SpeedAnswer.INCONCLUSIVE
     assert (
-        found.verdicts[0].reason == "the baseline is of gpu000 alone, and has too few nodes to judge others"
+        found.verdicts[0].reason
+        == "the baseline is of gpu000 alone, and has too few nodes to judge others"
     )
 
 
@@ -297,5 +322,7 @@ def test_clean_repeats_of_one_node_are_never_flagged(seed: int) -> None:
         )
 
     baseline = FloorBaseline(learn([repeat() for _ in range(9)], LearnSettings()), FILE, None)
-    assert all(judge([repeat()], baseline, SlowQuestion()).answer is SpeedAnswer.PASSES for _ in range(5))
+    assert all(
+        judge([repeat()], baseline, SlowQuestion()).answer is SpeedAnswer.PASSES for _ in range(5)
+    )
     assert names(1) == baseline.document.nodes

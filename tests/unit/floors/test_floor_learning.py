@@ -42,7 +42,10 @@ def scaled(factors: Mapping[str, float], seed: int = 1, nodes: int = 30) -> list
     """Return results of a tight population in which some nodes are slower."""
     random = np.random.default_rng(seed)
     return [
-        document(name, {"gemm_fp16": list(TIGHT.runs(random, np.array(speed * factors.get(name, 1.0)), 20))})
+        document(
+            name,
+            {"gemm_fp16": list(TIGHT.runs(random, np.array(speed * factors.get(name, 1.0)), 20))},
+        )
         for name, speed in zip(names(nodes), TIGHT.speeds(random, nodes), strict=True)
     ]
 
@@ -128,9 +131,13 @@ def test_modes_name_the_image_that_separates_them() -> None:
     random = np.random.default_rng(5)
     found = [
         document(
-            name, {"gemm_fp16": [speed * 0.9 if number < 10 else speed] * 9}, slow if number < 10 else USUAL
+            name,
+            {"gemm_fp16": [speed * 0.9 if number < 10 else speed] * 9},
+            slow if number < 10 else USUAL,
         )
-        for number, (name, speed) in enumerate(zip(names(24), TIGHT.speeds(random, 24), strict=True))
+        for number, (name, speed) in enumerate(
+            zip(names(24), TIGHT.speeds(random, 24), strict=True)
+        )
     ]
     with pytest.raises(
         FloorsError, match="the first were measured with image sha256:old, the second with none"
@@ -140,7 +147,8 @@ def test_modes_name_the_image_that_separates_them() -> None:
 
 def test_modes_within_half_of_the_margin_are_one_baseline() -> None:
     found = [
-        document(name, {"x": [100.0 if number % 2 else 101.0] * 9}) for number, name in enumerate(names(20))
+        document(name, {"x": [100.0 if number % 2 else 101.0] * 9})
+        for number, name in enumerate(names(20))
     ]
     assert learn(found, OWN).metrics[0].statistics[0].floor == pytest.approx(100.5 * 0.97)
 
@@ -152,7 +160,9 @@ def test_devices_whose_place_explains_two_modes_get_a_floor_each() -> None:
     for name in names(10):
         for device, speed in (("0000:0a:00.0", 50.0), ("0000:8a:00.0", 40.0)):
             runs = TIGHT.runs(random, np.array(speed), 9)
-            found.append(document(name, {"h2d": list(runs)}, replace(USUAL, metric={"device": device})))
+            found.append(
+                document(name, {"h2d": list(runs)}, replace(USUAL, metric={"device": device}))
+            )
     metrics = learn(found, OWN).metrics
     assert [(one.device, round(one.statistics[0].median)) for one in metrics] == [
         ("0000:0a:00.0", 50),
@@ -292,7 +302,12 @@ def test_one_node_has_a_floor_of_its_own() -> None:
     found = learn(documents(TIGHT, random, 1, runs=30), OWN)
     assert found.scope == "nodes"
     (metric,) = found.metrics
-    assert (metric.node, metric.device, metric.nodes, metric.devices) == ("gpu000", "0000:0a:00.0", 1, 1)
+    assert (metric.node, metric.device, metric.nodes, metric.devices) == (
+        "gpu000",
+        "0000:0a:00.0",
+        1,
+        1,
+    )
     assert metric.statistics[0].sigma > 0, "the spread of runs"
 
 
@@ -344,7 +359,9 @@ def keys(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
         "ecdsa": ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
     }.items():
         secret, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
-        subprocess.run(["openssl", "genpkey", *options, "-out", secret], check=True, capture_output=True)
+        subprocess.run(
+            ["openssl", "genpkey", *options, "-out", secret], check=True, capture_output=True
+        )
         secret.chmod(0o600)
         subprocess.run(["openssl", "pkey", "-in", secret, "-pubout", "-out", public], check=True)
         found[name] = (secret, public)

@@ -44,7 +44,9 @@ def baseline(tmp_path: Path, class_results: Path, monkeypatch: pytest.MonkeyPatc
 def node(directory: Path, speed: float, runs: int = 20) -> Path:
     """Write a result of a node at a share of the speed of its class."""
     values = TIGHT.runs(np.random.default_rng(2), np.array(600 * speed), runs)
-    return write(directory / f"node-{speed}-{runs}", [document("gpu900", {"gemm_fp16": list(values)})])
+    return write(
+        directory / f"node-{speed}-{runs}", [document("gpu900", {"gemm_fp16": list(values)})]
+    )
 
 
 def test_learn_writes_a_document_of_its_schema_and_shows_it(baseline: Path) -> None:
@@ -97,7 +99,9 @@ def change(directory: Path, loss: float, nodes: int = 8) -> tuple[Path, Path]:
         group = []
         for place, name in enumerate(names(2 * nodes)):
             changed = place < nodes
-            runs = TIGHT.runs(random, speeds[place] * (1 - loss * (time and changed)) * np.ones(1), 5)[0]
+            runs = TIGHT.runs(
+                random, speeds[place] * (1 - loss * (time and changed)) * np.ones(1), 5
+            )[0]
             given = replace(AFTER, digest=AFTER.digest if changed else DIGEST) if time else USUAL
             group.append(document(name, {"gemm_fp16": list(runs)}, given))
         found.append(write(directory / ("after" if time else "before"), group))
@@ -124,10 +128,13 @@ def test_signature_is_required_with_a_key_and_shown(
     refused = run("check", node(tmp_path, 1.0), "--baseline", baseline, "--trust", public)
     assert refused.exit_code == 2
     assert (
-        "the baseline is not signed, and a public key is named. Learn it again with --key." in refused.stderr
+        "the baseline is not signed, and a public key is named. Learn it again with --key."
+        in refused.stderr
     )
     # The site file names both keys.
-    (tmp_path / "goldnode-site.yml").write_text("fleet: {signing_key: site.pem, public_key: site.pub}\n")
+    (tmp_path / "goldnode-site.yml").write_text(
+        "fleet: {signing_key: site.pem, public_key: site.pub}\n"
+    )
     assert run("check", node(tmp_path, 1.0), "--baseline", baseline).exit_code == 2
     found = run("learn", class_results, "--out", baseline)
     assert "wrote" in found.stdout
@@ -151,7 +158,10 @@ def test_signature_is_required_with_a_key_and_shown(
             ("check", "RESULT", "--baseline", "BASE", "--metric", "gemm_fp61"),
             'there is no metric "gemm_fp61"',
         ),
-        (("check", "RESULT", "--baseline", "BASE", "--node", "gpu9"), 'there is no result of node "gpu9"'),
+        (
+            ("check", "RESULT", "--baseline", "BASE", "--node", "gpu9"),
+            'there is no result of node "gpu9"',
+        ),
         (("learn", "RESULT", "--out", "x.json", "--margin", "a=b"), '"b" is no percentage'),
         (("show", "site.yml"), "no JSON"),
     ],

@@ -40,10 +40,14 @@ def scaled(document: CanaryDocument, factor: float) -> CanaryDocument:
 
 def six() -> list[CanaryDocument]:
     """Return all results as those of one runner: the two releases differ in the warm-up before the samples."""
-    return [one.model_copy(update={"runner": f"sha256:{'0' * 64}"}) for one in read([*FILES, *LATER])]
+    return [
+        one.model_copy(update={"runner": f"sha256:{'0' * 64}"}) for one in read([*FILES, *LATER])
+    ]
 
 
-def answers(learnt: list[CanaryDocument], judged: CanaryDocument, metrics: tuple[str, ...]) -> dict[str, str]:
+def answers(
+    learnt: list[CanaryDocument], judged: CanaryDocument, metrics: tuple[str, ...]
+) -> dict[str, str]:
     baseline = FloorBaseline(learn(learnt, LearnSettings()), Path("h200.json"), None)
     found = judge([judged], baseline, SlowQuestion(metrics)).verdicts
     return {one.metric: one.answer.value for one in found if one.runs}

@@ -58,10 +58,20 @@ backends:
         components: {cudart: {version: 13.0.48, wheel: nvidia-cuda-runtime, layout: cuda, licence: nvidia}}
         flavours: {base: {parent: cpu-1-base, components: [cudart]}}
 """
-TOOLS = {"zlib": "1.3", "layer": "1", "mmdebstrap": "1.3.5", "apt": "2.6", "dpkg": "1.21", "engine": "fake 1"}
+TOOLS = {
+    "zlib": "1.3",
+    "layer": "1",
+    "mmdebstrap": "1.3.5",
+    "apt": "2.6",
+    "dpkg": "1.21",
+    "engine": "fake 1",
+}
 WHEELS = {
     "cuda-12.4.1-base-debian12": {"nvidia_cuda_runtime_cu12": "12.4.127"},
-    "cuda-12.4.1-runtime-debian12": {"nvidia_cublas_cu12": "12.4.5.8", "nvidia_cudnn_cu12": "9.1.0.70"},
+    "cuda-12.4.1-runtime-debian12": {
+        "nvidia_cublas_cu12": "12.4.5.8",
+        "nvidia_cudnn_cu12": "9.1.0.70",
+    },
     "cuda-13.0.0-base-debian13": {"nvidia_cuda_runtime": "13.0.48"},
 }
 DEBS = {
@@ -111,7 +121,10 @@ class World:
                 parent=_Parent(image=parent, lock=digests[parent]) if parent is not None else None,
                 archives=[],
                 debs=[self.deb(name) for name in DEBS.get(row.name, ())],
-                wheels=[self.wheel(name, version) for name, version in self.wheels.get(row.name, {}).items()],
+                wheels=[
+                    self.wheel(name, version)
+                    for name, version in self.wheels.get(row.name, {}).items()
+                ],
             )
             digests[row.name] = lock.digest
             found.append((row, lock))
@@ -201,6 +214,8 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 tar.addfile(info, io.BytesIO(codename.encode()))
 
     monkeypatch.setattr(engines, "make_root", make_root)
-    monkeypatch.setattr("goldnode.images.build.stanza", lambda path, sha256, error: f"Package: {path.name}\n")
+    monkeypatch.setattr(
+        "goldnode.images.build.stanza", lambda path, sha256, error: f"Package: {path.name}\n"
+    )
     monkeypatch.setattr(layers, "tools", lambda: {"zlib": "1.3", "layer": "1"})
     return made

@@ -28,7 +28,16 @@ from tests.unit.vulnerability_samples import vulnerability_report
 from goldnode import evidence
 from goldnode.evidence import signatures
 from goldnode.oci.identity import step_of
-from goldnode.oci.layout import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, Layout, canonical, digest_of
+from goldnode.oci.layout import (
+    CONFIG,
+    INDEX,
+    LAYER,
+    MANIFEST,
+    Descriptor,
+    Layout,
+    canonical,
+    digest_of,
+)
 from goldnode.oci.registry import Registry, RegistryOptions
 
 BUILD = "0123456789ab"
@@ -66,7 +75,9 @@ def make_image(
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
         diffs.append(digest_of(raw.getvalue()))
-        layers.append(layout.put(gzip.compress(raw.getvalue(), compresslevel=0, mtime=0), f"{LAYER}+gzip"))
+        layers.append(
+            layout.put(gzip.compress(raw.getvalue(), compresslevel=0, mtime=0), f"{LAYER}+gzip")
+        )
     own = {
         "backend": backend,
         "runtime": version,
@@ -121,10 +132,14 @@ def prove(
             if inspection
             else [{"severity": "refuse", "message": "libcudart.so.12 is foreign", "waived": None}]
         )
-        layout.attach(digest, evidence.INSPECTION, canonical({"passed": inspection, "findings": found}))
+        layout.attach(
+            digest, evidence.INSPECTION, canonical({"passed": inspection, "findings": found})
+        )
     if truth is not None:
         claims = (
-            [] if truth else [{"claim": "runtime", "expected": "12.4", "got": "12.1", "result": "differs"}]
+            []
+            if truth
+            else [{"claim": "runtime", "expected": "12.4", "got": "12.1", "result": "differs"}]
         )
         layout.attach(digest, evidence.TRUTH, canonical({"passed": truth, "claims": claims}))
     tiers = {
@@ -155,7 +170,9 @@ def sign(layout: Layout, digest: str, key: Path) -> None:
                     "size": manifest["layers"][0]["size"],
                 }
             )
-    payload = signatures.statement("image", digest, "urn:goldnode:image-evidence:1", {"documents": rows})
+    payload = signatures.statement(
+        "image", digest, "urn:goldnode:image-evidence:1", {"documents": rows}
+    )
     layout.attach(digest, evidence.SIGNATURE, signatures.load_signer(key).sign(payload))
 
 
@@ -184,7 +201,9 @@ def _write_key(directory: Path, name: str, key: Any) -> tuple[Path, Path]:
     secret, public = directory / f"{name}.pem", directory / f"{name}.pub"
     secret.touch(0o600)
     secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
     return secret, public
 
 
@@ -343,7 +362,11 @@ class Server:
 
     def writes(self) -> list[str]:
         """The requests that change something."""
-        return [str(request) for request in self.log if request.method in ("PUT", "POST", "PATCH", "DELETE")]
+        return [
+            str(request)
+            for request in self.log
+            if request.method in ("PUT", "POST", "PATCH", "DELETE")
+        ]
 
 
 class Simulated(Server):
@@ -411,7 +434,9 @@ class Simulated(Server):
     def _refused(self, request: Request) -> Response | None:
         if request.path == "/token":
             good = self.login is None or request.headers.get("authorization") == _basic(self.login)
-            return Response(200, {}, json.dumps({"token": "t0"}).encode()) if good else Response(401)
+            return (
+                Response(200, {}, json.dumps({"token": "t0"}).encode()) if good else Response(401)
+            )
         if self.login is None:
             return None
         if self.token:
@@ -434,9 +459,14 @@ class Simulated(Server):
             self.uploads[id] = bytearray()
             return Response(202, {"Location": f"/v2/{repo}/blobs/uploads/{id}?_state=x"})
         if id not in self.uploads:
-            return Response(404, {}, b'{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN","message":"gone"}]}')
+            return Response(
+                404, {}, b'{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN","message":"gone"}]}'
+            )
         have = self.uploads[id]
-        told = {"Location": f"/v2/{repo}/blobs/uploads/{id}?_state=x", "Range": f"0-{max(0, len(have) - 1)}"}
+        told = {
+            "Location": f"/v2/{repo}/blobs/uploads/{id}?_state=x",
+            "Range": f"0-{max(0, len(have) - 1)}",
+        }
         if request.method == "GET":
             return Response(204, told)
         if request.method == "DELETE":
@@ -450,7 +480,9 @@ class Simulated(Server):
             return Response(202, told | {"Range": f"0-{len(have) - 1}"})
         data = bytes(have) + request.body
         if digest_of(data) != request.query.get("digest"):
-            return Response(400, {}, b'{"errors":[{"code":"DIGEST_INVALID","message":"other bytes"}]}')
+            return Response(
+                400, {}, b'{"errors":[{"code":"DIGEST_INVALID","message":"other bytes"}]}'
+            )
         self.blobs[repo, request.query["digest"]] = data
         del self.uploads[id]
         return Response(201)
@@ -485,13 +517,17 @@ class Simulated(Server):
             if not ref.startswith("sha256:"):
                 self.named[repo, ref] = digest
             told = (
-                {"OCI-Subject": document["subject"]["digest"]} if self.api and "subject" in document else {}
+                {"OCI-Subject": document["subject"]["digest"]}
+                if self.api and "subject" in document
+                else {}
             )
             return Response(201, {"Docker-Content-Digest": digest, **told})
         digest = ref if ref.startswith("sha256:") else self.named.get((repo, ref), "")
         found = self.manifests.get((repo, digest))
         if found is None:
-            return Response(404, {}, b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"unknown"}]}')
+            return Response(
+                404, {}, b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"unknown"}]}'
+            )
         if request.method == "DELETE":
             del self.manifests[repo, digest]
             self.named = {
@@ -525,7 +561,9 @@ class Simulated(Server):
         if not tags:
             return Response(404)
         after = request.query.get("last", "")
-        page = [tag for tag in tags if tag > after][:2]  # small pages, so that the next one is asked for
+        page = [tag for tag in tags if tag > after][
+            :2
+        ]  # small pages, so that the next one is asked for
         more = (
             {"Link": f'</v2/{repo}/tags/list?n=2&last={page[-1]}>; rel="next"'}
             if page and page[-1] != tags[-1]

@@ -44,11 +44,16 @@ def test_sources_have_the_archives_of_the_lock_at_the_addresses_of_the_site(tmp_
         "Components": "main contrib non-free non-free-firmware",
         "Signed-By": "/usr/share/keyrings/debian-archive-keyring.gpg",
     }
-    assert (security["URIs"], security["Suites"]) == ("https://mirror.example/security", "bookworm-security")
+    assert (security["URIs"], security["Suites"]) == (
+        "https://mirror.example/security",
+        "bookworm-security",
+    )
     assert "Check-Valid-Until" not in security
 
 
-def test_site_without_an_address_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_without_an_address_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sites, "_machine_archives", dict)
     row = load_matrix().row("cpu-1-dev-debian12")
     with pytest.raises(SiteError, match='no address is known for archive "debian"'):

@@ -88,7 +88,11 @@ def test_a_row_for_each_architecture(tmp_path: Path) -> None:
         "cuda-12.9.1-base-debian12_arm64",
     }
     arm = rows["cpu-1-runtime-debian12_arm64"]
-    assert (arm.architecture, arm.image.os, arm.system.architectures) == ("arm64", "debian12", ("arm64",))
+    assert (arm.architecture, arm.image.os, arm.system.architectures) == (
+        "arm64",
+        "debian12",
+        ("arm64",),
+    )
     assert arm.image.tag == "1-runtime-debian12_arm64"
     assert arm.image.parent == "cpu-1-base-debian12_arm64"
     assert rows["cuda-12.9.1-base-debian12_arm64"].image.parent == "cpu-1-base-debian12_arm64"
@@ -126,7 +130,9 @@ def test_wheels_are_those_of_the_architecture(tmp_path: Path) -> None:
     rows = matrix(tmp_path).images
     amd64, arm64 = rows["cuda-12.9.1-base-debian12"], rows["cuda-12.9.1-base-debian12_arm64"]
     for machine in ("x86_64", "aarch64"):
-        (tmp_path / f"demo-1.0-py3-none-manylinux2014_{machine}.manylinux_2_17_{machine}.whl").touch()
+        (
+            tmp_path / f"demo-1.0-py3-none-manylinux2014_{machine}.manylinux_2_17_{machine}.whl"
+        ).touch()
     index = Index(settings={"no-index": "true", "find-links": str(tmp_path)})
     found = [index.wheel("demo", "1.0", row.system) for row in (amd64, arm64)]
     assert [item is not None and item.file.rpartition("_17_")[2] for item in found] == [
@@ -141,9 +147,16 @@ def test_wheels_are_those_of_the_architecture(tmp_path: Path) -> None:
 def test_a_recipe_states_its_emulator(tmp_path: Path) -> None:
     found = recipes(matrix(tmp_path))
     arm, amd = found["cpu-1-base-debian12_arm64"], found["cpu-1-base-debian12"]
-    assert arm.tools["emulator-arm64"] == arm.labels[f"{LABELS}emulated"] == "qemu-aarch64-static 7.2.22"
+    assert (
+        arm.tools["emulator-arm64"]
+        == arm.labels[f"{LABELS}emulated"]
+        == "qemu-aarch64-static 7.2.22"
+    )
     assert not {"emulator-arm64", f"{LABELS}emulated"} & {*amd.tools, *amd.labels}
-    assert (arm.labels[f"{LABELS}architectures"], arm.identity["architecture"]) == ("arm64", "arm64")
+    assert (arm.labels[f"{LABELS}architectures"], arm.identity["architecture"]) == (
+        "arm64",
+        "arm64",
+    )
     other = recipes(matrix(tmp_path), {**TOOLS, "emulator-arm64": "qemu-aarch64-static 10.0"})
     assert other[arm.image.name].build_id != arm.build_id
     # A machine of that architecture uses none.
@@ -154,7 +167,10 @@ def test_cuda_for_servers_of_arm64_has_nvidias_own_directory(tmp_path: Path) -> 
     found = recipes(matrix(tmp_path))["cuda-12.9.1-base-debian12_arm64"]
     assert found.environment["NVARCH"] == "sbsa"
     assert found.files["usr/local/cuda-12.9/lib64"] == {"link": "targets/sbsa-linux/lib"}
-    assert found.files["etc/ld.so.conf.d/000_cuda.conf"]["text"] == "/usr/local/cuda/targets/sbsa-linux/lib\n"
+    assert (
+        found.files["etc/ld.so.conf.d/000_cuda.conf"]["text"]
+        == "/usr/local/cuda/targets/sbsa-linux/lib\n"
+    )
     assert found.place.target == "sbsa-linux"
 
 
@@ -181,7 +197,9 @@ def test_the_labels_state_the_architecture(labels: dict[str, str], system: str) 
     }
     full = {LABELS + key: value for key, value in (stated | labels).items()}
     history = [{"created_by": step_of(f"cpu-1-base-{system}")}]
-    own = identity({"config": {"Labels": full}, "history": history, "rootfs": {"diff_ids": ["sha256:1"]}})
+    own = identity(
+        {"config": {"Labels": full}, "history": history, "rootfs": {"diff_ids": ["sha256:1"]}}
+    )
     claim = claimed(own)
     assert claim is not None
     assert (claim.os, claim.architecture) == ("debian12", labels.get("architectures", "amd64"))
@@ -189,11 +207,17 @@ def test_the_labels_state_the_architecture(labels: dict[str, str], system: str) 
     image = cast(
         OciImage,
         SimpleNamespace(
-            config={"config": {"Labels": full}, "history": history, "rootfs": {"diff_ids": ["sha256:1"]}}
+            config={
+                "config": {"Labels": full},
+                "history": history,
+                "rootfs": {"diff_ids": ["sha256:1"]},
+            }
         ),
     )
     assert publish.checked_name(image, f"cpu:1-base-{system}-0123456789ab")[0] == "cpu"
-    with pytest.raises(ImageError, match=rf"the labels of the image say cpu:1-base-{system}-0123456789ab"):
+    with pytest.raises(
+        ImageError, match=rf"the labels of the image say cpu:1-base-{system}-0123456789ab"
+    ):
         publish.checked_name(image, "cpu:1-base-debian13-0123456789ab")
 
 
@@ -205,7 +229,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A machine of amd64, whose programs the test sets: name: what `--version` prints."""
     programs: dict[str, str] = {}
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name in programs else None)
+    monkeypatch.setattr(
+        "shutil.which", lambda name: f"/usr/bin/{name}" if name in programs else None
+    )
     emulation.tools.cache_clear()
 
     def run(command: list[str], **_: object) -> SimpleNamespace:
@@ -222,7 +248,9 @@ def test_a_machines_own_programs_are_run_as_they_are(machine: dict[str, str]) ->
 
 
 def test_a_machine_without_an_emulator_is_refused(machine: dict[str, str]) -> None:
-    with pytest.raises(ImageError, match=r"cannot run programs of arm64.*apt-get install qemu-user-static"):
+    with pytest.raises(
+        ImageError, match=r"cannot run programs of arm64.*apt-get install qemu-user-static"
+    ):
         emulation.emulated("arm64", ["true"])
 
 
@@ -243,9 +271,20 @@ def test_locks_state_only_the_emulator_that_they_use() -> None:
     assert emulation.used(tools, "arm64") == tools
 
 
-def test_buildkit_is_refused_for_another_architecture(tmp_path: Path, machine: dict[str, str]) -> None:
+def test_buildkit_is_refused_for_another_architecture(
+    tmp_path: Path, machine: dict[str, str]
+) -> None:
     engine = object.__new__(engines.BuildKit)
-    step = engines.EngineStep("k", [], Layout(tmp_path), "", tmp_path, tmp_path, 0, "arm64")
+    step = engines.EngineStep(
+        "k",
+        parent=[],
+        layout=Layout(tmp_path),
+        containerfile="",
+        directory=tmp_path,
+        work=tmp_path,
+        epoch=0,
+        architecture="arm64",
+    )
     with pytest.raises(ImageError, match="--engine buildah"), engine.run(step):
         pass
 

@@ -35,7 +35,9 @@ def recipes(world: World) -> list[ImageRecipe]:
     return build.recipes(world.rows(), TOOLS, b"runner")
 
 
-def builder(world: World, engine: FakeEngine | None = None, said: list[str] | None = None) -> Builder:
+def builder(
+    world: World, engine: FakeEngine | None = None, said: list[str] | None = None
+) -> Builder:
     def say(what: str, state: str, seconds: float) -> None:
         if said is not None and state == "done":
             said.append(what)
@@ -50,7 +52,9 @@ def test_the_whole_matrix(world: World, roots: list[str]) -> None:
     assert [item.image for item in built] == [item.image.name for item in wanted]
     assert sorted(roots) == ["bookworm", "trixie"]  # once per OS
     assert set(world.store.layout.refs()) == {item.ref for item in wanted}
-    image = world.store.layout.image(next(item.ref for item in wanted if item.image.name == RUNTIME))
+    image = world.store.layout.image(
+        next(item.ref for item in wanted if item.image.name == RUNTIME)
+    )
     assert image.environment["CUDA_VERSION"] == "12.4.1"
     assert {
         "etc/os-release",
@@ -59,10 +63,15 @@ def test_the_whole_matrix(world: World, roots: list[str]) -> None:
         "usr/lib/goldnode/goldnode-smoke",
         "usr/bin/goldnode-smoke",
     } <= set(image.members)
-    assert image.read("usr/local/cuda/lib64/libnvidia_cudnn_cu12.so.1") == b"nvidia_cudnn_cu12 9.1.0.70"
+    assert (
+        image.read("usr/local/cuda/lib64/libnvidia_cudnn_cu12.so.1")
+        == b"nvidia_cudnn_cu12 9.1.0.70"
+    )
     assert not any(path.startswith("run/") for path in image.members)
     assert image.members["etc/ld.so.cache"].info.mtime == wanted[0].epoch
-    assert len(image.config["history"]) == len(image.layers) == len(image.config["rootfs"]["diff_ids"])
+    assert (
+        len(image.config["history"]) == len(image.layers) == len(image.config["rootfs"]["diff_ids"])
+    )
     assert {identity(world.store.layout.image(item.ref).config).ref for item in wanted} == {
         item.ref for item in wanted
     }
@@ -111,7 +120,9 @@ def test_a_new_date_keeps_the_layers_of_wheels(world: World) -> None:
     }
     world.resolved = "2026-12-24"
     builder(world).build(recipes(world))
-    image = world.store.layout.image(next(item.ref for item in recipes(world) if item.image.name == name))
+    image = world.store.layout.image(
+        next(item.ref for item in recipes(world) if item.image.name == name)
+    )
     kept = [number for number, layer in enumerate(image.layers) if layer.digest in before]
     assert [image.config["history"][number]["created_by"].split(":")[0] for number in kept] == [
         "goldnode wheels",
@@ -147,7 +158,9 @@ def test_differences_in_words(world: World) -> None:
 OUTLINE = {"soname": None, "size": 3, "pieces": [[0, "eHh4"]]}
 
 
-def test_a_failure_stops_what_hangs_on_it_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_stops_what_hangs_on_it_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("goldnode.oci.layers.outline", lambda file: OUTLINE)
     engine = FakeEngine(fails=["libnvidia_cublas"])
     with pytest.raises(ImageError, match="the script failed"):
@@ -190,7 +203,9 @@ def test_a_killed_run_is_cleaned_up_after(world: World, roots: list[str]) -> Non
     assert not (world.store.cache / "buildah").exists()
 
 
-def test_a_full_disk_is_said_and_recovered_from(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_and_recovered_from(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = layers.write_layer
 
     def full(*given: object, **named: object) -> layers.Layer:
@@ -226,9 +241,9 @@ def test_a_layer_that_was_collected_is_made_again(world: World) -> None:
     blob = world.store.layout.image(wanted[-1].ref).layers[0].digest
     world.store.layout.path(blob).unlink()
     assert builder(world).pending(wanted)
-    assert builder(world).build(wanted) == first or [row.digest for row in builder(world).build(wanted)] == [
-        row.digest for row in first
-    ]
+    assert builder(world).build(wanted) == first or [
+        row.digest for row in builder(world).build(wanted)
+    ] == [row.digest for row in first]
     assert world.store.layout.has(blob)
 
 
@@ -251,7 +266,9 @@ def test_nothing_is_collected_while_it_builds(world: World) -> None:
         pass
 
 
-def test_the_script_sees_outlines_of_the_whole_chain(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_sees_outlines_of_the_whole_chain(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("goldnode.oci.layers.outline", lambda file: OUTLINE)
     engine = FakeEngine()
     builder(world, engine).build(recipes(world))

@@ -47,7 +47,9 @@ BUILDX = {"docker buildx version": (0, "github.com/docker/buildx 0.13.1+ds1 0.13
 
 
 def test_buildkit_is_preferred(machine: Callable[[Answers], None]) -> None:
-    machine({**BUILDAH, **BUILDX, "docker buildx inspect": (0, OWN.format(driver="docker-container"))})
+    machine(
+        {**BUILDAH, **BUILDX, "docker buildx inspect": (0, OWN.format(driver="docker-container"))}
+    )
     found = choose()
     assert (found.name, found.version) == ("buildkit", "0.13.1+ds1/v0.13.2")
     assert choose("buildah").name == "buildah"
@@ -57,7 +59,8 @@ def test_a_builder_without_oci_layouts_is_passed_over(machine: Callable[[Answers
     machine({**BUILDAH, **BUILDX, "docker buildx inspect": (0, INSIDE_20)})
     assert (choose().name, choose().version) == ("buildah", "1.28.2")
     with pytest.raises(
-        ImageError, match=r"v0\.8\+unknown inside this dockerd hands out no OCI layouts.*docker buildx create"
+        ImageError,
+        match=r"v0\.8\+unknown inside this dockerd hands out no OCI layouts.*docker buildx create",
     ):
         choose("buildkit")
 
@@ -74,7 +77,8 @@ def test_a_builder_that_does_not_answer(machine: Callable[[Answers], None]) -> N
 def test_none(machine: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatch) -> None:
     machine({})
     with pytest.raises(
-        ImageError, match=r"docker has no buildx here; buildah is not on this machine.*Install buildah"
+        ImageError,
+        match=r"docker has no buildx here; buildah is not on this machine.*Install buildah",
     ):
         choose()
     monkeypatch.setenv(engines.VARIABLE, "kaniko")
@@ -98,7 +102,8 @@ def test_versions(machine: Callable[[Answers], None]) -> None:
     }
     machine(BUILDAH)
     with pytest.raises(
-        ImageError, match=r"mmdebstrap is not on this machine\. Install it: apt-get install mmdebstrap"
+        ImageError,
+        match=r"mmdebstrap is not on this machine\. Install it: apt-get install mmdebstrap",
     ):
         engines.tools(choose())
 
@@ -108,7 +113,15 @@ def step(place: Path) -> EngineStep:
     (place / "work").mkdir()
     layer = write_layer(layout, [LayerEntry.text("a", "b", 1)])
     text = "FROM parent\nRUN --mount=type=bind,from=step,target=/mnt sh /mnt/script /mnt\n"
-    return EngineStep("k" * 64, [layer], layout, text, place / "step", place / "work", 1000)
+    return EngineStep(
+        "k" * 64,
+        parent=[layer],
+        layout=layout,
+        containerfile=text,
+        directory=place / "step",
+        work=place / "work",
+        epoch=1000,
+    )
 
 
 def test_the_bake_file(tmp_path: Path) -> None:
@@ -124,7 +137,9 @@ def test_the_bake_file(tmp_path: Path) -> None:
         "parent": f"oci-layout://{tmp_path}/work/parent@sha256:{'1' * 64}",
         "step": f"{tmp_path}/step",
     }
-    assert target["output"] == [f"type=oci,dest={tmp_path}/work/out,tar=false,compression=uncompressed"]
+    assert target["output"] == [
+        f"type=oci,dest={tmp_path}/work/out,tar=false,compression=uncompressed"
+    ]
     assert target["attest"] == [
         "type=provenance,disabled=true"
     ]  # goldnode's own are referrers, not entries of an index
@@ -143,13 +158,20 @@ def test_the_parent_is_handed_over_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "tries"),
     [
-        ('Error: pushing image "x": reading blob: locating image with ID "ada5": image not known', 3),
+        (
+            'Error: pushing image "x": reading blob: locating image with ID "ada5": image not known',
+            3,
+        ),
         ("Error: creating image: layer not known", 3),
         ("E: Unable to locate package x", 1),
     ],
 )
 def test_a_step_whose_image_buildah_lost_is_made_again(
-    machine: Callable[[Answers], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, tries: int
+    machine: Callable[[Answers], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    tries: int,
 ) -> None:
     machine(BUILDAH)
     one, runs = step(tmp_path), 0
@@ -173,7 +195,10 @@ def test_a_step_whose_image_buildah_lost_is_made_again(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("exit 1\ndpkg: error: cannot write: No space left on device", r"the disk is full\. Make room"),
+        (
+            "exit 1\ndpkg: error: cannot write: No space left on device",
+            r"the disk is full\. Make room",
+        ),
         (
             "E: You do not have enough free space in /x/var/cache/apt/archives/.\nE: mmdebstrap failed to run",
             r"the disk is full\. Make room",
@@ -183,7 +208,9 @@ def test_a_step_whose_image_buildah_lost_is_made_again(
 )
 def test_what_a_failure_says(text: str, said: str) -> None:
     with pytest.raises(ImageError, match=said):
-        engines._run(["sh", "-c", f"printf '%s\\n' '{text}'; exit 1"], {"PATH": "/usr/bin:/bin"}, "it cannot")
+        engines._run(
+            ["sh", "-c", f"printf '%s\\n' '{text}'; exit 1"], {"PATH": "/usr/bin:/bin"}, "it cannot"
+        )
 
 
 def test_nothing_of_this_shell_reaches_a_builder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,14 +79,18 @@ def test_a_layer_says_what_it_is(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     layer = write_layer(
         layout,
-        with_directories([LayerEntry.text("opt/x/a", "hello", DATE), LayerEntry.link("opt/x/b", "a", DATE)]),
+        with_directories(
+            [LayerEntry.text("opt/x/a", "hello", DATE), LayerEntry.link("opt/x/b", "a", DATE)]
+        ),
     )
     packed = layout.read(layer.blob.digest)
     assert layer.diff == "sha256:" + hashlib.sha256(gzip.decompress(packed)).hexdigest()
     assert layer.blob.size == len(packed)
     members = read(layout, layer)
     assert list(members) == ["opt/x", "opt/x/a", "opt/x/b"]
-    assert {(info.uid, info.gid, info.uname, info.mtime) for info in members.values()} == {(0, 0, "", DATE)}
+    assert {(info.uid, info.gid, info.uname, info.mtime) for info in members.values()} == {
+        (0, 0, "", DATE)
+    }
     assert members["opt/x/b"].linkname == "a"
 
 
@@ -97,7 +101,9 @@ def test_the_bytes_do_not_depend_on_processors_or_the_order_given(
     entries = [LayerEntry.text("opt/b", content, DATE), LayerEntry.text("opt/a", "x", DATE)]
     found = set()
     for number, processors in enumerate((1, 2, 7)):
-        monkeypatch.setattr("goldnode.oci.layers.os.cpu_count", lambda processors=processors: processors)
+        monkeypatch.setattr(
+            "goldnode.oci.layers.os.cpu_count", lambda processors=processors: processors
+        )
         layout = Layout(tmp_path / str(number))
         found.add(write_layer(layout, with_directories(entries[:: 1 if number % 2 else -1])))
     assert len(found) == 1
@@ -131,7 +137,9 @@ def test_a_wheel_in_a_python_layout(tmp_path: Path) -> None:
             "thing-1.0.data/data/lib/libx.so": b"no library",
             "thing-1.0.data/headers/x.h": b"",
         },
-        extra={"entry_points.txt": b"[console_scripts]\nthing = thing:main [extra]\n[other]\nx = y:z\n"},
+        extra={
+            "entry_points.txt": b"[console_scripts]\nthing = thing:main [extra]\n[other]\nx = y:z\n"
+        },
     )
     layout = Layout(tmp_path / "store")
     layer = wheel_layer(layout, [path], PYTHON, {}, development=False)
@@ -156,7 +164,9 @@ def test_a_wheel_in_a_python_layout(tmp_path: Path) -> None:
     )  # as the wheel has it, so that a later lock has the same layer
     rows = {
         row[0]: row
-        for row in csv.reader(io.StringIO(text(layout, layer, f"{site}/thing-1.0.dist-info/RECORD")))
+        for row in csv.reader(
+            io.StringIO(text(layout, layer, f"{site}/thing-1.0.dist-info/RECORD"))
+        )
     }
     assert {
         "../../../bin/run",
@@ -193,14 +203,20 @@ def test_a_wheel_in_cudas_layout(tmp_path: Path) -> None:
         f"{home}/nvvm/bin/cicc",
     }
     record = text(layout, layer, f"{info}/RECORD")
-    assert "../../../local/cuda-12.4/targets/x86_64-linux/lib/libcublas.so.12,sha256=abc,1" in record
+    assert (
+        "../../../local/cuda-12.4/targets/x86_64-linux/lib/libcublas.so.12,sha256=abc,1" in record
+    )
     assert "__init__" not in record
 
 
 def test_a_wheel_that_is_no_part_of_cuda_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="layout: python"):
         wheel_layer(
-            Layout(tmp_path / "s"), [wheel(tmp_path, {"numpy/core.py": b""})], CUDA, {}, development=False
+            Layout(tmp_path / "s"),
+            [wheel(tmp_path, {"numpy/core.py": b""})],
+            CUDA,
+            {},
+            development=False,
         )
 
 
@@ -238,7 +254,21 @@ def library(soname: bytes = b"libx.so.1", fill: int = 500_000) -> bytes:
     dynamic = struct.pack("<qQqQqQqQ", 5, 4096 + 64, 10, len(strings), 14, 1, 0, 0)
     size = dynamic_at + 64 + len(strings) + fill
     head = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01" + bytes(9), 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01" + bytes(9),
+        3,
+        62,
+        1,
+        0,
+        64,
+        0,
+        0,
+        64,
+        56,
+        2,
+        64,
+        0,
+        0,
     )
     programs = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 4096) + struct.pack(
         "<IIQQQQQQ", 2, 6, dynamic_at, dynamic_at, dynamic_at, 64, 64, 8
@@ -294,7 +324,9 @@ def test_links_for_names_that_programs_ask_for(tmp_path: Path) -> None:
     assert devel[f"{folder}/libx.so"].linkname == "libx-1234.so"
 
 
-@pytest.mark.parametrize("data", [b"", b"\x7fELF\x01\x01" + bytes(80), b"#!/bin/sh\n" * 20, library()[:100]])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x7fELF\x01\x01" + bytes(80), b"#!/bin/sh\n" * 20, library()[:100]]
+)
 def test_what_has_no_outline(data: bytes) -> None:
     assert outline(data) is None
 

@@ -27,7 +27,15 @@ from tests.unit.vulnerability_samples import vulnerability_report
 
 from goldnode import evidence
 from goldnode.channels.history import CHANNELS, ChannelLine, line_of, read
-from goldnode.channels.moves import Move, MoveResult, Repair, repair, rollback, saved_history, status
+from goldnode.channels.moves import (
+    Move,
+    MoveResult,
+    Repair,
+    repair,
+    rollback,
+    saved_history,
+    status,
+)
 from goldnode.channels.requirements import NO_SOAK, Approval, RequirementWaiver
 from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public, load_signer
@@ -60,7 +68,9 @@ class World:
 
     def publish(self, name: str, **given: Any) -> str:
         proof: dict[str, Any] = {"gpu": "passed"} | {
-            key: given.pop(key) for key in ("gpu", "papers", "inspection", "vulnerabilities") if key in given
+            key: given.pop(key)
+            for key in ("gpu", "papers", "inspection", "vulnerabilities")
+            if key in given
         }
         ref, digest = make_image(self.layout, build=BUILDS[name], content=name.encode(), **given)
         prove(self.layout, digest, self.keys[0], **proof)
@@ -69,7 +79,12 @@ class World:
         return digest
 
     def promote(self, name: str, channel: str, **given: Any) -> MoveResult:
-        settings: dict[str, Any] = {"by": "ana", "settle": 0, "now": NOW, "place": self.place} | given
+        settings: dict[str, Any] = {
+            "by": "ana",
+            "settle": 0,
+            "now": NOW,
+            "place": self.place,
+        } | given
         place, layout = settings.pop("place"), settings.pop("layout", self.layout)
         return promote(
             place,
@@ -107,14 +122,18 @@ class World:
     def stands(self) -> dict[str, str]:
         """What each channel's tag stands for, by the names of the images."""
         names = {digest: name for name, digest in self.digests.items()}
-        found = {channel: self.server.tag("gpu/cuda", LINE.pointer(channel)) for channel in CHANNELS}
+        found = {
+            channel: self.server.tag("gpu/cuda", LINE.pointer(channel)) for channel in CHANNELS
+        }
         return {channel: names.get(digest, digest) for channel, digest in found.items() if digest}
 
     def said(self) -> dict[str, str]:
         """What the history says of each channel."""
         names = {digest: name for name, digest in self.digests.items()}
         history = read(self.place.text(LINE), LINE, load_public(self.keys[1]), where="test")
-        return {channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))}
+        return {
+            channel: names[entry.now] for channel in CHANNELS if (entry := history.current(channel))
+        }
 
 
 @pytest.fixture
@@ -136,7 +155,10 @@ def restore(server: Simulated, kept: tuple[Any, ...]) -> None:
 def test_a_tag_belongs_to_the_line_of_its_short_name() -> None:
     assert line_of("cuda", "12.4.1-runtime-debian12-0123456789ab") == LINE
     assert line_of("cpu", "1-base-debian13-0123456789ab").name == "1-base-debian13"
-    assert line_of("oneapi", "2025.3.3-runtime-debian12-0123456789ab").name == "2025.3-runtime-debian12"
+    assert (
+        line_of("oneapi", "2025.3.3-runtime-debian12-0123456789ab").name
+        == "2025.3-runtime-debian12"
+    )
     assert line_of("rocm", "distro-base-debian13-0123456789ab").name == "distro-base-debian13"
     assert line_of("cuda", "12.8.1-torch2.9-debian12-0123456789ab").name == "12.8-torch2.9-debian12"
     with pytest.raises(ImageError, match=r"is no immutable tag"):
@@ -271,12 +293,22 @@ class TestGates:
         world.publish("a", gpu="not_run")
         world.promote("a", "candidate")
         world.promote("a", "canary")
-        world.promote("a", "stable", waivers=[RequirementWaiver("smoke-gpu", "ana", "no GPU in this lab")])
-        last = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test").entries[-1]
+        world.promote(
+            "a", "stable", waivers=[RequirementWaiver("smoke-gpu", "ana", "no GPU in this lab")]
+        )
+        last = read(world.place.text(LINE), LINE, load_public(world.keys[1]), where="test").entries[
+            -1
+        ]
         gate = next(gate for gate in last.requirements if gate["gate"] == "smoke-gpu")
-        assert (gate["state"], gate["by"], gate["reason"]) == ("waived", "ana", "no GPU in this lab")
+        assert (gate["state"], gate["by"], gate["reason"]) == (
+            "waived",
+            "ana",
+            "no GPU in this lab",
+        )
 
-    def test_a_report_that_was_made_with_a_database_counts_beside_one_without(self, world: World) -> None:
+    def test_a_report_that_was_made_with_a_database_counts_beside_one_without(
+        self, world: World
+    ) -> None:
         world.publish("a", vulnerabilities="not_checked")
         report = vulnerability_report(world.digests["a"], "partly_checked")
         world.layout.attach(world.digests["a"], evidence.VULNERABILITIES, canonical(report))
@@ -341,13 +373,17 @@ class TestMajors:
         world.promote("b", "candidate")
         approval = [Approval(part, "ana", "the model is retrained")]
         for channel in ("canary", "stable"):
-            with pytest.raises(ImageError, match=f"{why}.*--approve-major {part} --by WHO --reason WHY"):
+            with pytest.raises(
+                ImageError, match=f"{why}.*--approve-major {part} --by WHO --reason WHY"
+            ):
                 world.promote("b", channel)
             with pytest.raises(ImageError, match=r"approved part by part"):
                 world.promote("b", channel, waivers=[RequirementWaiver("majors", "ana", "x")])
             done = world.promote("b", channel, approvals=approval)
             assert done.entry is not None
-            assert done.entry.approvals == ({"part": part, "by": "ana", "reason": "the model is retrained"},)
+            assert done.entry.approvals == (
+                {"part": part, "by": "ana", "reason": "the model is retrained"},
+            )
         assert world.stands()["stable"] == "b"
 
     def test_a_minor_change_or_a_new_part_needs_none(self, world: World) -> None:
@@ -362,7 +398,9 @@ class TestMajors:
         world.all_the_way("a")
         world.publish("b", parts=None)
         world.promote("b", "candidate")
-        with pytest.raises(ImageError, match=r"whether cudnn has another major version cannot be determined"):
+        with pytest.raises(
+            ImageError, match=r"whether cudnn has another major version cannot be determined"
+        ):
             world.promote("b", "canary")
 
     def test_an_approval_of_something_else_is_refused(self, world: World) -> None:
@@ -421,7 +459,9 @@ class TestCuts:
         for name, channel in ("a", "candidate"), ("a", "canary"), ("b", "candidate"):
             world.promote(name, channel)
         old = world.stands()
-        assert self.cuts(world, lambda: world.promote("b", "canary"), old, old | {"canary": "b"}) == 4
+        assert (
+            self.cuts(world, lambda: world.promote("b", "canary"), old, old | {"canary": "b"}) == 4
+        )
 
     def test_a_rollback(self, world: World) -> None:
         for name in "ab":
@@ -429,7 +469,10 @@ class TestCuts:
             world.promote(name, "candidate")
             world.promote(name, "canary")
         old = world.stands()
-        assert self.cuts(world, lambda: world.rollback(channel="canary"), old, old | {"canary": "a"}) == 4
+        assert (
+            self.cuts(world, lambda: world.rollback(channel="canary"), old, old | {"canary": "a"})
+            == 4
+        )
 
     def test_a_lost_answer_is_no_second_move(self, world: World) -> None:
         world.publish("a")
@@ -453,7 +496,9 @@ def kept_lines(kept: tuple[Any, ...]) -> list[bytes]:
 
 
 class TestOthers:
-    def test_one_that_is_overtaken_before_its_write_moves_nothing(self, world: World, tmp_path: Path) -> None:
+    def test_one_that_is_overtaken_before_its_write_moves_nothing(
+        self, world: World, tmp_path: Path
+    ) -> None:
         world.publish("a")
         world.publish("b")
         other = Layout(tmp_path / "other")
@@ -465,7 +510,9 @@ class TestOthers:
             world.promote("a", "candidate")
         assert world.stands() == world.said() == {"candidate": "b"}
 
-    def test_one_that_is_overwritten_does_not_touch_the_tag(self, world: World, tmp_path: Path) -> None:
+    def test_one_that_is_overwritten_does_not_touch_the_tag(
+        self, world: World, tmp_path: Path
+    ) -> None:
         world.publish("a")
         world.publish("b")
         empty = snapshot(world.server)
@@ -482,7 +529,9 @@ class TestOthers:
         assert world.stands() == world.said() == {"candidate": "b"}
         assert empty
 
-    def test_one_that_is_overwritten_late_follows_what_stands(self, world: World, tmp_path: Path) -> None:
+    def test_one_that_is_overwritten_late_follows_what_stands(
+        self, world: World, tmp_path: Path
+    ) -> None:
         world.publish("a")
         world.publish("b")
         other = Layout(tmp_path / "other")
@@ -510,13 +559,17 @@ class TestOthers:
         with pytest.raises(ImageError, match=r"was moved to .*goldnode images status --repair"):
             world.promote("b", "stable")
         assert world.stands()["stable"] == "c"
-        found = {stand.channel: stand.state for stand in status(world.place, world.layout, LINE).stands}
+        found = {
+            stand.channel: stand.state for stand in status(world.place, world.layout, LINE).stands
+        }
         assert found == {"candidate": "ok", "canary": "ok", "stable": "moved"}
         with pytest.raises(ImageError, match=r"--trust"):
             repair(world.place, world.layout, LINE, Repair(()))
         assert [
             stand.channel
-            for stand in repair(world.place, world.layout, LINE, Repair(load_public(world.keys[1]), settle=0))
+            for stand in repair(
+                world.place, world.layout, LINE, Repair(load_public(world.keys[1]), settle=0)
+            )
         ] == ["stable"]
         assert world.stands()["stable"] == "a"
 
@@ -554,9 +607,15 @@ class TestHistory:
         [
             (lambda text: text[:-10], "entry 2 (is cut short|cannot be read)"),
             (lambda text: b"".join(text.splitlines(keepends=True)[1:]), "entry 1 does not follow"),
-            (lambda text: b"".join(reversed(text.splitlines(keepends=True))), "entry 1 does not follow"),
+            (
+                lambda text: b"".join(reversed(text.splitlines(keepends=True))),
+                "entry 1 does not follow",
+            ),
             (lambda text: text + b"{}\n", "entry 3 cannot be read"),
-            (lambda text: text.replace(b'"sig":"', b'"sig":"AAAA', 1), "entry 1 has no good signature"),
+            (
+                lambda text: text.replace(b'"sig":"', b'"sig":"AAAA', 1),
+                "entry 1 has no good signature",
+            ),
         ],
         ids=["cut", "first-gone", "order", "added", "signature"],
     )
@@ -575,7 +634,8 @@ class TestHistory:
         world.promote("a", "candidate")
         stranger = make_key(tmp_path, "stranger")
         with pytest.raises(
-            ImageError, match=r"entry 1 has no good signature: it is signed by a key that is not known here"
+            ImageError,
+            match=r"entry 1 has no good signature: it is signed by a key that is not known here",
         ):
             status(world.place, world.layout, LINE, load_public(stranger[1]))
         assert not status(
@@ -616,7 +676,9 @@ class TestRollback:
         for name in "abc":
             world.publish(name, papers=False)
             world.promote(
-                name, "stable", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS]
+                name,
+                "stable",
+                waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS],
             )
         return world
 
@@ -630,7 +692,8 @@ class TestRollback:
             moved.rollback()
         again = {"waivers": [RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS]}
         with pytest.raises(
-            ImageError, match=r"not promoted to stable: stable was rolled back from it.*--reason WHY"
+            ImageError,
+            match=r"not promoted to stable: stable was rolled back from it.*--reason WHY",
         ):
             moved.promote("c", "stable", **again)
         done = moved.promote("c", "stable", **again, reason="the load was at fault")
@@ -642,7 +705,9 @@ class TestRollback:
         with pytest.raises(ImageError, match=r"known-good of .* points to nothing"):
             moved.rollback(to="known-good")
         moved.promote(
-            "a", "known-good", waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]]
+            "a",
+            "known-good",
+            waivers=[RequirementWaiver(gate, "ana", "a test") for gate in NO_PAPERS[:3]],
         )
         moved.rollback(to="known-good")
         assert moved.stands()["stable"] == "a"
@@ -676,7 +741,10 @@ class TestRollback:
         moved.rollback()
         assert moved.stands()["stable"] == "b"
         target = moved.place.repository(LINE)
-        assert pull(Layout(moved.layout.root.parent / "third"), target, moved.digests["b"]).fetched == 3
+        assert (
+            pull(Layout(moved.layout.root.parent / "third"), target, moved.digests["b"]).fetched
+            == 3
+        )
 
     def test_offline_it_uses_the_store_and_the_registry_gets_it_later(self, moved: World) -> None:
         moved.server.rules = [always("drop", "")]

@@ -52,7 +52,9 @@ def test_directory_is_read_as_its_declaration(tmp_path: Path) -> None:
         ("labels: {team: recsys}", "workdir: app", 7, 'no container starts. Write "/app"'),
     ],
 )
-def test_faults_name_their_line(tmp_path: Path, right: str, wrong: str, line: int, message: str) -> None:
+def test_faults_name_their_line(
+    tmp_path: Path, right: str, wrong: str, line: int, message: str
+) -> None:
     with pytest.raises(ImageError, match=message) as raised:
         load_declaration(write(tmp_path, RIGHT.replace(right, wrong)))
     assert raised.value.line == line
@@ -100,7 +102,9 @@ def test_faults_of_requirements_name_their_line(
 
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)
-_HASHES = st.lists(st.from_regex(r"[0-9a-f]{64}", fullmatch=True), min_size=1, max_size=2, unique=True)
+_HASHES = st.lists(
+    st.from_regex(r"[0-9a-f]{64}", fullmatch=True), min_size=1, max_size=2, unique=True
+)
 
 
 @settings(max_examples=30)

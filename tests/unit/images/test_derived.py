@@ -93,9 +93,17 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
 def test_derived_image_has_its_own_identity_and_names_its_base(team: Team) -> None:
     ready, image = team.derive()
     own, base = identity(image.config), ready.recipe.base
-    assert (own.kind, own.name, own.backend, own.runtime) == ("derived", "recsys/trainer", "cuda", "12.4.1")
+    assert (own.kind, own.name, own.backend, own.runtime) == (
+        "derived",
+        "recsys/trainer",
+        "cuda",
+        "12.4.1",
+    )
     assert own.ref == ready.recipe.ref == f"recsys/trainer:2.1-cuda12.4-debian12-{own.build_id}"
-    assert (image.labels[BASE_NAME], image.labels[BASE_DIGEST]) == (base.identity.ref, base.image.digest)
+    assert (image.labels[BASE_NAME], image.labels[BASE_DIGEST]) == (
+        base.identity.ref,
+        base.image.digest,
+    )
     assert image.labels["team"] == "recsys"
     assert image.labels["io.goldnode.redistribution"] == "private"
     inside = json.loads(image.read("usr/lib/goldnode/image.json") or b"")
@@ -105,7 +113,10 @@ def test_derived_image_has_its_own_identity_and_names_its_base(team: Team) -> No
 
 def test_derived_image_has_wheels_files_and_settings(team: Team) -> None:
     _, image = team.derive()
-    assert image.read("usr/local/lib/python3.11/dist-packages/nvidia/tool/lib/libtool.so.1") == b"tool 1.0"
+    assert (
+        image.read("usr/local/lib/python3.11/dist-packages/nvidia/tool/lib/libtool.so.1")
+        == b"tool 1.0"
+    )
     assert image.read("app/link") == b"print('hello')\n"
     assert image.members["app/bin/run"].info.mode == 0o755
     assert image.members["app/main.py"].info.mode == 0o644
@@ -181,9 +192,13 @@ def test_stale_lock_is_refused_by_a_locked_run(team: Team) -> None:
     ("hashes", "message"),
     [("a" * 64, "none of those in the requirements"), ("", "no hash of it")],
 )
-def test_wheel_without_the_hash_of_the_requirements_is_refused(team: Team, hashes: str, message: str) -> None:
+def test_wheel_without_the_hash_of_the_requirements_is_refused(
+    team: Team, hashes: str, message: str
+) -> None:
     name = "tool" if hashes else "another"
-    (team.place / "requirements.txt").write_text(f"{name}==1.0 --hash=sha256:{hashes or 'b' * 64}\n")
+    (team.place / "requirements.txt").write_text(
+        f"{name}==1.0 --hash=sha256:{hashes or 'b' * 64}\n"
+    )
     with pytest.raises(ImageError, match=message):
         team.prepare()
 
@@ -232,7 +247,9 @@ def test_faults_that_only_the_base_shows(team: Team, right: str, wrong: str, mes
 
 
 def test_directories_of_the_base_are_not_in_the_layer_of_files(team: Team) -> None:
-    (team.place / "derive.yml").write_text(DERIVE.replace("/app: src", "/etc/team/conf: src/main.py"))
+    (team.place / "derive.yml").write_text(
+        DERIVE.replace("/app: src", "/etc/team/conf: src/main.py")
+    )
     _, image = team.derive()
     with image.layer(len(image.layers) - 2) as tar:
         assert [info.name for info in tar] == ["etc/team", "etc/team/conf"]
@@ -249,6 +266,8 @@ def test_locks_of_a_derived_build_are_found_by_name_and_digest(
     (team.place / "src/main.py").write_text("print('hi')\n")
     second, _ = team.derive()
     records = team.world.store.records
-    os.utime(records / f"{ready.recipe.build_id}.json", (1, 1))  # as if it had been built long before
+    os.utime(
+        records / f"{ready.recipe.build_id}.json", (1, 1)
+    )  # as if it had been built long before
     found = [image.ref(built.build_id) for image, built, _ in derived_builds(team.world.store)]
     assert found == [ready.recipe.ref, second.recipe.ref]

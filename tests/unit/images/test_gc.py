@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.images.registries import Simulated, before, make_image, make_key, once, prove, running
+from tests.unit.images.registries import (
+    Simulated,
+    before,
+    make_image,
+    make_key,
+    once,
+    prove,
+    running,
+)
 
 from goldnode.channels.gc import Collection, NeededContent
 from goldnode.channels.history import line_of
@@ -32,7 +40,9 @@ BUILDS = {"a": "a" * 12, "b": "b" * 12, "c": "c" * 12}
 def layout(tmp_path: Path, keys: tuple[Path, Path]) -> Layout:
     found = Layout(tmp_path / "store")
     for name, build in BUILDS.items():
-        _, digest = make_image(found, build=build, content=name.encode(), labels={"lock": f"lock-{name}"})
+        _, digest = make_image(
+            found, build=build, content=name.encode(), labels={"lock": f"lock-{name}"}
+        )
         prove(found, digest, keys[0], papers=False)
     return found
 
@@ -42,7 +52,10 @@ def ref(name: str) -> str:
 
 
 def to_stable(
-    layout: Layout, keys: tuple[Path, Path], *names: str, place: ImageStorePlace | RegistryPlace | None = None
+    layout: Layout,
+    keys: tuple[Path, Path],
+    *names: str,
+    place: ImageStorePlace | RegistryPlace | None = None,
 ) -> None:
     waivers = [
         RequirementWaiver(gate, "ana", "a test")
@@ -102,25 +115,32 @@ class TestStore:
         assert sum(item.size > 0 for item in gone) >= 3
         assert collect(layout, needed(layout), Collection(now=NOW))[0] == []
 
-    def test_what_was_promoted_while_it_waited_stays(self, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_what_was_promoted_while_it_waited_stays(
+        self, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         keeps = needed(layout)
         to_stable(layout, keys, "a")
         collect(layout, keeps, Collection(now=NOW))
         assert set(layout.refs()) == {ref("a"), "cuda:12.4-runtime-debian12"}
 
-    def test_what_a_registrys_history_names_stays(self, layout: Layout, keys: tuple[Path, Path]) -> None:
+    def test_what_a_registrys_history_names_stays(
+        self, layout: Layout, keys: tuple[Path, Path]
+    ) -> None:
         to_stable(layout, keys, "a")
         (layout.root / "channels/store").rename(layout.root / "channels/registry.example%2Fgpu")
         layout.drop_ref("cuda:12.4-runtime-debian12")
         assert needed(layout).digests == {
-            layout.refs()[ref("a")].digest: "stable of cuda:12.4-runtime-debian12 at registry.example/gpu"
+            layout.refs()[
+                ref("a")
+            ].digest: "stable of cuda:12.4-runtime-debian12 at registry.example/gpu"
         }
         collect(layout, needed(layout), Collection(now=NOW))
         assert set(layout.refs()) == {ref("a")}
 
     def test_what_a_class_or_a_lock_names_stays(self, layout: Layout) -> None:
         keeps = NeededContent(
-            names={ref("a"): "class a100"}, locks={"lock-b": "the lock of cuda-12.4.1-runtime-debian12"}
+            names={ref("a"): "class a100"},
+            locks={"lock-b": "the lock of cuda-12.4.1-runtime-debian12"},
         )
         _, stays = collect(layout, keeps, Collection(now=NOW))
         assert set(layout.refs()) == {ref("a"), ref("b")}
@@ -135,7 +155,9 @@ class TestStore:
             SimpleNamespace(ref=f"registry.example/gpu/{ref('a')}"),
             SimpleNamespace(ref=f"registry.example/cuda@{digest}"),
         ]
-        catalog = SimpleNamespace(classes={"a100": SimpleNamespace(item=SimpleNamespace(images=images))})
+        catalog = SimpleNamespace(
+            classes={"a100": SimpleNamespace(item=SimpleNamespace(images=images))}
+        )
         found = needed(layout, catalog)  # type: ignore[arg-type]
         assert found.names == {ref("a"): "class a100"}
         assert found.digests == {digest: "class a100"}
@@ -175,7 +197,9 @@ class TestRegistry:
     ) -> Iterator[RegistryPlace]:
         with running(Simulated(api=request.param)) as server:
             assert isinstance(server, Simulated)
-            found = RegistryPlace(where(f"http://{server.host}/gpu"), server.client(tries=1), layout)
+            found = RegistryPlace(
+                where(f"http://{server.host}/gpu"), server.client(tries=1), layout
+            )
             for name in BUILDS:
                 publish(
                     layout,
@@ -196,26 +220,47 @@ class TestRegistry:
         server.named["gpu/cuda", "mine"] = digests["c"]
         trust = load_public(keys[1])
         gone, stays = collect_registry(
-            place, layout, ["cuda", "cpu"], NeededContent(), trust, Collection(now=NOW)
+            place,
+            layout=layout,
+            repositories=["cuda", "cpu"],
+            keeps=NeededContent(),
+            trust=trust,
+            how=Collection(now=NOW),
         )
         assert gone == []
         assert any(why == "the tag mine points to it" for why in stays.values())
         del server.named["gpu/cuda", "mine"]
         assert [
-            item.what for item in collect_registry(place, layout, ["cuda"], NeededContent(), trust)[0]
+            item.what
+            for item in collect_registry(place, layout, ["cuda"], NeededContent(), trust)[0]
         ] == []
         gone, _ = collect_registry(
-            place, layout, ["cuda"], NeededContent(), trust, Collection(now=NOW, dry_run=True)
+            place,
+            layout=layout,
+            repositories=["cuda"],
+            keeps=NeededContent(),
+            trust=trust,
+            how=Collection(now=NOW, dry_run=True),
         )
         assert server.tag("gpu/cuda", ref("c").partition(":")[2]) == digests["c"]
         assert [item.what for item in gone] == [f"{server.host}/gpu/{ref('c')}"]
-        collect_registry(place, layout, ["cuda"], NeededContent(), trust, Collection(now=NOW))
+        collect_registry(
+            place,
+            layout=layout,
+            repositories=["cuda"],
+            keeps=NeededContent(),
+            trust=trust,
+            how=Collection(now=NOW),
+        )
         assert server.tag("gpu/cuda", ref("c").partition(":")[2]) is None
         assert server.tag("gpu/cuda", referrers_tag(digests["c"])) is None
         subjects = [data for data, _ in server.manifests.values() if digests["c"].encode() in data]
         assert subjects == []
         for name in "ab":
-            assert len(place.repository(next(iter(place.lines("cuda")))).referrers(digests[name])[0]) == 5
+            assert (
+                len(place.repository(next(iter(place.lines("cuda")))).referrers(digests[name])[0])
+                == 5
+            )
 
     def test_the_tags_of_cosign_go_with_their_image_and_stay_with_it(
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
@@ -227,7 +272,14 @@ class TestRegistry:
             digest = layout.refs()[ref(name)].digest
             cosign.attach(layout, digest, str(target), ref(name), load_signer(keys[0]))
             push_evidence(layout, digest, target, PublishedImage("", digest))
-        collect_registry(place, layout, ["cuda"], NeededContent(), trust, Collection(now=NOW))
+        collect_registry(
+            place,
+            layout=layout,
+            repositories=["cuda"],
+            keeps=NeededContent(),
+            trust=trust,
+            how=Collection(now=NOW),
+        )
         tags = {tag for tag in target.tags() if tag.startswith("sha256-")}
         stays = [f"sha256-{layout.refs()[ref(name)].digest[7:]}" for name in "ab"]
         listed = [] if server.api else stays
@@ -237,11 +289,22 @@ class TestRegistry:
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path], tmp_path: Path
     ) -> None:
         server, trust, digest = self.server, load_public(keys[1]), layout.refs()[ref("c")].digest
-        elsewhere = RegistryPlace(place.where, server.client(tries=1), Layout(tmp_path / "elsewhere"))
+        elsewhere = RegistryPlace(
+            place.where, server.client(tries=1), Layout(tmp_path / "elsewhere")
+        )
         # The histories were read, its tag not yet.
         pattern = f"^GET .*/manifests/{ref('c').partition(':')[2]}$"
-        server.rules.append(before(pattern, lambda: to_stable(elsewhere.layout, keys, "c", place=elsewhere)))
-        gone, stays = collect_registry(place, layout, ["cuda"], NeededContent(), trust, Collection(now=NOW))
+        server.rules.append(
+            before(pattern, lambda: to_stable(elsewhere.layout, keys, "c", place=elsewhere))
+        )
+        gone, stays = collect_registry(
+            place,
+            layout=layout,
+            repositories=["cuda"],
+            keeps=NeededContent(),
+            trust=trust,
+            how=Collection(now=NOW),
+        )
         assert {item.what for item in gone} == {f"{server.host}/gpu/{ref(name)}" for name in "ab"}
         assert stays == {
             f"{server.host}/gpu/{ref('c')}": f"stable of cuda:12.4-runtime-debian12 at {place.name}"
@@ -257,9 +320,18 @@ class TestRegistry:
         self, place: RegistryPlace, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         held: list[bool] = []
-        self.server.rules.append(before("^GET .*/tags/list", lambda: held.append(collecting(layout))))
+        self.server.rules.append(
+            before("^GET .*/tags/list", lambda: held.append(collecting(layout)))
+        )
         self.server.rules.append(before("^DELETE ", lambda: held.append(collecting(layout))))
-        collect_registry(place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW))
+        collect_registry(
+            place,
+            layout=layout,
+            repositories=["cuda"],
+            keeps=NeededContent(),
+            trust=load_public(keys[1]),
+            how=Collection(now=NOW),
+        )
         assert held == [True, True]
         assert not collecting(layout)
 
@@ -268,15 +340,22 @@ class TestRegistry:
     ) -> None:
         to_stable(layout, keys, "a", place=place)
         with pytest.raises(ImageError, match=r"--trust"):
-            collect_registry(place, layout, ["cuda"], NeededContent(), [], Collection(now=NOW))
+            collect_registry(
+                place,
+                layout=layout,
+                repositories=["cuda"],
+                keeps=NeededContent(),
+                trust=[],
+                how=Collection(now=NOW),
+            )
         with pytest.raises(ImageError, match=r"no good signature"):
             collect_registry(
                 place,
-                layout,
-                ["cuda"],
-                NeededContent(),
-                load_public(make_key(tmp_path, "other")[1]),
-                Collection(now=NOW),
+                layout=layout,
+                repositories=["cuda"],
+                keeps=NeededContent(),
+                trust=load_public(make_key(tmp_path, "other")[1]),
+                how=Collection(now=NOW),
             )
 
     def test_one_whose_age_nobody_knows_stays(
@@ -289,7 +368,12 @@ class TestRegistry:
             f"12.4.1-runtime-debian12-{'d' * 12}",
         )
         _, stays = collect_registry(
-            place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW, dry_run=True)
+            place,
+            layout=layout,
+            repositories=["cuda"],
+            keeps=NeededContent(),
+            trust=load_public(keys[1]),
+            how=Collection(now=NOW, dry_run=True),
         )
         assert "the time of its publication is not recorded" in stays.values()
 
@@ -299,12 +383,31 @@ class TestRegistry:
         self.server.rules.append(once("status", "^DELETE", 405))
         with pytest.raises(ImageError, match=r"405.*configuration allow it"):
             collect_registry(
-                place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW)
+                place,
+                layout=layout,
+                repositories=["cuda"],
+                keeps=NeededContent(),
+                trust=load_public(keys[1]),
+                how=Collection(now=NOW),
             )
-        self.server.rules = [once("drop", "^DELETE", skip=1)]  # the image is gone, its documents are not
+        self.server.rules = [
+            once("drop", "^DELETE", skip=1)
+        ]  # the image is gone, its documents are not
         with pytest.raises(UnreachableError):
             collect_registry(
-                place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW)
+                place,
+                layout=layout,
+                repositories=["cuda"],
+                keeps=NeededContent(),
+                trust=load_public(keys[1]),
+                how=Collection(now=NOW),
             )
-        collect_registry(place, layout, ["cuda"], NeededContent(), load_public(keys[1]), Collection(now=NOW))
+        collect_registry(
+            place,
+            layout=layout,
+            repositories=["cuda"],
+            keeps=NeededContent(),
+            trust=load_public(keys[1]),
+            how=Collection(now=NOW),
+        )
         assert self.server.tag("gpu/cuda", referrers_tag(layout.refs()[ref("c")].digest)) is None

@@ -32,7 +32,9 @@ INJ = {"Package": "libcuinj64-12.4", "Pre-Depends": f"libcuda1 (>= 550) | {CUDA}
         ([{"Package": "x", "Breaks": f"{CUDA} (<< 520)"}], {}),
     ],
 )
-def test_what_is_asked_of_a_driver(stanzas: list[dict[str, str]], found: dict[str, str | None]) -> None:
+def test_what_is_asked_of_a_driver(
+    stanzas: list[dict[str, str]], found: dict[str, str | None]
+) -> None:
     assert hostpackage.provisions([CUDA, ML], stanzas) == found
 
 
@@ -40,14 +42,19 @@ def test_what_is_asked_of_a_driver(stanzas: list[dict[str, str]], found: dict[st
 def test_what_it_cannot_be_is_refused(clause: str) -> None:
     with pytest.raises(ImageError, match=r"from_host|version of a driver"):
         hostpackage.provisions(
-            [CUDA], [{"Package": "x", "Depends": clause}, {"Package": "y", "Depends": f"{CUDA} (>= 2)"}]
+            [CUDA],
+            [{"Package": "x", "Depends": clause}, {"Package": "y", "Depends": f"{CUDA} (>= 2)"}],
         )
 
 
 def test_it_is_a_function_of_what_it_provides() -> None:
     one = hostpackage.locked({ML: "520", CUDA: "520"})
     assert one == hostpackage.locked({CUDA: "520", ML: "520"})
-    assert (one.version, one.file, one.made) == ("1+520", "goldnode-driver-from-host_1+520_all.deb", True)
+    assert (one.version, one.file, one.made) == (
+        "1+520",
+        "goldnode-driver-from-host_1+520_all.deb",
+        True,
+    )
     # The file's bytes are part of locks: another hash here means that RECIPE has to be raised, and locks made anew.
     assert one.sha256 == "e23a3654e9851aae899c148a43db5950de396b6915d131e6207e84de1b6a9282"
     assert hostpackage.locked(hostpackage.stated(one.provides)) == one
@@ -68,7 +75,9 @@ def test_a_lock_says_more_only_of_what_is_made() -> None:
         archive="debian",
         why="",
     )
-    assert "provides" not in plain.model_dump()  # so that the digests of other locks are what they were
+    assert (
+        "provides" not in plain.model_dump()
+    )  # so that the digests of other locks are what they were
     assert not plain.made
 
 
@@ -82,7 +91,9 @@ def test_what_the_lock_does_not_name_is_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.skipif(shutil.which("dpkg-deb") is None or shutil.which("dpkg") is None, reason="needs dpkg")
+@pytest.mark.skipif(
+    shutil.which("dpkg-deb") is None or shutil.which("dpkg") is None, reason="needs dpkg"
+)
 def test_dpkg_takes_it(tmp_path: Path) -> None:
     made = hostpackage.locked({CUDA: "520", ML: None})
     path = tmp_path / made.file
@@ -120,7 +131,10 @@ def test_dpkg_takes_it(tmp_path: Path) -> None:
         env=environment,
     )
     assert done.returncode == 0, done.stderr
-    assert subprocess.run([*common, "--verify"], capture_output=True, text=True, check=True).stdout == ""
+    assert (
+        subprocess.run([*common, "--verify"], capture_output=True, text=True, check=True).stdout
+        == ""
+    )
     assert (
         "stands for those of the host"
         in (tmp_path / "root/usr/share/doc/goldnode-driver-from-host/README").read_text()

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from goldnode.oci.identity import BASE_DIGEST, BASE_NAME, REPOSITORY, ROOTFS, identity, rootfs_digest, step_of
+from goldnode.oci.identity import (
+    BASE_DIGEST,
+    BASE_NAME,
+    REPOSITORY,
+    ROOTFS,
+    identity,
+    rootfs_digest,
+    step_of,
+)
 
 LAYERS = ["sha256:" + digit * 64 for digit in "12"]
 LABELS = {
@@ -51,14 +59,19 @@ def test_matrix_image_is_named_by_its_labels() -> None:
 
 def test_derived_image_has_the_name_of_its_team() -> None:
     found = identity(config(DERIVED))
-    assert (found.kind, found.ref) == ("derived", "recsys/trainer:2.1-cuda12.4-debian12-0123456789ab")
+    assert (found.kind, found.ref) == (
+        "derived",
+        "recsys/trainer:2.1-cuda12.4-debian12-0123456789ab",
+    )
     assert (found.name, found.backend, found.runtime) == ("recsys/trainer", "cuda", "12.4.1")
 
 
 @pytest.mark.parametrize(
     "child",
     [
-        config(layers=[*LAYERS, "sha256:" + "3" * 64], steps=({"created_by": "RUN pip install x"},)),
+        config(
+            layers=[*LAYERS, "sha256:" + "3" * 64], steps=({"created_by": "RUN pip install x"},)
+        ),
         config(steps=({"created_by": "ENV A=b", "empty_layer": True},)),
         config(layers=LAYERS[:1]),  # squashed: its steps do not fit its layers
         config(layers=[*LAYERS, "sha256:" + "3" * 64]),  # a tool that appends a layer and no step
@@ -81,7 +94,9 @@ def test_configuration_without_steps_is_unverified() -> None:
 
 
 def test_derived_image_with_other_layers_is_a_child_even_without_steps() -> None:
-    assert identity({"Config": {"Labels": DERIVED}, "RootFS": {"Layers": LAYERS[:1]}}).kind == "child"
+    assert (
+        identity({"Config": {"Labels": DERIVED}, "RootFS": {"Layers": LAYERS[:1]}}).kind == "child"
+    )
 
 
 @pytest.mark.parametrize("labels", [{}, {"io.goldnode.backend": "cuda"}, None])

@@ -71,7 +71,9 @@ def locks(own: ImageMatrix) -> dict[str, ImageLock]:
 
 
 def test_the_own_matrix_has_what_was_promised(own: ImageMatrix) -> None:
-    flavours = {(row.image.backend, row.image.version, row.image.flavour) for row in own.images.values()}
+    flavours = {
+        (row.image.backend, row.image.version, row.image.flavour) for row in own.images.values()
+    }
     for version in ("11.8.0", "12.4.1", "12.9.1", "13.5.0"):
         assert {("cuda", version, "base"), ("cuda", version, "runtime")} <= flavours
     assert {("cuda", version, "devel") for version in ("11.8.0", "12.4.1", "13.5.0")} <= flavours
@@ -91,7 +93,9 @@ def test_every_image_that_is_built_has_a_lock_of_this_matrix(
         ), name
 
 
-def test_no_image_locks_again_what_it_stands_on(own: ImageMatrix, locks: dict[str, ImageLock]) -> None:
+def test_no_image_locks_again_what_it_stands_on(
+    own: ImageMatrix, locks: dict[str, ImageLock]
+) -> None:
     for name, lock in locks.items():
         below = {deb.name for other in own.chain(name)[:-1] for deb in locks[other.name].debs}
         assert not below & {deb.name for deb in lock.debs}, name
@@ -101,7 +105,9 @@ def test_every_image_has_the_python_of_the_smoke_runner(
     own: ImageMatrix, locks: dict[str, ImageLock]
 ) -> None:
     for name in locks:
-        assert "python3" in {deb.name for other in own.chain(name) for deb in locks[other.name].debs}, name
+        assert "python3" in {
+            deb.name for other in own.chain(name) for deb in locks[other.name].debs
+        }, name
 
 
 def test_parts_of_a_release_are_the_versions_that_are_locked(
@@ -115,7 +121,9 @@ def test_parts_of_a_release_are_the_versions_that_are_locked(
                 assert locked[component.wheel] == row.parts[part], name
 
 
-def test_nothing_of_cuda_is_in_another_backend(own: ImageMatrix, locks: dict[str, ImageLock]) -> None:
+def test_nothing_of_cuda_is_in_another_backend(
+    own: ImageMatrix, locks: dict[str, ImageLock]
+) -> None:
     for name, lock in locks.items():
         if own.row(name).image.backend != "cuda":
             found = [item.name for item in lock.debs] + [item.name for item in lock.wheels]
@@ -141,7 +149,10 @@ def test_no_driver_is_in_an_image(locks: dict[str, ImageLock]) -> None:
 def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(
     own: ImageMatrix, locks: dict[str, ImageLock]
 ) -> None:
-    for name, version in (("cuda-11.8.0-devel-debian12", "520"), ("cuda-12.4.1-devel-debian13", "550")):
+    for name, version in (
+        ("cuda-11.8.0-devel-debian12", "520"),
+        ("cuda-12.4.1-devel-debian13", "550"),
+    ):
         made = [deb for deb in locks[name].debs if deb.made]
         assert [deb.provides for deb in made] == [
             (f"libcuda.so.1 (= {version})", f"libnvidia-ml.so.1 (= {version})")
@@ -154,7 +165,9 @@ def test_what_debians_toolkit_asks_of_a_driver_is_the_hosts(
 
 def test_a_release_has_the_parts_that_the_facts_say(own: ImageMatrix) -> None:
     known = {
-        str(row["version"]): row["parts"] for row in facts.load("cuda.yml")["releases"] if "parts" in row
+        str(row["version"]): row["parts"]
+        for row in facts.load("cuda.yml")["releases"]
+        if "parts" in row
     }
     rows = [row for row in own.images.values() if row.image.backend == "cuda"]
     assert {
@@ -181,7 +194,11 @@ def test_min_driver_is_that_of_the_facts(own: ImageMatrix) -> None:
 def test_rows_of_a_release(tmp_path: Path) -> None:
     matrix = read(tmp_path, HEAD + CUDA)
     on12, on13 = matrix.row("cuda-12.4.1-base-debian12"), matrix.row("cuda-12.4.1-base-debian13")
-    assert (on12.debs, on12.wheels, on12.layout) == ((), ("nvidia-cuda-runtime-cu12==12.4.127",), "cuda")
+    assert (on12.debs, on12.wheels, on12.layout) == (
+        (),
+        ("nvidia-cuda-runtime-cu12==12.4.127",),
+        "cuda",
+    )
     assert (on13.debs, on13.wheels, on13.layout) == (("libcudart12",), (), "none")
     assert on12.image.parent == "cpu-1-base-debian12"
     assert on12.cuda_home == "/usr/local/cuda-12.4"
@@ -196,7 +213,11 @@ def test_rows_of_a_release(tmp_path: Path) -> None:
 def test_select_gives_parents_first(tmp_path: Path) -> None:
     matrix = read(tmp_path, HEAD + CUDA)
     names = [row.name for row in matrix.select(["cuda-*-runtime-debian12"])]
-    assert names == ["cpu-1-base-debian12", "cuda-12.4.1-base-debian12", "cuda-12.4.1-runtime-debian12"]
+    assert names == [
+        "cpu-1-base-debian12",
+        "cuda-12.4.1-base-debian12",
+        "cuda-12.4.1-runtime-debian12",
+    ]
     assert len(matrix.select(["cuda"])) == 6
     assert len(matrix.select()) == 6
 
@@ -214,7 +235,11 @@ def test_a_vendors_base_is_named_by_digest(tmp_path: Path) -> None:
 
 
 FAULTS = [
-    ("components: [cudart]", "components: [cudrt]", 'component "cudrt" is not declared. Use "cudart"'),
+    (
+        "components: [cudart]",
+        "components: [cudrt]",
+        'component "cudrt" is not declared. Use "cudart"',
+    ),
     (
         "parent: cpu-1-base,",
         "parent: cpu-1-bas,",
@@ -258,7 +283,11 @@ def test_faults_name_their_line(tmp_path: Path, right: str, wrong: str, message:
             "matrix: 2",
             ":1: this file has format 2, and this goldnode reads 1. Install the goldnode that it was written for.",
         ),
-        ("purity: cpu", "purity: cdua", ':11: there is no policy "cdua" in purity.yml. Use "cuda".'),
+        (
+            "purity: cpu",
+            "purity: cdua",
+            ':11: there is no policy "cdua" in purity.yml. Use "cuda".',
+        ),
     ],
 )
 def test_faults_of_the_head(tmp_path: Path, right: str, wrong: str, message: str) -> None:
@@ -289,9 +318,9 @@ def test_unknown_names_get_the_nearest(own: ImageMatrix) -> None:
 
 
 def test_the_schema_is_that_of_the_models() -> None:
-    assert (builtin_matrix().parents[2] / "schemas/images.json").read_text(encoding="utf-8") == schema_text(
-        "images"
-    )
+    assert (builtin_matrix().parents[2] / "schemas/images.json").read_text(
+        encoding="utf-8"
+    ) == schema_text("images")
 
 
 def test_list_shows_every_image(own: ImageMatrix) -> None:
@@ -300,7 +329,9 @@ def test_list_shows_every_image(own: ImageMatrix) -> None:
     for name in own.images:
         assert name in done.output
     rows = json.loads(
-        CliRunner().invoke(main, ["images", "list", "cuda-11.8.0-base-debian12", "--format", "json"]).stdout
+        CliRunner()
+        .invoke(main, ["images", "list", "cuda-11.8.0-base-debian12", "--format", "json"])
+        .stdout
     )["images"]
     assert [row["name"] for row in rows] == ["cpu-1-base-debian12", "cuda-11.8.0-base-debian12"]
     assert rows[1]["redistribution"] == "private"
@@ -308,7 +339,18 @@ def test_list_shows_every_image(own: ImageMatrix) -> None:
 
 def test_the_group_lists_all_commands_without_their_files() -> None:
     text = CliRunner().invoke(main, ["images", "--help"]).output
-    for name in ("list", "lock", "build", "inspect", "smoke", "publish", "promote", "rollback", "diff", "gc"):
+    for name in (
+        "list",
+        "lock",
+        "build",
+        "inspect",
+        "smoke",
+        "publish",
+        "promote",
+        "rollback",
+        "diff",
+        "gc",
+    ):
         assert f"\n  {name} " in text
 
 
@@ -333,7 +375,11 @@ def test_a_new_cudnn_is_a_new_build_of_what_holds_it_alone(
                 lock = lock.model_copy(update={"wheels": other})
             if lock.parent is not None:
                 lock = lock.model_copy(
-                    update={"parent": lock.parent.model_copy(update={"lock": digests[lock.parent.image]})}
+                    update={
+                        "parent": lock.parent.model_copy(
+                            update={"lock": digests[lock.parent.image]}
+                        )
+                    }
                 )
             digests[row.name] = lock.digest
             pairs.append((row, lock))

@@ -120,7 +120,9 @@ def test_what_is_written_is_read(rows: dict[str, MatrixRow], tmp_path: Path) -> 
         archive="debian",
         why="x",
     )
-    wheel = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="b" * 64, size=7, why="requested")
+    wheel = LockedWheel(
+        name="demo", version="1.0", file=WHEEL, sha256="b" * 64, size=7, why="requested"
+    )
     lock = lock_of(row, debs=[deb], wheels=[wheel], tools={"zlib": "1.2.13"})
     path = write_lock(lock, tmp_path / "locks")
     assert load_lock(path) == lock
@@ -143,7 +145,9 @@ def test_a_lock_that_was_changed_is_refused(
     rows: dict[str, MatrixRow], right: str, wrong: str, message: str
 ) -> None:
     row = rows["cpu-1-base-debian12"]
-    wheel = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="b" * 64, size=7, why="requested")
+    wheel = LockedWheel(
+        name="demo", version="1.0", file=WHEEL, sha256="b" * 64, size=7, why="requested"
+    )
     path = write_lock(lock_of(row, wheels=[wheel]), row.locks)
     path.write_text(path.read_text(encoding="utf-8").replace(right, wrong, 1), encoding="utf-8")
     with pytest.raises(ImageError, match=message) as caught:
@@ -154,7 +158,9 @@ def test_a_lock_that_was_changed_is_refused(
 
 def test_a_lock_for_something_else_is_refused(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
     row, other = rows["cpu-1-base-debian12"], rows["cpu-1-framework-debian12"]
-    with pytest.raises(ImageError, match=r"has no lock\. Run `goldnode images lock cpu-1-base-debian12`"):
+    with pytest.raises(
+        ImageError, match=r"has no lock\. Run `goldnode images lock cpu-1-base-debian12`"
+    ):
         find_lock(row)
     write_lock(lock_of(row, intent="sha256:" + "0" * 64), row.locks)
     with pytest.raises(ImageError, match="stale"):
@@ -243,7 +249,14 @@ def test_the_wheel_that_fits_best_is_taken(tmp_path: Path, rows: dict[str, Matri
 
 def found_of(*wheels: tuple[str, str, tuple[str, ...]]) -> dict[str, resolve._Wheel]:
     return {
-        name: resolve._Wheel(name, version, f"{name}.whl", "a" * 64, "file:///x", requires)
+        name: resolve._Wheel(
+            name,
+            version=version,
+            file=f"{name}.whl",
+            sha256="a" * 64,
+            url="file:///x",
+            requires=requires,
+        )
         for name, version, requires in wheels
     }
 
@@ -283,16 +296,43 @@ def test_cuda_wheels_need_what_they_require(rows: dict[str, MatrixRow]) -> None:
     row, base = matrix.row("cuda-12.4.1-runtime-debian13"), matrix.row("cuda-12.4.1-base-debian13")
     chain = [(base, find_lock(base))]
     cudnn = resolve._Wheel(
-        "nvidia-cudnn-cu12", "9.1.0.70", "cudnn.whl", "a" * 64, "x", ("nvidia-cublas-cu12",)
+        "nvidia-cudnn-cu12",
+        version="9.1.0.70",
+        file="cudnn.whl",
+        sha256="a" * 64,
+        url="x",
+        requires=("nvidia-cublas-cu12",),
     )
     resolve._check_release(row, chain, [cudnn])  # Debian's libcublas12 is there for it
     with pytest.raises(ImageError, match="requires nvidia-nothing, which is not there"):
         resolve._check_release(
-            row, chain, [resolve._Wheel("x", "1", "x.whl", "a" * 64, "x", ("nvidia-nothing",))]
+            row,
+            chain,
+            [
+                resolve._Wheel(
+                    "x",
+                    version="1",
+                    file="x.whl",
+                    sha256="a" * 64,
+                    url="x",
+                    requires=("nvidia-nothing",),
+                )
+            ],
         )
     with pytest.raises(ImageError, match=r"requires nvidia-cublas-cu12>=13, which is 12\.4\.5\.8"):
         resolve._check_release(
-            row, chain, [resolve._Wheel("x", "1", "x.whl", "a" * 64, "x", ("nvidia-cublas-cu12>=13",))]
+            row,
+            chain,
+            [
+                resolve._Wheel(
+                    "x",
+                    version="1",
+                    file="x.whl",
+                    sha256="a" * 64,
+                    url="x",
+                    requires=("nvidia-cublas-cu12>=13",),
+                )
+            ],
         )
 
 
@@ -305,7 +345,8 @@ def test_debs_have_the_version_that_is_declared() -> None:
         for deb in lock.debs
     ]
     with pytest.raises(
-        ImageError, match=r'component "cublas" is declared as 11\.11\.3\.6, and libcublas11 is 11\.7\.1-1'
+        ImageError,
+        match=r'component "cublas" is declared as 11\.11\.3\.6, and libcublas11 is 11\.7\.1-1',
     ):
         resolve._check_parts(row, lock.model_copy(update={"debs": other}))
 
@@ -314,7 +355,10 @@ def test_an_index_of_the_site(rows: dict[str, MatrixRow], tmp_path: Path) -> Non
     row = rows["cpu-1-own-debian12"]
     with pytest.raises(ImageError, match=r'needs index "mine".*goldnode-site\.yml'):
         index_url(row, Site())
-    assert index_url(row, Site(indexes={"mine": SiteIndex(url="file:///srv/simple")})) == "file:///srv/simple"
+    assert (
+        index_url(row, Site(indexes={"mine": SiteIndex(url="file:///srv/simple")}))
+        == "file:///srv/simple"
+    )
     (tmp_path / "site.yml").write_text("indexes: {mine: {url: srv/simple}}\n", encoding="utf-8")
     with pytest.raises(SiteError, match='the url of index "mine"'):
         load_site(tmp_path / "site.yml")
@@ -380,7 +424,10 @@ def test_a_package_that_left_its_archive_comes_from_the_snapshot_of_the_locks_da
     address = f"{tmp_path.as_uri()}/{{date}}"
     archive = site.archives["debian"].model_copy(update={"snapshot": address})
     assert fetch_all(pairs, pool, site=Site(archives={"debian": archive})) == lock.debs[0].size
-    assert hashlib.sha256(pool_path(pool, lock.debs[0]).read_bytes()).hexdigest() == lock.debs[0].sha256
+    assert (
+        hashlib.sha256(pool_path(pool, lock.debs[0]).read_bytes()).hexdigest()
+        == lock.debs[0].sha256
+    )
 
 
 def test_what_goldnode_makes_is_not_fetched(rows: dict[str, MatrixRow], tmp_path: Path) -> None:
@@ -425,11 +472,15 @@ def test_other_bytes_are_refused(
         update={
             "debs": [],
             "wheels": [
-                lock.wheels[0].model_copy(update={"file": "demo-0.9-py3-none-any.whl", "sha256": "c" * 64})
+                lock.wheels[0].model_copy(
+                    update={"file": "demo-0.9-py3-none-any.whl", "sha256": "c" * 64}
+                )
             ],
         }
     )
-    with pytest.raises(ImageError, match=r"demo-0\.9-py3-none-any\.whl is not in the index any more"):
+    with pytest.raises(
+        ImageError, match=r"demo-0\.9-py3-none-any\.whl is not in the index any more"
+    ):
         fetch_all([(row, gone)], tmp_path / "pool", site=site)
 
 
@@ -481,16 +532,26 @@ class Fake:
 
     def __exit__(self, *raised: object) -> None: ...
 
-    def check_all(self, locks: list[tuple[MatrixRow, ImageLock]]) -> list[list[locked_files.MovedFile]]:
+    def check_all(
+        self, locks: list[tuple[MatrixRow, ImageLock]]
+    ) -> list[list[locked_files.MovedFile]]:
         return [self.moved.get(row.name, []) for row, _ in locks]
 
     def lock(
-        self, row: MatrixRow, chain: list[tuple[MatrixRow, ImageLock]], *, keep: ImageLock | None = None
+        self,
+        row: MatrixRow,
+        chain: list[tuple[MatrixRow, ImageLock]],
+        *,
+        keep: ImageLock | None = None,
     ) -> resolve.ImageLockResult:
         self.asked.append(row.name)
         below = {"image": chain[-1][0].name, "lock": chain[-1][1].digest} if chain else None
         lock = lock_of(
-            row, wheels=self.answers.get(row.name, []), parent=below, resolved="2026-12-01", tools=self.tools
+            row,
+            wheels=self.answers.get(row.name, []),
+            parent=below,
+            resolved="2026-12-01",
+            tools=self.tools,
         )
         return resolve.ImageLockResult(row, lock, keep, True)
 
@@ -499,9 +560,13 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
     rows: dict[str, MatrixRow], machine: dict[str, str]
 ) -> None:
     row = rows["cpu-1-base-debian12"]
-    one = LockedWheel(name="demo", version="1.0", file=WHEEL, sha256="a" * 64, size=1, why="requested")
+    one = LockedWheel(
+        name="demo", version="1.0", file=WHEEL, sha256="a" * 64, size=1, why="requested"
+    )
     Fake.answers = {row.name: [one]}
-    assert len(list(lock_images([], matrix_file=row.file))) == 2  # what is not exercised is not asked for
+    assert (
+        len(list(lock_images([], matrix_file=row.file))) == 2
+    )  # what is not exercised is not asked for
     before = {path.name: path.read_bytes() for path in row.locks.iterdir()}
     Fake.asked = []
     assert not any(done.changed for done in lock_images([], matrix_file=row.file))
@@ -523,7 +588,9 @@ def test_a_good_lock_is_kept_and_a_child_follows_its_parent(
     assert "on another lock of its parent" in lines[1]
 
 
-def test_other_tools_move_only_with_upgrade(rows: dict[str, MatrixRow], machine: dict[str, str]) -> None:
+def test_other_tools_move_only_with_upgrade(
+    rows: dict[str, MatrixRow], machine: dict[str, str]
+) -> None:
     row = rows["cpu-1-base-debian12"]
     list(lock_images([], matrix_file=row.file))
     machine["zlib"] = "2"
@@ -533,7 +600,9 @@ def test_other_tools_move_only_with_upgrade(rows: dict[str, MatrixRow], machine:
     assert find_lock(row).tools == {"zlib": "2"}
 
 
-def test_check_tells_of_an_earlier_parent(rows: dict[str, MatrixRow], machine: dict[str, str]) -> None:
+def test_check_tells_of_an_earlier_parent(
+    rows: dict[str, MatrixRow], machine: dict[str, str]
+) -> None:
     row, child = rows["cpu-1-base-debian12"], rows["cpu-1-framework-debian12"]
     list(lock_images([], matrix_file=row.file))
     write_lock(lock_of(row, resolved="2026-12-24"), row.locks)
@@ -560,7 +629,10 @@ def test_check_tells_of_an_earlier_parent(rows: dict[str, MatrixRow], machine: d
     ],
 )
 def test_an_index_that_does_not_answer_is_not_a_conflict(
-    rows: dict[str, MatrixRow], monkeypatch: pytest.MonkeyPatch, printed: str, raised: type[ImageError]
+    rows: dict[str, MatrixRow],
+    monkeypatch: pytest.MonkeyPatch,
+    printed: str,
+    raised: type[ImageError],
 ) -> None:
     """A conflict drops the pins of the old lock; a moment without network must not."""
     failed = subprocess.CompletedProcess([], 1, "", printed)

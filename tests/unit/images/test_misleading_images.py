@@ -49,7 +49,12 @@ WHEEL = "build a wheel of it (`pip wheel --no-deps DIRECTORY`)"
             '"version" is 1.10, expected text. Write it in quotes: "1.10".',
             '"1.1"',
         ),
-        ("{derive: 1, name: a/b, version: 1.10, base: x}\n", 1, 'Write it in quotes: "1.10".', '"1.1"'),
+        (
+            "{derive: 1, name: a/b, version: 1.10, base: x}\n",
+            1,
+            'Write it in quotes: "1.10".',
+            '"1.1"',
+        ),
         (
             DERIVE.format(version="'1'") + "packages: [libgomp1]\n",
             5,
@@ -82,15 +87,25 @@ def test_declaration(tmp_path: Path, text: str, line: int, has: str, lacks: str)
             "pip.conf",
         ),
         ("-c limits.txt", "Write the versions of the constraints into this file.", "pip.conf"),
-        ("--extra-index-url https://x.example", "Move it to pip's configuration (pip.conf).", WHEEL),
+        (
+            "--extra-index-url https://x.example",
+            "Move it to pip's configuration (pip.conf).",
+            WHEEL,
+        ),
         ("./src", '"./src" is a path, and goldnode installs only wheels of an index', "semicolon"),
         ("/srv/a-1-py3-none-any.whl", "is a path", "semicolon"),
-        ("git+ssh://git@x.example/a.git", '"git+ssh://git@x.example/a.git" names an address', "semicolon"),
+        (
+            "git+ssh://git@x.example/a.git",
+            '"git+ssh://git@x.example/a.git" names an address',
+            "semicolon",
+        ),
         ("a @ git+https://x.example/a.git", "names an address", "semicolon"),
     ],
 )
 def test_requirements(tmp_path: Path, text: str, has: str, lacks: str) -> None:
-    (tmp_path / "derive.yml").write_text(DERIVE.format(version="'1'") + "requirements: requirements.txt\n")
+    (tmp_path / "derive.yml").write_text(
+        DERIVE.format(version="'1'") + "requirements: requirements.txt\n"
+    )
     (tmp_path / "requirements.txt").write_text(f"packaging\n{text}\n")
     with pytest.raises(ImageError) as error:
         load_declaration(tmp_path)
@@ -134,7 +149,9 @@ def test_a_project_without_a_wheel(
         return (links.encode(), "text/html") if files else None
 
     monkeypatch.setattr(Index, "_get", get)
-    error = _no_wheel(rows["cpu-1-base-debian12"], requirement, Index("https://index.example/simple"))
+    error = _no_wheel(
+        rows["cpu-1-base-debian12"], requirement, Index("https://index.example/simple")
+    )
     assert has in str(error)
     assert f'"{requirement}"' in str(error)
     assert "versions of its components" not in str(error)
@@ -191,10 +208,17 @@ def test_publication_of_a_private_image(
     if base is None:
         has_blob = type(image.layout).has
         monkeypatch.setattr(
-            type(image.layout), "has", lambda self, digest: digest == image.digest and has_blob(self, digest)
+            type(image.layout),
+            "has",
+            lambda self, digest: digest == image.digest and has_blob(self, digest),
         )
     with pytest.raises(ImageError) as error:
-        publish(image.layout, ready.recipe.ref, Where("registry.example", ""), Registry("registry.example"))
+        publish(
+            image.layout,
+            ready.recipe.ref,
+            Where("registry.example", ""),
+            Registry("registry.example"),
+        )
     assert has in str(error.value)
     assert lacks not in str(error.value)
     assert "--private" in str(error.value)
@@ -204,5 +228,11 @@ def test_gc_of_a_registry_covers_the_derived_images_of_the_store(team: Team) -> 
     """With `--to` and without `--repository`, it looked at the backends alone and reported that nothing is there."""
     _, image = team.derive()
     location = Location(store=image.layout.root, to="registry.example")
-    assert ImageProduct(location).repositories == ("cpu", "cuda", "oneapi", "rocm", "recsys/trainer")
+    assert ImageProduct(location).repositories == (
+        "cpu",
+        "cuda",
+        "oneapi",
+        "rocm",
+        "recsys/trainer",
+    )
     assert ImageProduct(location, ["cpu"]).repositories == ("cpu",)

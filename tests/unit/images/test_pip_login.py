@@ -60,11 +60,21 @@ EACH = "machine other login x password y\ndefault login d password e\n"
             "",
             ("b", "2"),
         ),
-        ("https://host/c/a.whl", ["https://a:1@host/a/simple", "https://b:2@host/b/simple"], "", ("a", "1")),
+        (
+            "https://host/c/a.whl",
+            ["https://a:1@host/a/simple", "https://b:2@host/b/simple"],
+            "",
+            ("a", "1"),
+        ),
         ("https://host/a.whl", ["https://host/simple"], NETRC, ("ann", "three")),
         ("https://host/a.whl", [TOKEN], "", ("token", "")),
         ("https://host/a.whl", [TOKEN], NETRC, ("ann", "three")),
-        ("https://host/b/a.whl", ["https://a:1@host/a/simple", "https://host/b/simple"], "", ("a", "1")),
+        (
+            "https://host/b/a.whl",
+            ["https://a:1@host/a/simple", "https://host/b/simple"],
+            "",
+            ("a", "1"),
+        ),
         ("https://host/a.whl", [], EACH, ("d", "e")),
         ("https://host/a.whl", [], "no machine of its own", None),
     ],
@@ -91,7 +101,9 @@ def test_login_is_that_of_pip_itself(netrc: Path) -> None:
         if own == "token@":  # requests before 2.32.4 asks .netrc for the machine `token@host`
             netrc.write_text("")
         pip = MultiDomainBasicAuth(prompting=False, index_urls=indexes, keyring_provider="disabled")
-        for index in indexes:  # pip reads the pages of the indexes first, and remembers their logins
+        for (
+            index
+        ) in indexes:  # pip reads the pages of the indexes first, and remembers their logins
             pip._get_url_and_credentials(index)
         _, user, password = pip._get_url_and_credentials(url)
         expected = None if user is None else (user, password)
@@ -125,7 +137,9 @@ def private(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     server.asked = []  # type: ignore[attr-defined]
     link = f"http://127.0.0.1:{server.server_port}/{wheel.name}"
     digest = sha256_of(wheel)
-    (root / "simple/teamlib/index.html").write_text(f'<a href="{link}#sha256={digest}">{wheel.name}</a>')
+    (root / "simple/teamlib/index.html").write_text(
+        f'<a href="{link}#sha256={digest}">{wheel.name}</a>'
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
@@ -162,7 +176,9 @@ def test_wheel_of_a_private_index_is_locked_and_fetched(
     assert private.asked.count("/teamlib-1.2-py3-none-any.whl") >= 2  # type: ignore[attr-defined]
     written = [repr(wheels), *capfd.readouterr()]
     written += [
-        file.read_bytes().decode("latin-1") for file in (tmp_path / "pool").rglob("*") if file.is_file()
+        file.read_bytes().decode("latin-1")
+        for file in (tmp_path / "pool").rglob("*")
+        if file.is_file()
     ]
     assert not [text for text in written if SECRET in text or "p%20w" in text]
 

@@ -34,7 +34,9 @@ def registry() -> Iterator[Simulated]:
         yield server
 
 
-def image(layout: Layout, architecture: str, flavour: str = "base", build: str = "0123456789ab") -> str:
+def image(
+    layout: Layout, architecture: str, flavour: str = "base", build: str = "0123456789ab"
+) -> str:
     """Put an image without layers into the layout, and return its ref."""
     system = "debian12" if architecture == "amd64" else f"debian12_{architecture}"
     labels = {
@@ -106,13 +108,20 @@ def test_images_that_make_no_index_are_refused(
 
 def test_an_image_without_labels_is_refused(layout: Layout) -> None:
     config = layout.put(canonical({"architecture": "arm64", "os": "linux", "config": {}}), CONFIG)
-    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.document(), "layers": []}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": config.document(),
+        "layers": [],
+    }
     layout.set_ref("x:y", layout.put(canonical(manifest), MANIFEST))
     with pytest.raises(ImageError, match="has no labels of an image of goldnode"):
         index_of(layout, ["x:y"])
 
 
-def test_a_published_index_is_pulled_by_platform(layout: Layout, registry: Simulated, tmp_path: Path) -> None:
+def test_a_published_index_is_pulled_by_platform(
+    layout: Layout, registry: Simulated, tmp_path: Path
+) -> None:
     refs = [image(layout, "amd64"), image(layout, "arm64")]
     load(layout, registry, *refs)
     place = where(f"http://{registry.host}/gpu")
@@ -159,7 +168,9 @@ def test_an_index_that_another_wrote_is_refused(layout: Layout, registry: Simula
         publish_index(layout, refs, where(f"http://{registry.host}/gpu"), registry.client())
 
 
-def test_images_of_an_index_stay_in_the_registry(layout: Layout, registry: Simulated, tmp_path: Path) -> None:
+def test_images_of_an_index_stay_in_the_registry(
+    layout: Layout, registry: Simulated, tmp_path: Path
+) -> None:
     refs = [image(layout, "amd64"), image(layout, "arm64")]
     load(layout, registry, *refs)
     client, address = registry.client(), where(f"http://{registry.host}/gpu")

@@ -92,10 +92,16 @@ def test_the_tag_is_the_last_write_and_all_of_it_is_there(
     assert done.evidence == 9
     assert done.api is simulated.api
     rows, _ = simulated.client().repository("gpu/cuda").referrers(digest)
-    assert {row["artifactType"] for row in rows} >= {evidence.INSPECTION, evidence.SIGNATURE, PUBLICATION}
+    assert {row["artifactType"] for row in rows} >= {
+        evidence.INSPECTION,
+        evidence.SIGNATURE,
+        PUBLICATION,
+    }
 
 
-def test_a_repeat_sends_nothing(simulated: Simulated, layout: Layout, keys: tuple[Path, Path]) -> None:
+def test_a_repeat_sends_nothing(
+    simulated: Simulated, layout: Layout, keys: tuple[Path, Path]
+) -> None:
     ref, _ = image(layout, keys)
     first = send(layout, ref, simulated, keys)
     uploads = sum("uploads" in text for text in simulated.writes())
@@ -143,7 +149,9 @@ class TestLayersThatTheRegistryHas:
     """A registry hashes a blob when it arrives. Later it may have lost or changed bytes."""
 
     @pytest.fixture
-    def published(self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path]) -> tuple[str, str]:
+    def published(
+        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path]
+    ) -> tuple[str, str]:
         ref, digest = image(layout, keys, papers=False)
         send(layout, ref, simulated, keys)
         return ref, OciImage(layout, digest).layers[1].digest
@@ -153,15 +161,25 @@ class TestLayersThatTheRegistryHas:
         simulated.tampered[layer] = b"x" * size
 
     def test_an_altered_layer_of_the_same_size_is_refused(
-        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path], published: tuple[str, str]
+        self,
+        simulated: Simulated,
+        layout: Layout,
+        keys: tuple[Path, Path],
+        published: tuple[str, str],
     ) -> None:
         ref, layer = published
         self.alter(simulated, layer)
-        with pytest.raises(ImageError, match=rf"blob {layer} .* is altered.*[Dd]elete it from the registry"):
+        with pytest.raises(
+            ImageError, match=rf"blob {layer} .* is altered.*[Dd]elete it from the registry"
+        ):
             send(layout, ref, simulated, keys)
 
     def test_another_image_with_an_altered_layer_gets_no_tag(
-        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path], published: tuple[str, str]
+        self,
+        simulated: Simulated,
+        layout: Layout,
+        keys: tuple[Path, Path],
+        published: tuple[str, str],
     ) -> None:
         shared = OciImage(layout, layout.refs()[published[0]].digest).layers[0].digest
         self.alter(simulated, shared)
@@ -171,7 +189,11 @@ class TestLayersThatTheRegistryHas:
         assert simulated.tag("gpu/cuda", ref.partition(":")[2]) is None
 
     def test_a_layer_is_read_once_in_seven_days(
-        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path], published: tuple[str, str]
+        self,
+        simulated: Simulated,
+        layout: Layout,
+        keys: tuple[Path, Path],
+        published: tuple[str, str],
     ) -> None:
         ref, layer = published
         first = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
@@ -179,16 +201,24 @@ class TestLayersThatTheRegistryHas:
         def reads(days: float, **given: Any) -> int:
             simulated.log.clear()
             send(layout, ref, simulated, keys, now=first + dt.timedelta(days=days), **given)
-            return sum(str(request) == f"GET /v2/gpu/cuda/blobs/{layer}" for request in simulated.log)
+            return sum(
+                str(request) == f"GET /v2/gpu/cuda/blobs/{layer}" for request in simulated.log
+            )
 
         assert [reads(0), reads(6.9), reads(7), reads(7, full=True), reads(0)] == [1, 0, 1, 1, 1]
 
     def test_a_layer_that_ends_early_is_refused(
-        self, simulated: Simulated, layout: Layout, keys: tuple[Path, Path], published: tuple[str, str]
+        self,
+        simulated: Simulated,
+        layout: Layout,
+        keys: tuple[Path, Path],
+        published: tuple[str, str],
     ) -> None:
         ref, layer = published
         simulated.rules.append(once("cut", f"^GET .*{layer}", 10))
-        with pytest.raises(UnreachableError, match=rf"{layer} .* cannot be read back: it ends after \d+ of"):
+        with pytest.raises(
+            UnreachableError, match=rf"{layer} .* cannot be read back: it ends after \d+ of"
+        ):
             send(layout, ref, simulated, keys)
 
 
@@ -232,7 +262,8 @@ class TestImmutableTags:
                 done["second"] = True
             except ImageError as problem:
                 done["second"] = (
-                    problem.message.split(": ")[-1] != "an immutable tag is given to one content only"
+                    problem.message.split(": ")[-1]
+                    != "an immutable tag is given to one content only"
                 )
 
         thread = threading.Thread(target=second)
@@ -247,14 +278,23 @@ class TestImmutableTags:
             send(layout, ref, plain, keys)
             done["first"] = True
         except ImageError as problem:
-            done["first"] = problem.message.split(": ")[-1] != "an immutable tag is given to one content only"
+            done["first"] = (
+                problem.message.split(": ")[-1] != "an immutable tag is given to one content only"
+            )
         thread.join()
         return done
 
     def test_a_publisher_that_is_overwritten_is_told(
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
     ) -> None:
-        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^PUT .*/manifests/12", 0) == {
+        assert self.rivals(
+            plain,
+            layout=layout,
+            other=Layout(tmp_path / "other"),
+            keys=keys,
+            pattern="^PUT .*/manifests/12",
+            skip=0,
+        ) == {
             "first": True,
             "second": False,
         }
@@ -262,7 +302,14 @@ class TestImmutableTags:
     def test_a_publisher_that_comes_later_is_refused(
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
     ) -> None:
-        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^GET .*/manifests/12", 2) == {
+        assert self.rivals(
+            plain,
+            layout=layout,
+            other=Layout(tmp_path / "other"),
+            keys=keys,
+            pattern="^GET .*/manifests/12",
+            skip=2,
+        ) == {
             "first": True,
             "second": False,
         }
@@ -270,7 +317,14 @@ class TestImmutableTags:
     def test_a_publisher_that_comes_between_wins(
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
     ) -> None:
-        assert self.rivals(plain, layout, Layout(tmp_path / "other"), keys, "^GET .*/manifests/12", 1) == {
+        assert self.rivals(
+            plain,
+            layout=layout,
+            other=Layout(tmp_path / "other"),
+            keys=keys,
+            pattern="^GET .*/manifests/12",
+            skip=1,
+        ) == {
             "first": False,
             "second": True,
         }
@@ -291,7 +345,10 @@ class TestGates:
         ("given", "why"),
         [
             ({"inspection": None}, "inspection: no inspection record is attached"),
-            ({"inspection": False}, r"inspection: the inspection record says: libcudart\.so\.12 is foreign"),
+            (
+                {"inspection": False},
+                r"inspection: the inspection record says: libcudart\.so\.12 is foreign",
+            ),
             ({"truth": None}, "truth: no truth record is attached"),
             ({"truth": False}, r"truth: the truth record says: runtime: expected 12\.4, got 12\.1"),
             ({"cpu": "failed"}, "smoke-cpu: the smoke tests of tier cpu failed"),
@@ -301,11 +358,18 @@ class TestGates:
             ({"signed": False}, "signature: no signature is attached"),
         ],
         ids=lambda value: (
-            value if isinstance(value, str) else "-".join(f"{key}={item}" for key, item in value.items())
+            value
+            if isinstance(value, str)
+            else "-".join(f"{key}={item}" for key, item in value.items())
         ),
     )
     def test_what_was_not_proved_is_not_published(
-        self, plain: Simulated, layout: Layout, keys: tuple[Path, Path], given: dict[str, Any], why: str
+        self,
+        plain: Simulated,
+        layout: Layout,
+        keys: tuple[Path, Path],
+        given: dict[str, Any],
+        why: str,
     ) -> None:
         ref, _ = image(layout, keys, **given)
         with pytest.raises(ImageError, match=why) as problem:
@@ -317,7 +381,9 @@ class TestGates:
         self, plain: Simulated, layout: Layout, tmp_path: Path, keys: tuple[Path, Path]
     ) -> None:
         ref, digest = image(layout, make_key(tmp_path, "other"))
-        with pytest.raises(ImageError, match=r"signature: it is signed by a key that is not known here"):
+        with pytest.raises(
+            ImageError, match=r"signature: it is signed by a key that is not known here"
+        ):
             send(layout, ref, plain, keys)
         with pytest.raises(ImageError, match=r"no key to verify it with was given"):
             publish(layout, ref, where(f"http://{plain.host}"), plain.client())
@@ -361,7 +427,9 @@ class TestGates:
             send(layout, ref, plain, keys)
         # Neither does an earlier signature help that knew nothing of it.
         layout.attach(
-            digest, evidence.SIGNATURE, layout.read(layout.document(earlier.digest)["layers"][0]["digest"])
+            digest,
+            evidence.SIGNATURE,
+            layout.read(layout.document(earlier.digest)["layers"][0]["digest"]),
         )
         with pytest.raises(ImageError, match=r"is signed for, and is not attached"):
             send(layout, ref, plain, keys)
@@ -396,7 +464,12 @@ class TestGates:
             waivers=[RequirementWaiver("truth", "ana", "the runner is down")],
             now=dt.datetime(2026, 11, 22, tzinfo=dt.UTC),
         )
-        assert [gate.state for gate in done.requirements] == ["passed", "waived", "passed", "passed"]
+        assert [gate.state for gate in done.requirements] == [
+            "passed",
+            "waived",
+            "passed",
+            "passed",
+        ]
         rows = [
             row
             for row in plain.client().repository("gpu/cuda").referrers(digest)[0]
@@ -406,21 +479,29 @@ class TestGates:
         record = json.loads(plain.blobs["gpu/cuda", found["layers"][0]["digest"]])
         assert record["published"] == "2026-11-22T00:00:00Z"
         truth = next(gate for gate in record["gates"] if gate["gate"] == "truth")
-        assert (truth["state"], truth["by"], truth["reason"]) == ("waived", "ana", "the runner is down")
+        assert (truth["state"], truth["by"], truth["reason"]) == (
+            "waived",
+            "ana",
+            "the runner is down",
+        )
         assert "missing" in truth["why"]
 
     def test_a_waiver_of_a_gate_that_is_none_is_refused(
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path]
     ) -> None:
         ref, _ = image(layout, keys)
-        with pytest.raises(ImageError, match=r'publish has no requirement "inspektion". Use "inspection"'):
+        with pytest.raises(
+            ImageError, match=r'publish has no requirement "inspektion". Use "inspection"'
+        ):
             send(layout, ref, plain, keys, waivers=[RequirementWaiver("inspektion", "ana", "x")])
 
     @pytest.mark.parametrize("label", ["private", ""])
     def test_what_may_not_be_passed_on_needs_private(
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path], label: str
     ) -> None:
-        ref, digest = image(layout, keys, labels={"redistribution": label, "licences": "NVIDIA-CUDA-EULA"})
+        ref, digest = image(
+            layout, keys, labels={"redistribution": label, "licences": "NVIDIA-CUDA-EULA"}
+        )
         with pytest.raises(ImageError, match=r"NVIDIA-CUDA-EULA.*--private"):
             send(layout, ref, plain, keys)
         send(layout, ref, plain, keys, private=True)
@@ -431,7 +512,9 @@ class TestGates:
         self, plain: Simulated, layout: Layout, keys: tuple[Path, Path], label: str
     ) -> None:
         ref, _ = image(layout, keys, labels={label: "another"})
-        with pytest.raises(ImageError, match=r"the name is cuda:12.* the labels of the image say .*another"):
+        with pytest.raises(
+            ImageError, match=r"the name is cuda:12.* the labels of the image say .*another"
+        ):
             send(layout, ref, plain, keys)
 
 
@@ -442,7 +525,9 @@ class TestReadBack:
         ref, digest = image(layout, keys)
         layer = OciImage(layout, digest).layers[1].digest
         plain.rules.append(
-            before(f"^HEAD .*{layer}", lambda: plain.blobs.pop(("gpu/cuda", layer)) and None, skip=1)
+            before(
+                f"^HEAD .*{layer}", lambda: plain.blobs.pop(("gpu/cuda", layer)) and None, skip=1
+            )
         )
         with pytest.raises(ImageError, match=r"absent"):
             send(layout, ref, plain, keys)
@@ -458,7 +543,9 @@ class TestReadBack:
             send(layout, ref, plain, keys, full=True)
         assert plain.tag("gpu/cuda", TAG) is None
         plain.tampered = {
-            layout.attached(digest, evidence.INSPECTION)[0][1]["layers"][0]["digest"]: b"{" + b" " * 27 + b"}"
+            layout.attached(digest, evidence.INSPECTION)[0][1]["layers"][0]["digest"]: b"{"
+            + b" " * 27
+            + b"}"
         }
         with pytest.raises(ImageError, match=r"altered"):
             send(layout, ref, plain, keys)
@@ -504,16 +591,24 @@ class TestPull:
         )
         # One that comes while the layers do is seen as well.
         third = Layout(tmp_path / "third")
-        simulated.rules.append(before(f"^GET .*{max(layers)}", lambda: make_image(third, content=b"another")))
+        simulated.rules.append(
+            before(f"^GET .*{max(layers)}", lambda: make_image(third, content=b"another"))
+        )
         with pytest.raises(ImageError, match=r"an immutable name is given to one content only"):
             pull(third, target, published)
         assert {name: row.digest for name, row in third.refs().items()} == {ref: own}
 
     @pytest.mark.parametrize(
-        "labels", [{"build-id": "ba9876543210"}, {"backend": "rocm"}, {"runtime": "12.6.3"}, {"backend": ""}]
+        "labels",
+        [{"build-id": "ba9876543210"}, {"backend": "rocm"}, {"runtime": "12.6.3"}, {"backend": ""}],
     )
     def test_an_immutable_tag_with_another_image_is_refused(
-        self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str, labels: dict[str, str]
+        self,
+        simulated: Simulated,
+        layout: Layout,
+        tmp_path: Path,
+        published: str,
+        labels: dict[str, str],
     ) -> None:
         _, foreign = make_image(layout, labels=labels, content=b"foreign")
         simulated.load(layout, foreign, "gpu/cuda", TAG)
@@ -526,7 +621,9 @@ class TestPull:
         assert not any(other.has(row.digest) for row in OciImage(layout, foreign).layers)
         pull(other, simulated.client().repository("gpu/cuda"), foreign)
 
-    @pytest.mark.parametrize("labels", [{"build-id": "candidate", "runtime": "12.4"}, {"backend": ""}])
+    @pytest.mark.parametrize(
+        "labels", [{"build-id": "candidate", "runtime": "12.4"}, {"backend": ""}]
+    )
     def test_labels_that_are_no_immutable_name_give_none(
         self, plain: Simulated, layout: Layout, tmp_path: Path, labels: dict[str, str]
     ) -> None:
@@ -534,7 +631,8 @@ class TestPull:
         plain.load(layout, digest, "gpu/cuda", "x")
         other = Layout(tmp_path / "other")
         assert (
-            pull(other, plain.client().repository("gpu/cuda"), "x").ref == f"{plain.host}/gpu/cuda@{digest}"
+            pull(other, plain.client().repository("gpu/cuda"), "x").ref
+            == f"{plain.host}/gpu/cuda@{digest}"
         )
         assert set(other.refs()) == {f"{plain.host}/gpu/cuda@{digest}"}
 
@@ -553,7 +651,9 @@ class TestPull:
     def test_a_name_that_is_not_there_is_told_with_the_nearest(
         self, simulated: Simulated, layout: Layout, tmp_path: Path, published: str
     ) -> None:
-        with pytest.raises(ImageError, match=f'has no 12.4.1-runtime-debian13-{BUILD}. Use "{TAG}"'):
+        with pytest.raises(
+            ImageError, match=f'has no 12.4.1-runtime-debian13-{BUILD}. Use "{TAG}"'
+        ):
             pull(
                 Layout(tmp_path / "other"),
                 simulated.client().repository("gpu/cuda"),
@@ -575,12 +675,15 @@ class TestPull:
             "multi", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}), INDEX
         )
         assert (
-            pull(Layout(tmp_path / "other"), target, "multi", ImagePull(system="linux/amd64")).digest
+            pull(
+                Layout(tmp_path / "other"), target, "multi", ImagePull(system="linux/amd64")
+            ).digest
             == published
         )
         # The tag of an index states the beginning of its digest.
         right, wrong = (
-            f"12.4.1-runtime-debian12-index-{end}" for end in (str(target.digest("multi"))[7:19], BUILD)
+            f"12.4.1-runtime-debian12-index-{end}"
+            for end in (str(target.digest("multi"))[7:19], BUILD)
         )
         for tag in (right, wrong):
             simulated.named["gpu/cuda", tag] = str(target.digest("multi"))
@@ -589,7 +692,8 @@ class TestPull:
             == published
         )
         with pytest.raises(
-            ImageError, match=rf"is not the index whose digest begins with {BUILD}: the tag was moved"
+            ImageError,
+            match=rf"is not the index whose digest begins with {BUILD}: the tag was moved",
         ):
             pull(Layout(tmp_path / "other"), target, wrong, ImagePull(system="linux/amd64"))
         with pytest.raises(ImageError, match=r"no image for linux/arm64"):
@@ -605,14 +709,19 @@ def test_a_name_of_the_matrix_stands_for_its_one_build(layout: Layout) -> None:
         == ref
     )
     # A channel, or a pull, gives the same image another name.
-    for other in ("127.0.0.1:5000/gpu/cuda:12.4.1-runtime-debian12-candidate", "cuda:12.4-runtime-debian12"):
+    for other in (
+        "127.0.0.1:5000/gpu/cuda:12.4.1-runtime-debian12-candidate",
+        "cuda:12.4-runtime-debian12",
+    ):
         layout.set_ref(other, layout.refs()[ref])
         assert find(layout, "cuda-12.4.1-runtime-debian12")[0] == ref
     make_image(layout, build="ba9876543210", content=b"two")
     with pytest.raises(ImageError, match=r"2 builds .* Name one of them") as caught:
         find(layout, "cuda-12.4.1-runtime-debian12")
     assert "candidate" not in str(caught.value)
-    with pytest.raises(ImageError, match=r"Build it: goldnode images build cuda-12\.4\.1-runtime-debian13"):
+    with pytest.raises(
+        ImageError, match=r"Build it: goldnode images build cuda-12\.4\.1-runtime-debian13"
+    ):
         find(layout, "cuda-12.4.1-runtime-debian13")
     with pytest.raises(ImageError, match=r'Use "cuda-12\.4\.1-runtime-debian12"'):
         find(layout, "cuda-12.4.2-runtime-debian12")

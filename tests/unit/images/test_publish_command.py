@@ -141,7 +141,9 @@ def test_offline(desk: Desk) -> None:
     done = desk.run("rollback", LINE, "--channel", "candidate")
     assert done.exit_code == 2
     assert "--offline" in done.output
-    assert "has not seen this yet" in desk.good("rollback", LINE, "--channel", "candidate", "--offline")
+    assert "has not seen this yet" in desk.good(
+        "rollback", LINE, "--channel", "candidate", "--offline"
+    )
     assert "ok" not in desk.good("status", "--offline")
     desk.server.rules = []
     done = desk.run("status")
@@ -167,7 +169,10 @@ def test_what_is_wrong_is_one_line(desk: Desk) -> None:
         (("promote", "stabel", ref("a")), 'there is no channel "stabel". Use "stable".'),
         (("promote", "publish", ref("a")), 'there is no channel "publish".'),
         (("promote", "stable", "cuda:12.4"), "is no immutable tag"),
-        (("publish", ref("a"), "--waive", "thruth"), 'publish has no requirement "thruth". Use "truth".'),
+        (
+            ("publish", ref("a"), "--waive", "thruth"),
+            'publish has no requirement "thruth". Use "truth".',
+        ),
         (("publish", "cuda-12.4.2-runtime-debian12"), 'Use "cuda-12.4.1-runtime-debian12".'),
         (
             ("publish", "cuda-12.4.1-devel-debian13"),
@@ -206,7 +211,10 @@ def _stale(lock: ImageLock, path: Path) -> None:
         (lambda lock, path: path.write_text(dump_lock(lock)), None),
         (_stale, None),
         (_conflicted, r"error: \S+cuda-12\.4\.1-runtime-debian12\.lock\.yml"),
-        (_edited, r"error: \S+cuda-12\.4\.1-runtime-debian12\.lock\.yml:\d+: .*goldnode images lock cuda-12"),
+        (
+            _edited,
+            r"error: \S+cuda-12\.4\.1-runtime-debian12\.lock\.yml:\d+: .*goldnode images lock cuda-12",
+        ),
     ],
     ids=["good", "stale", "conflicted", "edited"],
 )
@@ -246,7 +254,10 @@ def test_gc_keeps_what_a_lock_names_and_lets_nothing_go_where_one_cannot_be_read
             ("promote", "stable", "none:x", "--approve-major", "nccll"),
             'stable asks for no approval of "nccll". Use "nccl".',
         ),
-        (("rollback", "none", "--channel", "stabel"), 'there is no channel "stabel". Use "stable".'),
+        (
+            ("rollback", "none", "--channel", "stabel"),
+            'there is no channel "stabel". Use "stable".',
+        ),
     ],
 )
 def test_channel_and_gate_are_told_before_keys_and_names(
@@ -260,9 +271,14 @@ def test_channel_and_gate_are_told_before_keys_and_names(
 def test_only_what_the_matrix_has_can_be_built(desk: Desk, command: tuple[str, ...]) -> None:
     for name, remedy in (
         ("cuda-12.4.2-runtime-debian12", 'Use "cuda-12.4.1-runtime-debian12".'),
-        ("cuda-12.4.1-devel-debian13", "Build it: goldnode images build cuda-12.4.1-devel-debian13."),
+        (
+            "cuda-12.4.1-devel-debian13",
+            "Build it: goldnode images build cuda-12.4.1-devel-debian13.",
+        ),
     ):
-        done = CliRunner().invoke(main, ["images", *command, name, "--store", str(desk.layout.root)])
+        done = CliRunner().invoke(
+            main, ["images", *command, name, "--store", str(desk.layout.root)]
+        )
         assert (done.exit_code, remedy in done.output) == (2, True), done.output
 
 
@@ -271,7 +287,8 @@ def test_where_there_is_no_history_nothing_is_verified(desk: Desk) -> None:
     assert "no history: no channel was ever set" in said
     assert "verified" not in said
     assert (
-        json.loads(desk.good("status", LINE, "--here", "--format", "json"))["lines"][0]["verified"] is False
+        json.loads(desk.good("status", LINE, "--here", "--format", "json"))["lines"][0]["verified"]
+        is False
     )
 
 
@@ -315,4 +332,7 @@ def test_each_step_reports_as_json(desk: Desk, tmp_path: Path) -> None:
         ],
     )
     found = json.loads(verified.stdout)
-    assert (found["schema"], found["results"][0]["subject"]) == ("goldnode.verification/1", desk.digests["a"])
+    assert (found["schema"], found["results"][0]["subject"]) == (
+        "goldnode.verification/1",
+        desk.digests["a"],
+    )

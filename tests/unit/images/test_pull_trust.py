@@ -49,7 +49,9 @@ class PublishedImages:
 
     def promote(self, letter: str) -> None:
         line = line_of("cuda", self.tags[letter])
-        move = Move(line, "candidate", load_signer(self.keys[0]), "ana", to=self.tags[letter], settle=0)
+        move = Move(
+            line, "candidate", load_signer(self.keys[0]), "ana", to=self.tags[letter], settle=0
+        )
         promote(RegistryPlace(self.place, self.server.client(), self.layout), self.layout, move)
 
     def pull(self, reference: str, trust: TrustPolicy | None = None) -> PulledImage:
@@ -64,17 +66,23 @@ def published(tmp_path: Path, keys: tuple[Path, Path]) -> Iterator[PublishedImag
 
 
 class TestHistory:
-    def test_the_tag_of_a_channel_is_what_the_history_says(self, published: PublishedImages) -> None:
+    def test_the_tag_of_a_channel_is_what_the_history_says(
+        self, published: PublishedImages
+    ) -> None:
         assert published.pull(f"{LINE}-candidate").digest == published.digests["a"]
 
-    def test_the_tag_of_a_channel_that_others_moved_is_refused(self, published: PublishedImages) -> None:
+    def test_the_tag_of_a_channel_that_others_moved_is_refused(
+        self, published: PublishedImages
+    ) -> None:
         published.server.named["gpu/cuda", f"{LINE}-candidate"] = published.digests["b"]
         with pytest.raises(
             ImageError, match=r"has sha256:\w+ as candidate: the tag was moved by something else"
         ):
             published.pull(f"{LINE}-candidate")
 
-    def test_an_interrupted_move_still_gives_the_previous_image(self, published: PublishedImages) -> None:
+    def test_an_interrupted_move_still_gives_the_previous_image(
+        self, published: PublishedImages
+    ) -> None:
         published.promote("b")
         published.server.named["gpu/cuda", f"{LINE}-candidate"] = published.digests["a"]
         assert published.pull(f"{LINE}-candidate").digest == published.digests["a"]
@@ -90,7 +98,9 @@ class TestHistory:
         ):
             published.pull(published.tags["a"])
 
-    def test_a_promotion_of_a_tag_that_has_another_image_is_refused(self, published: PublishedImages) -> None:
+    def test_a_promotion_of_a_tag_that_has_another_image_is_refused(
+        self, published: PublishedImages
+    ) -> None:
         published.server.named["gpu/cuda", published.tags["b"]] = published.digests["a"]
         with pytest.raises(ImageError, match=r"which is cuda:.*-aaaaaaaaaaaa: the tag was moved"):
             published.promote("b")
@@ -118,10 +128,13 @@ class TestKeys:
             _, reference = make_image(published.layout, build="c" * 12, content=b"c")
             published.server.load(published.layout, reference, "gpu/cuda", "x")
         if how == "document removed":
-            row, _ = published.layout.attached(reference, "application/vnd.goldnode.smoke.v1+json")[0]
+            row, _ = published.layout.attached(reference, "application/vnd.goldnode.smoke.v1+json")[
+                0
+            ]
             del published.server.manifests["gpu/cuda", row.digest]
         with pytest.raises(
-            ImageError, match=r"is not trusted: (it is signed by a key|the image is not|smoke: sha256)"
+            ImageError,
+            match=r"is not trusted: (it is signed by a key|the image is not|smoke: sha256)",
         ):
             published.pull(reference, trust)
         image = OciImage(published.layout, reference)
@@ -180,7 +193,9 @@ def test_the_most_specific_scope_decides(tmp_path: Path, key: Path) -> None:
         False,
     ]
     assert found.check("r.net/gpu/x", "1", "sha256:0", []) == ()
-    with pytest.raises(ImageError, match=r'r.net/a:1 is not trusted: the policy rejects.*scope "r.net"'):
+    with pytest.raises(
+        ImageError, match=r'r.net/a:1 is not trusted: the policy rejects.*scope "r.net"'
+    ):
         found.check("r.net/a", "1", "sha256:0", [])
     with pytest.raises(ImageError, match=r'not trusted: the policy rejects.*scope "default"'):
         found.check("elsewhere.net/a", "1", "sha256:0", [])

@@ -42,7 +42,10 @@ def changed(before: dict[str, ImageRecipe], after: dict[str, ImageRecipe]) -> se
 def test_a_new_cudnn_changes_what_holds_it_and_nothing_else(world: World) -> None:
     before = recipes(world)
     world.wheels["cuda-12.4.1-runtime-debian12"]["nvidia_cudnn_cu12"] = "9.2.0.1"
-    assert changed(before, recipes(world)) == {"cuda-12.4.1-runtime-debian12", "cuda-12.4.1-devel-debian12"}
+    assert changed(before, recipes(world)) == {
+        "cuda-12.4.1-runtime-debian12",
+        "cuda-12.4.1-devel-debian12",
+    }
 
 
 def test_tools_change_what_they_make(world: World) -> None:
@@ -66,7 +69,9 @@ def test_the_first_image_needs_no_engine(world: World) -> None:
         "NVIDIA_VISIBLE_DEVICES": "void",
     }
     assert "NVIDIA_REQUIRE_CUDA" not in found.environment
-    assert found.files["usr/bin/goldnode-smoke"] == {"link": "../../usr/lib/goldnode/goldnode-smoke"}
+    assert found.files["usr/bin/goldnode-smoke"] == {
+        "link": "../../usr/lib/goldnode/goldnode-smoke"
+    }
 
 
 def test_the_environment_of_cuda(world: World) -> None:
@@ -138,7 +143,9 @@ def test_labels(world: World) -> None:
     labels = runtime.all_labels
     assert labels["org.opencontainers.image.created"] == "2026-11-22T00:00:00Z"
     assert labels["org.opencontainers.image.base.name"] == base.ref
-    assert labels["org.opencontainers.image.ref.name"] == f"12.4.1-runtime-debian12-{runtime.build_id}"
+    assert (
+        labels["org.opencontainers.image.ref.name"] == f"12.4.1-runtime-debian12-{runtime.build_id}"
+    )
     assert labels["io.goldnode.min-driver"] == "525.60.13"
     assert labels["io.goldnode.redistribution"] == "private"
     assert labels["io.goldnode.cuda-compat"] == "none"
@@ -166,7 +173,9 @@ def test_a_lock_made_on_another_parent_is_refused(world: World) -> None:
     rows = world.rows()
     parents = {item.image.name: item for item in build.recipes(rows, TOOLS)}
     world.wheels["cuda-12.4.1-base-debian12"]["nvidia_cuda_runtime_cu12"] = "12.4.128"
-    row, lock = next(pair for pair in world.rows() if pair[0].name == "cuda-12.4.1-runtime-debian12")
+    row, lock = next(
+        pair for pair in world.rows() if pair[0].name == "cuda-12.4.1-runtime-debian12"
+    )
     with pytest.raises(
         ImageError,
         match=r"made on another lock of .*Run `goldnode images lock cuda-12\.4\.1-runtime-debian12`",
@@ -189,10 +198,15 @@ def test_big_wheels_are_layers_of_their_own(world: World, monkeypatch: pytest.Mo
 def test_intels_opencl_for_processors_is_where_a_loader_looks(world: World) -> None:
     row, lock = world.rows()[0]
     plain = recipe(row, lock, None, TOOLS).files
-    wheel = world.wheel("intel_opencl_rt", "2025.3.3").model_copy(update={"name": "intel-opencl-rt"})
+    wheel = world.wheel("intel_opencl_rt", "2025.3.3").model_copy(
+        update={"name": "intel-opencl-rt"}
+    )
     with_it = recipe(row, lock.model_copy(update={"wheels": [wheel]}), None, TOOLS).files
     assert {path: with_it[path] for path in with_it.keys() - plain.keys()} == {
-        "etc/OpenCL/vendors/intel-cpu.icd": {"text": "/usr/local/lib/libintelocl.so\n", "mode": 0o644}
+        "etc/OpenCL/vendors/intel-cpu.icd": {
+            "text": "/usr/local/lib/libintelocl.so\n",
+            "mode": 0o644,
+        }
     }
 
 
@@ -214,7 +228,10 @@ def test_debians_toolkit_has_the_stubs_where_the_linker_is_led(world: World) -> 
 def test_the_compiler_of_wheels_finds_libraries_where_its_profile_looks() -> None:
     """nvcc.profile of NVIDIA's wheel 13.5.37: LIBRARIES =+ "-L$(TOP)/lib/stubs" "-L$(TOP)/lib"."""
     rows = load_matrix(None).select(("cuda-13.5.0-devel-debian13",), exercised=True)
-    found = {item.image.name: item for item in build.recipes([(row, find_lock(row)) for row in rows], TOOLS)}
+    found = {
+        item.image.name: item
+        for item in build.recipes([(row, find_lock(row)) for row in rows], TOOLS)
+    }
     assert found["cuda-13.5.0-devel-debian13"].files["usr/local/cuda-13.5/lib"] == {
         "link": "targets/x86_64-linux/lib"
     }

@@ -59,7 +59,8 @@ def blob(layout: Layout, size: int = 100_000) -> Descriptor:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Registry.example/GPU", "user:secret@registry.example", "registry.example/gpu:tag", "a b"]
+    "text",
+    ["", "Registry.example/GPU", "user:secret@registry.example", "registry.example/gpu:tag", "a b"],
 )
 def test_what_names_no_registry_is_refused(text: str) -> None:
     with pytest.raises(ImageError, match=r"names no registry"):
@@ -86,7 +87,10 @@ class TestUploads:
         self, simulated: Simulated, layout: Layout
     ) -> None:
         moved: list[int] = []
-        target, row = simulated.client(chunk=30_000, moved=moved.append).repository("cuda"), blob(layout)
+        target, row = (
+            simulated.client(chunk=30_000, moved=moved.append).repository("cuda"),
+            blob(layout),
+        )
         simulated.rules.append(once("half", "^PATCH", skip=1))
         target.push_blob(row, layout.path(row.digest))
         assert simulated.blobs["cuda", row.digest] == layout.read(row.digest)
@@ -107,7 +111,9 @@ class TestUploads:
         assert simulated.blobs["cuda", row.digest] == layout.read(row.digest)
         assert sum(text.startswith("POST") for text in simulated.writes()) == 2
 
-    def test_a_registry_that_takes_no_parts_gets_it_whole(self, simulated: Simulated, layout: Layout) -> None:
+    def test_a_registry_that_takes_no_parts_gets_it_whole(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         target, row = simulated.client(chunk=30_000).repository("cuda"), blob(layout)
         simulated.rules.append(always("status", "^PATCH", 405))
         target.push_blob(row, layout.path(row.digest))
@@ -130,7 +136,9 @@ class TestUploads:
             target.push_blob(row, layout.path(row.digest))
         assert len(simulated.writes()) == 3
 
-    def test_what_another_repository_has_is_mounted(self, simulated: Simulated, layout: Layout) -> None:
+    def test_what_another_repository_has_is_mounted(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         row = blob(layout)
         simulated.client().repository("cpu").push_blob(row, layout.path(row.digest))
         before = len(simulated.writes())
@@ -138,20 +146,26 @@ class TestUploads:
         assert simulated.writes()[before:] == ["POST /v2/cuda/blobs/uploads/"]
         assert ("cuda", row.digest) in simulated.blobs
 
-    def test_a_mount_that_is_refused_becomes_an_upload(self, simulated: Simulated, layout: Layout) -> None:
+    def test_a_mount_that_is_refused_becomes_an_upload(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         row = blob(layout)
         simulated.client().repository("cuda").push_blob(row, layout.path(row.digest), ["elsewhere"])
         assert ("cuda", row.digest) in simulated.blobs
         assert len(simulated.uploads) == 0
 
-    def test_an_altered_blob_of_the_store_is_not_sent(self, simulated: Simulated, layout: Layout) -> None:
+    def test_an_altered_blob_of_the_store_is_not_sent(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         row = blob(layout)
         layout.path(row.digest).write_bytes(b"x" * row.size)
         with pytest.raises(ImageError, match=r"altered"):
             simulated.client().repository("cuda").push_blob(row, layout.path(row.digest))
         assert simulated.writes() == []
 
-    def test_a_blob_of_another_size_there_is_refused(self, simulated: Simulated, layout: Layout) -> None:
+    def test_a_blob_of_another_size_there_is_refused(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         row = blob(layout)
         simulated.blobs["cuda", row.digest] = b"short"
         with pytest.raises(ImageError, match=r"has 5 bytes"):
@@ -159,10 +173,14 @@ class TestUploads:
 
 
 class TestPulls:
-    def pull(self, simulated: Simulated, layout: Layout, size: int = 1_000_000) -> tuple[Descriptor, bytes]:
+    def pull(
+        self, simulated: Simulated, layout: Layout, size: int = 1_000_000
+    ) -> tuple[Descriptor, bytes]:
         data = os.urandom(size)
         row = Descriptor(
-            "application/octet-stream", "sha256:" + __import__("hashlib").sha256(data).hexdigest(), size
+            "application/octet-stream",
+            "sha256:" + __import__("hashlib").sha256(data).hexdigest(),
+            size,
         )
         simulated.blobs["cuda", row.digest] = data
         return row, data
@@ -176,7 +194,9 @@ class TestPulls:
         assert ranges[0] is None
         assert ranges[1] is not None
 
-    def test_what_an_earlier_run_left_is_continued(self, simulated: Simulated, layout: Layout) -> None:
+    def test_what_an_earlier_run_left_is_continued(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         row, data = self.pull(simulated, layout)
         partial = layout.root / "partial" / row.digest.removeprefix("sha256:")
         partial.parent.mkdir()
@@ -197,7 +217,9 @@ class TestPulls:
         assert layout.read(row.digest) == data
 
     @pytest.mark.parametrize(
-        "other", [b"other", b"y" * 1_000_000, b"y" * 1_000_001], ids=["shorter", "altered", "longer"]
+        "other",
+        [b"other", b"y" * 1_000_000, b"y" * 1_000_001],
+        ids=["shorter", "altered", "longer"],
     )
     def test_a_tampered_blob_never_gets_its_name(
         self, simulated: Simulated, layout: Layout, other: bytes
@@ -208,7 +230,9 @@ class TestPulls:
             simulated.client().repository("cuda").pull_blob(row, layout)
         assert not layout.has(row.digest)
 
-    def test_an_altered_blob_of_the_store_is_fetched_anew(self, simulated: Simulated, layout: Layout) -> None:
+    def test_an_altered_blob_of_the_store_is_fetched_anew(
+        self, simulated: Simulated, layout: Layout
+    ) -> None:
         row, data = self.pull(simulated, layout)
         layout.path(row.digest).write_bytes(b"z" * row.size)
         assert simulated.client().repository("cuda").pull_blob(row, layout)
@@ -220,12 +244,16 @@ class TestPulls:
     ) -> None:
         row, _ = self.pull(simulated, layout)
         monkeypatch.setattr(
-            os, "fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+            os,
+            "fsync",
+            lambda number: (_ for _ in ()).throw(OSError(28, "No space left on device")),
         )
         with pytest.raises(ImageError, match=r"disk of .* is full.*goldnode images gc"):
             simulated.client().repository("cuda").pull_blob(row, layout)
         assert not layout.has(row.digest)
-        assert (layout.root / "partial" / row.digest.removeprefix("sha256:")).stat().st_size == row.size
+        assert (
+            layout.root / "partial" / row.digest.removeprefix("sha256:")
+        ).stat().st_size == row.size
 
     def test_an_altered_manifest_is_refused(self, simulated: Simulated, layout: Layout) -> None:
         target = simulated.client().repository("cuda")
@@ -244,10 +272,15 @@ class TestLogins:
         with running(Simulated(login=("me", "s3cret"))) as server:
             assert isinstance(server, Simulated)
             assert (
-                server.client(logins=lambda host, name: Login("me", "s3cret")).repository("cuda").tags() == []
+                server.client(logins=lambda host, name: Login("me", "s3cret"))
+                .repository("cuda")
+                .tags()
+                == []
             )
             with pytest.raises(RefusedError, match=r"401.*docker login") as refused:
-                server.client(logins=lambda host, name: Login("me", "wr0ng")).repository("cuda").tags()
+                server.client(logins=lambda host, name: Login("me", "wr0ng")).repository(
+                    "cuda"
+                ).tags()
             assert "wr0ng" not in str(refused.value)
             with pytest.raises(RefusedError, match=r"docker login"):
                 server.client().repository("cuda").tags()
@@ -318,7 +351,12 @@ class TestDockerConfiguration:
         assert registry_auth.login("registry.example") is None
 
     @pytest.mark.parametrize(
-        "key", ["registry.example:5000", "https://registry.example:5000", "https://registry.example:5000/v2/"]
+        "key",
+        [
+            "registry.example:5000",
+            "https://registry.example:5000",
+            "https://registry.example:5000/v2/",
+        ],
     )
     def test_a_written_login(self, home: Path, key: str) -> None:
         self.write(home, {"auths": {key: {"auth": base64.b64encode(b"me:a:b").decode()}}})
@@ -348,7 +386,9 @@ class TestDockerConfiguration:
         assert registry_auth.login("s.example") == Login("", "t", "token")
 
     def test_helpers(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.helper(home, monkeypatch, "one", '{"ServerURL":"r.example","Username":"me","Secret":"s3cret"}')
+        self.helper(
+            home, monkeypatch, "one", '{"ServerURL":"r.example","Username":"me","Secret":"s3cret"}'
+        )
         self.helper(home, monkeypatch, "all", '{"Username":"<token>","Secret":"refresh"}')
         self.write(home, {"credHelpers": {"r.example": "one"}, "credsStore": "all"})
         assert registry_auth.login("r.example") == Login("me", "s3cret")
@@ -358,7 +398,10 @@ class TestDockerConfiguration:
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.helper(home, monkeypatch, "none", "credentials not found in native keychain", 1)
-        self.write(home, {"credsStore": "none", "auths": {"r.example": {"username": "me", "password": "p"}}})
+        self.write(
+            home,
+            {"credsStore": "none", "auths": {"r.example": {"username": "me", "password": "p"}}},
+        )
         assert registry_auth.login("r.example") == Login("me", "p")
 
     def test_a_helper_that_fails_is_told_without_what_it_printed(
@@ -388,7 +431,9 @@ class TestAnswers:
         assert simulated.client().repository("cuda").tags() == []
         assert len(simulated.log) == 3
 
-    def test_an_error_tells_what_the_registry_says_and_no_address(self, simulated: Simulated) -> None:
+    def test_an_error_tells_what_the_registry_says_and_no_address(
+        self, simulated: Simulated
+    ) -> None:
         simulated.rules.append(always("status", "tags/list", 500))
         with pytest.raises(UnreachableError, match=r"500 INJECTED a fault"):
             simulated.client().repository("cuda").tags()
@@ -421,7 +466,10 @@ class TestAnswers:
             def answer(request):  # type: ignore[no-untyped-def]
                 found = original(request)
                 if found.status == 200 and "/blobs/" in request.path:
-                    found.status, found.headers["Location"] = 307, f"http://{simulated.host}{request.target}"
+                    found.status, found.headers["Location"] = (
+                        307,
+                        f"http://{simulated.host}{request.target}",
+                    )
                 return found
 
             def asking(request):  # type: ignore[no-untyped-def]
@@ -432,7 +480,10 @@ class TestAnswers:
                 )
 
             front.answer = answer  # type: ignore[method-assign]
-            given = {"identity": Login("", "refresh", "identity"), "token": Login("", "t0", "token")}
+            given = {
+                "identity": Login("", "refresh", "identity"),
+                "token": Login("", "t0", "token"),
+            }
             target = front.client(
                 logins=lambda host, name: given.get(kind, Login("me", "s3cret"))
             ).repository("cuda")
@@ -457,7 +508,9 @@ class TestAnswers:
 
 class TestReferrers:
     @pytest.mark.parametrize("api", [True, False], ids=["api", "tag"])
-    def test_what_is_attached_is_listed(self, layout: Layout, tmp_path: Path, api: bool, key: Path) -> None:
+    def test_what_is_attached_is_listed(
+        self, layout: Layout, tmp_path: Path, api: bool, key: Path
+    ) -> None:
         with running(Simulated(api=api)) as server:
             assert isinstance(server, Simulated)
             _, digest = make_image(layout)
@@ -472,7 +525,9 @@ class TestReferrers:
             }
             assert (server.tag("cuda", referrers_tag(digest)) is None) is api
 
-    def test_rows_that_another_writer_took_away_are_added_again(self, layout: Layout, key: Path) -> None:
+    def test_rows_that_another_writer_took_away_are_added_again(
+        self, layout: Layout, key: Path
+    ) -> None:
         with running(Simulated(api=False)) as server:
             assert isinstance(server, Simulated)
             target, empty = (
@@ -480,22 +535,37 @@ class TestReferrers:
                 canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}),
             )
             _, digest = make_image(layout)
-            other = {"mediaType": MANIFEST, "digest": "sha256:" + "1" * 64, "size": 1, "artifactType": "x"}
-            row = {"mediaType": MANIFEST, "digest": "sha256:" + "2" * 64, "size": 1, "artifactType": "y"}
+            other = {
+                "mediaType": MANIFEST,
+                "digest": "sha256:" + "1" * 64,
+                "size": 1,
+                "artifactType": "x",
+            }
+            row = {
+                "mediaType": MANIFEST,
+                "digest": "sha256:" + "2" * 64,
+                "size": 1,
+                "artifactType": "y",
+            }
             wrote = [0]
 
             def rule(request):  # type: ignore[no-untyped-def]
                 if request.method == "GET" and referrers_tag(digest) in request.path:
                     wrote[0] += 1
                     if wrote[0] == 2:  # right before the first writer reads back
-                        data = canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": [other]})
+                        data = canonical(
+                            {"schemaVersion": 2, "mediaType": INDEX, "manifests": [other]}
+                        )
                         name = "sha256:" + __import__("hashlib").sha256(data).hexdigest()
                         server.manifests["cuda", name] = (data, INDEX)
                         server.named["cuda", referrers_tag(digest)] = name
 
             server.rules.append(rule)
             target.refer(digest, [row], minded=False)
-            assert {one["digest"] for one in target.referrers(digest)[0]} == {other["digest"], row["digest"]}
+            assert {one["digest"] for one in target.referrers(digest)[0]} == {
+                other["digest"],
+                row["digest"],
+            }
             assert empty
 
     def test_a_tag_that_is_no_index_is_not_overwritten(self, layout: Layout) -> None:

@@ -10,7 +10,14 @@ from goldnode.core.errors import ImageError
 from goldnode.facts import host as facts
 from goldnode.facts import workload as facts_workload
 from goldnode.facts.host import load
-from goldnode.images.require import MachineProperties, Reader, admits, admitted, minimum_driver, requirement
+from goldnode.images.require import (
+    MachineProperties,
+    Reader,
+    admits,
+    admitted,
+    minimum_driver,
+    requirement,
+)
 
 CUDAS = tuple(facts_workload.cudas())
 DRIVERS = tuple(
@@ -33,7 +40,10 @@ def host(driver: str, gpu: str) -> CompatHost:
 def runs(cuda: str, driver: str, gpu: str = "L4") -> bool:
     """What the rule says of an image without a forward-compatibility package."""
     workload = Workload(subject="an image", cuda=cuda, forward_compat=False)
-    return all(item.severity not in ("block", "unknown") for item in cuda_driver(host(driver, gpu), workload))
+    return all(
+        item.severity not in ("block", "unknown")
+        for item in cuda_driver(host(driver, gpu), workload)
+    )
 
 
 def test_there_is_much_to_compare() -> None:
@@ -53,10 +63,16 @@ def test_it_admits_exactly_what_the_rule_admits(cuda: str) -> None:
 
 @pytest.mark.parametrize("cuda", CUDAS)
 def test_both_evaluators_of_this_project_agree(cuda: str) -> None:
-    workload = Workload(subject="an image", cuda=cuda, forward_compat=False, require_driver=requirement(cuda))
+    workload = Workload(
+        subject="an image", cuda=cuda, forward_compat=False, require_driver=requirement(cuda)
+    )
     for driver in DRIVERS[::3]:
-        refused = any(item.severity == "block" for item in image_requirement(host(driver, "L4"), workload))
-        assert refused is not admits(requirement(cuda), MachineProperties.of_driver(driver, brand="tesla"))
+        refused = any(
+            item.severity == "block" for item in image_requirement(host(driver, "L4"), workload)
+        )
+        assert refused is not admits(
+            requirement(cuda), MachineProperties.of_driver(driver, brand="tesla")
+        )
 
 
 def test_a_geforce_is_no_different_without_a_package() -> None:
@@ -68,19 +84,24 @@ def test_a_geforce_is_no_different_without_a_package() -> None:
 def test_a_wrong_minimum_would_be_seen() -> None:
     value = "cuda>=12.4 driver>=530"
     assert any(
-        admits(value, MachineProperties.of_driver(driver)) != runs("12.4", driver) for driver in DRIVERS
+        admits(value, MachineProperties.of_driver(driver)) != runs("12.4", driver)
+        for driver in DRIVERS
     )
 
 
 def test_the_value() -> None:
     assert requirement("12.4.1") == "cuda>=12.4 driver>=525.60.13"
     assert requirement("13.1") == "cuda>=13.1 driver>=580.65.6"  # 580.65.06 is no semantic version
-    assert requirement("12.0") == "driver>=525.60.13"  # branch 525 began below it, and has CUDA 12.0 natively
+    assert (
+        requirement("12.0") == "driver>=525.60.13"
+    )  # branch 525 began below it, and has CUDA 12.0 natively
     assert minimum_driver("13.0.2") == "580.65.06"
 
 
 def test_a_cuda_without_facts_is_refused() -> None:
-    with pytest.raises(ImageError, match=r"CUDA 99\.1 is not among the releases.*nearest known one is"):
+    with pytest.raises(
+        ImageError, match=r"CUDA 99\.1 is not among the releases.*nearest known one is"
+    ):
         requirement("99.1")
 
 
@@ -123,7 +144,9 @@ def test_what_is_not_known(reader: Reader) -> None:
             admits("mood=good cuda>=12", machine, reader)
 
 
-@pytest.mark.parametrize("value", ["cuda", ">=12", "cuda>=", "cuda>=twelve", "brand>tesla", "cuda=>12"])
+@pytest.mark.parametrize(
+    "value", ["cuda", ">=12", "cuda>=", "cuda>=twelve", "brand>tesla", "cuda=>12"]
+)
 def test_what_cannot_be_read(value: str) -> None:
     with pytest.raises(ImageError):
         admits(value, MachineProperties("550.54.14", "12.4", brand="tesla"))
@@ -132,6 +155,8 @@ def test_what_cannot_be_read(value: str) -> None:
 def test_an_environment() -> None:
     machine = MachineProperties("550.54.14", "12.4")
     assert admitted({"NVIDIA_REQUIRE_CUDA": "cuda>=12.4", "CUDA_VERSION": "12.4.1"}, machine)
-    assert not admitted({"NVIDIA_REQUIRE_CUDA": "cuda>=12.4", "NVIDIA_REQUIRE_OWN": "driver>=580"}, machine)
+    assert not admitted(
+        {"NVIDIA_REQUIRE_CUDA": "cuda>=12.4", "NVIDIA_REQUIRE_OWN": "driver>=580"}, machine
+    )
     assert admitted({"NVIDIA_REQUIRE_CUDA": "cuda>=13", "NVIDIA_DISABLE_REQUIRE": "true"}, machine)
     assert admitted({}, machine)

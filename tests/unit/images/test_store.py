@@ -29,12 +29,12 @@ def test_a_record_counts_while_its_manifest_is_there(tmp_path: Path) -> None:
     found = store.layout.put(canonical({"config": {}, "layers": []}), MANIFEST)
     built = Built(
         "cpu-1-base-debian12",
-        "0123456789ab",
-        "sha256:" + "1" * 64,
-        "sha256:" + "2" * 64,
-        found.digest,
-        {"zlib": "1"},
-        1.5,
+        build_id="0123456789ab",
+        recipe="sha256:" + "1" * 64,
+        lock="sha256:" + "2" * 64,
+        digest=found.digest,
+        tools={"zlib": "1"},
+        seconds=1.5,
     )
     store.record(built)
     assert store.built() == {"0123456789ab": built}
@@ -49,7 +49,9 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert store.built() == {}
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = ImageStore(tmp_path)
     target = store.cache / "a/b.json"
     store.write(target, b"one")

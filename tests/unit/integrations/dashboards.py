@@ -146,7 +146,12 @@ def dashboard(one: DescribedDashboard, all_: Description) -> dict[str, Any]:
         ],
         "templating": {
             "list": [
-                {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
+                {
+                    "name": "datasource",
+                    "label": "Data source",
+                    "type": "datasource",
+                    "query": "prometheus",
+                },
                 *(_variable(name, variable) for name, variable in one.variables.items()),
             ]
         },
@@ -286,7 +291,12 @@ def _options(panel: DescribedPanel) -> dict[str, Any]:
         }
     if panel.type == "timeseries":
         return {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "legend": {
+                "displayMode": "list",
+                "placement": "bottom",
+                "showLegend": True,
+                "calcs": [],
+            },
             "tooltip": {"mode": "multi", "sort": "desc"},
         }
     return {"showHeader": True}
@@ -299,7 +309,12 @@ def _transformations(panel: DescribedPanel) -> list[dict[str, Any]]:
         fields = {"rowField": row, "columnField": column, "valueField": "Value"}
         return [{"id": "groupingToMatrix", "options": fields}]
     shown = [label for label, heading in panel.columns.items() if heading]
-    hidden = ["Time", "__name__", "job", *(label for label, heading in panel.columns.items() if not heading)]
+    hidden = [
+        "Time",
+        "__name__",
+        "job",
+        *(label for label, heading in panel.columns.items() if not heading),
+    ]
     if panel.value:
         shown.append("Value")
     else:

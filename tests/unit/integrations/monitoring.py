@@ -47,12 +47,18 @@ _WORDS = {"and", "or", "unless", "bool", "by", "on", "group_left"}
 def names(query: str) -> set[str]:
     """Return the metrics of a query in PromQL, without its labels, functions and durations."""
     text = _RANGE.sub(" ", _LABELS.sub(" ", _STRING.sub('""', query)))
-    return {match[0] for match in re.finditer(r"(?<![\w:$])" + _NAME.pattern + r"(?![\w:])", text)} - _WORDS
+    return {
+        match[0] for match in re.finditer(r"(?<![\w:$])" + _NAME.pattern + r"(?![\w:])", text)
+    } - _WORDS
 
 
 def rules(name: str) -> list[dict[str, Any]]:
     """Return the rules of a file, of all its groups."""
-    return [rule for group in yaml.safe_load(RULES[name].read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule
+        for group in yaml.safe_load(RULES[name].read_text())["groups"]
+        for rule in group["rules"]
+    ]
 
 
 def all_rules() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -241,7 +241,9 @@ def node_text(name: str, tick: int) -> str:
         capture["driver"]["loaded"] = "580.95"
     code = {2: 1, 3: 2}.get(number, 0)
     findings = (
-        [finding("pcie.width", "mismatch", "0000:18:00.0")] if code else [finding("pcie.width", "match")]
+        [finding("pcie.width", "mismatch", "0000:18:00.0")]
+        if code
+        else [finding("pcie.width", "match")]
     )
     checked = datetime.fromtimestamp(0 if number == 5 else time.time(), UTC)
     judged = verdict(*findings, code=code, time=f"{checked:%Y-%m-%dT%H:%M:%SZ}")
@@ -271,7 +273,10 @@ def service_text(counters: ServiceCounters) -> str:
             "denied": [],
             "overdue": [{"node": "n3", "owner": "r1"}],
             "rollouts": [{**rollout, "beat_at": time.time(), "submitted_at": 0}],
-            "steps": [{**where, "phase": "done", "nodes": 2}, {**where, "phase": "overdue", "nodes": 1}],
+            "steps": [
+                {**where, "phase": "done", "nodes": 2},
+                {**where, "phase": "overdue", "nodes": 1},
+            ],
             "log": {"unsealed": 0},
         },
     )
@@ -288,7 +293,13 @@ def report_text() -> str:
     parts = dict.fromkeys(("faults", "drains", "repeats", "kinds", "xids", "boots"), 1)
     judged = {"basis": "class", "samples": 9, "nodes": 6, "loss": 0.1, "baseline": None}
     canary = {"source": "canary", "unit": "TFLOP/s", "at": moment, "verified": False, **judged}
-    cause = {"severity": "drain", "domain": "hardware", "evidence": ["declared"], "share": 0.6, "of": 6}
+    cause = {
+        "severity": "drain",
+        "domain": "hardware",
+        "evidence": ["declared"],
+        "share": 0.6,
+        "of": 6,
+    }
     return report_metrics.text(
         FleetReportDocument.model_validate(
             {
@@ -324,8 +335,16 @@ DCGM = """\
 
 
 def dcgm_text() -> str:
-    values = {"GPU_TEMP": 41, "GPU_UTIL": 50, "POWER_USAGE": 71.5, "FB_USED": 1024, "XID_ERRORS": 79}
-    return "".join(DCGM.format(name=f"DCGM_FI_DEV_{name}", value=value) for name, value in values.items())
+    values = {
+        "GPU_TEMP": 41,
+        "GPU_UTIL": 50,
+        "POWER_USAGE": 71.5,
+        "FB_USED": 1024,
+        "XID_ERRORS": 79,
+    }
+    return "".join(
+        DCGM.format(name=f"DCGM_FI_DEV_{name}", value=value) for name, value in values.items()
+    )
 
 
 NODES = [f"n{number}" for number in range(1, 7)]
@@ -343,9 +362,11 @@ class Fleet:
         if name in self.ticks:
             self.ticks[name] += 1
             return node_text(name, self.ticks[name]) + "node_boot_time_seconds 0\n"
-        return {"fleet": lambda: service_text(self.counters), "report": report_text, "dcgm": dcgm_text}[
-            name
-        ]()
+        return {
+            "fleet": lambda: service_text(self.counters),
+            "report": report_text,
+            "dcgm": dcgm_text,
+        }[name]()
 
 
 @pytest.fixture(scope="module")
@@ -417,9 +438,9 @@ def ask(targets: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]
         stderr=log,
     )  # fmt: skip
     try:
-        address = until(lambda: re.search(r'msg="Listening on" address=(\S+)', (folder / "log").read_text()))[
-            1
-        ]
+        address = until(
+            lambda: re.search(r'msg="Listening on" address=(\S+)', (folder / "log").read_text())
+        )[1]
 
         def query(kind: str, **given: object) -> list[dict[str, Any]]:
             url = f"http://{address}/api/v1/{kind}?{urllib.parse.urlencode(given)}"
@@ -501,7 +522,11 @@ def test_join_by_pci_address_has_data(ask: Ask) -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/monitoring.md").read_text()
     [query] = re.findall(r"(?s)```promql\n(.*?)```", page)
     [row] = until(lambda: ask("query", query=query))
-    assert (row["metric"]["gpu"], row["metric"]["class"], row["value"][1]) == ("0000:ca:00.0", "h100", "41")
+    assert (row["metric"]["gpu"], row["metric"]["class"], row["value"][1]) == (
+        "0000:ca:00.0",
+        "h100",
+        "41",
+    )
 
 
 def test_all_rules_are_evaluated_without_an_error(ask: Ask) -> None:

@@ -28,7 +28,9 @@ def test_files_are_those_of_the_tree(tmp_path: Path) -> None:
         "goldnode-node",
     }
     for path in found:
-        assert path.read_bytes() == (ROOT / "integrations" / path.relative_to(tmp_path)).read_bytes()
+        assert (
+            path.read_bytes() == (ROOT / "integrations" / path.relative_to(tmp_path)).read_bytes()
+        )
     document = json.loads(run(tmp_path, "--format", "json").stdout)
     assert sorted(document["files"]) == sorted(map(str, found))
     [provider] = yaml.safe_load((tmp_path / "grafana/provisioning.yml").read_text())["providers"]
@@ -47,7 +49,9 @@ def test_links_lead_to_the_given_page(tmp_path: Path) -> None:
                     assert rule["annotations"]["runbook_url"] == link
 
 
-@pytest.mark.parametrize("url", ["alerts.md", "https://a b", "https://x/#y", "ftp://x", 'https://x"', ""])
+@pytest.mark.parametrize(
+    "url", ["alerts.md", "https://a b", "https://x/#y", "ftp://x", 'https://x"', ""]
+)
 def test_what_is_no_address_is_refused(tmp_path: Path, url: str) -> None:
     done = run(tmp_path / "out", "--runbooks", url)
     assert done.exit_code == 2

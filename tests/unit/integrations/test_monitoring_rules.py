@@ -29,7 +29,11 @@ ALERTS = {rule["alert"]: rule for _, rule in all_rules() if "alert" in rule}
 def test_promtool_passes_the_rules(name: str) -> None:
     for words in (("check", "rules", f"{name}.rules.yml"), ("test", "rules", f"{name}.test.yml")):
         done = subprocess.run(
-            ["promtool", *words], cwd=RULES[name].parent, capture_output=True, text=True, check=False
+            ["promtool", *words],
+            cwd=RULES[name].parent,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -42,8 +46,12 @@ def test_every_alert_is_tested_both_ways(name: str) -> None:
         rows.setdefault(row["alertname"], []).append(row["exp_alerts"])
     alerts = {rule["alert"] for rule in rules(name) if "alert" in rule}
     assert set(rows) == alerts
-    assert {alert for alert, found in rows.items() if any(found)} == alerts, "an alert that never fires"
-    assert {alert for alert, found in rows.items() if not all(found)} == alerts, "an alert that always fires"
+    assert {alert for alert, found in rows.items() if any(found)} == alerts, (
+        "an alert that never fires"
+    )
+    assert {alert for alert, found in rows.items() if not all(found)} == alerts, (
+        "an alert that always fires"
+    )
 
 
 @pytest.mark.parametrize(("name", "rule"), list(all_rules()))

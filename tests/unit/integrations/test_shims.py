@@ -120,7 +120,9 @@ class Node:
         """Run the health check program; Slurm's state and reason afterwards."""
         done = self.run(shims.SLURM)
         assert done.returncode == 0, done.stderr
-        state, reason = ((self.root / "slurm" / name).read_text().strip() for name in ("state", "reason"))
+        state, reason = (
+            (self.root / "slurm" / name).read_text().strip() for name in ("state", "reason")
+        )
         return state, re.sub(r" \[root@.*", "", reason)
 
     @property
@@ -141,7 +143,9 @@ def test_the_files_in_integrations_are_what_nodes_get() -> None:
         assert (INTEGRATIONS / name).stat().st_mode & 0o111
 
 
-LATE = "goldnode: health check: the last verdict is too old; see systemctl status goldnode-watch.timer"
+LATE = (
+    "goldnode: health check: the last verdict is too old; see systemctl status goldnode-watch.timer"
+)
 
 
 def test_while_checks_are_made_the_gate_alone_acts(node: Node) -> None:
@@ -216,7 +220,9 @@ def test_nothing_is_resumed_while_a_run_has_the_node(node: Node) -> None:
 
 
 @pytest.mark.parametrize("fails", ["late", "refuses"])
-def test_an_update_that_reports_a_failure_is_settled_by_the_state_of_the_node(node: Node, fails: str) -> None:
+def test_an_update_that_reports_a_failure_is_settled_by_the_state_of_the_node(
+    node: Node, fails: str
+) -> None:
     """scontrol can be cut off, or end with 1, after Slurm has drained the node: it must be resumed all the same."""
     node.checked(age=current.LIMIT + 60)
     (node.root / "slurm" / fails).touch()
@@ -284,7 +290,9 @@ def test_a_controller_that_does_not_answer_is_tried_again(node: Node) -> None:
         (2, ["\x1b[31mé" + "x" * 300], 1, "goldnode: "),
     ],
 )
-def test_the_plugin_says_one_line(node: Node, code: Any, reasons: list[str], rc: int, text: str) -> None:
+def test_the_plugin_says_one_line(
+    node: Node, code: Any, reasons: list[str], rc: int, text: str
+) -> None:
     node.gate("report", reasons)
     node.checked(code=code)
     done = node.run(shims.NPD)
@@ -323,7 +331,9 @@ def test_its_configuration_keeps_to_the_contract() -> None:
     assert config["rules"][0]["path"] == "/usr/lib/goldnode/npd-plugin"
 
 
-@pytest.mark.parametrize("text", [shims.SLURM, shims.NPD, units.MOTD_TEXT], ids=["slurm", "npd", "motd"])
+@pytest.mark.parametrize(
+    "text", [shims.SLURM, shims.NPD, units.MOTD_TEXT], ids=["slurm", "npd", "motd"]
+)
 def test_no_shell_program_reads_json(text: str) -> None:
     assert ".json" not in text.replace("/drain.json", "")  # whose age alone counts
     assert 'sed -n "' not in text
@@ -365,14 +375,21 @@ def test_labels_are_what_kubernetes_takes(node: Node) -> None:
         metrics.text({**reported, "class": 'x"}\\' + "y" * 100}, None)
     )
     patch = json.loads(node.run(labels, "--patch").stdout)["metadata"]["labels"]
-    assert set(patch) == {"goldnode/class", "goldnode/class-hash", "goldnode/driver", "goldnode/cuda"}
+    assert set(patch) == {
+        "goldnode/class",
+        "goldnode/class-hash",
+        "goldnode/driver",
+        "goldnode/cuda",
+    }
     assert patch["goldnode/cuda"] is None
     assert all(
         value is None or re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", value)
         for value in patch.values()
     )
     (node.root / "run/metrics.prom").unlink()
-    assert set(json.loads(node.run(labels, "--patch").stdout)["metadata"]["labels"].values()) == {None}
+    assert set(json.loads(node.run(labels, "--patch").stdout)["metadata"]["labels"].values()) == {
+        None
+    }
     assert node.run(labels).stdout == ""
 
 

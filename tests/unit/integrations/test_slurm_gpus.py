@@ -87,7 +87,9 @@ def test_a_class_of_any_model_is_refused() -> None:
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_features_have_no_character_of_constraints(name: str, branch: str) -> None:
     words = slurm.features({**document(), "class": name, "driver": {"branch": branch}})
-    assert not set("".join(words)) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
+    assert not set("".join(words)) - set(
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
+    )
 
 
 # -- device files
@@ -97,7 +99,12 @@ def node(tmp_path: Path, **files: str) -> Host:
     """Two GPUs; files of /proc/driver/nvidia/capabilities by their path, with _ for /."""
     given_files = {f"{slurm.CAPABILITIES}/{name}": text for name, text in files.items()}
     return Host(
-        str(make(tmp_path, {"/dev/nvidia0": "", "/dev/nvidia1": "", "/dev/nvidiactl": "", **given_files}))
+        str(
+            make(
+                tmp_path,
+                {"/dev/nvidia0": "", "/dev/nvidia1": "", "/dev/nvidiactl": "", **given_files},
+            )
+        )
     )
 
 
@@ -120,7 +127,9 @@ def test_partitions_have_the_files_of_gpu_and_instances(tmp_path: Path) -> None:
         ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"),
         ("/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"),
     ]
-    lines = slurm.with_files(slurm.wanted(document("A100-SXM4-40GB", 2, ("3g.20gb",))), "nvidia", devices)
+    lines = slurm.with_files(
+        slurm.wanted(document("A100-SXM4-40GB", 2, ("3g.20gb",))), "nvidia", devices
+    )
     assert slurm.gres_conf(lines, "nvidia") == [
         f"Name=gpu Type=a100_3g.20gb MultipleFiles={','.join(files)}" for files in devices
     ]
@@ -137,7 +146,10 @@ def test_partitions_have_the_files_of_gpu_and_instances(tmp_path: Path) -> None:
         (("3g.20gb",), {}, "the class has 2 GPUs or partitions, and the node 0"),
         (
             ("1g.5gb", "3g.20gb"),
-            {**CAPS, **{f"gpu{n}/mig/gi9{end}/access": minor(9) for n in (0, 1) for end in ("", "/ci0")}},
+            {
+                **CAPS,
+                **{f"gpu{n}/mig/gi9{end}/access": minor(9) for n in (0, 1) for end in ("", "/ci0")},
+            },
             "several profiles",
         ),
     ],
@@ -241,7 +253,9 @@ def test_the_controller_prints_and_checks(tmp_path: Path) -> None:
         "# gres.conf",
         "NodeName=gpu[001-128] Name=gpu Type=h100 File=/dev/nvidia[0-7]",
     ]
-    good = "slurmd: Gres Name=gpu Type=h100 Count=8 Index=0 ID=7696487 File=/dev/nvidia[0-7] (null)\n"
+    good = (
+        "slurmd: Gres Name=gpu Type=h100 Count=8 Index=0 ID=7696487 File=/dev/nvidia[0-7] (null)\n"
+    )
     assert run("check", "-", "-c", "h100_sxm5_80gb", given_text=good)[:2] == (
         0,
         "slurmd has the GPUs of the class: 8 of gpu:h100\n",
@@ -259,7 +273,9 @@ def test_a_list_of_hosts_that_is_none_is_refused(nodes: str) -> None:
     assert run("config", "-c", "h100_sxm5_80gb", "--nodes", nodes)[0] == 2
 
 
-def test_the_node_refuses_without_a_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_node_refuses_without_a_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert program.main(["slurm", "--root", str(tmp_path)]) == 3
     assert "has no class" in capsys.readouterr().err
 
@@ -280,7 +296,12 @@ def slurmd(place: Path, conf: list[str], gres: list[str]) -> str:
     (place / "gres.conf").write_text("".join(f"{line}\n" for line in gres))
     environment = {**os.environ, "SLURM_CONF": str(place / "slurm.conf")}
     done = subprocess.run(
-        ["slurmd", "-N", "n1", "-G"], env=environment, capture_output=True, text=True, check=False, timeout=60
+        ["slurmd", "-N", "n1", "-G"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     return done.stdout + done.stderr
 
@@ -291,9 +312,13 @@ FILES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
 
 @pytest_slurmd
 @pytest.mark.parametrize("profiles", [(), ("3g.20gb",)], ids=["gpus", "mig"])
-def test_slurmd_has_the_gpus_that_the_lines_declare(profiles: tuple[str, ...], tmp_path: Path) -> None:
+def test_slurmd_has_the_gpus_that_the_lines_declare(
+    profiles: tuple[str, ...], tmp_path: Path
+) -> None:
     own = document("A100-SXM4-40GB", 4, profiles)
-    devices = [(FILES[number], FILES[number - 1]) if profiles else (FILES[number],) for number in range(4)]
+    devices = [
+        (FILES[number], FILES[number - 1]) if profiles else (FILES[number],) for number in range(4)
+    ]
     lines = slurm.with_files(slurm.wanted(own), "nvidia", devices)
     conf = slurm.slurm_conf(lines, slurm.features(own), "n1")
     gres = slurm.gres_conf(lines, "nvidia", "n1")

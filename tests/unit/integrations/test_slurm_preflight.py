@@ -95,7 +95,12 @@ class Nodes:
             "GOLDNODE_RUN": state,
         }
         done = subprocess.run(
-            ["sh", "-c", shims.SLURM], env=env, capture_output=True, text=True, check=False, timeout=60
+            ["sh", "-c", shims.SLURM],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert (done.returncode, "resumed" in done.stderr) == (0, True), done.stderr
 
@@ -109,7 +114,9 @@ class Nodes:
         env = {**os.environ, "SLURM_CONF": self.cluster.conf, **variables}
         count = str(nodes.count(",") + 1)
         command = ["srun", f"--nodelist={nodes}", f"--nodes={count}", "--chdir=/tmp", *words]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=90)
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, check=False, timeout=90
+        )
         return done.returncode, done.stdout, done.stderr
 
 
@@ -150,7 +157,9 @@ def test_a_bad_node_is_drained_with_the_reason_and_returns_by_itself(nodes: Node
     assert reason.startswith("goldnode: n1: verdict: gpu.count"), reason
     assert "Submit the job to another node" in reason
     # The job was requeued, and not held.
-    nodes.cluster.wait(lambda: "JobState=PENDING" in nodes.cluster.call("scontrol", "show", "job", job))
+    nodes.cluster.wait(
+        lambda: "JobState=PENDING" in nodes.cluster.call("scontrol", "show", "job", job)
+    )
     assert "JobHeldAdmin" not in nodes.cluster.call("scontrol", "show", "job", job)
     nodes.good("n1")
     nodes.health("n1")
@@ -164,7 +173,12 @@ def test_a_drain_of_a_person_keeps_its_reason(nodes: Nodes) -> None:
     env = {**os.environ, "SLURM_CONF": nodes.cluster.conf, "SLURMD_NODENAME": "n1"}
     nodes.cluster.update("n1", "State=DRAIN", "Reason=bad fan")
     done = subprocess.run(
-        [nodes.directory / "prolog"], env=env, capture_output=True, text=True, check=False, timeout=60
+        [nodes.directory / "prolog"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("goldnode: n1: verdict: gpu.count"), done.stderr
@@ -203,7 +217,9 @@ def test_a_cohort_of_two_drivers_never_runs_whole(nodes: Nodes, tmp_path: Path) 
     code, output, _ = nodes.srun("echo", "ran", nodes="n1,n2", GOLDNODE_COHORT=place)
     assert (code, output.count("ran")) == (0, 2), output
     nodes.good("n2", driver="570.172.08")
-    code, output, _ = nodes.srun("echo", "ran", nodes="n1,n2", GOLDNODE_COHORT=str(tmp_path / "job2"))
+    code, output, _ = nodes.srun(
+        "echo", "ran", nodes="n1,n2", GOLDNODE_COHORT=str(tmp_path / "job2")
+    )
     assert code == 1
     assert output.count("ran") < 2
     assert "cohort: driver is 5" in output
@@ -222,7 +238,11 @@ def test_a_job_gets_the_caches_of_its_node(nodes: Nodes, tmp_path: Path) -> None
         assert directory.verify(str(Path(line).parent)) == []
     nodes.good("n2", driver="570.172.08")
     other = nodes.srun(
-        *words, nodes="n2", GOLDNODE_CACHES=place, GOLDNODE_IMAGE=IMAGE, GOLDNODE_CACHE_NAMES="cuda triton"
+        *words,
+        nodes="n2",
+        GOLDNODE_CACHES=place,
+        GOLDNODE_IMAGE=IMAGE,
+        GOLDNODE_CACHE_NAMES="cuda triton",
     )
     assert not set(output.splitlines()) & set(other[1].splitlines())
     for variables, expected in (

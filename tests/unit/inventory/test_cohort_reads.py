@@ -70,7 +70,9 @@ def test_each_host_is_read_once_and_a_mixed_cohort_is_refused(limit: tuple[str, 
         FakeDocuments(),  # type: ignore[arg-type]
         see=lambda name, _: seen.append(name),
     )
-    assert sorted(play.reads) == ["n1", "n2", "n3", "n4"], "hosts outside of the limit count for a cohort too"
+    assert sorted(play.reads) == ["n1", "n2", "n3", "n4"], (
+        "hosts outside of the limit count for a cohort too"
+    )
     assert seen == list(limit)
     assert messages == ["cohort c1, checked:", "  a line"]
     assert play.facts["n1"] == {REFUSALS: [{"code": "cohort-driver", "message": "c1: ['a', 'b']"}]}

@@ -68,7 +68,9 @@ def test_documentation_shows_the_file(file: Path) -> None:
 
 def test_slurm_nodes_are_in_the_groups_of_their_features(tmp_path: Path) -> None:
     program = answering(tmp_path, ANSWERS / "scontrol.txt", "--all show node --oneliner")
-    file = source(tmp_path, "slurm.yml", program, "groups: {cpu_only: \"slurm_partitions == ['all']\"}")
+    file = source(
+        tmp_path, "slurm.yml", program, "groups: {cpu_only: \"slurm_partitions == ['all']\"}"
+    )
     data = listed(str(file))
     assert hosts(data, "h100_sxm5_80gb") == ["n1", "n2"]
     assert hosts(data, "cpu_only") == hosts(data, "no_feature") == ["n3"]
@@ -92,7 +94,11 @@ FAILURES = [
     ("exit 1", "", r"failed: exit status 1\. Run `"),
     ("echo one >&2; echo no controller >&2; exit 1", "", r"failed: no controller\. Run `"),
     ("echo other", "", r"line 1 of scontrol's answer has no NodeName: 'other'"),
-    ("cat SCONTROL", "groups: {cpu_only: \"'x' in slurm_feature\"}", r"'slurm_feature' is undefined"),
+    (
+        "cat SCONTROL",
+        "groups: {cpu_only: \"'x' in slurm_feature\"}",
+        r"'slurm_feature' is undefined",
+    ),
     (
         "cat SCONTROL",
         "program: [program-x]",
@@ -153,7 +159,9 @@ def test_nodes_of_a_real_slurmctld(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with slurm.cluster(3, "PartitionName=h100 Nodes=n1,n2 Hidden=YES") as cluster:
         cluster.update("n1", "AvailableFeatures=h100_sxm5_80gb,gpu", "ActiveFeatures=gpu")
         cluster.update("n1", "Comment=Partitions=other {{ 1 / 0 }}")
-        cluster.update("n2", "AvailableFeatures=cpu_only", "State=DRAIN", "Reason=bad fan Gres=gpu:8")
+        cluster.update(
+            "n2", "AvailableFeatures=cpu_only", "State=DRAIN", "Reason=bad fan Gres=gpu:8"
+        )
         monkeypatch.setenv("SLURM_CONF", cluster.conf)
         data = listed(str(source(tmp_path, "slurm.yml", "scontrol")))
     assert (hosts(data, "h100_sxm5_80gb"), hosts(data, "cpu_only"), hosts(data, "no_feature")) == (
@@ -170,7 +178,13 @@ def test_nodes_of_a_real_slurmctld(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubectl_itself_asks_an_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = {"name": "nodes", "singularName": "node", "namespaced": False, "kind": "Node", "verbs": ["list"]}
+    nodes = {
+        "name": "nodes",
+        "singularName": "node",
+        "namespaced": False,
+        "kind": "Node",
+        "verbs": ["list"],
+    }
     answers = {
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
         "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
@@ -178,7 +192,9 @@ def test_kubectl_itself_asks_an_api_server(tmp_path: Path, monkeypatch: pytest.M
         "/api/v1/nodes": json.loads((ANSWERS / "nodes.json").read_text(encoding="utf-8")),
     }
     monkeypatch.setenv("HOME", str(tmp_path))  # kubectl caches what it has discovered
-    with api_server({path: json.dumps(answer).encode() for path, answer in answers.items()}) as address:
+    with api_server(
+        {path: json.dumps(answer).encode() for path, answer in answers.items()}
+    ) as address:
         words = f"kubectl, --server={address}, --kubeconfig={os.devnull}"
         data = listed(str(source(tmp_path, "kubernetes.yml", words)))
     assert hosts(data, "h100_sxm5_80gb") == ["gpu-1", "gpu-2"]

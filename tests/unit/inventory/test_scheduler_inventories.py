@@ -47,7 +47,10 @@ def test_nodes_of_slurm_have_features_partitions_and_states() -> None:
         ("(null)", []),
         ("gpu:h100:8", ["gpu:h100:8"]),
         ("gpu:h100:8(S:0,1),shard:16", ["gpu:h100:8(S:0,1)", "shard:16"]),
-        ("gpu:a100_1g.5gb:7(S:0-1),gpu:a100:1(S:1)", ["gpu:a100_1g.5gb:7(S:0-1)", "gpu:a100:1(S:1)"]),
+        (
+            "gpu:a100_1g.5gb:7(S:0-1),gpu:a100:1(S:1)",
+            ["gpu:a100_1g.5gb:7(S:0-1)", "gpu:a100:1(S:1)"],
+        ),
     ],
 )
 def test_gres_of_slurm_is_split_outside_of_sockets(gres: str, words: list[str]) -> None:
@@ -57,7 +60,9 @@ def test_gres_of_slurm_is_split_outside_of_sockets(gres: str, words: list[str]) 
     assert found.address is None
 
 
-WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="\n"), max_size=60)
+WORDS = st.text(
+    st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="\n"), max_size=60
+)
 
 
 @given(WORDS, WORDS)
@@ -90,8 +95,14 @@ def test_nodes_of_kubernetes_have_labels_taints_and_addresses() -> None:
     assert first.address == "192.0.2.11"
     assert first.variables["kubernetes_labels"]["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
     assert first.variables["kubernetes_capacity"]["nvidia.com/gpu"] == "8"
-    assert first.variables["kubernetes_addresses"] == {"InternalIP": "192.0.2.11", "Hostname": "gpu-1"}
-    assert (first.variables["kubernetes_ready"], first.variables["kubernetes_unschedulable"]) == (True, False)
+    assert first.variables["kubernetes_addresses"] == {
+        "InternalIP": "192.0.2.11",
+        "Hostname": "gpu-1",
+    }
+    assert (first.variables["kubernetes_ready"], first.variables["kubernetes_unschedulable"]) == (
+        True,
+        False,
+    )
     assert (second.variables["kubernetes_ready"], second.variables["kubernetes_unschedulable"]) == (
         False,
         True,
@@ -124,7 +135,9 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["items", "metadata", "name", "labels", "spec", "status", "taints", "addresses"]),
+            st.sampled_from(
+                ["items", "metadata", "name", "labels", "spec", "status", "taints", "addresses"]
+            ),
             inner,
             max_size=4,
         )

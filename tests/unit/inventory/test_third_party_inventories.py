@@ -40,7 +40,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", where / "venv"], check=True)
     pip = [str(where / "venv/bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     try:
-        subprocess.run([*pip, "download", "--no-deps", "--dest", where, ANSIBLE], check=True, timeout=600)
+        subprocess.run(
+            [*pip, "download", "--no-deps", "--dest", where, ANSIBLE], check=True, timeout=600
+        )
         subprocess.run([*pip, "install", *LIBRARIES], check=True, timeout=600)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as problem:
         pytest.skip(f"the collections cannot be had here: {problem}")
@@ -85,7 +87,9 @@ def check(data: dict[str, Any], address: str) -> None:
 
 
 @pytest.mark.long
-def test_devices_of_netbox_are_in_the_groups_of_their_classes(environment: Path, tmp_path: Path) -> None:
+def test_devices_of_netbox_are_in_the_groups_of_their_classes(
+    environment: Path, tmp_path: Path
+) -> None:
     recorded = json.loads((ANSWERS / "netbox.json").read_text(encoding="utf-8"))
     asked: list[str] = []
 
@@ -93,10 +97,26 @@ def test_devices_of_netbox_are_in_the_groups_of_their_classes(environment: Path,
         asked.append(path)
         return json.dumps(recorded["/api/dcim/devices/"]).encode()
 
-    answers: dict[str, Answer] = {path: json.dumps(answer).encode() for path, answer in recorded.items()}
-    for kind in ("device-roles", "platforms", "device-types", "manufacturers", "regions", "locations"):
-        answers[f"/api/dcim/{kind}/"] = b'{"count": 0, "next": null, "previous": null, "results": []}'
-    for path in ("dcim/site-groups", "dcim/rack-roles", "tenancy/tenants", "virtualization/clusters"):
+    answers: dict[str, Answer] = {
+        path: json.dumps(answer).encode() for path, answer in recorded.items()
+    }
+    for kind in (
+        "device-roles",
+        "platforms",
+        "device-types",
+        "manufacturers",
+        "regions",
+        "locations",
+    ):
+        answers[f"/api/dcim/{kind}/"] = (
+            b'{"count": 0, "next": null, "previous": null, "results": []}'
+        )
+    for path in (
+        "dcim/site-groups",
+        "dcim/rack-roles",
+        "tenancy/tenants",
+        "virtualization/clusters",
+    ):
         answers[f"/api/{path}/"] = b'{"count": 0, "next": null, "previous": null, "results": []}'
     with api_server({**answers, "/api/dcim/devices/": devices}) as address:
         text = (SOURCES / "netbox_inventory.yml").read_text(encoding="utf-8")
@@ -111,7 +131,9 @@ def test_devices_of_netbox_are_in_the_groups_of_their_classes(environment: Path,
 
 
 @pytest.mark.long
-def test_instances_of_ec2_are_in_the_groups_of_their_tags(environment: Path, tmp_path: Path) -> None:
+def test_instances_of_ec2_are_in_the_groups_of_their_tags(
+    environment: Path, tmp_path: Path
+) -> None:
     asked: list[str] = []
 
     def instances(path: str, body: bytes) -> bytes:
@@ -144,10 +166,14 @@ def test_instances_of_compute_engine_are_in_the_groups_of_their_labels(
     customize = tmp_path / "customize"
     customize.mkdir()
     (customize / "sitecustomize.py").write_text(CUSTOMIZE)
-    with api_server({"/compute/v1/projects/example-project/aggregated/instances": instances}) as address:
+    with api_server(
+        {"/compute/v1/projects/example-project/aggregated/instances": instances}
+    ) as address:
         text = (SOURCES / "goldnode.gcp_compute.yml").read_text(encoding="utf-8")
         file = tmp_path / "goldnode.gcp_compute.yml"
-        file.write_text(text.replace("auth_kind: application", "auth_kind: accesstoken\naccess_token: x"))
+        file.write_text(
+            text.replace("auth_kind: application", "auth_kind: accesstoken\naccess_token: x")
+        )
         more = {"PYTHONPATH": str(customize), "TEST_GOOGLE": address}
         data = inventory(environment, file, **more)
     check(data, "192.0.2.11")

@@ -34,7 +34,12 @@ class Recorder:
 @pytest.mark.parametrize(
     ("error", "installed", "host", "reported"),
     [
-        ("Permission denied", True, None, "refuses this user. Run as root, or join the group docker"),
+        (
+            "Permission denied",
+            True,
+            None,
+            "refuses this user. Run as root, or join the group docker",
+        ),
         (
             "No such file or directory",
             False,
@@ -107,7 +112,9 @@ def test_a_refusal_installs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_is_installed_is_reported_first(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_what_is_installed_is_reported_first(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
     """With --yes, and where nobody could be asked."""
     reported: list[str] = []
     run = Recorder()
@@ -148,7 +155,9 @@ def test_only_a_dockerd_of_ours_is_stopped(tmp_path: Path, record: str) -> None:
         pytest.param(str(os.getpid()), True, id="this process"),
     ],
 )
-def test_the_pid_file_of_a_killed_daemon_is_forgotten(tmp_path: Path, pid: str, stored: bool) -> None:
+def test_the_pid_file_of_a_killed_daemon_is_forgotten(
+    tmp_path: Path, pid: str, stored: bool
+) -> None:
     record = tmp_path / "docker.pid"
     record.write_text(pid)
     own = Path(f"/proc/{os.getpid()}/comm").read_text().strip()

@@ -67,7 +67,9 @@ def test_bare_images_have_sources_and_warm_ones_none() -> None:
 
 
 def test_a_node_whose_builds_share_a_cache_is_else_a_bare_one() -> None:
-    basic, cached = (images.recipe("debian13", flavour, site()) for flavour in ("bare", images.CCACHE))
+    basic, cached = (
+        images.recipe("debian13", flavour, site()) for flavour in ("bare", images.CCACHE)
+    )
     assert set(cached.packages) - set(basic.packages) == {"ccache"}
     added = {path: text for path, text in cached.overlay if (path, text) not in basic.overlay}
     assert added.pop("etc/environment") == "DEBIAN_KERNEL_USE_CCACHE=1\n"
@@ -76,9 +78,13 @@ def test_a_node_whose_builds_share_a_cache_is_else_a_bare_one() -> None:
 
 def test_a_mirror_of_files_is_not_given_to_nodes_that_cannot_see_it() -> None:
     local = Site(
-        archives={name: SiteArchive(url=f"file:///srv/{name}") for name in ("debian", "debian-security")}
+        archives={
+            name: SiteArchive(url=f"file:///srv/{name}") for name in ("debian", "debian-security")
+        }
     )
-    assert not [path for path, _ in images.recipe("debian12", "bare", local).overlay if "sources" in path]
+    assert not [
+        path for path, _ in images.recipe("debian12", "bare", local).overlay if "sources" in path
+    ]
 
 
 def test_a_system_that_cannot_be_had_says_that_it_is_simulated() -> None:
@@ -96,7 +102,8 @@ def test_a_system_that_cannot_be_had_says_that_it_is_simulated() -> None:
 @pytest.mark.parametrize(("os_name", "flavour"), [("debian11", "bare"), ("debian12", "hot")])
 def test_unknown_names_are_refused(os_name: str, flavour: str) -> None:
     with pytest.raises(
-        images.LabImageError, match="debian12, debian13, ubuntu2404-standin in bare, bare-ccache, warm"
+        images.LabImageError,
+        match="debian12, debian13, ubuntu2404-standin in bare, bare-ccache, warm",
     ):
         images.recipe(os_name, flavour, site())
 

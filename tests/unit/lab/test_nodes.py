@@ -120,7 +120,10 @@ def test_inventory_groups_nodes_by_class(tmp_path: Path) -> None:
     written = yaml.safe_load((made.write_inventory() / "hosts.yml").read_text())["all"]
     groups = {name: list(group["hosts"]) for name, group in written["children"].items()}
     assert groups == {"demo_a100": ["a1", "a2"], "l4": ["b1"]}
-    assert written["children"]["l4"]["hosts"]["b1"] == {"ansible_host": "127.0.0.1", "ansible_port": 2202}
+    assert written["children"]["l4"]["hosts"]["b1"] == {
+        "ansible_host": "127.0.0.1",
+        "ansible_port": 2202,
+    }
     assert written["vars"]["ansible_python_interpreter"] == "/usr/bin/python3"
     assert "Host a2\n    Port 2203\n" in (made.directory / "ssh_config").read_text()
 
@@ -182,7 +185,12 @@ def test_a_server_that_runs_is_stored_with_its_address(tmp_path: Path) -> None:
 
 def test_status_is_json(tmp_path: Path) -> None:
     rows = json.loads(nodes.status(lab(tmp_path, FakeContainer("demo", "node1", "l4", 22)).nodes()))
-    expected = {"group": "l4", "image": "goldnode-lab/debian12-bare:0", "port": 22, "state": "running"}
+    expected = {
+        "group": "l4",
+        "image": "goldnode-lab/debian12-bare:0",
+        "port": 22,
+        "state": "running",
+    }
     assert rows == {"node1": expected}
 
 
@@ -230,7 +238,10 @@ class FakeNetworks:
         ((("goldnode-demo-2", {images.LABEL: "demo-2"}),), "created"),
         ((("goldnode-demo", {images.LABEL: "demo"}),), "there"),
         ((("goldnode-demo", {}),), "refused"),
-        ((("goldnode-demo", {images.LABEL: "demo"}), ("goldnode-demo", {"other": "demo"})), "refused"),
+        (
+            (("goldnode-demo", {images.LABEL: "demo"}), ("goldnode-demo", {"other": "demo"})),
+            "refused",
+        ),
     ],
 )
 def test_a_network_of_the_same_name_without_the_label_is_refused(

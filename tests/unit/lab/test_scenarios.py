@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[3]
 BASE = yaml.safe_load((ROOT / ".config/molecule/config.yml").read_text())
 # Of these each is a release on the stand-in archive; the one other goes between real stacks.
 SCENARIOS = sorted(
-    path.parent.name for path in ROOT.glob("molecule/*/molecule.yml") if path.parent.name != "stacks"
+    path.parent.name
+    for path in ROOT.glob("molecule/*/molecule.yml")
+    if path.parent.name != "stacks"
 )
 
 
@@ -28,7 +30,9 @@ def test_every_release_has_its_scenario() -> None:
 
 
 def test_the_base_configuration_is_where_molecule_looks() -> None:
-    assert (ROOT / ".git").exists(), "molecule finds .config/molecule/config.yml only in a git checkout"
+    assert (ROOT / ".git").exists(), (
+        "molecule finds .config/molecule/config.yml only in a git checkout"
+    )
     assert BASE["scenario"]["test_sequence"] == [
         "destroy", "create", "check", "converge", "idempotence", "verify", "destroy"
     ]  # fmt: skip
@@ -64,24 +68,30 @@ def test_molecule_finds_the_same_code_as_ansible_cfg(variable: str, setting: str
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenarios_name_a_class_of_their_stack(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = yaml.safe_load((ROOT / "molecule" / scenario / "molecule.yml").read_text())["ansible"]["env"]
+def test_scenarios_name_a_class_of_their_stack(
+    scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = yaml.safe_load((ROOT / "molecule" / scenario / "molecule.yml").read_text())["ansible"][
+        "env"
+    ]
     monkeypatch.setenv("GOLDNODE_CATALOG", str(place(BASE["ansible"]["env"]["GOLDNODE_CATALOG"])))
     catalog = load_catalog()
     node_class = catalog.classes[env["GOLDNODE_SCENARIO_CLASS"]].item
     assert node_class.stack == env["GOLDNODE_SCENARIO_STACK"]
     system = catalog.stacks[node_class.stack].item.os
-    assert f"{system.id}{system.version}".replace(".", "") == env["GOLDNODE_SCENARIO_OS"].removesuffix(
-        "-standin"
-    )
+    assert f"{system.id}{system.version}".replace(".", "") == env[
+        "GOLDNODE_SCENARIO_OS"
+    ].removesuffix("-standin")
     assert scenario == env["GOLDNODE_SCENARIO_OS"]
 
 
-def test_the_scenario_of_real_stacks_names_what_its_legs_go_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scenario_of_real_stacks_names_what_its_legs_go_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = yaml.safe_load((ROOT / "molecule/stacks/molecule.yml").read_text())
-    assert found["scenario"]["test_sequence"].index("side_effect") < found["scenario"]["test_sequence"].index(
-        "verify"
-    )
+    assert found["scenario"]["test_sequence"].index("side_effect") < found["scenario"][
+        "test_sequence"
+    ].index("verify")
     for name in found["ansible"]["playbooks"].values():
         assert yaml.safe_load((ROOT / "molecule/stacks" / name).read_text())
     env = found["ansible"]["env"]

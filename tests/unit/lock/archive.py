@@ -27,7 +27,16 @@ class SigningKey:
         return key
 
     def gpg(self, *arguments: str) -> str:
-        command = ["gpg", "--homedir", str(self.home), "--batch", "--yes", "--passphrase", "", *arguments]
+        command = [
+            "gpg",
+            "--homedir",
+            str(self.home),
+            "--batch",
+            "--yes",
+            "--passphrase",
+            "",
+            *arguments,
+        ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def export(self, path: Path, *, armored: bool = True) -> Path:
@@ -95,15 +104,17 @@ class Archive:
         """Write Packages, Release and InRelease."""
         base = self.root if self.flat else self.root / "dists" / self.suite
         index = Path("Packages") if self.flat else Path("main/binary-amd64/Packages")
-        text = "\n".join("".join(f"{key}: {value}\n" for key, value in item.items()) for item in self.stanzas)
+        text = "\n".join(
+            "".join(f"{key}: {value}\n" for key, value in item.items()) for item in self.stanzas
+        )
         (base / index).parent.mkdir(parents=True, exist_ok=True)
         (base / index).write_text(text, encoding="utf-8")
         digest = hashlib.sha256(text.encode()).hexdigest()
-        release = "Origin: Test\nLabel: Test\nDate: Sat, 21 Nov 2026 00:00:00 UTC\nArchitectures: amd64\n"
+        release = (
+            "Origin: Test\nLabel: Test\nDate: Sat, 21 Nov 2026 00:00:00 UTC\nArchitectures: amd64\n"
+        )
         if not self.flat:
-            release += (
-                f"Suite: {self.suite}\nCodename: {self.suite}\nComponents: {' '.join(self.components)}\n"
-            )
+            release += f"Suite: {self.suite}\nCodename: {self.suite}\nComponents: {' '.join(self.components)}\n"
         release += f"Valid-Until: {self.valid_until}\n" if self.valid_until else ""
         release += "Acquire-By-Hash: yes\n" if self.by_hash else ""
         release += f"SHA256:\n {digest} {len(text.encode())} {index}\n"
@@ -118,7 +129,11 @@ class Archive:
             self.key.gpg("--output", str(base / "InRelease"), "--clear-sign", str(base / "Release"))
         elif self.signed == "detached":
             self.key.gpg(
-                "--output", str(base / "Release.gpg"), "--armor", "--detach-sign", str(base / "Release")
+                "--output",
+                str(base / "Release.gpg"),
+                "--armor",
+                "--detach-sign",
+                str(base / "Release"),
             )
         # HTTP tells changes apart by the second; two publications of one test may share it.
         self.published += 10
@@ -127,7 +142,9 @@ class Archive:
                 os.utime(path, (self.published, self.published))
 
 
-def kernel(archive: Archive, release: str, version: str, *, image: bool = True, headers: bool = True) -> None:
+def kernel(
+    archive: Archive, release: str, version: str, *, image: bool = True, headers: bool = True
+) -> None:
     """Offer a kernel in Debian's shapes: the image and the headers have different source packages."""
     series = ".".join(version.split(".")[:2])
     if image:
@@ -139,7 +156,9 @@ def kernel(archive: Archive, release: str, version: str, *, image: bool = True, 
             source="linux",
             depends=f"linux-headers-{release.removesuffix('-amd64')}-common (= {version}), linux-kbuild-{series}, gcc",
         )
-        archive.add(f"linux-headers-{release.removesuffix('-amd64')}-common", version, source="linux")
+        archive.add(
+            f"linux-headers-{release.removesuffix('-amd64')}-common", version, source="linux"
+        )
     archive.add(f"linux-kbuild-{series}", version, source="linux", depends="libc6")
 
 
@@ -153,14 +172,22 @@ def base(archive: Archive) -> None:
 
 
 def driver(
-    archive: Archive, upstream: str, *, revision: str = "-1", firmware: bool = True, fabric: bool = False
+    archive: Archive,
+    upstream: str,
+    *,
+    revision: str = "-1",
+    firmware: bool = True,
+    fabric: bool = False,
 ) -> None:
     """Offer a driver family in the shapes of Debian's 535 packages, each bound to its exact siblings."""
     version = upstream + revision
     source = "nvidia-graphics-drivers"
     if firmware:
         archive.add(
-            "firmware-nvidia-gsp", version, source=source, provides=f"firmware-nvidia-gsp (= {upstream})"
+            "firmware-nvidia-gsp",
+            version,
+            source=source,
+            provides=f"firmware-nvidia-gsp (= {upstream})",
         )
     archive.add(
         "nvidia-kernel-dkms",
@@ -176,9 +203,13 @@ def driver(
         depends=f"nvidia-alternative (= {version}), nvidia-modprobe",
     )
     archive.add("nvidia-alternative", version, source=source, depends="glx-alternative-nvidia")
-    archive.add("libcuda1", version, source=source, depends=f"nvidia-alternative (= {version}), libc6")
+    archive.add(
+        "libcuda1", version, source=source, depends=f"nvidia-alternative (= {version}), libc6"
+    )
     if fabric:
-        archive.add("nvidia-fabricmanager", version, source="fabricmanager", depends="libnvidia-nscq")
+        archive.add(
+            "nvidia-fabricmanager", version, source="fabricmanager", depends="libnvidia-nscq"
+        )
         archive.add("libnvidia-nscq", version, source="libnvidia-nscq")
 
 
@@ -207,7 +238,9 @@ def toolkit(archive: Archive, version: str, *names: str) -> None:
     """Offer the container toolkit's packages at one version, all of them unless named. The hook asks for the others at the same one."""
     for name in names or TOOLKIT:
         depends = (
-            ", ".join(f"{other} (= {version})" for other in TOOLKIT[1:]) if name == TOOLKIT[0] else "libc6"
+            ", ".join(f"{other} (= {version})" for other in TOOLKIT[1:])
+            if name == TOOLKIT[0]
+            else "libc6"
         )
         archive.add(
             name,

@@ -52,13 +52,23 @@ class Place:
             "module": "nvidia-current",
             "dkms": {"name": "nvidia-current", "package": "nvidia-kernel-dkms"},
             "library": "libnvidia-ml.so.1",
-            "packages": ["nvidia-kernel-dkms", "firmware-nvidia-gsp", "libcuda1", "nvidia-modprobe"],
+            "packages": [
+                "nvidia-kernel-dkms",
+                "firmware-nvidia-gsp",
+                "libcuda1",
+                "nvidia-modprobe",
+            ],
             "lockstep": ["nvidia-kernel-dkms", "firmware-nvidia-gsp", "libcuda1"],
             "family": ["nvidia-*", "libnvidia-*", "libcuda1", "firmware-nvidia-*"],
         }
         document: dict[str, Any] = {
             "stack": "small",
-            "os": {"id": "debian", "version": "12", "codename": "bookworm", "architecture": "amd64"},
+            "os": {
+                "id": "debian",
+                "version": "12",
+                "codename": "bookworm",
+                "architecture": "amd64",
+            },
             "exercised": "local-archive",
             "archives": ["near"],
             "kernel": {"series": "6.1", "flavour": "amd64"},
@@ -93,7 +103,9 @@ class Place:
         """Write the site: address by archive id, each with the test's key."""
         self.key.export(self.root / "keys/test.asc")
         archives = {name: {"url": url, "key": "keys/test.asc"} for name, url in urls.items()}
-        (self.root / "site.yml").write_text(yaml.safe_dump({"archives": archives}), encoding="utf-8")
+        (self.root / "site.yml").write_text(
+            yaml.safe_dump({"archives": archives}), encoding="utf-8"
+        )
 
     def load(self) -> tuple[CatalogEntry[Stack], Catalog, Site]:
         catalog = load_catalog([self.root / "catalog"])
@@ -131,7 +143,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory, key: SigningKey) -> Path:
     """An archive with every file of the small stack."""
-    return full_archive(tmp_path_factory.mktemp("upstream"), key, tmp_path_factory.mktemp("scratch")).root
+    return full_archive(
+        tmp_path_factory.mktemp("upstream"), key, tmp_path_factory.mktemp("scratch")
+    ).root
 
 
 @pytest.fixture

@@ -120,7 +120,11 @@ class Server(http.server.ThreadingHTTPServer):
 
     def names(self) -> list[str]:
         """The packages that were asked for, in order."""
-        return [path.rpartition("/")[2].partition("_")[0] for path, _ in self.asked if path.endswith(".deb")]
+        return [
+            path.rpartition("/")[2].partition("_")[0]
+            for path, _ in self.asked
+            if path.endswith(".deb")
+        ]
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hangs up is what some tests are about."""
@@ -178,7 +182,9 @@ class Setting:
         self.place, self.server, self.directory = place, server, directory
         self.mirror = Mirror.open(directory)
         # The archive of a session is the same for each of its tests, so is what apt makes of it.
-        self.lock: Lock = _LOCKS.setdefault(place.key.fingerprint, None) or resolve(*place.load(), today=DAY)
+        self.lock: Lock = _LOCKS.setdefault(place.key.fingerprint, None) or resolve(
+            *place.load(), today=DAY
+        )
         _LOCKS[place.key.fingerprint] = self.lock
         write_lock(self.lock, place.root / "locks")
         server.asked.clear()

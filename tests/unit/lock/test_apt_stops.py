@@ -59,7 +59,9 @@ FULL = "E: Write error - write (28: No space left on device)"
 
 
 @pytest.mark.parametrize("verb", ["update", "resolve"])
-def test_a_full_disk_is_the_cause_whatever_apt_was_to_do(root: AptRoot, tmp_path: Path, verb: str) -> None:
+def test_a_full_disk_is_the_cause_whatever_apt_was_to_do(
+    root: AptRoot, tmp_path: Path, verb: str
+) -> None:
     fake(tmp_path, f"echo '{FULL}' >&2; exit 100")
     with pytest.raises(LockError) as error:
         root.update() if verb == "update" else root.resolve(["linux-image-amd64"])

@@ -31,7 +31,12 @@ CASES: list[dict[str, str]] = yaml.safe_load(
 RELEASES = {
     "debian12": {"id": "debian", "version": "12", "codename": "bookworm", "architecture": "amd64"},
     "debian13": {"id": "debian", "version": "13", "codename": "trixie", "architecture": "amd64"},
-    "ubuntu2404": {"id": "ubuntu", "version": "24.04", "codename": "noble", "architecture": "amd64"},
+    "ubuntu2404": {
+        "id": "ubuntu",
+        "version": "24.04",
+        "codename": "noble",
+        "architecture": "amd64",
+    },
 }
 
 
@@ -44,11 +49,15 @@ def places(release: str, data: bytes | None) -> Any:
     return SimpleNamespace(
         os=OperatingSystem.model_validate(RELEASES[release]),
         key=lambda name: (data, []),
-        catalog=SimpleNamespace(archives={"team": SimpleNamespace(file=Path("catalog/archives.yml"))}),
+        catalog=SimpleNamespace(
+            archives={"team": SimpleNamespace(file=Path("catalog/archives.yml"))}
+        ),
     )
 
 
-def judged(release: str, data: bytes | None, day: dt.date = DAY, *, direct: bool = True) -> list[str]:
+def judged(
+    release: str, data: bytes | None, day: dt.date = DAY, *, direct: bool = True
+) -> list[str]:
     return judge_keys(["team"], places(release, data), day, direct=direct)
 
 
@@ -111,14 +120,18 @@ def test_every_rule_of_the_facts_has_a_key_that_it_refuses() -> None:
     for release in ("debian12", "debian13"):
         rules = rows[release]["archive_keys"]
         for rule in rules["refused"]:
-            if (rule.get("since") or "") > DAY.isoformat() or rule.get("algorithm") == "brainpoolp384":
+            if (rule.get("since") or "") > DAY.isoformat() or rule.get(
+                "algorithm"
+            ) == "brainpoolp384":
                 continue
             alone = {**rules, "refused": [rule]}
             refused = [
                 case["name"]
                 for case in CASES
                 if case[release] == "refused"
-                and archive_keys._all_refused(keys.states(base64.b64decode(case["key"])), alone, DAY)
+                and archive_keys._all_refused(
+                    keys.states(base64.b64decode(case["key"])), alone, DAY
+                )
             ]
             assert refused, rule
 
@@ -133,7 +146,9 @@ def weak(tmp_path: Path) -> Iterator[SigningKey]:
 
 
 @pytest.mark.parametrize("release", ["debian12", "debian13"])
-def test_lock_and_check_refuse_the_key_or_warn_of_it(release: str, weak: SigningKey, tmp_path: Path) -> None:
+def test_lock_and_check_refuse_the_key_or_warn_of_it(
+    release: str, weak: SigningKey, tmp_path: Path
+) -> None:
     place, system = Place(tmp_path, weak), RELEASES[release]
     archive = Archive(tmp_path / "near", weak, suite=system["codename"])
     shapes.base(archive)
@@ -145,7 +160,9 @@ def test_lock_and_check_refuse_the_key_or_warn_of_it(release: str, weak: Signing
     place.site(near=f"file://{archive.root}")
     request = LockRequest(today=DAY, out=tmp_path / "locks", cache=tmp_path / "cache")
     if release == "debian13":
-        with pytest.raises(SigningKeyError, match=f'refuses the key of archive "near".*{weak.fingerprint}'):
+        with pytest.raises(
+            SigningKeyError, match=f'refuses the key of archive "near".*{weak.fingerprint}'
+        ):
             update(*place.load(), request)
         assert not list(tmp_path.glob("locks/*"))
         with pytest.raises(SigningKeyError, match="refuses the key"):
@@ -154,7 +171,9 @@ def test_lock_and_check_refuse_the_key_or_warn_of_it(release: str, weak: Signing
     (note,) = update(*place.load(), request).notes
     assert "apt of Debian 13 trixie refuses" in note
     assert update(*place.load(), request).notes == (note,)
-    assert [row.message for row in check(*place.load(), request).problems if row.kind == "key"] == [note]
+    assert [row.message for row in check(*place.load(), request).problems if row.kind == "key"] == [
+        note
+    ]
     assert not check(*place.load(), request).wrong
     (row,) = site_archives(place.load()[0], *place.load()[1:])
     assert row["key"] is not None

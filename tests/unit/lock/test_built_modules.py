@@ -30,7 +30,9 @@ RELEASE = "6.1.0-56-amd64"
 DRIVER = "535.309.01"
 
 
-def inputs(stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any) -> ModuleBuildInputs:
+def inputs(
+    stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any
+) -> ModuleBuildInputs:
     """Inputs in the shape of Debian's packages; `stanzas` replaces those of the archive."""
     image = f"linux-image-{RELEASE}"
     known: dict[str, Mapping[str, str]] = {
@@ -66,7 +68,9 @@ def inputs(stanzas: Mapping[str, Mapping[str, str]] | None = None, **more: Any) 
     return ModuleBuildInputs(**(values | more))
 
 
-def result(of: ModuleBuildInputs, names: tuple[str, ...] = ("nvidia-current",), **more: Any) -> ModuleBuild:
+def result(
+    of: ModuleBuildInputs, names: tuple[str, ...] = ("nvidia-current",), **more: Any
+) -> ModuleBuild:
     values: dict[str, Any] = {
         "key": of.key,
         "stack": of.stack,
@@ -129,18 +133,31 @@ def made(
     directory.mkdir()
     out = stored(directory / "kept", nvidia_current=body)
     return modpackage.make(
-        of, result(of, **more), out, directory, {"nvidia-kernel-dkms": source(directory)}, signing
+        of,
+        result=result(of, **more),
+        directory=out,
+        into=directory,
+        sources={"nvidia-kernel-dkms": source(directory)},
+        signing=signing,
     )
 
 
 def contents(deb: Path) -> dict[str, bytes]:
-    data = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(deb)], capture_output=True, check=True).stdout
+    data = subprocess.run(
+        ["dpkg-deb", "--fsys-tarfile", str(deb)], capture_output=True, check=True
+    ).stdout
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        return {member.name.lstrip("."): tar.extractfile(member).read() for member in tar if member.isfile()}  # type: ignore[union-attr]
+        return {
+            member.name.lstrip("."): tar.extractfile(member).read()  # type: ignore[union-attr]
+            for member in tar
+            if member.isfile()
+        }
 
 
 def fields(deb: Path) -> dict[str, str]:
-    text = subprocess.run(["dpkg-deb", "-f", str(deb)], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["dpkg-deb", "-f", str(deb)], capture_output=True, text=True, check=True
+    ).stdout
     return dict(line.split(": ", 1) for line in text.splitlines() if not line.startswith(" "))
 
 
@@ -154,7 +171,9 @@ def test_package_depends_on_exactly_its_kernel_and_gives_what_drivers_ask(tmp_pa
     depends = found["Depends"].split(", ")
     assert depends[0] == f"linux-image-{RELEASE} (= 6.1.192-2)"
     assert "nvidia-kernel-support--v1" in depends
-    assert not [item for item in depends if item.startswith(("dkms", "gcc", "make", "linux-headers"))]
+    assert not [
+        item for item in depends if item.startswith(("dkms", "gcc", "make", "linux-headers"))
+    ]
     assert found["Provides"] == f"nvidia-kernel-{DRIVER}, nvidia-kernel-dkms-any (= {DRIVER})"
     assert found["Conflicts"] == found["Replaces"] == "nvidia-kernel-dkms"
 
@@ -165,7 +184,9 @@ def test_a_driver_that_asks_for_the_dkms_package_by_name_gets_it(tmp_path: Path)
             "Depends": "dkms (>= 3.0.3), nvidia-modprobe",
             "Provides": f"nvidia-kernel-{DRIVER}",
         },
-        "nvidia-driver-cuda": {"Depends": "nvidia-kernel-dkms (= 1) | nvidia-kernel-open-dkms (= 1)"},
+        "nvidia-driver-cuda": {
+            "Depends": "nvidia-kernel-dkms (= 1) | nvidia-kernel-open-dkms (= 1)"
+        },
     }
     found = fields(made(tmp_path / "a", inputs(stanzas), module()).file)
     assert f"nvidia-kernel-dkms (= {DRIVER}-1)" in found["Provides"]
@@ -180,7 +201,9 @@ def test_same_inputs_same_bytes_and_a_new_build_another_version(tmp_path: Path) 
         ["dpkg-deb", "--fsys-tarfile", str(first.file)], capture_output=True, check=True
     ).stdout
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        assert {(member.mtime, member.uid, member.mode & 0o022) for member in tar} == {(inputs().epoch, 0, 0)}
+        assert {(member.mtime, member.uid, member.mode & 0o022) for member in tar} == {
+            (inputs().epoch, 0, 0)
+        }
     packages = {**inputs().packages, "gcc-12": Download("gcc-12", "2", "", 1, "f" * 64)}
     other = made(tmp_path / "c", inputs(packages=packages), module())
     assert other.version != first.version
@@ -190,9 +213,13 @@ def test_same_inputs_same_bytes_and_a_new_build_another_version(tmp_path: Path) 
     ("how", "magic"),
     [("", b"\x7fELF"), ("xz", b"\xfd7zXZ"), ("zst", b"\x28\xb5\x2f\xfd"), ("gz", b"\x1f\x8b")],
 )
-def test_modules_are_compressed_as_their_kernel_does(tmp_path: Path, how: str, magic: bytes) -> None:
+def test_modules_are_compressed_as_their_kernel_does(
+    tmp_path: Path, how: str, magic: bytes
+) -> None:
     package = made(tmp_path / "a", inputs(), module(), compression=how, place="/usr/lib/modules")
-    name = f"/usr/lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko{'.' + how if how else ''}"
+    name = (
+        f"/usr/lib/modules/{RELEASE}/updates/goldnode/nvidia-current.ko{'.' + how if how else ''}"
+    )
     inside = contents(package.file)
     assert inside[name].startswith(magic)
     assert builder.decompressed(inside[name], f".{how}") == module()
@@ -235,7 +262,9 @@ def signing_site(keys: Path, key: str, certificate: str) -> Site:
     )
 
 
-def test_signed_modules_carry_the_sites_name_and_the_package_no_key(tmp_path: Path, keys: Path) -> None:
+def test_signed_modules_carry_the_sites_name_and_the_package_no_key(
+    tmp_path: Path, keys: Path
+) -> None:
     signing = modpackage.Signing.of(signing_site(keys, "one.key", "one.crt"))
     package = made(tmp_path / "a", inputs(), module(), signing)
     assert package.signer == "site one"
@@ -243,11 +272,16 @@ def test_signed_modules_carry_the_sites_name_and_the_package_no_key(tmp_path: Pa
     assert body.startswith(module())
     assert body.endswith(modpackage.MAGIC)
     assert package.version != made(tmp_path / "b", inputs(), module()).version
-    assert made(tmp_path / "c", inputs(), module(), signing).file.read_bytes() == package.file.read_bytes()
+    assert (
+        made(tmp_path / "c", inputs(), module(), signing).file.read_bytes()
+        == package.file.read_bytes()
+    )
     whole = b"".join(contents(package.file).values())
     assert b"PRIVATE KEY" not in whole
     der = subprocess.run(
-        ["openssl", "pkey", "-in", keys / "one.key", "-outform", "DER"], capture_output=True, check=True
+        ["openssl", "pkey", "-in", keys / "one.key", "-outform", "DER"],
+        capture_output=True,
+        check=True,
     ).stdout
     assert der[40:80] not in whole
 
@@ -278,7 +312,10 @@ EXPECTED = ["nvidia-current", "nvidia-current-uvm"]
 
 
 def test_good_modules_have_no_fault(tmp_path: Path) -> None:
-    assert list(builder.faults(inputs(), stored(tmp_path, **GOOD) / "modules", EXPECTED, {"drm"})) == []
+    assert (
+        list(builder.faults(inputs(), stored(tmp_path, **GOOD) / "modules", EXPECTED, {"drm"}))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,7 +330,10 @@ def test_good_modules_have_no_fault(tmp_path: Path) -> None:
         ({"nvidia_current": module(license="Dual MIT/GPL")}, "not that of the proprietary flavour"),
         ({"nvidia_current": module(license="")}, "carries no licence"),
         ({"nvidia_current": module(name="")}, "carries no name"),
-        ({"nvidia_current_uvm": module("nvidia-uvm", depends="nvidia,mlx5_core")}, "depends on mlx5_core"),
+        (
+            {"nvidia_current_uvm": module("nvidia-uvm", depends="nvidia,mlx5_core")},
+            "depends on mlx5_core",
+        ),
     ],
 )
 def test_faults(tmp_path: Path, change: dict[str, bytes | None], why: str) -> None:
@@ -346,7 +386,9 @@ def run(
     return builder.build(inputs(), {}, Path("root.tar"), cache=cache)
 
 
-def test_a_failed_build_is_stored_and_not_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_build_is_stored_and_not_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     failed = result(inputs(), ok=False, line="nv.c:1:1: error: x")
     assert run(monkeypatch, tmp_path, failed)[0] == failed
     found, directory = run(monkeypatch, tmp_path, AssertionError("built again"))
@@ -368,7 +410,10 @@ def test_an_interrupted_build_is_no_result(
 
 
 def test_tables() -> None:
-    rows = [result(inputs()), result(inputs(), ok=False, line="a.c:1: error: a | b", kernel="6.1.0-57-amd64")]
+    rows = [
+        result(inputs()),
+        result(inputs(), ok=False, line="a.c:1: error: a | b", kernel="6.1.0-57-amd64"),
+    ]
     assert modulebuild.table(rows).splitlines()[2:] == [
         "debian12_r535  6.1.0-57-amd64  535.309.01  proprietary  no",
         "    a.c:1: error: a | b",
@@ -407,7 +452,11 @@ def built(**more: Any) -> modules.BuiltModules:
 
 
 def prebuilt_document(
-    tmp_path: Path, found: modules.BuiltModules | None, *, url: str | None = "http://m", stack: str = ""
+    tmp_path: Path,
+    found: modules.BuiltModules | None,
+    *,
+    url: str | None = "http://m",
+    stack: str = "",
 ) -> dict[str, Any]:
     files = FILES | {"stacks/r580.yml": FILES["stacks/r580.yml"] + stack}
     catalog = load_catalog([write(tmp_path / "catalog", files)])
@@ -416,15 +465,20 @@ def prebuilt_document(
         modules.write_modules(found, tmp_path / "locks")
     mirror = SiteMirror(directory="mirror", url=url)
     site = BASE_SITE.model_copy(
-        update={"modules": "prebuilt", "mirror": mirror, "locks": "locks", "file": tmp_path / "site.yml"}
+        update={
+            "modules": "prebuilt",
+            "mirror": mirror,
+            "locks": "locks",
+            "file": tmp_path / "site.yml",
+        }
     )
     return class_document("a100", catalog, site, {"r580": LOCK}, on=DAY)
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert modules.load_modules(modules.write_modules(built(signer="site: one"), tmp_path)) == built(
-        signer="site: one"
-    )
+    assert modules.load_modules(
+        modules.write_modules(built(signer="site: one"), tmp_path)
+    ) == built(signer="site: one")
 
 
 @pytest.mark.parametrize(
@@ -448,7 +502,9 @@ def test_prebuilt_without_an_address_of_the_mirror_is_refused(tmp_path: Path) ->
         prebuilt_document(tmp_path, built(), url=None)
 
 
-def test_class_document_of_prebuilt_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_document_of_prebuilt_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def archive(stack: str, packages: Any, site: Site, command: str) -> dict[str, Any]:
@@ -474,5 +530,8 @@ def test_class_document_of_prebuilt_modules(tmp_path: Path, monkeypatch: pytest.
 def test_a_table_without_a_pair_is_an_error() -> None:
     with pytest.raises(ModulesError, match="no stack has a lock"):
         modulebuild.build_combinations(
-            modulebuild.Combinations([]), load_catalog(), Site(), modulebuild.BuildSettings(lambda text: None)
+            modulebuild.Combinations([]),
+            load_catalog(),
+            Site(),
+            modulebuild.BuildSettings(lambda text: None),
         )

@@ -18,7 +18,9 @@ LOCKS = sorted((builtin_catalog() / "stacks").glob(f"*{LOCK_SUFFIX}"))
 
 
 def test_every_stack_of_debians_archive_is_locked_and_no_other() -> None:
-    real = {name for name, entry in CATALOG.stacks.items() if entry.item.exercised == "debian-archive"}
+    real = {
+        name for name, entry in CATALOG.stacks.items() if entry.item.exercised == "debian-archive"
+    }
     assert {path.name.removesuffix(LOCK_SUFFIX) for path in LOCKS} == real
     assert len(real) == 6
 

@@ -24,7 +24,11 @@ def other_hash(text: str) -> str:
 
 
 def line_of(text: str, start: str) -> int:
-    return next(number for number, line in enumerate(text.splitlines(), 1) if line.lstrip().startswith(start))
+    return next(
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.lstrip().startswith(start)
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +92,9 @@ def line_of(text: str, start: str) -> int:
             '"packages" is missing.*--upgrade',
             id="cut-before",
         ),
-        pytest.param(lambda text: "", LockError, None, "the document is empty.*--upgrade", id="empty"),
+        pytest.param(
+            lambda text: "", LockError, None, "the document is empty.*--upgrade", id="empty"
+        ),
         pytest.param(
             lambda text: text.replace("intent:", "intend:"),
             LockError,
@@ -134,18 +140,25 @@ def test_damage(
     assert caught.value.remedy
 
 
-def test_a_lock_under_the_name_of_another_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "debian12_r535.lock.yml").write_text(COMMITTED.read_text(encoding="utf-8"), encoding="utf-8")
+def test_a_lock_under_the_name_of_another_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "debian12_r535.lock.yml").write_text(
+        COMMITTED.read_text(encoding="utf-8"), encoding="utf-8"
+    )
     monkeypatch.setenv("GOLDNODE_LOCKS", str(tmp_path))
     with pytest.raises(LockError, match=f'the lock of stack "{NAME}", not of "debian12_r535"'):
         find_lock(load_catalog([builtin_catalog()]).stacks["debian12_r535"], Site())
 
 
-def test_comments_are_no_edit_and_an_edited_lock_can_be_read_for_its_versions(tmp_path: Path) -> None:
+def test_comments_are_no_edit_and_an_edited_lock_can_be_read_for_its_versions(
+    tmp_path: Path,
+) -> None:
     text = COMMITTED.read_text(encoding="utf-8")
     path = tmp_path / COMMITTED.name
     path.write_text(
-        text.replace("packages:\n", "# reviewed by the platform team\npackages:\n"), encoding="utf-8"
+        text.replace("packages:\n", "# reviewed by the platform team\npackages:\n"),
+        encoding="utf-8",
     )
     assert load_lock(path) == load_lock(COMMITTED)
     path.write_text(other_hash(text), encoding="utf-8")
@@ -190,7 +203,9 @@ def test_the_file_is_its_content_and_nothing_else(tmp_path: Path) -> None:
     assert first == again == dump_lock(lock).encode()
     differ = [
         (a, b)
-        for a, b in zip(first.splitlines(), dump_lock(changed(lock)).encode().splitlines(), strict=True)
+        for a, b in zip(
+            first.splitlines(), dump_lock(changed(lock)).encode().splitlines(), strict=True
+        )
         if a != b
     ]
     assert [a.split(b":")[0] for a, _ in differ] == [b"digest", b"resolved"]

@@ -106,7 +106,9 @@ def hostile(tmp_path: Path, near: Archive, key: SigningKey) -> Iterator[Path]:
     (apt / "trusted.gpg.d/trap.gpg").write_bytes(b"no keyring")
     for name in ("lists/partial", "periodic"):
         (state / name).mkdir(parents=True)
-    (state / "extended_states").write_text("Package: libcuda1\nArchitecture: amd64\nAuto-Installed: 1\n")
+    (state / "extended_states").write_text(
+        "Package: libcuda1\nArchitecture: amd64\nAuto-Installed: 1\n"
+    )
     (cache / "archives/partial").mkdir(parents=True)
     (cache / "pkgcache.bin").write_bytes(b"no cache")
     (dpkg / "updates").mkdir()

@@ -80,27 +80,42 @@ def test_same_archive_same_bytes_and_back(place: Place, near: Archive, tmp_path:
     ("kernels", "chosen"),
     [
         pytest.param(
-            [("6.1.0-50-amd64", "6.1.176-1", True, True), ("6.1.0-56-amd64", "6.1.192-2", True, True)],
+            [
+                ("6.1.0-50-amd64", "6.1.176-1", True, True),
+                ("6.1.0-56-amd64", "6.1.192-2", True, True),
+            ],
             "6.1.0-56-amd64",
             id="newest",
         ),
         pytest.param(
-            [("6.1.0-50-amd64", "6.1.176-1", True, True), ("6.1.0-56-amd64", "6.1.192-2", True, False)],
+            [
+                ("6.1.0-50-amd64", "6.1.176-1", True, True),
+                ("6.1.0-56-amd64", "6.1.192-2", True, False),
+            ],
             "6.1.0-50-amd64",
             id="newest-without-headers",
         ),
         pytest.param(
-            [("6.1.0-50-amd64", "6.1.176-1", True, True), ("6.1.0-56-cloud-amd64", "6.1.192-2", True, True)],
+            [
+                ("6.1.0-50-amd64", "6.1.176-1", True, True),
+                ("6.1.0-56-cloud-amd64", "6.1.192-2", True, True),
+            ],
             "6.1.0-50-amd64",
             id="other-flavour",
         ),
         pytest.param(
-            [("6.1.0-50-amd64", "6.1.176-1", True, True), ("6.12.117+deb12-amd64", "6.12.117-1", True, True)],
+            [
+                ("6.1.0-50-amd64", "6.1.176-1", True, True),
+                ("6.12.117+deb12-amd64", "6.12.117-1", True, True),
+            ],
             "6.1.0-50-amd64",
             id="other-series",
         ),
         pytest.param(
-            [("6.1.0-9-amd64", "6.1.27-1", True, True), ("6.1.0-50-amd64", "6.1.176-1", True, True)],
+            [
+                ("6.1.0-9-amd64", "6.1.27-1", True, True),
+                ("6.1.0-50-amd64", "6.1.176-1", True, True),
+            ],
             "6.1.0-50-amd64",
             id="order-is-not-alphabetical",
         ),
@@ -112,7 +127,11 @@ def test_same_archive_same_bytes_and_back(place: Place, near: Archive, tmp_path:
     ],
 )
 def test_kernel_choice(
-    place: Place, tmp_path: Path, key: SigningKey, kernels: list[tuple[str, str, bool, bool]], chosen: str
+    place: Place,
+    tmp_path: Path,
+    key: SigningKey,
+    kernels: list[tuple[str, str, bool, bool]],
+    chosen: str,
 ) -> None:
     archive = Archive(tmp_path / "near", key)
     shapes.base(archive)
@@ -146,9 +165,9 @@ def test_driver_that_is_not_complete_is_passed_over(place: Place, near: Archive)
     lock = locked(place)
     assert lock.driver_version == "535.261.03"
     # Its siblings went with it, although the archive has newer ones.
-    assert {by_name(lock)[name] for name in ("libcuda1", "nvidia-alternative", "nvidia-kernel-support")} == {
-        "535.261.03-1"
-    }
+    assert {
+        by_name(lock)[name] for name in ("libcuda1", "nvidia-alternative", "nvidia-kernel-support")
+    } == {"535.261.03-1"}
 
 
 def test_driver_exact_older_version(place: Place, near: Archive) -> None:
@@ -182,7 +201,11 @@ def test_driver_exact_older_version(place: Place, near: Archive) -> None:
         pytest.param(
             {"kernel": {"release": "6.1.0-47-amd64"}},
             VanishedError,
-            ['kernel release "6.1.0-47-amd64"', "the archives have 6.1.0-50-amd64", "mirror that kept it"],
+            [
+                'kernel release "6.1.0-47-amd64"',
+                "the archives have 6.1.0-50-amd64",
+                "mirror that kept it",
+            ],
             id="kernel-release",
         ),
         pytest.param(
@@ -198,7 +221,14 @@ def test_driver_exact_older_version(place: Place, near: Archive) -> None:
             id="package",
         ),
         pytest.param(
-            {"driver_packages": ["nvidia-kernel-dkms", "firmware-nvidia-gsp", "libcuda1", "nvidia-modprob"]},
+            {
+                "driver_packages": [
+                    "nvidia-kernel-dkms",
+                    "firmware-nvidia-gsp",
+                    "libcuda1",
+                    "nvidia-modprob",
+                ]
+            },
             VanishedError,
             ['package "nvidia-modprob"', 'Use "nvidia-modprobe"'],
             id="package-misspelt",
@@ -212,7 +242,11 @@ def test_driver_exact_older_version(place: Place, near: Archive) -> None:
     ],
 )
 def test_what_is_not_there(
-    place: Place, near: Archive, changes: dict[str, Any], error: type[GoldnodeError], parts: list[str]
+    place: Place,
+    near: Archive,
+    changes: dict[str, Any],
+    error: type[GoldnodeError],
+    parts: list[str],
 ) -> None:
     place.stack(**({"end_of_life": {"date": "2024-01-01", "source": "facts"}} | changes))
     with pytest.raises(error) as caught:
@@ -234,7 +268,8 @@ def test_no_complete_driver(place: Place, near: Archive) -> None:
     near.add("firmware-nvidia-gsp", "535.247.01-1")
     near.publish()
     with pytest.raises(
-        LockError, match=r"no version of branch 535 is complete: 535\.261\.03 lacks firmware-nvidia-gsp"
+        LockError,
+        match=r"no version of branch 535 is complete: 535\.261\.03 lacks firmware-nvidia-gsp",
     ):
         locked(place)
 
@@ -250,7 +285,9 @@ def test_apt_finds_no_way(place: Place, near: Archive) -> None:
 def test_flat_archive_and_fabric_manager(
     place: Place, near: Archive, tmp_path: Path, key: SigningKey
 ) -> None:
-    near.stanzas = [item for item in near.stanzas if item.get("Source") != "nvidia-graphics-drivers"]
+    near.stanzas = [
+        item for item in near.stanzas if item.get("Source") != "nvidia-graphics-drivers"
+    ]
     near.publish()
     flat = Archive(tmp_path / "flat", key, suite="/", components=())
     shapes.driver(flat, "580.178.04", fabric=True)
@@ -309,7 +346,8 @@ def test_packages_of_other_modules(place: Place, near: Archive) -> None:
     ]
     place.stack(modules=[*rows, {"name": "nvidia-current-peermem", "after": ["ib_core"]}])
     found = {
-        item.name: (item.version, item.set, item.part, item.requested) for item in locked(place).packages
+        item.name: (item.version, item.set, item.part, item.requested)
+        for item in locked(place).packages
     }
     assert found["mofed-dkms"] == ("24.10-1", "stack", "module", True)
     assert found["mofed-common"] == ("24.10-1", "stack", "module", False), (
@@ -401,7 +439,9 @@ def server(tmp_path: Path) -> Iterator[_Server]:
     thread.join()
 
 
-def test_over_http(place: Place, near: Archive, server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_http(
+    place: Place, near: Archive, server: _Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     over_files = locked(place)
     place.site(near=f"http://127.0.0.1:{server.server_port}/near")
@@ -411,7 +451,9 @@ def test_over_http(place: Place, near: Archive, server: _Server, monkeypatch: py
     assert "127.0.0.1" not in dump_lock(over_files)
     server.asked.clear()
     locked(place)
-    assert not [path for path in server.asked if "Packages" in path], "an unchanged index was fetched again"
+    assert not [path for path in server.asked if "Packages" in path], (
+        "an unchanged index was fetched again"
+    )
 
 
 @pytest.mark.parametrize("armored", [True, False])
@@ -438,7 +480,9 @@ def test_archive_signed_by_another_key(place: Place, near: Archive, other_key: S
 
 
 def test_no_key_and_no_address(place: Place, near: Archive) -> None:
-    (place.root / "site.yml").write_text(f"archives: {{near: {{url: 'file://{place.root}/near'}}}}\n")
+    (place.root / "site.yml").write_text(
+        f"archives: {{near: {{url: 'file://{place.root}/near'}}}}\n"
+    )
     with pytest.raises(SigningKeyError, match="the site names no key"):
         locked(place)
     (place.root / "site.yml").write_text("{}\n")
@@ -451,7 +495,9 @@ def test_archive_that_is_not_there(place: Place) -> None:
         locked(place)
 
 
-def test_finding_a_lock(place: Place, near: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_a_lock(
+    place: Place, near: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry, _, site = place.load()
     with pytest.raises(LockError, match=r'stack "small" has no lock.*Run `goldnode lock small`\.'):
         find_lock(entry, site)
@@ -467,7 +513,8 @@ def test_finding_a_lock(place: Place, near: Archive, tmp_path: Path, monkeypatch
     assert find_lock(entry, site)[1] == first
     (tmp_path / "nothing/small.lock.yml").mkdir()
     with pytest.raises(
-        LockError, match=r"nothing/small\.lock\.yml: this is a directory, expected a lock\. Move it away\."
+        LockError,
+        match=r"nothing/small\.lock\.yml: this is a directory, expected a lock\. Move it away\.",
     ):
         find_lock(entry, site)
     monkeypatch.setenv("GOLDNODE_LOCKS", f"{tmp_path}/gone")
@@ -483,9 +530,13 @@ def test_finding_a_lock(place: Place, near: Archive, tmp_path: Path, monkeypatch
         pytest.param({"driver_version": "535.261.03"}, True, id="driver"),
         pytest.param({"archives": ["near", "flat"]}, True, id="archives"),
         pytest.param({"modules": [{"name": "gdrdrv", "package": "kmod"}]}, True, id="module"),
-        pytest.param({"modules": [{"name": "nvidia-current-peermem"}]}, False, id="module-of-the-driver"),
+        pytest.param(
+            {"modules": [{"name": "nvidia-current-peermem"}]}, False, id="module-of-the-driver"
+        ),
         pytest.param({"limits": ["a new sentence"]}, False, id="limits"),
-        pytest.param({"waiver": {"reason": "r", "owner": "o", "expires": "2027-01-01"}}, False, id="waiver"),
+        pytest.param(
+            {"waiver": {"reason": "r", "owner": "o", "expires": "2027-01-01"}}, False, id="waiver"
+        ),
     ],
 )
 def test_stale_lock(place: Place, near: Archive, changes: dict[str, Any], stale: bool) -> None:
@@ -496,7 +547,9 @@ def test_stale_lock(place: Place, near: Archive, changes: dict[str, Any], stale:
     if not stale:
         assert find_lock(entry, site)[0].stack == "small"
         return
-    with pytest.raises(LockError, match=r"stale: .*small\.yml asks for something else since 2026-11-21"):
+    with pytest.raises(
+        LockError, match=r"stale: .*small\.yml asks for something else since 2026-11-21"
+    ):
         find_lock(entry, site)
 
 
@@ -565,7 +618,9 @@ def test_which_archive_offers_what(
     guard.add("extra", "1-3")
     guard.publish()
     place.site(
-        near=f"file://{tmp_path}/near", flat=f"file://{tmp_path}/{below}", guard=f"file://{tmp_path}/near"
+        near=f"file://{tmp_path}/near",
+        flat=f"file://{tmp_path}/{below}",
+        guard=f"file://{tmp_path}/near",
     )
     place.stack(archives=["near", "flat", "guard"])
     lock = locked(place)

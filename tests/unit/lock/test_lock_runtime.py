@@ -67,7 +67,8 @@ def test_an_archive_that_has_affected_ones_only(place: Place, near: Archive) -> 
             near.remove(name, version)
     near.publish()
     with pytest.raises(
-        LockError, match=r"1\.17\.7 is the newest there is, and .*CVE-2026-24260.*safe floor is 1\.19\.1"
+        LockError,
+        match=r"1\.17\.7 is the newest there is, and .*CVE-2026-24260.*safe floor is 1\.19\.1",
     ):
         locked(place)
 
@@ -123,7 +124,9 @@ def test_amd_needs_no_package(place: Place, near: Archive) -> None:
         **{f"driver_{key}": value for key, value in amd.items()},
     )
     lock = resolve(*place.load())
-    assert {item.name for item in lock.packages if item.part == "runtime"} == set(RUNTIME["packages"])
+    assert {item.name for item in lock.packages if item.part == "runtime"} == set(
+        RUNTIME["packages"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,4 +155,6 @@ def test_the_runtime_is_part_of_the_intent(place: Place) -> None:
     asked = intent_digest(place.load()[0].item)
     place.stack(runtime={**RUNTIME, "default": True})
     assert len({before, asked}) == 2
-    assert intent_digest(place.load()[0].item) == asked, "how the engine is configured chooses no package"
+    assert intent_digest(place.load()[0].item) == asked, (
+        "how the engine is configured chooses no package"
+    )

@@ -41,7 +41,9 @@ def site(place: Place, near: Archive, guard: Archive) -> Place:
     place.site(near=f"file://{place.root}/near", guard=f"file://{place.root}/guard")
     with (place.root / "site.yml").open("a") as handle:
         handle.write("mirror: {directory: mirror}\n")
-    near.stanzas = [item for item in near.stanzas if item.get("Source") != "nvidia-graphics-drivers"]
+    near.stanzas = [
+        item for item in near.stanzas if item.get("Source") != "nvidia-graphics-drivers"
+    ]
     shapes.driver(near, DRIVER)
     near.publish()
     place.stack(**STACK)
@@ -49,7 +51,9 @@ def site(place: Place, near: Archive, guard: Archive) -> Place:
     return place
 
 
-def built(place: Place, kernel: str, ok: bool, line: str | None = None, driver: str = DRIVER) -> None:
+def built(
+    place: Place, kernel: str, ok: bool, line: str | None = None, driver: str = DRIVER
+) -> None:
     """A result of `goldnode modules`."""
     directory = place.root / "mirror/modules/results"
     directory.mkdir(parents=True, exist_ok=True)
@@ -85,7 +89,9 @@ KERNEL = {
 }
 
 
-def test_kernel_and_module_move_and_all_else_stays(site: Place, near: Archive, guard: Archive) -> None:
+def test_kernel_and_module_move_and_all_else_stays(
+    site: Place, near: Archive, guard: Archive
+) -> None:
     cve(guard, 56, "6.1.192-2")
     near.add("gcc", "4:12.2.0-9", depends="libc6, linux-libc-dev")
     shapes.driver(near, "545.20.02")
@@ -134,7 +140,10 @@ def test_the_newest_does_not_build_so_the_newest_that_does(site: Place, guard: A
     text = "\n".join(made.security.lines())
     assert f"not taken: kernel 6.1.0-57-amd64: driver {DRIVER} does not build" in text
     assert "the compiler says: nv-linux.h:21:10: fatal error" in text
-    assert "held back at kernel 6.1.0-56-amd64: the newest of the security archives is 6.1.0-57-amd64" in text
+    assert (
+        "held back at kernel 6.1.0-56-amd64: the newest of the security archives is 6.1.0-57-amd64"
+        in text
+    )
     again = security_update(site)
     assert again.security is not None
     assert (again.action, again.security.state) == ("kept", "held-back")
@@ -154,7 +163,9 @@ def test_nothing_builds_so_it_stays(site: Place, guard: Archive) -> None:
     assert (site.root / "catalog/stacks/small.lock.yml").read_bytes() == before
 
 
-def test_the_driver_moves_where_only_a_newer_one_builds(site: Place, near: Archive, guard: Archive) -> None:
+def test_the_driver_moves_where_only_a_newer_one_builds(
+    site: Place, near: Archive, guard: Archive
+) -> None:
     cve(guard, 56, "6.1.192-2")
     shapes.driver(near, "545.20.02")
     near.publish()
@@ -185,7 +196,9 @@ def test_what_no_one_knows_is_not_accepted_unless_requested(site: Place, guard: 
     reported = security_update(site, allow_unknown=True)
     assert reported.security is not None
     assert (reported.security.state, reported.lock.kernel_release) == ("moved", "6.1.0-56-amd64")
-    assert any(note.startswith("not verified: no source says whether") for note in reported.security.notes)
+    assert any(
+        note.startswith("not verified: no source says whether") for note in reported.security.notes
+    )
 
 
 def test_other_modules_that_were_not_tried_count_as_unknown(
@@ -203,9 +216,16 @@ def test_other_modules_that_were_not_tried_count_as_unknown(
     assert "whether gdrdrv builds there was not tried" in made.security.passed[0].build.reason
 
 
-def test_a_pair_that_cannot_be_installed_is_passed_over(site: Place, near: Archive, guard: Archive) -> None:
+def test_a_pair_that_cannot_be_installed_is_passed_over(
+    site: Place, near: Archive, guard: Archive
+) -> None:
     cve(guard, 56, "6.1.192-2")
-    guard.add("linux-image-6.1.0-57-amd64", "6.1.195-1", source="linux-signed-amd64", depends="kmod (>= 99)")
+    guard.add(
+        "linux-image-6.1.0-57-amd64",
+        "6.1.195-1",
+        source="linux-signed-amd64",
+        depends="kmod (>= 99)",
+    )
     shapes.kernel(guard, "6.1.0-57-amd64", "6.1.195-1", image=False)
     guard.publish()
     built(site, "6.1.0-56-amd64", True)
@@ -218,7 +238,9 @@ def test_a_pair_that_cannot_be_installed_is_passed_over(site: Place, near: Archi
     )
 
 
-@pytest.mark.parametrize("changes", [{"driver": None}, {"driver_vendor": "amd"}], ids=["cpu", "rocm"])
+@pytest.mark.parametrize(
+    "changes", [{"driver": None}, {"driver_vendor": "amd"}], ids=["cpu", "rocm"]
+)
 def test_a_stack_without_a_module_of_its_own_just_moves(
     site: Place, near: Archive, guard: Archive, changes: dict[str, Any]
 ) -> None:
@@ -283,7 +305,9 @@ def test_it_starts_from_a_good_lock_only(site: Place, guard: Archive) -> None:
         security_update(site)
 
 
-def test_an_exact_kernel_cannot_move_and_what_is_newer_is_reported(site: Place, guard: Archive) -> None:
+def test_an_exact_kernel_cannot_move_and_what_is_newer_is_reported(
+    site: Place, guard: Archive
+) -> None:
     site.stack(**STACK, kernel={"release": "6.1.0-50-amd64"})
     update(*site.load())
     made = security_update(site)
@@ -300,15 +324,20 @@ def test_an_exact_kernel_cannot_move_and_what_is_newer_is_reported(site: Place, 
         "held-back",
         "6.1.0-50-amd64",
     )
-    assert [(pair.kernel, pair.build.outcome, pair.build.line) for pair in made.security.passed] == [
+    assert [
+        (pair.kernel, pair.build.outcome, pair.build.line) for pair in made.security.passed
+    ] == [
         ("6.1.0-57-amd64", "fails", "error: too few arguments"),
         ("6.1.0-56-amd64", "ok", None),
     ]
     assert "the stack names kernel 6.1.0-50-amd64 itself" in made.security.passed[1].build.reason
     reported = check(*site.load())
-    assert [(one.kind, one.wrong) for one in reported.problems if one.kind == "kernel"] == [("kernel", False)]
+    assert [(one.kind, one.wrong) for one in reported.problems if one.kind == "kernel"] == [
+        ("kernel", False)
+    ]
     assert any(
-        "small.yml:" in note and "write `series` and `flavour`" in note for note in made.security.notes
+        "small.yml:" in note and "write `series` and `flavour`" in note
+        for note in made.security.notes
     )
     built(site, "6.1.0-56-amd64", False, "error: too many arguments")
     made = security_update(site)
@@ -383,5 +412,7 @@ def test_debian_12s_release_names_hide_the_stable_update() -> None:
 
 def test_a_result_that_is_cut_short(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('{"kernel": "6.1')
-    with pytest.raises(LockError, match=r"one\.json: this result of a build cannot be read.*modules matrix"):
+    with pytest.raises(
+        LockError, match=r"one\.json: this result of a build cannot be read.*modules matrix"
+    ):
         known_build("k", "6.1.0", "535.1", "open", results=tmp_path)

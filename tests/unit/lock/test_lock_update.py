@@ -65,7 +65,9 @@ def test_the_first_lock(place: Place, first: LockUpdate) -> None:
     assert first.diff.reboot == "kernel 6.1.0-50-amd64 has to be booted"
 
 
-def test_a_good_lock_is_not_touched_whatever_is_newer(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_a_good_lock_is_not_touched_whatever_is_newer(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     second_day(near)
     before = first.file.stat().st_mtime_ns, first.file.read_bytes()
     made = run(place)
@@ -73,7 +75,9 @@ def test_a_good_lock_is_not_touched_whatever_is_newer(place: Place, near: Archiv
     assert (first.file.stat().st_mtime_ns, first.file.read_bytes()) == before
 
 
-def test_upgrade_moves_everything_and_says_why(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_upgrade_moves_everything_and_says_why(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     second_day(near)
     made = run(place, mode=UpdateMode.UPGRADE)
     assert made.action == "written"
@@ -82,7 +86,11 @@ def test_upgrade_moves_everything_and_says_why(place: Place, near: Archive, firs
     )
     found = moves(made)
     assert found["linux-image-6.1.0-56-amd64"] == ("6.1.176-1", "6.1.192-2", "newer kernel (near)")
-    assert found["linux-headers-6.1.0-56-common"] == ("6.1.176-1", "6.1.192-2", "newer kernel (near)")
+    assert found["linux-headers-6.1.0-56-common"] == (
+        "6.1.176-1",
+        "6.1.192-2",
+        "newer kernel (near)",
+    )
     assert found["nvidia-alternative"] == (
         "535.261.03-1",
         "535.309.01-0+deb12u1",
@@ -100,15 +108,21 @@ def test_upgrade_moves_everything_and_says_why(place: Place, near: Archive, firs
         r"linux-image-6.1.0-50-amd64 -> linux-image-6.1.0-56-amd64 +6.1.176-1 -> 6.1.192-2 +newer kernel",
         text,
     )
-    assert [line for line in text.splitlines() if line.endswith(":") or ", free on nodes" in line] == [
+    assert [
+        line for line in text.splitlines() if line.endswith(":") or ", free on nodes" in line
+    ] == [
         "kernel:",
         "driver:",
         "base, free on nodes:",
     ]
-    assert re.search(r"^\d+ moved; \d.* to fetch, the closure (grows|shrinks) by", text, re.MULTILINE)
+    assert re.search(
+        r"^\d+ moved; \d.* to fetch, the closure (grows|shrinks) by", text, re.MULTILINE
+    )
 
 
-def test_upgrade_with_nothing_newer_leaves_the_file(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_upgrade_with_nothing_newer_leaves_the_file(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     assert run(place, mode=UpdateMode.UPGRADE).action == "kept"
 
 
@@ -119,7 +133,9 @@ def test_only_what_vanished_moves_and_what_was_built_with_it(
     near.remove("gcc", "4:12.2.0-3")
     near.publish()
     made = run(place)
-    assert moves(made) == {"gcc": ("4:12.2.0-3", "4:12.2.0-4", "the locked version left the archives (near)")}
+    assert moves(made) == {
+        "gcc": ("4:12.2.0-3", "4:12.2.0-4", "the locked version left the archives (near)")
+    }
     assert made.diff.reboot is None
     assert "no reboot follows" in made.diff.text()
 
@@ -161,7 +177,9 @@ def test_a_driver_that_vanished_moves_whole_and_the_kernel_stays(
     assert made.diff.reboot == "the GPU driver is replaced"
 
 
-def test_a_newer_revision_of_the_pinned_driver_waits(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_a_newer_revision_of_the_pinned_driver_waits(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     shapes.driver(near, "535.261.03", revision="-2")
     near.add("extra", "1-1")
     near.publish()
@@ -173,7 +191,9 @@ def test_a_newer_revision_of_the_pinned_driver_waits(place: Place, near: Archive
     ]
 
 
-def test_another_intent_changes_only_what_it_is_about(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_another_intent_changes_only_what_it_is_about(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     second_day(near)
     shapes.toolkit(near, "1.19.1-1")
     near.publish()
@@ -236,7 +256,9 @@ def test_upgrade_of_a_package_that_is_not_locked(place: Place, first: LockUpdate
         run(place, packages=["libcuda"])
 
 
-def test_base_packages_that_cannot_stay_are_reported(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_base_packages_that_cannot_stay_are_reported(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     near.add("libc6", "2.36-10", source="glibc")
     near.add("extra", "1-1", depends="libc6 (>= 2.36-10)")
     near.publish()
@@ -255,7 +277,10 @@ def test_a_lock_edited_by_hand_keeps_its_versions_and_gets_the_archives_hashes(
     good = next(item for item in first.lock.packages if item.name == "libcuda1").sha256
     first.file.write_text(text.replace(good, "b" * 64), encoding="utf-8")
     reported = looked(place)
-    assert [(one.kind, one.wrong) for one in reported.problems[:2]] == [("edited", True), ("changed", True)]
+    assert [(one.kind, one.wrong) for one in reported.problems[:2]] == [
+        ("edited", True),
+        ("changed", True),
+    ]
     assert (
         "libcuda1 535.261.03-1 has other bytes than were locked, or the lock was edited by hand"
         in reported.problems[1].message
@@ -269,7 +294,9 @@ def test_a_lock_edited_by_hand_keeps_its_versions_and_gets_the_archives_hashes(
     assert load_lock(made.file) == made.lock
 
 
-def test_a_broken_lock_is_replaced_only_by_an_upgrade(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_a_broken_lock_is_replaced_only_by_an_upgrade(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     first.file.write_text(first.file.read_text(encoding="utf-8")[:-40], encoding="utf-8")
     broken = first.file.read_bytes()
     with pytest.raises(LockError, match=r"small\.lock\.yml:\d+: this is not valid YAML.*--upgrade"):
@@ -293,7 +320,9 @@ def test_a_dry_run_writes_nothing(place: Place, near: Archive, first: LockUpdate
     assert first.file.read_bytes() == before
 
 
-def test_a_resolution_that_fails_leaves_the_lock(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_a_resolution_that_fails_leaves_the_lock(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     before = first.file.read_bytes()
     near.remove("kmod", "30-1")
     near.publish()
@@ -315,7 +344,9 @@ def test_the_lock_in_force_is_stored_wherever_it_lies(
     assert load_lock(first.file) == first.lock
     # A directory that was named has its own lock or none.
     assert (
-        update(entry, catalog, site, LockRequest(today=SECOND, out=tmp_path / "out")).lock.kernel_release
+        update(
+            entry, catalog, site, LockRequest(today=SECOND, out=tmp_path / "out")
+        ).lock.kernel_release
         == "6.1.0-56-amd64"
     )
 
@@ -391,7 +422,9 @@ def test_locks_of_two_days_differ_only_in_what_moved(
         | ({"linux-kbuild-6.1"} if "kernel" in expected else set())
         | (driver if "libcuda1" in expected else set())
     )
-    wanted |= {"rocminfo"} & expected | ({"datacenter-gpu-manager"} if "dcgm" in expected else set())
+    wanted |= {"rocminfo"} & expected | (
+        {"datacenter-gpu-manager"} if "dcgm" in expected else set()
+    )
     assert differ == wanted
     assert {re.sub("-5[06]-", "-N-", name) for name in before.keys() ^ after.keys()} == {
         "linux-image-6.1.0-N-amd64",
@@ -412,14 +445,21 @@ def test_locks_of_two_days_differ_only_in_what_moved(
 
 
 def test_the_same_archive_on_two_days_differs_in_the_date(place: Place, near: Archive) -> None:
-    one, two = (dump_lock(resolve(*place.load(), today=day)).splitlines() for day in (FIRST, SECOND))
-    assert [a.split(":")[0] for a, b in zip(one, two, strict=True) if a != b] == ["digest", "resolved"]
+    one, two = (
+        dump_lock(resolve(*place.load(), today=day)).splitlines() for day in (FIRST, SECOND)
+    )
+    assert [a.split(":")[0] for a, b in zip(one, two, strict=True) if a != b] == [
+        "digest",
+        "resolved",
+    ]
 
 
 # What a check says
 
 
-def test_a_check_reports_what_waits_and_passes(place: Place, near: Archive, first: LockUpdate) -> None:
+def test_a_check_reports_what_waits_and_passes(
+    place: Place, near: Archive, first: LockUpdate
+) -> None:
     second_day(near)
     reported = looked(place)
     assert not reported.wrong
@@ -437,7 +477,9 @@ def test_a_check_reports_what_waits_and_passes(place: Place, near: Archive, firs
         ],
         ("newer", None),
     ]
-    assert reported.problems[0].message == "6.1.0-56-amd64 is there, 6.1.0-50-amd64 is locked (near)"
+    assert (
+        reported.problems[0].message == "6.1.0-56-amd64 is there, 6.1.0-50-amd64 is locked (near)"
+    )
     assert reported.problems[-1].message == "1 packages of the base system: gcc"
     assert len(looked(place, mode=UpdateMode.UPGRADE).wrong) == 7, (
         "asked whether an upgrade would move anything"
@@ -495,14 +537,18 @@ def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatc
     path.write_text(stored)
     assert "kept as it is" in goldnode(place, monkeypatch).stdout
     done = goldnode(place, monkeypatch, "--check")
-    assert (done.exit_code, done.stdout) == (0, f"{path}: all 16 packages are in the archives, unchanged\n")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"{path}: all 16 packages are in the archives, unchanged\n",
+    )
     second_day(near)
     near.remove("libcuda1", "535.261.03-1")
     near.publish()
     done = goldnode(place, monkeypatch, "--check")
     assert done.exit_code == 1
     assert (
-        "vanished: libcuda1 535.261.03-1 has vanished; the archives have 535.309.01-0+deb12u1" in done.stdout
+        "vanished: libcuda1 535.261.03-1 has vanished; the archives have 535.309.01-0+deb12u1"
+        in done.stdout
     )
     assert "`goldnode lock small` would change:" in done.stdout
     assert (
@@ -512,14 +558,20 @@ def test_the_command(place: Place, near: Archive, monkeypatch: pytest.MonkeyPatc
     done = goldnode(place, monkeypatch, "--check", "--format", "json")
     found = json.loads(done.stdout)
     assert (done.exit_code, found["good"], found["schema"]) == (1, False, "goldnode.lock-report/1")
-    assert [row["name"] for row in found["needed"]["changes"]][:2] == ["firmware-nvidia-gsp", "libcuda1"]
+    assert [row["name"] for row in found["needed"]["changes"]][:2] == [
+        "firmware-nvidia-gsp",
+        "libcuda1",
+    ]
     done = goldnode(place, monkeypatch, "--upgrade", "--dry-run")
     assert done.exit_code == 0
     assert f"would write {path}: kernel 6.1.0-56-amd64, driver 535.309.01" in done.stdout
     assert path.read_text() == stored
     done = goldnode(place, monkeypatch, "--upgrade", "--format", "json")
     found = json.loads(done.stdout)
-    assert (found["action"], found["diff"]["reboot"]) == ("written", "kernel 6.1.0-56-amd64 has to be booted")
+    assert (found["action"], found["diff"]["reboot"]) == (
+        "written",
+        "kernel 6.1.0-56-amd64 has to be booted",
+    )
     done = goldnode(place, monkeypatch, "--diff", str(place.root / "before.lock.yml"))
     assert done.exit_code == 0, done.output
     assert "driver: 535.261.03 -> 535.309.01" in done.stdout

@@ -54,7 +54,9 @@ def test_the_same_lock_gives_the_same_indexes(setting: Setting, tmp_path: Path) 
     first = tree(published)
     index = (published / "dists/goldnode/main/binary-amd64/Packages").read_text()
     names = re.findall(r"^Package: (.*)$", index, re.MULTILINE)
-    assert names == sorted(item.name for item in setting.lock.packages), "the order is not the file system's"
+    assert names == sorted(item.name for item in setting.lock.packages), (
+        "the order is not the file system's"
+    )
     again = Mirror.open(tmp_path / "again")
     _, catalog, site = setting.place.load()
     again.fetch(setting.lock, catalog, site)
@@ -83,7 +85,9 @@ def test_a_package_of_ones_own_replaces_others(setting: Setting, tmp_path: Path)
     }
     tree_of_it = tmp_path / "module"
     (tree_of_it / "DEBIAN").mkdir(parents=True)
-    (tree_of_it / "DEBIAN/control").write_text("".join(f"{key}: {value}\n" for key, value in control.items()))
+    (tree_of_it / "DEBIAN/control").write_text(
+        "".join(f"{key}: {value}\n" for key, value in control.items())
+    )
     deb = tmp_path / "module.deb"
     subprocess.run(
         ["dpkg-deb", "--root-owner-group", "--build", str(tree_of_it), str(deb)],
@@ -106,7 +110,9 @@ def test_a_package_of_ones_own_replaces_others(setting: Setting, tmp_path: Path)
     ]
     with site_signer(setting.place.load()[2]) as signer:
         bare = setting.mirror.publish("small", setting.lock, signer=signer)
-        found = setting.mirror.publish("small", setting.lock, [extra], signer=signer, without=without)
+        found = setting.mirror.publish(
+            "small", setting.lock, [extra], signer=signer, without=without
+        )
         assert found.id != bare.id
         assert found.hashes == bare.hashes | {sha256}
         assert setting.mirror.find("small", [*setting.lock.packages, extra]) == found

@@ -23,7 +23,9 @@ def is_bulky(path: Path) -> bool:
 def part(handler: Any, path: Path, size: int) -> None:
     """Promise the whole file, give so many bytes of it, and hang up."""
     data = path.read_bytes()
-    start = int((handler.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
+    start = int(
+        (handler.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0]
+    )
     handler.send_response(206 if start else 200)
     if start:
         handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
@@ -54,7 +56,9 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(setting: Setting) -
 def test_what_an_earlier_run_left_is_continued(setting: Setting) -> None:
     item = setting.package(BULKY)
     setting.mirror.partial.mkdir(parents=True)
-    (setting.mirror.partial / item.sha256).write_bytes(setting.upstream(BULKY).read_bytes()[:123_456])
+    (setting.mirror.partial / item.sha256).write_bytes(
+        setting.upstream(BULKY).read_bytes()[:123_456]
+    )
     assert setting.fetch() == []
     assert ranges(setting) == ["bytes=123456-"]
     assert setting.mirror.has(item.sha256, item.size)
@@ -165,7 +169,13 @@ def fetch_with(setting: Setting, *, timeout: float) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("status", "times", "kind"),
-    [(503, 2, None), (503, 99, "unreachable"), (429, 1, None), (403, 99, "refused"), (410, 99, "vanished")],
+    [
+        (503, 2, None),
+        (503, 99, "unreachable"),
+        (429, 1, None),
+        (403, 99, "refused"),
+        (410, 99, "vanished"),
+    ],
 )
 def test_what_a_server_answers(setting: Setting, status: int, times: int, kind: str | None) -> None:
     def fault(handler: Any, path: Path) -> bool:
@@ -184,7 +194,10 @@ def test_what_a_server_answers(setting: Setting, status: int, times: int, kind: 
 
 def test_a_server_that_is_not_there(setting: Setting) -> None:
     use_mirror(
-        setting.place, "http://127.0.0.1:9", mirror=setting.directory, signing_key=setting.place.root / "none"
+        setting.place,
+        "http://127.0.0.1:9",
+        mirror=setting.directory,
+        signing_key=setting.place.root / "none",
     )
     faults = setting.fetch()
     assert {found.kind for found in faults} == {"unreachable"}
@@ -226,7 +239,9 @@ def test_a_vanished_or_altered_file_is_named_and_nothing_is_published(
     assert "goldnode lock small" in result.output
     assert setting.stacks() == []
     stored = [place.name for place in setting.mirror.store.glob("*/*")]
-    assert sorted(stored) == sorted(other.sha256 for other in setting.lock.packages if other.name != BULKY)
+    assert sorted(stored) == sorted(
+        other.sha256 for other in setting.lock.packages if other.name != BULKY
+    )
     # The archive is mended, and the next run has only that file to fetch.
     path.write_bytes(good)
     setting.server.asked.clear()
@@ -290,7 +305,9 @@ def test_files_that_do_not_fit_are_refused_before_they_are_fetched(
 
 
 def test_credentials_are_apts(tmp_path: Path) -> None:
-    (tmp_path / "auth.conf").write_text("# of a site\nmachine mirror.example.org login one password 'a b'\n")
+    (tmp_path / "auth.conf").write_text(
+        "# of a site\nmachine mirror.example.org login one password 'a b'\n"
+    )
     more = tmp_path / "auth.conf.d"
     more.mkdir()
     (more / "x.conf").write_text(
@@ -356,7 +373,9 @@ def test_passwords_in_addresses_are_used_and_not_reported(setting: Setting) -> N
 
     setting.server.fault = fault
     url = setting.server.url.replace("http://", "http://user:s3cret@")
-    use_mirror(setting.place, url, mirror=setting.directory, signing_key=setting.place.root / "none")
+    use_mirror(
+        setting.place, url, mirror=setting.directory, signing_key=setting.place.root / "none"
+    )
     faults = setting.fetch()
     assert set(received) == {"Basic dXNlcjpzM2NyZXQ="}
     assert {found.kind for found in faults} == {"refused"}

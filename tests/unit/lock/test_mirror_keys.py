@@ -32,7 +32,9 @@ class Maker:
         self.keys.append(SigningKey.create(self.root / name, name))
         return self.keys[-1]
 
-    def gpg(self, key: SigningKey, *arguments: str, text: str | None = None, passphrase: str = "") -> str:
+    def gpg(
+        self, key: SigningKey, *arguments: str, text: str | None = None, passphrase: str = ""
+    ) -> str:
         command = [
             "gpg",
             "--homedir",
@@ -45,7 +47,9 @@ class Maker:
             passphrase,
             *arguments,
         ]
-        return subprocess.run(command, check=True, capture_output=True, text=True, input=text).stdout
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, input=text
+        ).stdout
 
     def files(self, key: SigningKey, passphrase: str = "") -> tuple[Path, Path]:
         secret, public = key.home / "secret.asc", key.home / "public.asc"
@@ -65,7 +69,14 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maker]:
 def expired(maker: Maker, _: Path) -> tuple[Path, Path]:
     key = maker.key("old")
     maker.gpg(
-        key, "--faked-system-time", "20200101T000000", "--quick-gen-key", "ended", "ed25519", "sign", "1y"
+        key,
+        "--faked-system-time",
+        "20200101T000000",
+        "--quick-gen-key",
+        "ended",
+        "ed25519",
+        "sign",
+        "1y",
     )
     maker.gpg(key, "--yes", "--delete-secret-and-public-key", key.fingerprint)
     return maker.files(key)
@@ -102,7 +113,14 @@ def expired_at_nodes(maker: Maker, _: Path) -> tuple[Path, Path]:
     """The secret key was extended, and nodes still have the public key that ends."""
     key = maker.key("another")
     maker.gpg(
-        key, "--faked-system-time", "20200101T000000", "--quick-gen-key", "ended", "ed25519", "sign", "1y"
+        key,
+        "--faked-system-time",
+        "20200101T000000",
+        "--quick-gen-key",
+        "ended",
+        "ed25519",
+        "sign",
+        "1y",
     )
     rows = maker.gpg(key, "--with-colons", "--list-keys", "ended").splitlines()
     ended = next(row.split(":")[9] for row in rows if row.startswith("fpr:"))
@@ -137,7 +155,9 @@ CASES: list[tuple[Case, str]] = [
     (absent, "cannot be read: No such file or directory"),
 ]
 # Without `mirror.key` the public key is the secret one's own, so that the two cannot disagree.
-ALONE = [(case, message) for case, message in CASES if case not in (foreign, expired_at_nodes, locked)]
+ALONE = [
+    (case, message) for case, message in CASES if case not in (foreign, expired_at_nodes, locked)
+]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +209,12 @@ def test_a_key_of_the_users_own_keyring(
 ) -> None:
     key = maker.key("own")
     monkeypatch.setenv("GNUPGHOME", str(key.home))
-    use_mirror(setting.place, setting.server.url, mirror=setting.directory, signing_key=Path(key.fingerprint))
+    use_mirror(
+        setting.place,
+        setting.server.url,
+        mirror=setting.directory,
+        signing_key=Path(key.fingerprint),
+    )
     site = yaml.safe_load((setting.place.root / "site.yml").read_text())
     site["mirror"]["signing_key"] = key.fingerprint
     (setting.place.root / "site.yml").write_text(yaml.safe_dump(site))
@@ -205,10 +230,15 @@ def test_a_new_key_signs_what_is_published_again(
     setting: Setting, maker: Maker, pair: tuple[str, Path, Path]
 ) -> None:
     assert setting.run("small").exit_code == 0
-    before = {path: path.read_bytes() for path in setting.directory.glob("stacks/small/*/dists/**/Packages*")}
+    before = {
+        path: path.read_bytes()
+        for path in setting.directory.glob("stacks/small/*/dists/**/Packages*")
+    }
     key = maker.key("next")
     secret, public = maker.files(key)
-    use_mirror(setting.place, setting.server.url, mirror=setting.directory, signing_key=secret, key=public)
+    use_mirror(
+        setting.place, setting.server.url, mirror=setting.directory, signing_key=secret, key=public
+    )
     result = setting.run("verify")
     assert result.exit_code == 1
     assert (
@@ -218,7 +248,9 @@ def test_a_new_key_signs_what_is_published_again(
     assert setting.run("small").exit_code == 0
     assert setting.run("verify").exit_code == 0
     assert {path: path.read_bytes() for path in before} == before
-    assert primary_fingerprints((setting.directory / "mirror.asc").read_bytes()) == [key.fingerprint]
+    assert primary_fingerprints((setting.directory / "mirror.asc").read_bytes()) == [
+        key.fingerprint
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ["ed25519", "rsa4096"])
@@ -239,13 +271,13 @@ def test_the_command_that_makes_a_key(setting: Setting, tmp_path: Path) -> None:
     assert setting.run("key", "--out", str(tmp_path / "keys")).exit_code == 2
 
 
-def test_a_killed_run_leaves_no_secret_key_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_leaves_no_secret_key_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     _, secret, _ = create(tmp_path, "somebody")
     program = "import os, sys; from goldnode.lock import signing as s; from pathlib import Path\n"
-    program += (
-        "with s.open_signer(sys.argv[1], Path()) as key: print(key.home, flush=True); sys.stdin.readline()"
-    )
+    program += "with s.open_signer(sys.argv[1], Path()) as key: print(key.home, flush=True); sys.stdin.readline()"
     homes: list[Path] = []
     running = [
         subprocess.Popen(
@@ -265,6 +297,8 @@ def test_a_killed_run_leaves_no_secret_key_for_long(tmp_path: Path, monkeypatch:
     assert list(homes[0].glob("private-keys-v1.d/*"))
     with open_signer(str(secret), tmp_path):
         assert [home.exists() for home in homes] == [False, True]
-    assert subprocess.run(["pgrep", "-f", f"gpg-agent.*{homes[0].name}"], check=False).returncode == 1
+    assert (
+        subprocess.run(["pgrep", "-f", f"gpg-agent.*{homes[0].name}"], check=False).returncode == 1
+    )
     running[1].communicate("\n")
     assert not homes[1].exists()

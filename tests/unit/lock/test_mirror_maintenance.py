@@ -153,7 +153,9 @@ def test_damage_is_named_and_repaired(setting: Setting, published: Publication, 
         assert stored(setting).samefile(pooled(setting, published))
 
 
-def test_what_cannot_be_fetched_again_stays_a_fault(setting: Setting, published: Publication) -> None:
+def test_what_cannot_be_fetched_again_stays_a_fault(
+    setting: Setting, published: Publication
+) -> None:
     spoil(stored(setting))
     setting.upstream(NAME).unlink()
     result = setting.run("verify", "--repair")
@@ -210,7 +212,11 @@ def move_on(setting: Setting) -> None:
     path = setting.place.root / "extra.deb"
     path.write_bytes(setting.upstream("kmod").read_bytes() + b"\n")
     extra = setting.package("kmod").model_copy(
-        update={"name": "kmod-more", "sha256": setting.mirror.add(path), "size": path.stat().st_size}
+        update={
+            "name": "kmod-more",
+            "sha256": setting.mirror.add(path),
+            "size": path.stat().st_size,
+        }
     )
     lock = setting.lock.model_copy(
         update={"resolved": "2026-11-21", "packages": [*setting.lock.packages[1:], extra]}
@@ -223,7 +229,9 @@ def leave_alone(_: Setting, __: Publication, ___: Path) -> None:
 
 
 def channel(setting: Setting, publication: Publication, _: Path) -> None:
-    (setting.directory / "channels.json").write_text(json.dumps({"known-good": {"small": publication.id}}))
+    (setting.directory / "channels.json").write_text(
+        json.dumps({"known-good": {"small": publication.id}})
+    )
 
 
 def history(setting: Setting, _: Publication, nodes: Path) -> None:
@@ -295,7 +303,9 @@ def test_what_is_still_needed_stays(
     done = setting.run("gc", *arguments)
     assert done.exit_code == 0, done.output
     assert published.directory.exists() is publication_stays
-    first = setting.mirror.path(setting.lock.packages[0].sha256)  # the one that the later lock has not
+    first = setting.mirror.path(
+        setting.lock.packages[0].sha256
+    )  # the one that the later lock has not
     assert first.exists() is files_stay
     assert all(setting.mirror.has(item.sha256) for item in setting.lock.packages[1:])
     assert done.output.replace("gone", "would go") == dry.output

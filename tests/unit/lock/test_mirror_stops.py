@@ -51,8 +51,12 @@ def environment(setting: Setting) -> dict[str, str]:
 
 def dying(setting: Setting, where: str, count: int = 1) -> None:
     command = [sys.executable, "-c", DIES, where, str(count), "small"]
-    done = subprocess.run(command, env=environment(setting), capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, f"it was to die at {where}:\n{done.stdout}{done.stderr}"
+    done = subprocess.run(
+        command, env=environment(setting), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, (
+        f"it was to die at {where}:\n{done.stdout}{done.stderr}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,9 @@ def test_killed_anywhere_the_next_run_finishes(
     setting: Setting, where: str, count: int, published: bool
 ) -> None:
     dying(setting, where, count)
-    whole = [path for path in setting.directory.glob("stacks/small/*") if not path.name.startswith(".")]
+    whole = [
+        path for path in setting.directory.glob("stacks/small/*") if not path.name.startswith(".")
+    ]
     assert bool(whole) is published
     assert not (setting.directory / "stacks/small/current").is_symlink()
     for path in whole:
@@ -108,10 +114,17 @@ def test_two_runs_at_once(setting: Setting) -> None:
     command = [sys.executable, "-m", "goldnode.cli", "mirror"]
     with setting.mirror.writing():
         refused = subprocess.run(
-            [*command, "small"], env=environment(setting), capture_output=True, text=True, check=False
+            [*command, "small"],
+            env=environment(setting),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert refused.returncode == 2
-        assert f"another run is writing this mirror: process {os.getpid()}. Wait for it" in refused.stderr
+        assert (
+            f"another run is writing this mirror: process {os.getpid()}. Wait for it"
+            in refused.stderr
+        )
         assert setting.server.asked == []
         waiting = subprocess.Popen(
             [*command, "fetch", "small", "--wait", "300"],
@@ -134,7 +147,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=350k", "tmpfs", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=350k", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
     ).returncode:
         pytest.skip("this user cannot mount a small file system")
     yield place
@@ -142,10 +157,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_fills_while_files_come(
-    setting: Setting, small_disk: Path, pair: tuple[str, Path, Path], monkeypatch: pytest.MonkeyPatch
+    setting: Setting,
+    small_disk: Path,
+    pair: tuple[str, Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     directory = small_disk / "mirror"
-    use_mirror(setting.place, setting.server.url, mirror=directory, signing_key=pair[1], key=pair[2])
+    use_mirror(
+        setting.place, setting.server.url, mirror=directory, signing_key=pair[1], key=pair[2]
+    )
     refused = setting.run("small")
     assert refused.exit_code == 2
     assert "and 0 MB are free. Make room" in refused.output
@@ -154,7 +174,10 @@ def test_a_disk_that_fills_while_files_come(
     monkeypatch.setattr(Fetcher, "_check_room", lambda *_: None)
     full = setting.run("small", "--jobs", "1")
     assert full.exit_code == 2, full.output
-    assert "the disk is full; nothing was published, and what was fetched is kept. Make room" in full.output
+    assert (
+        "the disk is full; nothing was published, and what was fetched is kept. Make room"
+        in full.output
+    )
     assert not (directory / "stacks").exists()
     stored = {path.name for path in (directory / "store/sha256").glob("*/*")}
     subprocess.run(["mount", "-o", "remount,size=9m", str(small_disk)], check=True)
@@ -171,7 +194,9 @@ def test_a_disk_that_fills_while_it_is_published(
 ) -> None:
     subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
     directory = small_disk / "mirror"
-    use_mirror(setting.place, setting.server.url, mirror=directory, signing_key=pair[1], key=pair[2])
+    use_mirror(
+        setting.place, setting.server.url, mirror=directory, signing_key=pair[1], key=pair[2]
+    )
     setting.mirror, setting.directory = Mirror.open(directory), directory
     assert setting.fetch() == []
     free = os.statvfs(small_disk)
@@ -225,9 +250,13 @@ def test_what_was_fetched_is_published_and_verified_without_a_network(setting: S
     ]  # a network namespace without a route, or even an address
     if subprocess.run([*offline, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine makes no network namespaces")
-    assert not subprocess.run([*offline, "ip", "route"], capture_output=True, text=True, check=True).stdout
+    assert not subprocess.run(
+        [*offline, "ip", "route"], capture_output=True, text=True, check=True
+    ).stdout
     for words in (["small"], ["verify"]):
         command = [*offline, sys.executable, "-m", "goldnode.cli", "mirror", *words]
-        done = subprocess.run(command, env=environment(setting), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=environment(setting), capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
     assert len(setting.stacks()) == 2

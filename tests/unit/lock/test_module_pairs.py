@@ -40,7 +40,13 @@ from goldnode.lock.pairs import (
 
 def driver(package: str = "nvidia-kernel-dkms", version: str = "550.163.01-2") -> PairDriver:
     flavour = "open" if "open" in package else "proprietary"
-    return PairDriver(package, version, flavour, "trixie", Download(package, version, "", 1, "0" * 64))  # type: ignore[arg-type]
+    return PairDriver(
+        package,
+        version,
+        flavour,  # type: ignore[arg-type]
+        "trixie",
+        Download(package, version, "", 1, "0" * 64),
+    )
 
 
 def kernel(release: str = "6.12.917+deb13-amd64", version: str = "6.12.917-1") -> PairKernel:
@@ -48,7 +54,11 @@ def kernel(release: str = "6.12.917+deb13-amd64", version: str = "6.12.917-1") -
 
 
 DRIVERS = [driver(), driver(version="550.163.01-4~bpo13+1"), driver("nvidia-open-kernel-dkms")]
-KERNELS = [kernel(), kernel("7.2.912+deb13-amd64", "7.2.912-1~bpo13+1"), kernel("6.12.917+deb13-rt-amd64")]
+KERNELS = [
+    kernel(),
+    kernel("7.2.912+deb13-amd64", "7.2.912-1~bpo13+1"),
+    kernel("6.12.917+deb13-rt-amd64"),
+]
 BROKEN = "nvidia/nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
 EXCLUDED = "for module nvidia-current/550.163.01 includes a BUILD_EXCLUSIVE directive\nwhich does not match"
 
@@ -58,7 +68,8 @@ EXCLUDED = "for module nvidia-current/550.163.01 includes a BUILD_EXCLUSIVE dire
 
 def test_a_release_of_experimental_is_built_with_the_compiler_of_sid() -> None:
     assert [
-        PairSuite.parse(text).codename for text in ("debian/experimental", "debian-security/trixie-security")
+        PairSuite.parse(text).codename
+        for text in ("debian/experimental", "debian-security/trixie-security")
     ] == [
         "sid",
         "trixie",
@@ -84,10 +95,18 @@ def test_a_suite_without_archive_or_name_is_refused(text: str) -> None:
             "gcc-16-for-host, linux-headers-7.3-common, linux-kbuild-7.3",
             "7.3-amd64",
         ),
-        ("linux-headers-6.12-amd64", "linux-headers-6.12.917+deb12-amd64 (= 6.12.917-1~deb12u1)", None),
+        (
+            "linux-headers-6.12-amd64",
+            "linux-headers-6.12.917+deb12-amd64 (= 6.12.917-1~deb12u1)",
+            None,
+        ),
         ("linux-headers-6.12.917+deb13-common", "", None),
         ("linux-headers-amd64", "linux-headers-6.12.917+deb13-amd64", None),
-        ("linux-headers-6.8.0-45-generic", "linux-headers-6.8.0-45, libc6 (>= 2.38)", "6.8.0-45-generic"),
+        (
+            "linux-headers-6.8.0-45-generic",
+            "linux-headers-6.8.0-45, libc6 (>= 2.38)",
+            "6.8.0-45-generic",
+        ),
     ],
 )
 def test_metapackages_and_parts_of_headers_are_no_kernel(
@@ -106,11 +125,16 @@ def test_pairs_of_stacks_come_first_and_then_the_globs_decide_the_order() -> Non
     assert found[0] == ("550.163.01-2", "open", "7.2.912+deb13-amd64")
     assert found[1] == ("550.163.01-4~bpo13+1", "proprietary", "7.2.912+deb13-amd64")
     assert len(found) == len(set(found)) == 9
-    assert {release for _, _, release in found[3:]} == {"6.12.917+deb13-amd64", "6.12.917+deb13-rt-amd64"}
+    assert {release for _, _, release in found[3:]} == {
+        "6.12.917+deb13-amd64",
+        "6.12.917+deb13-rt-amd64",
+    }
 
 
 def test_a_flavour_and_a_glob_select_and_a_glob_that_names_nothing_is_refused() -> None:
-    found = pairs(PairSelection(["*=550.163.01-2"], ["*-rt-*"], ["open"]), DRIVERS, KERNELS, "amd64")
+    found = pairs(
+        PairSelection(["*=550.163.01-2"], ["*-rt-*"], ["open"]), DRIVERS, KERNELS, "amd64"
+    )
     assert [str(pair) for pair in found] == [
         "nvidia-open-kernel-dkms 550.163.01-2 on 6.12.917+deb13-rt-amd64"
     ]
@@ -157,7 +181,11 @@ _NOISE = [
 
 
 def _text(random: Random, most: int) -> str:
-    letters = [chr(number) for number in (*range(33, 0x250), 0x1B, 0x3042) if chr(number) not in ":\n\r\x85"]
+    letters = [
+        chr(number)
+        for number in (*range(33, 0x250), 0x1B, 0x3042)
+        if chr(number) not in ":\n\r\x85"
+    ]
     return "".join(random.choice(letters) for _ in range(random.randint(1, most)))
 
 
@@ -200,7 +228,15 @@ class FakeBuilder:
             self.stop_event.set()
             return PairOutcome(-9, "make: *** [x] Killed\n")  # the compiler was killed with the run
         outcome = self.outcomes.get(
-            pair.driver.version, PairOutcome(0, "", ["nvidia"], {"nvidia"}, "gcc-14 14.2.0-19", 61.0)
+            pair.driver.version,
+            PairOutcome(
+                0,
+                log="",
+                expected=["nvidia"],
+                modules={"nvidia"},
+                compiler="gcc-14 14.2.0-19",
+                seconds=61.0,
+            ),
         )
         if isinstance(outcome, Exception):
             raise outcome
@@ -212,7 +248,12 @@ class FakeBuilder:
 
     def run(self, wanted: Sequence[ModulePair], directory: Path, jobs: int = 1) -> PairRun:
         return measure(
-            wanted, self, PairRecords(directory), jobs=jobs, say=lambda text: None, stop=self.stop_event
+            wanted,
+            self,
+            PairRecords(directory),
+            jobs=jobs,
+            say=lambda text: None,
+            stop=self.stop_event,
         )
 
 
@@ -270,7 +311,8 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_tools_are_checked_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("goldnode.lock.builder.os.geteuid", lambda: 0)
     monkeypatch.setattr(
-        "goldnode.lock.builder.shutil.which", lambda name: None if name in ("mmdebstrap", "unshare") else name
+        "goldnode.lock.builder.shutil.which",
+        lambda name: None if name in ("mmdebstrap", "unshare") else name,
     )
     monkeypatch.setattr(pairbuild, "plan_pairs", lambda *given: pytest.fail("archives were read"))
     done = CliRunner().invoke(main, ["modules", "matrix", "--packages"])
@@ -282,7 +324,9 @@ def test_tools_are_checked_before_anything_is_read(monkeypatch: pytest.MonkeyPat
 # -- facts
 
 
-def test_a_sites_run_becomes_facts_of_its_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sites_run_becomes_facts_of_its_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     FakeBuilder({"550.163.01-2": PairOutcome(10, f"{BROKEN}\n")}).run(ALL, tmp_path / "pairs")
     target = tmp_path / "catalog/facts/module_builds.yml"
     assert pairbuild.write_facts(PairRecords(tmp_path / "pairs"), target) == 9
@@ -301,7 +345,9 @@ def test_a_sites_run_becomes_facts_of_its_catalog(tmp_path: Path, monkeypatch: p
     assert target.read_text() == before, "the same records give the same file"
     row = {
         **facts.own_file(module_builds.FILE),
-        "builds": [record.model_dump() for record in PairRecords(tmp_path / "pairs").read().values()],
+        "builds": [
+            record.model_dump() for record in PairRecords(tmp_path / "pairs").read().values()
+        ],
     }
     assert not site_facts.faults((str(target.parent),), lambda name: row), (
         "a later goldnode measured the same"
@@ -323,8 +369,12 @@ def test_a_facts_file_of_other_sources_is_not_overwritten(
     with pytest.raises(FactsError, match=r"rows of other sources \(book\)"):
         pairbuild.write_facts(PairRecords(tmp_path), target)
     monkeypatch.setattr("goldnode.lock.pairbuild.plan_pairs", None)
-    done = CliRunner().invoke(main, ["modules", "matrix", "--packages", "--plan", "--facts", str(target)])
-    assert "rows of other sources (book)" in done.stderr, "before the first build, and not after the last"
+    done = CliRunner().invoke(
+        main, ["modules", "matrix", "--packages", "--plan", "--facts", str(target)]
+    )
+    assert "rows of other sources (book)" in done.stderr, (
+        "before the first build, and not after the last"
+    )
     assert "a book" in target.read_text()
 
 
@@ -332,14 +382,20 @@ def test_the_committed_file_is_what_the_command_writes() -> None:
     file = facts.FACTS / module_builds.FILE
     data = facts.own_file(module_builds.FILE)
     day = str(data["meta"]["compiled"])
-    assert module_builds.file_text(data["builds"], day, module_builds.OWN) == file.read_text(encoding="utf-8")
-    assert len(set(map(module_build_key, data["builds"]))) == len(data["builds"]), "a pair is measured once"
+    assert module_builds.file_text(data["builds"], day, module_builds.OWN) == file.read_text(
+        encoding="utf-8"
+    )
+    assert len(set(map(module_build_key, data["builds"]))) == len(data["builds"]), (
+        "a pair is measured once"
+    )
 
 
 # -- archives
 
 
-def test_archives_offer_drivers_and_kernels_and_what_a_kernel_needs(place: Place, near: Archive) -> None:
+def test_archives_offer_drivers_and_kernels_and_what_a_kernel_needs(
+    place: Place, near: Archive
+) -> None:
     shapes.kernel(near, "6.1.0-50-rt-amd64", "6.1.176-1")
     near.add("linux-headers-amd64", "6.1.176-1", depends="linux-headers-6.1.0-50-amd64")
     near.add("nvidia-open-kernel-dkms", "535.261.03-1", depends="dkms")
@@ -375,7 +431,11 @@ def test_an_unknown_archive_is_refused_by_name(place: Place, near: Archive) -> N
 @pytest.mark.parametrize(
     ("headers", "packages", "compiler"),
     [
-        ("gcc-14, linux-kbuild-x", {"gcc-14": "14.2.0-19", "gcc-12": "12.2.0-14"}, "gcc-14 14.2.0-19"),
+        (
+            "gcc-14, linux-kbuild-x",
+            {"gcc-14": "14.2.0-19", "gcc-12": "12.2.0-14"},
+            "gcc-14 14.2.0-19",
+        ),
         (
             "gcc-14-for-host, linux-kbuild-x",
             {"gcc-14-for-host": "14.2.0-19", "gcc-12": "12"},
@@ -389,9 +449,11 @@ def test_the_compiler_is_the_one_that_the_headers_demand(
 ) -> None:
     stanzas = {"linux-headers-x": {"Package": "linux-headers-x", "Depends": headers}}
     stanzas |= {name: {"Package": name} for name in packages}
-    downloads = {name: Download(name, version, "", 1, "0" * 64) for name, version in packages.items()}
+    downloads = {
+        name: Download(name, version, "", 1, "0" * 64) for name, version in packages.items()
+    }
     inputs = builder.ModuleBuildInputs(
-        "", "x", (), "amd64", None, None, None, (), downloads, stanzas,
+        "", release="x", kernel=(), architecture="amd64", flavour=None, driver_version=None, module=None, trees=(), packages=downloads, stanzas=stanzas,
         installed=tuple(packages), unpacked=("linux-headers-x",), tools=(), replaces=(),
     )  # fmt: skip
     assert compiler_of(inputs) == compiler
@@ -412,7 +474,9 @@ def test_a_layer_follows_the_links_of_the_root_and_names_its_dkms_source(tmp_pat
         'PACKAGE_NAME="nvidia-current"\nPACKAGE_VERSION="1.2"\nBUILD_EXCLUSIVE_CONFIG="!CONFIG_PREEMPT_RT"\n'
     )
     file = tmp_path / "one.deb"
-    subprocess.run(["dpkg-deb", "--build", "-Znone", str(tree), str(file)], check=True, capture_output=True)
+    subprocess.run(
+        ["dpkg-deb", "--build", "-Znone", str(tree), str(file)], check=True, capture_output=True
+    )
     layer.mkdir()
     pairbuild._unpack([file], layer, root)
     assert (layer / "lib").readlink() == Path("usr/lib")

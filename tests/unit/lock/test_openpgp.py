@@ -43,7 +43,9 @@ def test_keyring_of_two_and_choosing_one(
     assert openpgp.primary_fingerprints(ring) == [key.fingerprint, other_key.fingerprint]
     chosen = keys.select(ring, [other_key.fingerprint])
     assert openpgp.primary_fingerprints(chosen) == [other_key.fingerprint]
-    shown = other_key.gpg("--show-keys", "--with-colons", str(_written(tmp_path / "chosen", chosen)))
+    shown = other_key.gpg(
+        "--show-keys", "--with-colons", str(_written(tmp_path / "chosen", chosen))
+    )
     # The user id and its signature came along, so gpg can use the key.
     assert other_key.fingerprint in shown
     assert "somebody else" in shown
@@ -60,7 +62,9 @@ def test_armor_is_read_back_by_both(key: SigningKey, tmp_path: Path) -> None:
     text = keys.armor(binary)
     assert openpgp.dearmor(text) == binary
     assert keys.armor(text) == text
-    assert key.fingerprint in key.gpg("--show-keys", "--with-colons", str(_written(tmp_path / "again", text)))
+    assert key.fingerprint in key.gpg(
+        "--show-keys", "--with-colons", str(_written(tmp_path / "again", text))
+    )
 
 
 @pytest.mark.parametrize(

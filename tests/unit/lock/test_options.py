@@ -19,7 +19,12 @@ PARTS = {
         "follows": "itself",
         "source": "test",
     },
-    "daemon": {"description": "daemon", "packages": ["nvidia-daemon"], "follows": "driver", "source": "test"},
+    "daemon": {
+        "description": "daemon",
+        "packages": ["nvidia-daemon"],
+        "follows": "driver",
+        "source": "test",
+    },
 }
 
 
@@ -85,8 +90,12 @@ def test_the_union_of_what_classes_ask_for_is_locked(parts: Place) -> None:
     assert run(parts).exit_code == 0
     lock = locked(parts)
     assert lock.options == {"tools", "daemon"}
-    assert marks(lock)["nvidia-daemon"] == ("535.261.03-1", "daemon"), "the driver's version, not the newest"
-    held = {name: {row.name for row in lock.stack_set(nvswitch=False, options=[name])} for name in PARTS}
+    assert marks(lock)["nvidia-daemon"] == ("535.261.03-1", "daemon"), (
+        "the driver's version, not the newest"
+    )
+    held = {
+        name: {row.name for row in lock.stack_set(nvswitch=False, options=[name])} for name in PARTS
+    }
     assert held["tools"] - held["daemon"] == {"tools-a", "tools-b"}
     assert held["daemon"] - held["tools"] == {"nvidia-daemon"}
     assert lock.stack_hash(nvswitch=False) != lock.stack_hash(nvswitch=False, options=["tools"])
@@ -115,7 +124,9 @@ def test_a_part_that_apt_cannot_add_is_named_with_its_line(parts: Place, near: A
 
 def test_a_class_cannot_ask_for_a_part_that_the_stack_lacks(parts: Place) -> None:
     asks(parts, "tool")
-    with pytest.raises(CatalogError, match=r'stack "small" has no optional part "tool"\. Use "tools"'):
+    with pytest.raises(
+        CatalogError, match=r'stack "small" has no optional part "tool"\. Use "tools"'
+    ):
         load_catalog([parts.root / "catalog"])
 
 

@@ -16,7 +16,9 @@ from goldnode.lock.pool import source_line, stanza
 @pytest.mark.parametrize(
     "name", ["plain", "store 2", "100%", "a%20b", "[x]", "a#b?c=d", "a+b~c:d,e;f", "Größe"]
 )
-def test_apt_reads_a_flat_archive_in_a_directory_of_any_name(name: str, scheme: str, tmp_path: Path) -> None:
+def test_apt_reads_a_flat_archive_in_a_directory_of_any_name(
+    name: str, scheme: str, tmp_path: Path
+) -> None:
     place = tmp_path / name
     (tmp_path / "demo/DEBIAN").mkdir(parents=True)
     (tmp_path / "demo/DEBIAN/control").write_text(
@@ -24,7 +26,9 @@ def test_apt_reads_a_flat_archive_in_a_directory_of_any_name(name: str, scheme: 
     )
     place.mkdir()
     deb = place / "demo_1_all.deb"
-    subprocess.run(["dpkg-deb", "-Znone", "-b", tmp_path / "demo", deb], check=True, capture_output=True)
+    subprocess.run(
+        ["dpkg-deb", "-Znone", "-b", tmp_path / "demo", deb], check=True, capture_output=True
+    )
     (place / "Packages").write_text(stanza(deb, sha256_of(deb), LockError))
     for folder in ("lists/partial", "cache/archives/partial", "parts"):
         (tmp_path / "apt" / folder).mkdir(parents=True)
@@ -42,7 +46,11 @@ def test_apt_reads_a_flat_archive_in_a_directory_of_any_name(name: str, scheme: 
     options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
     for command in (["update"], ["download", "demo"]):
         done = subprocess.run(
-            ["apt-get", "-q", *options, *command], cwd=apt, capture_output=True, text=True, check=False
+            ["apt-get", "-q", *options, *command],
+            cwd=apt,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
     assert (apt / "demo_1_all.deb").exists() or scheme == "file"

@@ -38,7 +38,9 @@ def second(place: Place, near: Archive) -> Place:
 
 
 def locked(place: Place, from_archives: dict[str, list[str]]) -> Lock:
-    place.stack(archives=["near", "guard"], kernel={"release": RELEASE}, from_archives=from_archives)
+    place.stack(
+        archives=["near", "guard"], kernel={"release": RELEASE}, from_archives=from_archives
+    )
     return resolve(*place.load(), today=dt.date(2026, 11, 24))
 
 
@@ -57,7 +59,9 @@ def test_chosen_packages_come_from_the_second_release_and_nothing_else_does(seco
     }
 
 
-def test_without_a_choice_all_packages_come_from_the_release_that_has_the_newest(second: Place) -> None:
+def test_without_a_choice_all_packages_come_from_the_release_that_has_the_newest(
+    second: Place,
+) -> None:
     found = {item.name: item.version for item in locked(second, {}).packages}
     assert found["libc6"] == "2.99-1"
 
@@ -68,7 +72,9 @@ def test_a_choice_changes_the_intent_and_its_absence_leaves_no_trace(second: Pla
     chosen = bare.model_copy(update={"archives": ["near", "guard"], "from_archives": CHOSEN})
     other = chosen.model_copy(update={"from_archives": {}})
     assert intent_digest(chosen) != intent_digest(other)
-    assert intent_digest(other) == intent_digest(bare.model_copy(update={"archives": ["near", "guard"]}))
+    assert intent_digest(other) == intent_digest(
+        bare.model_copy(update={"archives": ["near", "guard"]})
+    )
 
 
 @pytest.mark.parametrize(

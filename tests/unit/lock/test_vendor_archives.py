@@ -75,7 +75,9 @@ class Vendor:
             ],
             **changes,
         }
-        (self.place.root / "catalog/archives.yml").write_text(yaml.safe_dump({"archives": {"near": entry}}))
+        (self.place.root / "catalog/archives.yml").write_text(
+            yaml.safe_dump({"archives": {"near": entry}})
+        )
 
     def site(self, **changes: Any) -> None:
         (self.place.root / "site.yml").write_text(yaml.safe_dump(changes))
@@ -128,7 +130,16 @@ def expired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SigningKey]:
     """A key that ended in 2021."""
     home = tmp_path_factory.mktemp("k") / "h"
     home.mkdir(mode=0o700)
-    gpg(home, "--faked-system-time", "20200101T000000!", "--quick-gen-key", "past", "ed25519", "sign", "1y")
+    gpg(
+        home,
+        "--faked-system-time",
+        "20200101T000000!",
+        "--quick-gen-key",
+        "past",
+        "ed25519",
+        "sign",
+        "1y",
+    )
     rows = gpg(home, "--with-colons", "--list-keys").splitlines()
     key = SigningKey(home, next(row.split(":")[9] for row in rows if row.startswith("fpr:")))
     yield key
@@ -175,8 +186,12 @@ def test_one_command_writes_the_lock_and_the_key_beside_it(
     monkeypatch.setenv("GOLDNODE_CACHE", str(tmp_path / "other"))
     server.asked.clear()
     stack, catalog, _ = vendor.place.load()
-    site = load_site(vendor.place.root / "site.yml").model_copy(update={"locks": str(tmp_path / "locks")})
-    places = archives.ArchivePlaces(catalog, site, stack.item.os, archives.KeyAccess(site.lock_directories()))
+    site = load_site(vendor.place.root / "site.yml").model_copy(
+        update={"locks": str(tmp_path / "locks")}
+    )
+    places = archives.ArchivePlaces(
+        catalog, site, stack.item.os, archives.KeyAccess(site.lock_directories())
+    )
     assert places.key("near")[0]
     assert server.asked == []
 
@@ -207,7 +222,9 @@ def test_a_binary_key_and_a_bundle_are_reduced_to_the_pinned_key(
     assert "signed by a key that is not pinned" in vendor.refusal().message
 
 
-def test_of_two_pinned_keys_one_may_have_expired(vendor: Vendor, server: Server, expired: SigningKey) -> None:
+def test_of_two_pinned_keys_one_may_have_expired(
+    vendor: Vendor, server: Server, expired: SigningKey
+) -> None:
     vendor.offer()
     vendor.fingerprints = [expired.fingerprint, vendor.place.key.fingerprint]
     vendor.catalog(suite="{codename}", components=["main"])
@@ -288,7 +305,9 @@ def test_another_key_at_the_location_is_refused_before_any_index_is_read(
     assert not list((vendor.place.root / "cache").glob("keys/*"))
 
 
-@pytest.mark.parametrize(("which", "expected"), [("expired", "has expired"), ("revoked", "was revoked")])
+@pytest.mark.parametrize(
+    ("which", "expected"), [("expired", "has expired"), ("revoked", "was revoked")]
+)
 def test_a_key_past_its_time_has_a_message_of_its_own(
     vendor: Vendor, server: Server, which: str, expected: str, request: pytest.FixtureRequest
 ) -> None:
@@ -309,7 +328,11 @@ def test_states_of_keys_are_those_that_gpg_shows(
         return keys.states(key.export(tmp_path / f"{key.fingerprint}.asc").read_bytes())[0]
 
     found = state(vendor.place.key)
-    assert (found.fingerprint, found.expires, found.revoked) == (vendor.place.key.fingerprint, None, False)
+    assert (found.fingerprint, found.expires, found.revoked) == (
+        vendor.place.key.fingerprint,
+        None,
+        False,
+    )
     assert state(revoked).revoked
     end = state(expired).expires
     row = next(
@@ -327,7 +350,9 @@ def test_states_of_damaged_keys_are_an_error_or_a_state(key: SigningKey, tmp_pat
     for _ in range(2000):
         cut, length = generated.randrange(len(whole)), generated.randrange(60)
         noise = generated.randbytes(length)
-        spoilt = generated.choice([noise, whole[:cut] + noise, whole[:cut] + noise + whole[cut + length :]])
+        spoilt = generated.choice(
+            [noise, whole[:cut] + noise, whole[:cut] + noise + whole[cut + length :]]
+        )
         try:
             found = keys.states(spoilt)
         except openpgp.OpenPGPError:
@@ -386,7 +411,18 @@ def spoil(vendor: Vendor, server: Server, case: str, other_key: SigningKey) -> N
 
 @pytest.mark.parametrize(
     "case",
-    ["refused", "dns", "forbidden", "missing", "portal", "proxy", "other-key", "stale", "hash", "unsigned"],
+    [
+        "refused",
+        "dns",
+        "forbidden",
+        "missing",
+        "portal",
+        "proxy",
+        "other-key",
+        "stale",
+        "hash",
+        "unsigned",
+    ],
 )
 def test_each_failure_names_its_cause_and_its_remedy(
     vendor: Vendor, server: Server, other_key: SigningKey, case: str
@@ -411,7 +447,10 @@ def test_a_server_that_never_answers_is_a_timeout(vendor: Vendor, server: Server
     server.fault = lambda handler, path: gate.wait(20) or True
     stack, catalog, site = vendor.place.load()
     places = archives.ArchivePlaces(
-        catalog, site, stack.item.os, archives.KeyAccess(transport=Transport(timeout=0.3, settings={}))
+        catalog,
+        site,
+        stack.item.os,
+        archives.KeyAccess(transport=Transport(timeout=0.3, settings={})),
     )
     with pytest.raises(GoldnodeError, match="does not answer in time") as caught:
         places.key("near")
@@ -424,7 +463,16 @@ def test_a_certificate_of_an_unknown_authority_is_named(vendor: Vendor, tmp_path
     vendor.offer()
     subprocess.run(
         [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+            ),
             *("-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem", "-days", "2"),
             *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
         ],
@@ -465,7 +513,9 @@ def test_without_a_mirror_the_public_host_and_example_lines_are_named(vendor: Ve
 
 
 NEAR = ("near", "http://a.example/debian")
-MESSAGES = yaml.safe_load((Path(__file__).parents[2] / "cases/apt_messages.yml").read_text(encoding="utf-8"))
+MESSAGES = yaml.safe_load(
+    (Path(__file__).parents[2] / "cases/apt_messages.yml").read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.parametrize("case", MESSAGES, ids=lambda case: case["name"])
@@ -517,14 +567,18 @@ def test_every_stack_of_the_catalog_has_addresses_and_keys_without_a_site(
     for stack in catalog.stacks.values():
         places = archives.ArchivePlaces(catalog, Site(), stack.item.os)
         names = archives.archives_of(stack.item, stack.item.options)
-        assert all(places.address(name).startswith("http") and places.fingerprints(name) for name in names)
+        assert all(
+            places.address(name).startswith("http") and places.fingerprints(name) for name in names
+        )
     r580 = archives.ArchivePlaces(catalog, Site(), catalog.stacks["debian13_r580"].item.os)
     assert r580.address("nvidia-cuda").endswith("/repos/debian13/x86_64")
     assert r580.fingerprints("nvidia-cuda") == ["02182E60104FCDC26EAE1B8597A5D4CB8793F200"]
 
 
 @pytest.mark.parametrize("name", ["h100_sxm5_80gb", "h200_sxm", "a100_sxm4_40gb", "l4"])
-def test_a_class_without_a_lock_names_the_one_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_without_a_lock_names_the_one_command(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from goldnode.catalog.load import builtin_catalog
     from goldnode.classdoc.compile import class_document
     from goldnode.classdoc.load import load_catalog
@@ -535,6 +589,8 @@ def test_a_class_without_a_lock_names_the_one_command(name: str, monkeypatch: py
     with pytest.raises(GoldnodeError) as caught:
         class_document(name, catalog, Site())
     assert caught.value.remedy == f"run `goldnode lock {stack}`"
-    done = CliRunner(env={"GOLDNODE_SITE": ""}).invoke(main, ["check", "-c", name, "--format", "json"])
+    done = CliRunner(env={"GOLDNODE_SITE": ""}).invoke(
+        main, ["check", "-c", name, "--format", "json"]
+    )
     text = json.dumps(json.loads(done.stdout))
     assert f"run `goldnode lock {stack}`" in text

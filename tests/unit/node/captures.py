@@ -102,7 +102,13 @@ def gpu(index: int = 0, address: str | None = None) -> Json:
                 "hw_power_brake": 0,
             },
         },
-        "temperature": {"gpu_c": 31, "memory_c": 40, "margin_c": 56, "slowdown_c": 92, "shutdown_c": 95},
+        "temperature": {
+            "gpu_c": 31,
+            "memory_c": 40,
+            "margin_c": 56,
+            "slowdown_c": 92,
+            "shutdown_c": 95,
+        },
         "mig": {"current": False, "pending": False, "instances": []},
         "nvlink": {
             "links": [
@@ -116,7 +122,13 @@ def gpu(index: int = 0, address: str | None = None) -> Json:
                 for link in range(18)
             ]
         },
-        "fabric": {"state": "completed", "status": "Success", "clique": 0, "cluster": "", "health": {}},
+        "fabric": {
+            "state": "completed",
+            "status": "Success",
+            "clique": 0,
+            "cluster": "",
+            "health": {},
+        },
         "processes": [],
         "settings": {},
     }
@@ -159,7 +171,13 @@ def pci(count: int = 8) -> Json:
             "enabled": True,
             "iommu_group": "12",
             "bars": [16777216, 137438953472, 33554432],
-            "limits": {"gen": 5, "width": 16, "gbps": 504.1, "at": address, "declared_by": "device"},
+            "limits": {
+                "gen": 5,
+                "width": 16,
+                "gbps": 504.1,
+                "at": address,
+                "declared_by": "device",
+            },
         }
     return found
 
@@ -242,7 +260,10 @@ def healthy(count: int = 8) -> Json:
                 "1": {"cpus": "48-95", "memory_mib": 1031000, "distance": [21, 10]},
             },
             "affinity": {
-                address: {"node": index * 2 // count, "cpus": "0-47" if index * 2 < count else "48-95"}
+                address: {
+                    "node": index * 2 // count,
+                    "cpus": "0-47" if index * 2 < count else "48-95",
+                }
                 for index, address in enumerate(found)
             },
             "distances": {},
@@ -360,7 +381,12 @@ def healthy(count: int = 8) -> Json:
             "toolkit": "1.17.8",
             "active": True,
             "cdi": [
-                {"file": "/etc/cdi/nvidia.yaml", "kind": "nvidia.com/gpu", "devices": count, "missing": []}
+                {
+                    "file": "/etc/cdi/nvidia.yaml",
+                    "kind": "nvidia.com/gpu",
+                    "devices": count,
+                    "missing": [],
+                }
             ],
         },
         "services": {
@@ -398,7 +424,9 @@ def spoiled(capture: Json, *changes: Any) -> Json:
     for path, value in zip(changes[::2], changes[1::2], strict=True):
         _put(
             found,
-            str(path).split("/" if "/" in path.lstrip("/") and not path.startswith("gpus.") else "."),
+            str(path).split(
+                "/" if "/" in path.lstrip("/") and not path.startswith("gpus.") else "."
+            ),
             value,
         )
     return found

@@ -97,13 +97,22 @@ def dump(program: Path, texts: dict[str, str]) -> dict[str, Any] | None:
 def record(program: Path, release: str) -> list[dict[str, Any]]:
     """The results of one release for all configurations."""
     return [
-        {"release": release, "name": name, "version": version, "dump": dump(program, files(name, version))}
+        {
+            "release": release,
+            "name": name,
+            "version": version,
+            "dump": dump(program, files(name, version)),
+        }
         for name, version in configurations(release)
     ]
 
 
 if __name__ == "__main__":
     rows = [
-        row for word in sys.argv[1:] for row in record(Path(word.partition("=")[2]), word.partition("=")[0])
+        row
+        for word in sys.argv[1:]
+        for row in record(Path(word.partition("=")[2]), word.partition("=")[0])
     ]
-    CASES.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
+    CASES.write_text(
+        "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8"
+    )

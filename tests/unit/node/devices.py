@@ -56,7 +56,12 @@ def as_declared(document: dict[str, Any]) -> dict[str, Any]:
     if not policy.declares(document):
         return {}
     nvidia = document["gpu"]["vendor"] == "nvidia"
-    found: dict[str, Any] = {"vendor": document["gpu"]["vendor"], "error": None, "gpus": {}, "record": {}}
+    found: dict[str, Any] = {
+        "vendor": document["gpu"]["vendor"],
+        "error": None,
+        "gpus": {},
+        "record": {},
+    }
     for index in range(document["gpu"]["count"]):
         gpu = board(index) if nvidia else amd_board(index)
         for key, value in policy.effective(document, gpu).items():
@@ -86,7 +91,10 @@ def as_declared(document: dict[str, Any]) -> dict[str, Any]:
                 gpu[key] = value
         found["gpus"][str(index)] = gpu
     if nvidia:
-        found["persistenced"] = {"exec": "/usr/bin/nvidia-persistenced --user nvpd", "arguments": None}
+        found["persistenced"] = {
+            "exec": "/usr/bin/nvidia-persistenced --user nvpd",
+            "arguments": None,
+        }
     if document["policy"].get("sharing") == "mps":
         found["mps"] = {"installed": True, "active": True}
     return found

@@ -11,7 +11,9 @@ from goldnode.node.probe import Context
 
 
 def make(
-    root: Path, files: Mapping[str, str | bytes] | None = None, links: Mapping[str, str] | None = None
+    root: Path,
+    files: Mapping[str, str | bytes] | None = None,
+    links: Mapping[str, str] | None = None,
 ) -> Path:
     """Write files (path of the node -> content) and symbolic links (path -> target as it is written) below `root`."""
     for name, content in (files or {}).items():

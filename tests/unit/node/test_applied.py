@@ -36,12 +36,37 @@ def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 # rows, oldest first: lock, by, whole, good; what is asked for; the lock that is returned to, and whether the node is there already
 CHOICES: list[tuple[list[dict[str, Any]], str, str, bool]] = [
     ([row("a1"), row("b1")], "", "a1", False),
-    ([row("a1"), row("b1", good=False), row("c1")], "", "a1", False),  # known-good goes before the last
-    ([row("a1", good=False), row("b1", good=False), row("c1")], "", "b1", False),  # none was found good
-    ([row("a1"), row("b1", whole=False, good=False), row("c1")], "", "a1", False),  # begun and given up
-    ([row("a1"), row("b1", whole=False, good=False)], "", "a1", False),  # the one in force never became whole
+    (
+        [row("a1"), row("b1", good=False), row("c1")],
+        "",
+        "a1",
+        False,
+    ),  # known-good goes before the last
+    (
+        [row("a1", good=False), row("b1", good=False), row("c1")],
+        "",
+        "b1",
+        False,
+    ),  # none was found good
+    (
+        [row("a1"), row("b1", whole=False, good=False), row("c1")],
+        "",
+        "a1",
+        False,
+    ),  # begun and given up
+    (
+        [row("a1"), row("b1", whole=False, good=False)],
+        "",
+        "a1",
+        False,
+    ),  # the one in force never became whole
     ([row("b1"), row("a1", "rollback")], "", "a1", True),  # taken back already
-    ([row("b1"), row("a1", "rollback", whole=False)], "", "a1", True),  # and the rollback is to be finished
+    (
+        [row("b1"), row("a1", "rollback", whole=False)],
+        "",
+        "a1",
+        True,
+    ),  # and the rollback is to be finished
     ([row("b1"), row("a1", "rollback"), row("c1")], "", "a1", False),  # forward since
     ([row("za"), row("yb"), row("yc")], "z", "za", False),
     ([row("a1"), row("b1"), row("c1")], "sha256:b1", "b1", False),
@@ -51,9 +76,15 @@ CHOICES: list[tuple[list[dict[str, Any]], str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("rows", "to", "want", "again"), CHOICES)
-def test_which_document_is_returned_to(rows: list[dict[str, Any]], to: str, want: str, again: bool) -> None:
+def test_which_document_is_returned_to(
+    rows: list[dict[str, Any]], to: str, want: str, again: bool
+) -> None:
     choice = applied.earlier(rows, to)
-    assert (choice.to["lock_digest"], choice.left, choice.again) == (f"sha256:{want}", rows[-1], again)
+    assert (choice.to["lock_digest"], choice.left, choice.again) == (
+        f"sha256:{want}",
+        rows[-1],
+        again,
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +97,9 @@ def test_which_document_is_returned_to(rows: list[dict[str, Any]], to: str, want
         ([row("z1"), row("z2")], "z", "z is the beginning of several digests"),
     ],
 )
-def test_where_there_is_none_that_is_reported(rows: list[dict[str, Any]], to: str, words: str) -> None:
+def test_where_there_is_none_that_is_reported(
+    rows: list[dict[str, Any]], to: str, words: str
+) -> None:
     with pytest.raises(applied.GoneError) as none:
         applied.earlier(rows, to)
     assert none.value.code == "nothing-earlier"
@@ -87,7 +120,9 @@ def test_documents_are_stored_whole_and_the_index_follows_the_node(tmp_path: Pat
         ("sha256:a1", "rollback", True, True),
     ]
     assert applied.read(host, rows[0]) == made("b1")
-    assert json.loads(host.text(applied._versions_file(made("a1")["digest"])) or "") == {"libc6": "2.36"}
+    assert json.loads(host.text(applied._versions_file(made("a1")["digest"])) or "") == {
+        "libc6": "2.36"
+    }
 
 
 def test_a_site_that_has_moved_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
@@ -136,7 +171,9 @@ def test_a_document_that_was_changed_is_not_returned_to(tmp_path: Path, spoil: s
 def test_only_what_is_new_is_written(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     applied.mark(host, made("a1"), whole=True)
-    assert not (tmp_path / "var").exists(), "a node of an older goldnode gets no index by being checked"
+    assert not (tmp_path / "var").exists(), (
+        "a node of an older goldnode gets no index by being checked"
+    )
     applied.enter(host, made("a1"), "apply")
     applied.mark(host, made("a1"), whole=True, good=True)
     before = (tmp_path / applied.INDEX.lstrip("/")).stat().st_mtime_ns
@@ -149,7 +186,14 @@ def test_only_what_is_new_is_written(tmp_path: Path) -> None:
 
 
 def finding(name: str, outcome: str, severity: str = "drain") -> dict[str, Any]:
-    return {"id": name, "outcome": outcome, "severity": severity, "expected": "a", "got": "b", "remedy": "r"}
+    return {
+        "id": name,
+        "outcome": outcome,
+        "severity": severity,
+        "expected": "a",
+        "got": "b",
+        "remedy": "r",
+    }
 
 
 TRIED = document()["kernel"]["release"]
@@ -184,7 +228,13 @@ TRIALS: list[tuple[str, list[dict[str, Any]], bool, bool, str | None]] = [
         False,
         "does not become the default: driver.loaded: b (want a)",
     ),
-    (TRIED, [finding("driver.loaded", "could_not_read")], False, False, "does not become the default"),
+    (
+        TRIED,
+        [finding("driver.loaded", "could_not_read")],
+        False,
+        False,
+        "does not become the default",
+    ),
     ("6.1.0-905-amd64", [], False, False, "the boot that tried it came up with 6.1.0-905-amd64"),
     ("6.1.0-905-amd64", [], True, False, None),
 ]
@@ -205,13 +255,19 @@ def test_a_tried_kernel_is_the_default_only_after_a_good_check(
     host.write("/proc/sys/kernel/random/boot_id", b"now\n")
     host.write("/proc/1/stat", f"1 (systemd) {' '.join(map(str, range(30)))}".encode())
     armed = boot_identity(host) if same_boot else "before"
-    host.write(TRIAL, json.dumps({"release": TRIED, "boot_identity": armed, "failed": None}).encode())
+    host.write(
+        TRIAL, json.dumps({"release": TRIED, "boot_identity": armed, "failed": None}).encode()
+    )
     made_default: list[str] = []
-    monkeypatch.setattr(applying.Applier, "make_default", lambda self, release: made_default.append(release))
+    monkeypatch.setattr(
+        applying.Applier, "make_default", lambda self, release: made_default.append(release)
+    )
     reported = trial.settle(host, document(), {"findings": findings})
     assert made_default == ([TRIED] if default else [])
     assert (reported is None) if words is None else (reported is not None and words in reported)
-    assert bool(json.loads(host.text(TRIAL) or "{}").get("failed")) == (not default and words is not None)
+    assert bool(json.loads(host.text(TRIAL) or "{}").get("failed")) == (
+        not default and words is not None
+    )
 
 
 def test_a_node_without_a_trial_is_not_disturbed(tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ DRIVER = {
     "libnvidia-compute-580": "installed",
     "nvidia-dkms-580": "installed",
 }
-PREBUILT = {"nvidia-driver-580": "installed", "linux-modules-nvidia-580-6.8.0-58-generic": "installed"}
+PREBUILT = {
+    "nvidia-driver-580": "installed",
+    "linux-modules-nvidia-580-6.8.0-58-generic": "installed",
+}
 BUILT = (RELEASE, "updates/dkms/nvidia.ko.zst")
 
 
@@ -63,7 +66,8 @@ def workstation(
     written.update(
         {
             "etc/os-release": f"ID={system}\nVERSION_ID=24.04\n",
-            "var/lib/dpkg/status": "Package: bash\nStatus: install ok installed\nVersion: 5\n\n" + status,
+            "var/lib/dpkg/status": "Package: bash\nStatus: install ok installed\nVersion: 5\n\n"
+            + status,
             "proc/sys/kernel/osrelease": RELEASE,
             "proc/cmdline": "quiet",
             "proc/uptime": "400.0 300.0",
@@ -155,8 +159,12 @@ def named(verdict: dict[str, Any]) -> set[str]:
 def test_every_row_that_a_remedy_names_is_in_the_verdict(tmp_path: Path) -> None:
     for name, (machine, _, _) in CASES.items():
         (tmp_path / name).mkdir()
-        verdict = undeclared.examine(workstation(tmp_path / name, **machine), known.facts(), passive=True)
-        assert named(verdict) <= {row["id"] for row in verdict["findings"] if row["outcome"] != "match"}
+        verdict = undeclared.examine(
+            workstation(tmp_path / name, **machine), known.facts(), passive=True
+        )
+        assert named(verdict) <= {
+            row["id"] for row in verdict["findings"] if row["outcome"] != "match"
+        }
 
 
 def test_a_bound_gpu_reads_nothing(tmp_path: Path) -> None:
@@ -170,10 +178,16 @@ def test_seven_of_eight_gpus_in_the_library_point_to_the_row_that_counts_them() 
     fault = unread("the GPU library does not list this GPU")
     last = capture["gpus"][-1]
     same = ("address", "vendor", "driver", "pci_id", "subsystem_id", "lost")
-    capture["gpus"][-1] = {key: last[key] if key in same else fault for key in last} | {"index": None}
+    capture["gpus"][-1] = {key: last[key] if key in same else fault for key in last} | {
+        "index": None
+    }
     verdict = undeclared.examine(Host("/"), known.facts(), captured=capture)
 
     following = [row for row in verdict["findings"] if "does not list this GPU" in str(row["got"])]
     assert len(following) > 10
-    assert {row["remedy"] for row in following} == {"Fix `gpu.visible` first: this follows from it."}
-    assert named(verdict) <= {row["id"] for row in verdict["findings"] if row["outcome"] == "mismatch"}
+    assert {row["remedy"] for row in following} == {
+        "Fix `gpu.visible` first: this follows from it."
+    }
+    assert named(verdict) <= {
+        row["id"] for row in verdict["findings"] if row["outcome"] == "mismatch"
+    }

@@ -25,7 +25,10 @@ from goldnode.node.state.model import NodeError
 
 Json = dict[str, Any]
 IMAGE = "sha256:" + "a" * 64
-CLASS: Json = {"class": "h100", "policy": {"power_limit_watts": 700, "clocks": {"graphics": [1980, 1980]}}}
+CLASS: Json = {
+    "class": "h100",
+    "policy": {"power_limit_watts": 700, "clocks": {"graphics": [1980, 1980]}},
+}
 LIBRARIES: dict[str, Json] = {
     "torch": {"version": "2.11.0", "sha256": "1" * 64},
     "triton": {"version": "3.7.0", "sha256": "2" * 64},
@@ -149,14 +152,18 @@ PROGRAM: list[tuple[str, Json, set[tuple[str, str]]]] = [
 @pytest.mark.parametrize(
     ("change", "expected"), [row[1:] for row in PROGRAM], ids=[row[0] for row in PROGRAM]
 )
-def test_a_change_of_the_program_changes_these_keys(change: Json, expected: set[tuple[str, str]]) -> None:
+def test_a_change_of_the_program_changes_these_keys(
+    change: Json, expected: set[tuple[str, str]]
+) -> None:
     assert changed(healthy(), REQUEST._replace(**change)) == expected
 
 
 def test_the_table_of_the_page_is_this_one() -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/cache-keys.md").read_text(encoding="utf-8")
     rows = [
-        line.split("|")[1:4] for line in page.splitlines() if line.startswith("| ") and line.count("|") == 4
+        line.split("|")[1:4]
+        for line in page.splitlines()
+        if line.startswith("| ") and line.count("|") == 4
     ]
     marks = {
         frozenset(ALL): "all",
@@ -215,7 +222,8 @@ def test_gpus_that_differ_need_a_choice() -> None:
     with pytest.raises(NodeError, match="--gpu"):
         components.components(capture, REQUEST)
     own, rest = (
-        key.key("cuda", "exact", components.components(capture, REQUEST._replace(gpu=gpu))) for gpu in "30"
+        key.key("cuda", "exact", components.components(capture, REQUEST._replace(gpu=gpu)))
+        for gpu in "30"
     )
     assert own != rest
     assert rest == key.key("cuda", "exact", components.components(healthy(), REQUEST))
@@ -223,11 +231,16 @@ def test_gpus_that_differ_need_a_choice() -> None:
 
 def test_partitions_of_several_profiles_need_a_choice() -> None:
     capture = at(
-        healthy(), "gpus.mig", {"current": True, "pending": True, "instances": ["1g.10gb", "3g.40gb"]}
+        healthy(),
+        "gpus.mig",
+        {"current": True, "pending": True, "instances": ["1g.10gb", "3g.40gb"]},
     )
     with pytest.raises(NodeError, match="--mig"):
         components.components(capture, REQUEST)
-    assert components.components(capture, REQUEST._replace(mig="3g.40gb"))["device"]["mig"] == "3g.40gb"
+    assert (
+        components.components(capture, REQUEST._replace(mig="3g.40gb"))["device"]["mig"]
+        == "3g.40gb"
+    )
 
 
 def test_a_simulated_node_has_keys_of_its_own() -> None:
@@ -274,7 +287,10 @@ _values = st.recursive(
 )
 _sections = st.dictionaries(_texts, _values, max_size=3)
 _components = st.fixed_dictionaries(
-    {name: st.none() | _texts if name in ("image", "source") else _sections for name in key.SECTIONS}
+    {
+        name: st.none() | _texts if name in ("image", "source") else _sections
+        for name in key.SECTIONS
+    }
 )
 
 
@@ -286,9 +302,14 @@ def test_canonical_form_is_the_same_only_for_the_same_value(first: Any, second: 
 
 
 @given(_components, _components, st.sampled_from(PAIRS))
-def test_two_sets_of_components_never_share_a_path(first: Json, second: Json, pair: tuple[str, str]) -> None:
+def test_two_sets_of_components_never_share_a_path(
+    first: Json, second: Json, pair: tuple[str, str]
+) -> None:
     cache, strength = pair
-    decide = [json.dumps(key.decisive(cache, strength, found), sort_keys=True) for found in (first, second)]
+    decide = [
+        json.dumps(key.decisive(cache, strength, found), sort_keys=True)
+        for found in (first, second)
+    ]
     made = [key.key(cache, strength, found) for found in (first, second)]
     assert (made[0] == made[1]) == (decide[0] == decide[1])
     paths = {directory.path("/var/cache/gpu", {"key": name}) for name in made}
@@ -307,7 +328,8 @@ def test_devices_that_differ_never_share_a_directory(change: dict[str, str]) -> 
         if path != "gpus.mig":
             capture = at(capture, path, value)
     readings = [
-        json.dumps(components.components(found, REQUEST), sort_keys=True) for found in (capture, healthy())
+        json.dumps(components.components(found, REQUEST), sort_keys=True)
+        for found in (capture, healthy())
     ]
     made = [keys(capture), keys(healthy())]
     assert (not made[0] & made[1]) == (readings[0] != readings[1])
@@ -323,7 +345,9 @@ def test_explanation_names_exactly_the_differences(found: Json) -> None:
 
 @given(_components, _components)
 def test_explanation_is_empty_only_for_equal_components(first: Json, second: Json) -> None:
-    rows = key.differences({"cache": "xla", "components": first}, {"cache": "xla", "components": second})
+    rows = key.differences(
+        {"cache": "xla", "components": first}, {"cache": "xla", "components": second}
+    )
     assert (rows == []) == (canonical.encoded(first) == canonical.encoded(second))
     same = key.key("xla", "exact", first) == key.key("xla", "exact", second)
     assert same == (not any("exact" in row.strengths for row in rows))
@@ -419,7 +443,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "others may write": (lambda place: place.chmod(0o777), "written by others"),
     "others may write data": (lambda place: (place / "data").chmod(0o770), "written by others"),
     "manifest is a pipe": (pipe, "no file"),
-    "belongs to another user": (lambda place: os.chown(place / "data", 4711, 4711), "belongs to user 4711"),
+    "belongs to another user": (
+        lambda place: os.chown(place / "data", 4711, 4711),
+        "belongs to user 4711",
+    ),
 }
 
 
@@ -436,10 +463,14 @@ def test_a_damaged_directory_is_never_used(name: str, tmp_path: Path, document: 
         directory.prepare(str(tmp_path), document)
 
 
-def test_a_directory_of_another_node_is_named_with_the_component(tmp_path: Path, document: Json) -> None:
+def test_a_directory_of_another_node_is_named_with_the_component(
+    tmp_path: Path, document: Json
+) -> None:
     place = directory.prepare(str(tmp_path), document)
     node = components.components(at(healthy(), "driver.loaded", "580.105.08"), KeyRequest(CLASS))
-    assert directory.verify(place, node=node) == ["driver.version was 580.95.05, and is 580.105.08 here"]
+    assert directory.verify(place, node=node) == [
+        "driver.version was 580.95.05, and is 580.105.08 here"
+    ]
     assert directory.verify(place, node=components.components(healthy(), KeyRequest(CLASS))) == []
 
 

@@ -23,7 +23,11 @@ FIRST = "0000:10:00.0"
 
 
 def scenario(count: int = 2, *faults: str) -> Scenario:
-    document = {"class": "a", "gpu": {"model": "MI300X", "count": count}, "driver": {"version": None}}
+    document = {
+        "class": "a",
+        "gpu": {"model": "MI300X", "count": count},
+        "driver": {"version": None},
+    }
     return Scenario.of(document).with_faults(faults)
 
 
@@ -58,7 +62,9 @@ def test_eight_boards(tmp_path: Path) -> None:
         "memory_c": 35,
         "margin_c": 65,
     }
-    assert one["ras"] == {block: {"ue": 0, "ce": 0} for block in ("gfx", "mmhub", "sdma", "umc", "xgmi_wafl")}
+    assert one["ras"] == {
+        block: {"ue": 0, "ce": 0} for block in ("gfx", "mmhub", "sdma", "umc", "xgmi_wafl")
+    }
     assert one["ecc"] == {"volatile": {"corrected": 0, "uncorrected": 0}}
     assert one["bad_pages"] == {"retired": 0, "pending": 0, "unreservable": 0}
     assert one["partition"] == {"compute": "SPX", "memory": "NPS1"}
@@ -77,7 +83,9 @@ def test_eight_boards(tmp_path: Path) -> None:
 
 
 def test_settings_are_what_the_policy_reads(tmp_path: Path) -> None:
-    root = tree.write(scenario(3, "gpu1.performance_level=high", "gpu2.power_limit=600500"), tmp_path)
+    root = tree.write(
+        scenario(3, "gpu1.performance_level=high", "gpu2.power_limit=600500"), tmp_path
+    )
     (root / BUS / "0000:18:00.0/unique_id").unlink()
     (root / BUS / FIRST / "product_name").unlink()
     foreign = list(policy.read(str(root))["gpus"].values())
@@ -85,7 +93,9 @@ def test_settings_are_what_the_policy_reads(tmp_path: Path) -> None:
     # A uuid that is not there is the address for both; a fault may say itself in other words, its code is the same.
     for one in (foreign[0], mine[0]):
         assert one["name"].pop("text")
-    foreign[1]["uuid"] = mine[1]["uuid"] if isinstance(foreign[1]["uuid"], dict) else foreign[1]["uuid"]
+    foreign[1]["uuid"] = (
+        mine[1]["uuid"] if isinstance(foreign[1]["uuid"], dict) else foreign[1]["uuid"]
+    )
     assert mine == foreign
     assert mine[2]["power"]["limit"] == 600.5
     assert mine[1]["uuid"] == "0000:18:00.0"
@@ -188,14 +198,18 @@ def test_nothing_that_is_missing_is_made_up(tmp_path: Path) -> None:
     ]
     assert set(faults) == {"not_exposed"}
     assert (
-        one["memory"]["total_mib"]["fault"] == one["ecc"]["volatile"]["uncorrected"]["fault"] == "not_exposed"
+        one["memory"]["total_mib"]["fault"]
+        == one["ecc"]["volatile"]["uncorrected"]["fault"]
+        == "not_exposed"
     )
     assert one["clocks"]["max"]["graphics_mhz"]["fault"] == "not_exposed"
     assert one["settings"]["power"]["limit"]["rc"] == 3
     assert one["driver"] is None
 
 
-def test_what_reading_would_change_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_reading_would_change_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """amdgpu_xgmi_show_error clears the chip's status, and complains in the kernel's log where counters are off; on an MI300 it is EINVAL
     (ROCm/rocm-systems issue 11468)."""
     root = tree.write(scenario(1), tmp_path)
@@ -212,7 +226,9 @@ def test_what_reading_would_change_is_not_read(tmp_path: Path, monkeypatch: pyte
     assert "xgmi_error" not in asked
 
 
-def test_an_error_of_the_system_is_not_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_system_is_not_absence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a GPU is reset its files answer EPERM."""
     root = tree.write(scenario(1), tmp_path)
     bare = Folder.data
@@ -235,7 +251,9 @@ def test_an_error_of_the_system_is_not_absence(tmp_path: Path, monkeypatch: pyte
     assert one["ecc"]["volatile"]["uncorrected"]["rc"] == 1
 
 
-def test_a_file_of_many_pages_is_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_many_pages_is_read_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """sysfs gives a page of a binary attribute at a time: 157 of 300 bad pages by the first read."""
     root = tree.write(scenario(1, "gpu0.amd.bad_pages.R=300"), tmp_path)
     bare = os.read
@@ -310,7 +328,9 @@ def test_bad_pages(tmp_path: Path, text: str, expected: object) -> None:
     assert (got.get("fault") or got) == expected
 
 
-def table(form: int, content: int, size: int, values: dict[int, tuple[int, int]], fill: int = 0xFF) -> bytes:
+def table(
+    form: int, content: int, size: int, values: dict[int, tuple[int, int]], fill: int = 0xFF
+) -> bytes:
     """gpu_metrics as the driver makes it: ones (soft_gpu_metrics is filled so), the header, and values at their offsets (width, number)."""
     data = bytearray([fill]) * size
     data[:4] = size.to_bytes(2, "little") + bytes([form, content])
@@ -345,9 +365,16 @@ TABLES = [
     ),
     (
         table(1, 3, 120, {112: (8, 1 << 60 | 1 << 16)}),
-        {"status": 1 << 60 | 1 << 16, "active": ["tdc_gfx", "bit60"], "kinds": ["current", "other"]},
+        {
+            "status": 1 << 60 | 1 << 16,
+            "active": ["tdc_gfx", "bit60"],
+            "kinds": ["current", "other"],
+        },
     ),
-    (table(1, 3, 120, {68: (4, 0)}), QUIET),  # the common status is not filled in, the chip's own is
+    (
+        table(1, 3, 120, {68: (4, 0)}),
+        QUIET,
+    ),  # the common status is not filled in, the chip's own is
     (table(1, 3, 120, {}), "not_exposed"),
     # An MI300 of the first drivers: "Throttle status is not reported through metrics now", and is 0 always.
     (table(1, 4, 288, {40: (4, 0)}), "not_exposed"),
@@ -441,7 +468,14 @@ def test_sizes_are_those_of_the_kernels_structures() -> None:
         {"_fields_": [("a", u32 * 8), ("b", u16 * 32), ("c", u16 * 4), ("d", u64 * 8)]},
     )
     new = made(
-        *start, ("energy", u64), ("clock", u64), *counters, *link, *freq, ("parts", part * 8), ("end", u32)
+        *start,
+        ("energy", u64),
+        ("clock", u64),
+        *counters,
+        *link,
+        *freq,
+        ("parts", part * 8),
+        ("end", u32),
     )
     assert (new.cycles.offset, c.sizeof(new)) == (32, 1664)
     eighth = made(*start, ("most", u64), ("energy", u64), ("clock", u64), *counters, *link)
@@ -453,5 +487,9 @@ def test_without_the_bus_there_is_nothing(tmp_path: Path) -> None:
     context = Context(Host(str(tmp_path)))
     assert amd.read_gpus(context) == []
     with Folder(Files(str(tmp_path)), "/nowhere") as folder:
-        assert (folder.names("hwmon"), folder.target("driver"), folder.there("x")) == ([], None, False)
+        assert (folder.names("hwmon"), folder.target("driver"), folder.there("x")) == (
+            [],
+            None,
+            False,
+        )
         assert amd.filled(folder, "unique_id")["fault"] == "not_exposed"

@@ -75,7 +75,9 @@ def test_healthy_gpus(make: Made) -> None:
     found = read(machine, POLICY)
     assert found["gpu_error"] is None
     assert found["simulated"] is True
-    assert [(gpu["index"], gpu["address"], gpu["lost"], gpu["driver"]) for gpu in found["gpus"]] == [
+    assert [
+        (gpu["index"], gpu["address"], gpu["lost"], gpu["driver"]) for gpu in found["gpus"]
+    ] == [
         (0, "0000:10:00.0", False, "nvidia"),
         (1, "0000:18:00.0", False, "nvidia"),
     ]
@@ -92,7 +94,12 @@ def test_healthy_gpus(make: Made) -> None:
         "width": {"current": 16, "max": 16},
         "replay": 0,
     }
-    assert gpu["ecc"]["sram"] == {"threshold_exceeded": False, "corrected": 0, "parity": 0, "secded": 0}
+    assert gpu["ecc"]["sram"] == {
+        "threshold_exceeded": False,
+        "corrected": 0,
+        "parity": 0,
+        "secded": 0,
+    }
     assert gpu["power"]["limit_w"] == 700
     assert gpu["power"]["draw_w"] == 87.5
     assert [link["active"] for link in gpu["nvlink"]["links"]] == [True] * 18
@@ -100,7 +107,12 @@ def test_healthy_gpus(make: Made) -> None:
     assert gpu["fabric"]["status"] == "Success"
     assert gpu["inforom"] == {"image": "SIMULATED", "valid": True}
     assert set(gpus.FROM_LIBRARY) <= set(gpu), "each part has a key"
-    assert found["driver"]["reported"] == found["driver"]["loaded"] == found["driver"]["proc"] == DRIVER
+    assert (
+        found["driver"]["reported"]
+        == found["driver"]["loaded"]
+        == found["driver"]["proc"]
+        == DRIVER
+    )
     assert (found["driver"]["cuda"], found["driver"]["flavour"]) == ("13.0", "proprietary")
     assert found["driver"]["options"]["ModifyDeviceFiles"] == "1"
     assert len([argv for argv in machine.commands if "device" in argv]) == 1
@@ -207,16 +219,23 @@ def test_each_field_shows_what_was_spoilt_of_it(make: Made) -> None:
     for start in range(0, len(CASES), 16):
         lot = CASES[start : start + 16]
         machine = make(
-            H100, *(f"gpu{index}.{fault}" for index, (fault, _, _) in enumerate(lot)), count=len(lot)
+            H100,
+            *(f"gpu{index}.{fault}" for index, (fault, _, _) in enumerate(lot)),
+            count=len(lot),
         )
         found = read(machine)["gpus"]
         reported = {fault: at(gpu, path) for gpu, (fault, path, _) in zip(found, lot, strict=True)}
         # Of a name that the library does not tell, the driver's own file has one.
-        want = {fault: value if path != "name" else "NVIDIA H100-SXM5-80GB" for fault, path, value in lot}
+        want = {
+            fault: value if path != "name" else "NVIDIA H100-SXM5-80GB"
+            for fault, path, value in lot
+        }
         assert reported == want
         for number, (_, path, _) in enumerate(lot):
             same = [
-                index for index, (_, other, _) in enumerate(lot) if other.split(".")[0] != path.split(".")[0]
+                index
+                for index, (_, other, _) in enumerate(lot)
+                if other.split(".")[0] != path.split(".")[0]
             ]
             assert all(at(found[index], "lost") is False for index in same), number
 
@@ -227,7 +246,10 @@ def test_a_lost_gpu_is_reported_to_be_lost_and_knows_nothing(make: Made) -> None
     gpu = found["gpus"][1]
     assert (gpu["address"], gpu["index"], gpu["lost"]) == ("0000:18:00.0", 1, True)
     assert (
-        gpu["ecc"] == gpu["memory"] == gpu["settings"] == {"fault": "unread", "text": "GPU is lost", "rc": 15}
+        gpu["ecc"]
+        == gpu["memory"]
+        == gpu["settings"]
+        == {"fault": "unread", "text": "GPU is lost", "rc": 15}
     )
     assert gpu["uuid"].startswith("GPU-"), "the driver's own file still says it"
     assert [other["lost"] for other in found["gpus"]] == [False, True, False]
@@ -263,7 +285,9 @@ def test_a_gpu_that_the_library_does_not_list(make: Made) -> None:
     assert "does not list this GPU" in found["gpus"][1]["ecc"]["text"]
 
 
-def test_a_hang_names_gpu_and_part_and_keeps_the_rest(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_names_gpu_and_part_and_keeps_the_rest(
+    make: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream.Pending.finish, "__defaults__", (90.0, 1.0))
     found = read(make(H100, "gpu1.power_usage=hang", count=3))
     first, second, third = found["gpus"]
@@ -278,12 +302,18 @@ def test_a_hang_names_gpu_and_part_and_keeps_the_rest(make: Made, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [("init=error:driver_not_loaded", 9), ("init=error:library_mismatch", 18), ("init=error:unknown", 999)],
+    [
+        ("init=error:driver_not_loaded", 9),
+        ("init=error:library_mismatch", 18),
+        ("init=error:unknown", 999),
+    ],
 )
 def test_a_library_that_cannot_be_used(make: Made, fault: str, code: int) -> None:
     found = read(make(H100, fault))
     assert (found["gpu_error"]["fault"], found["gpu_error"]["rc"]) == ("unread", code)
-    assert [(gpu["index"], gpu["address"], gpu["pci_id"], gpu["minor"]) for gpu in found["gpus"]] == [
+    assert [
+        (gpu["index"], gpu["address"], gpu["pci_id"], gpu["minor"]) for gpu in found["gpus"]
+    ] == [
         (None, "0000:10:00.0", "10de:2330", 0),
         (None, "0000:18:00.0", "10de:2330", 1),
     ]
@@ -338,9 +368,16 @@ def test_sixteen_gpus_and_two_with_one_uuid(make: Made) -> None:
 
 
 def test_an_older_board(make: Made) -> None:
-    gpu = read(make(T4, "gpu0.retired_pages.1=2", "gpu0.retired_pages_pending=1", count=1), T4)["gpus"][0]
+    gpu = read(make(T4, "gpu0.retired_pages.1=2", "gpu0.retired_pages_pending=1", count=1), T4)[
+        "gpus"
+    ][0]
     assert gpu["retired_pages"] == {"pending": True, "single_bit": 0, "double_bit": 2}
-    assert gpu["remapped_rows"]["fault"] == gpu["mig"]["fault"] == gpu["fabric"]["fault"] == "not_exposed"
+    assert (
+        gpu["remapped_rows"]["fault"]
+        == gpu["mig"]["fault"]
+        == gpu["fabric"]["fault"]
+        == "not_exposed"
+    )
     assert gpu["nvlink"] == {"links": []}
 
 
@@ -365,9 +402,9 @@ def test_nvlinks_one_by_one(make: Made) -> None:
 
 
 def test_a_driver_that_does_not_report_how_many_links_there_are(make: Made) -> None:
-    first, second = read(make(H100, "gpu0.field.91=error:not_supported", "gpu1.field.91=error:unknown"))[
-        "gpus"
-    ]
+    first, second = read(
+        make(H100, "gpu0.field.91=error:not_supported", "gpu1.field.91=error:unknown")
+    )["gpus"]
     assert len(first["nvlink"]["links"]) == 18
     assert at(second, "nvlink") == "unread"
 
@@ -391,7 +428,9 @@ def test_policy_is_read_last_so_that_the_library_works_meanwhile(
 def test_the_drivers_own_files_without_values_for_what_was_not_initialised(tmp_path: Path) -> None:
     place = tmp_path / "proc/driver/nvidia/gpus/0000:18:00.0"
     place.mkdir(parents=True)
-    rows = "Model: \t\t NVIDIA H100\nIRQ: 5\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
+    rows = (
+        "Model: \t\t NVIDIA H100\nIRQ: 5\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
+    )
     rows += "Video BIOS: \t ??.??.??.??.??\nDevice Minor: \t 3\nGPU Firmware: \t N/A\n"
     (place / "information").write_text(rows)
     context = probe.Context(Host(str(tmp_path)))
@@ -419,9 +458,15 @@ def test_the_version_in_proc(tmp_path: Path, line: str, version: str, flavour: s
     (tmp_path / "proc/driver/nvidia/version").write_text(f"{line}\nGCC version:  gcc 12\n")
     (tmp_path / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
     (tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.105.08").touch()
-    (tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.580.105.08")
+    (tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").symlink_to(
+        "libnvidia-ml.so.580.105.08"
+    )
     found = gpus.driver(probe.Context(Host(str(tmp_path))).files, None, [])
-    assert (at(found, "proc"), found["flavour"], found["library"]) == (version, flavour, "580.105.08")
+    assert (at(found, "proc"), found["flavour"], found["library"]) == (
+        version,
+        flavour,
+        "580.105.08",
+    )
     assert found["reported"]["fault"] == "unread"
 
 
@@ -500,7 +545,12 @@ def test_wrong_types_of_a_recorded_gpu_are_faults(tmp_path: Path, gpu: Any) -> N
 
 
 def test_a_record_that_is_right_is_not_changed(make: Made, tmp_path: Path) -> None:
-    found = {"schema": probe.SCHEMA, "time": "2026-11-22T10:00:00Z", "source": "live", **read(make())}
+    found = {
+        "schema": probe.SCHEMA,
+        "time": "2026-11-22T10:00:00Z",
+        "source": "live",
+        **read(make()),
+    }
     (tmp_path / "record.json").write_text(json.dumps(found))
     assert command.load(str(tmp_path / "record.json")) == found
 
@@ -553,7 +603,10 @@ def test_without_names() -> None:
             },
             "storage": {
                 "mounts": {
-                    f"/net/{host}": {"device": "filer.example.org:/export", "options": "rw,addr=10.1.2.3"}
+                    f"/net/{host}": {
+                        "device": "filer.example.org:/export",
+                        "options": "rw,addr=10.1.2.3",
+                    }
                 }
             },
         }
@@ -574,7 +627,10 @@ def test_without_names() -> None:
         assert name not in text
     assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-0", "GPU-0"]
     assert found["gpus"][0]["settings"]["uuid"] == "GPU-0"
-    assert (found["gpus"][0]["name"], found["gpus"][0]["inforom"]["image"]) == ("NVIDIA H100", "10.1.2.3")
+    assert (found["gpus"][0]["name"], found["gpus"][0]["inforom"]["image"]) == (
+        "NVIDIA H100",
+        "10.1.2.3",
+    )
     assert found["gpus"][1]["fabric"]["cluster"] == "00000000-0000-0000-0000-000000000000", (
         "zeros name nothing"
     )
@@ -584,7 +640,10 @@ def test_without_names() -> None:
     assert found["storage"]["mounts"] == {
         "/net/HOST-0": {"device": "SERVER-1:/export", "options": "rw,addr=SERVER-0"}
     }
-    assert (found["identity"]["boot_id"], found["events"]["rows"][0]["boot_id"]) == ("BOOT-0", "BOOT-0")
+    assert (found["identity"]["boot_id"], found["events"]["rows"][0]["boot_id"]) == (
+        "BOOT-0",
+        "BOOT-0",
+    )
     assert command.anonymous(found) == found, "placeholders stay what they are"
 
 
@@ -608,7 +667,10 @@ def test_a_host_whose_name_is_a_word_changes_no_values() -> None:
     [
         ("root=/dev/vda1 ro quiet", "root=/dev/vda1 ro quiet"),
         ("ro quiet -- --token=abc --log 10.0.0.7", "ro quiet -- ARGUMENTS"),
-        ("rdinit=/site/start ro init=/site/run initrd=x", "rdinit=PROGRAM ro init=PROGRAM initrd=x"),
+        (
+            "rdinit=/site/start ro init=/site/run initrd=x",
+            "rdinit=PROGRAM ro init=PROGRAM initrd=x",
+        ),
         ("a=x--y -- ", "a=x--y -- ARGUMENTS"),
     ],
 )

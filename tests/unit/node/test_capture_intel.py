@@ -45,7 +45,11 @@ def bare(tmp_path: Path, driver: str, files: dict[str, str], faults: tuple[str, 
 
 def test_cards_of_xe(tmp_path: Path) -> None:
     wanted = scenario(
-        2, "gpu1.throttle.pl1=1", "gpu1.throttle.thermal=1", "gpu1.clock.max=1200", "gpu1.power_limit=300000"
+        2,
+        "gpu1.throttle.pl1=1",
+        "gpu1.throttle.thermal=1",
+        "gpu1.clock.max=1200",
+        "gpu1.power_limit=300000",
     )
     one, other = read(tree.write(wanted, tmp_path, layout=Layout(bridges=True)))
     assert [one[key] for key in ("address", "vendor", "pci_id", "driver", "lost")] == [
@@ -83,7 +87,10 @@ THROTTLE = [
         {"status": "1", "reason_soc_avg_thermal": "1", "reason_mem_thermal": "1"},
         (["mem_thermal", "soc_avg_thermal"], ["thermal"]),
     ),
-    ({"status": "1", "reason_psys_pl1": "1", "reason_iccmax": "1"}, (["iccmax", "psys_pl1"], ["power"])),
+    (
+        {"status": "1", "reason_psys_pl1": "1", "reason_iccmax": "1"},
+        (["iccmax", "psys_pl1"], ["power"]),
+    ),
     # One that nobody has seen yet counts as well, and so does a status of which no reason is shown.
     ({"status": "1", "reason_of_next_year": "1"}, (["of_next_year"], ["other"])),
     ({"status": "1", "reason_pl1": "0"}, (["status"], ["other"])),
@@ -98,12 +105,15 @@ def test_reasons(tmp_path: Path, files: dict[str, str], expected: Any) -> None:
         bare(
             tmp_path,
             "xe",
-            {f"{FREQ}/throttle/{name}": text for name, text in files.items()} | {f"{FREQ}/act_freq": "0"},
+            {f"{FREQ}/throttle/{name}": text for name, text in files.items()}
+            | {f"{FREQ}/act_freq": "0"},
         )
     )
     got = one["throttle"]
     assert (
-        (got["active"], got["kinds"]) == expected if isinstance(expected, tuple) else got["fault"] == expected
+        (got["active"], got["kinds"]) == expected
+        if isinstance(expected, tuple)
+        else got["fault"] == expected
     )
 
 
@@ -164,12 +174,23 @@ def test_i915_of_older_kernels(tmp_path: Path) -> None:
 MEMORY = [
     # fault of the tree, files, (total in MiB, source)
     (f"gpu0.pci.bar2={1 << 34}", {}, (16384, "bar2")),
-    (f"gpu0.pci.bar2={1 << 28}", {}, ("not_exposed", None)),  # a window of 256 MiB, as without resizable BAR
+    (
+        f"gpu0.pci.bar2={1 << 28}",
+        {},
+        ("not_exposed", None),
+    ),  # a window of 256 MiB, as without resizable BAR
     ("gpu0.pci.bar2=0", {}, ("not_exposed", None)),
-    (f"gpu0.pci.bar2={1 << 34}", {"tile0/physical_vram_size_bytes": str(12 << 30)}, (12288, "driver")),
+    (
+        f"gpu0.pci.bar2={1 << 34}",
+        {"tile0/physical_vram_size_bytes": str(12 << 30)},
+        (12288, "driver"),
+    ),
     (
         "gpu0.pci.bar2=0",
-        {"tile0/physical_vram_size_bytes": str(64 << 30), "tile1/physical_vram_size_bytes": str(64 << 30)},
+        {
+            "tile0/physical_vram_size_bytes": str(64 << 30),
+            "tile1/physical_vram_size_bytes": str(64 << 30),
+        },
         (131072, "driver"),
     ),
     (f"gpu0.pci.bar2={1 << 34}", {"tile0/physical_vram_size_bytes": "much"}, (16384, "bar2")),
@@ -177,10 +198,15 @@ MEMORY = [
 
 
 @pytest.mark.parametrize(("fault", "files", "expected"), MEMORY)
-def test_memory(tmp_path: Path, fault: str, files: dict[str, str], expected: tuple[Any, str | None]) -> None:
+def test_memory(
+    tmp_path: Path, fault: str, files: dict[str, str], expected: tuple[Any, str | None]
+) -> None:
     (one,) = read(bare(tmp_path, "xe", files, (fault,)))
     total = one["memory"]["total_mib"]
-    assert (total["fault"] if isinstance(total, dict) else total, one["memory"].get("source")) == expected
+    assert (
+        total["fault"] if isinstance(total, dict) else total,
+        one["memory"].get("source"),
+    ) == expected
 
 
 SENSORS = [
@@ -189,7 +215,12 @@ SENSORS = [
         {"gpu_c": 61, "memory_c": 72, "slowdown_c": 100, "margin_c": 39},
     ),
     (
-        {"temp1_label": "vram", "temp1_input": "50500", "temp2_label": "pkg", "temp2_input": "40000"},
+        {
+            "temp1_label": "vram",
+            "temp1_input": "50500",
+            "temp2_label": "pkg",
+            "temp2_input": "40000",
+        },
         {"gpu_c": 40, "memory_c": 50.5},
     ),
     ({"temp1_input": "45000"}, {"gpu_c": 45}),
@@ -199,7 +230,9 @@ SENSORS = [
 
 @pytest.mark.parametrize(("files", "expected"), SENSORS)
 def test_temperatures(tmp_path: Path, files: dict[str, str], expected: dict[str, float]) -> None:
-    (one,) = read(bare(tmp_path, "xe", {f"hwmon/hwmon2/{name}": text for name, text in files.items()}))
+    (one,) = read(
+        bare(tmp_path, "xe", {f"hwmon/hwmon2/{name}": text for name, text in files.items()})
+    )
     assert {
         name: value for name, value in one["temperature"].items() if not isinstance(value, dict)
     } == expected
@@ -209,7 +242,9 @@ def test_a_card_for_a_virtual_machine_and_one_that_is_gone(tmp_path: Path) -> No
     root = bare(tmp_path, "vfio-pci", {}, ("gpu0.pci.gone=1",))
     (one,) = read(root)
     assert (one["driver"], one["lost"]) == ("vfio-pci", True)
-    assert one["throttle"]["fault"] == one["clocks"]["max"]["graphics_mhz"]["fault"] == "not_exposed"
+    assert (
+        one["throttle"]["fault"] == one["clocks"]["max"]["graphics_mhz"]["fault"] == "not_exposed"
+    )
 
 
 def test_other_vendors_are_not_intels(tmp_path: Path) -> None:

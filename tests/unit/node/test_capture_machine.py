@@ -18,7 +18,11 @@ from goldnode.node.state.model import Observed
 
 
 def sysfs_of(
-    cpus: int, sockets: int = 2, threads: int = 2, governor: str = "performance", microcode: str = "0xa1"
+    cpus: int,
+    sockets: int = 2,
+    threads: int = 2,
+    governor: str = "performance",
+    microcode: str = "0xa1",
 ) -> dict[str, str]:
     """CPUs numbered as x86 servers do: first all cores, then their second threads."""
     cores = cpus // threads
@@ -31,7 +35,9 @@ def sysfs_of(
         package = core // (cores // sockets)
         own = [core + thread * cores for thread in range(threads)]
         low, high = package * cores // sockets, (package + 1) * cores // sockets - 1
-        packages = ",".join(f"{low + thread * cores}-{high + thread * cores}" for thread in range(threads))
+        packages = ",".join(
+            f"{low + thread * cores}-{high + thread * cores}" for thread in range(threads)
+        )
         here = f"/sys/devices/system/cpu/cpu{number}"
         files[f"{here}/topology/core_cpus_list"] = ",".join(map(str, own)) + "\n"
         files[f"{here}/topology/package_cpus_list"] = packages + "\n"
@@ -44,7 +50,9 @@ def test_hundreds_of_cpus_are_reported_in_a_few_words(tmp_path: Path) -> None:
     files = sysfs_of(256)
     files["/sys/devices/system/cpu/cpufreq/policy7/scaling_governor"] = "powersave\n"
     files["/sys/devices/system/cpu/cpu9/microcode/version"] = "0xa0\n"
-    files["/proc/cpuinfo"] = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse\n\nprocessor\t: 1\n"
+    files["/proc/cpuinfo"] = (
+        "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse\n\nprocessor\t: 1\n"
+    )
     got = machine.cpu(context(make(tmp_path, files)))
     assert got == {
         "architecture": os.uname().machine,
@@ -111,7 +119,12 @@ def test_an_image_has_no_running_kernel(tmp_path: Path) -> None:
     make(tmp_path, {"/proc/sys/kernel/osrelease": "6.1.0\n", "/etc/hostname": "golden\n"})
     got = machine.read(context(tmp_path, live=False))
     assert got["identity"]["hostname"] == "golden"
-    for value in (got["os"]["kernel"]["running"], got["identity"]["boot_id"], got["time_sync"], got["cpu"]):
+    for value in (
+        got["os"]["kernel"]["running"],
+        got["identity"]["boot_id"],
+        got["time_sync"],
+        got["cpu"],
+    ):
         assert value["fault"] == "not_exposed"
 
 
@@ -193,7 +206,14 @@ def test_what_the_engine_has_seen_fills_the_os(tmp_path: Path) -> None:
         kernels=["6.1.0-1-amd64", "6.1.0-2-amd64"],
         boot={"release": "6.1.0-2-amd64", "loader": "grub"},
         secure_boot=True,
-        modules={"6.1.0-2-amd64": {"version": "535.1", "license": "NVIDIA", "vermagic": "x", "signer": "us"}},
+        modules={
+            "6.1.0-2-amd64": {
+                "version": "535.1",
+                "license": "NVIDIA",
+                "vermagic": "x",
+                "signer": "us",
+            }
+        },
         other_modules={"peer": None},
     )
     document = {
@@ -218,7 +238,11 @@ def test_what_the_engine_has_seen_fills_the_os(tmp_path: Path) -> None:
     files = got["os"]["module_files"]["6.1.0-2-amd64"]
     assert files["nvidia"] == {"version": "535.1", "license": "NVIDIA", "signer": "us"}
     assert files["peer"]["fault"] == "not_exposed"
-    assert (got["identity"]["class"], got["identity"]["class_digest"], got["identity"]["lock_digest"]) == (
+    assert (
+        got["identity"]["class"],
+        got["identity"]["class_digest"],
+        got["identity"]["lock_digest"],
+    ) == (
         "c",
         "d",
         "l",
@@ -271,7 +295,12 @@ def test_memory_and_pressure(tmp_path: Path) -> None:
     assert memory["edac"] == {"mc0": {"ce": 3, "ue": 0}}
     assert memory["transparent_hugepages"] == "madvise"
     assert memory["numa_balancing"] == 1
-    assert got["pressure"]["io"] == {"some_us": 77, "some_avg10": 1.5, "full_us": 7, "full_avg10": 0.0}
+    assert got["pressure"]["io"] == {
+        "some_us": 77,
+        "some_avg10": 1.5,
+        "full_us": 7,
+        "full_avg10": 0.0,
+    }
     assert got["pressure"]["cpu"]["fault"] == "unread"
     assert got["pressure"]["memory"]["fault"] == "not_exposed"
     assert got["uptime"] == 12.5
@@ -305,14 +334,23 @@ def test_blocked_tasks_have_names_that_are_safe_to_print(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("load", "waiting", "looked"),
-    [("0.10", "0", False), ("0.39", "0", True), ("0.0", "2", True), (None, "0", True), ("x", "0", True)],
+    [
+        ("0.10", "0", False),
+        ("0.39", "0", True),
+        ("0.0", "2", True),
+        (None, "0", True),
+        ("x", "0", True),
+    ],
 )
 def test_tasks_are_looked_at_where_there_is_load(
     tmp_path: Path, load: str | None, waiting: str, looked: bool
 ) -> None:
     make(
         tmp_path,
-        {**task(7, "stuck", "D"), "/proc/stat": f"cpu 1 2\nprocs_running 1\nprocs_blocked {waiting}\n"},
+        {
+            **task(7, "stuck", "D"),
+            "/proc/stat": f"cpu 1 2\nprocs_running 1\nprocs_blocked {waiting}\n",
+        },
     )
     if load is not None:
         make(tmp_path, {"/proc/loadavg": f"{load} 0.0 0.0 1/9 9\n"})
@@ -320,12 +358,18 @@ def test_tasks_are_looked_at_where_there_is_load(
 
 
 def test_what_was_not_looked_at_in_time_is_counted(tmp_path: Path) -> None:
-    make(tmp_path, {name: text for pid in range(20) for name, text in task(pid, "stuck", "D").items()})
+    make(
+        tmp_path,
+        {name: text for pid in range(20) for name, text in task(pid, "stuck", "D").items()},
+    )
     assert machine.blocked(context(tmp_path).files, limit=-1.0) == ([], 20)
 
 
 def test_the_most_blocked_tasks_are_bounded(tmp_path: Path) -> None:
-    make(tmp_path, {name: text for pid in range(100) for name, text in task(pid, "stuck", "D").items()})
+    make(
+        tmp_path,
+        {name: text for pid in range(100) for name, text in task(pid, "stuck", "D").items()},
+    )
     found, unseen = machine.blocked(context(tmp_path).files, limit=60.0)
     assert (len(found), unseen) == (machine.MOST_BLOCKED, 100 - machine.MOST_BLOCKED)
 
@@ -339,7 +383,10 @@ def test_limits(tmp_path: Path) -> None:
             + "Max locked memory         unlimited            unlimited            bytes\n"
         },
     )
-    assert machine.limits(context(tmp_path).files) == {"open_files": 1024, "memlock_kib": "unlimited"}
+    assert machine.limits(context(tmp_path).files) == {
+        "open_files": 1024,
+        "memlock_kib": "unlimited",
+    }
 
 
 def test_this_machine_is_read_without_a_crash() -> None:
@@ -385,7 +432,9 @@ def test_one_that_hangs_keeps_nothing_from_the_others() -> None:
     assert got["c"] == {"x": [1]}
     assert len(got["f"]) == 300000
     assert got["b"]["fault"] == "unread"
-    assert got["b"]["text"].startswith("no answer within ")  # however long that was on a busy machine
+    assert got["b"]["text"].startswith(
+        "no answer within "
+    )  # however long that was on a busy machine
     assert "ended without an answer" in got["d"]["text"]
     assert got["e"] == {"fault": "unread", "text": "Input/output error", "rc": 5}
 

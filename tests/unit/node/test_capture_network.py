@@ -33,7 +33,10 @@ def tree(root: Path, **values: str) -> Path:
     make(
         root,
         {},
-        {f"{NIC}/net/eth0/device": "../..", f"{NIC}/driver": "../../../../bus/pci/drivers/mlx5_core"},
+        {
+            f"{NIC}/net/eth0/device": "../..",
+            f"{NIC}/driver": "../../../../bus/pci/drivers/mlx5_core",
+        },
     )
     make(
         root,
@@ -72,9 +75,9 @@ def test_an_interface_of_hardware(tmp_path: Path) -> None:
 
 
 def test_a_link_that_is_down_has_no_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = network.read(context(tree(tmp_path, speed="-1", duplex="unknown", operstate="down")))["network"][
-        "eth0"
-    ]
+    got = network.read(context(tree(tmp_path, speed="-1", duplex="unknown", operstate="down")))[
+        "network"
+    ]["eth0"]
     assert got["speed_mbps"]["fault"] == got["duplex"]["fault"] == "not_exposed"
     assert got["state"] == "down"
     real = Files.text
@@ -82,7 +85,9 @@ def test_a_link_that_is_down_has_no_speed(tmp_path: Path, monkeypatch: pytest.Mo
         Files,
         "text",
         lambda self, name, most=65536: (
-            unread("Invalid argument", 22) if name.endswith(("/speed", "/duplex")) else real(self, name)
+            unread("Invalid argument", 22)
+            if name.endswith(("/speed", "/duplex"))
+            else real(self, name)
         ),
     )
     got = network.read(context(tmp_path))["network"]["eth0"]
@@ -98,7 +103,9 @@ def test_a_driver_that_hangs_leaves_what_needs_no_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "link", lambda *_: __import__("time").sleep(60))
-    monkeypatch.setattr("goldnode.node.probe.reader_process.Asked.__init__.__defaults__", (1.0, 0.2))
+    monkeypatch.setattr(
+        "goldnode.node.probe.reader_process.Asked.__init__.__defaults__", (1.0, 0.2)
+    )
     got = network.read(context(tree(tmp_path)))["network"]["eth0"]
     assert got["mtu"] == 9000
     assert got["speed_mbps"]["fault"] == "unread"
@@ -136,7 +143,10 @@ def ib(root: Path, state: str = "4: ACTIVE\n") -> Path:
         "ports/1/link_layer": "InfiniBand",
         "ports/1/counters/link_downed": "2",
     }
-    files |= {"ports/1/counters/unicast_rcv_packets": "9", "ports/1/hw_counters/out_of_sequence": "5"}
+    files |= {
+        "ports/1/counters/unicast_rcv_packets": "9",
+        "ports/1/hw_counters/out_of_sequence": "5",
+    }
     return make(
         root,
         {f"{here}/{name}": text + "\n" for name, text in files.items()},

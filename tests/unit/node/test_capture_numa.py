@@ -88,7 +88,9 @@ def test_distances(
 
 def test_minus_one_is_not_node_zero(tmp_path: Path) -> None:
     wanted = scenario(2, "gpu*.numa_node=-1")
-    found = read(tree.write(wanted, tmp_path, layout=Layout(nics=1, nodes=2, faults={"nic0.numa_node": "0"})))
+    found = read(
+        tree.write(wanted, tmp_path, layout=Layout(nics=1, nodes=2, faults={"nic0.numa_node": "0"}))
+    )
     gpu = wanted.gpus[0]["pci.address"]
     assert found["affinity"][gpu]["node"]["fault"] == "not_exposed"
     assert [one["fault"] for one in found["distances"][gpu].values()] == ["not_exposed"]

@@ -22,7 +22,9 @@ INNER = list(pci_bridges.on_package())
 PAIR = Layout(per_switch=2, nics=8, bridges=True)
 
 
-def scenario(model: str = "H100-SXM5-80GB", count: int = 8, faults: tuple[str, ...] = ()) -> Scenario:
+def scenario(
+    model: str = "H100-SXM5-80GB", count: int = 8, faults: tuple[str, ...] = ()
+) -> Scenario:
     document = {
         "class": "a",
         "gpu": {"model": model, "count": count},
@@ -33,7 +35,9 @@ def scenario(model: str = "H100-SXM5-80GB", count: int = 8, faults: tuple[str, .
 
 
 def read(root: Path, inner: list[str] | None = None) -> dict[str, Any]:
-    context = Context(Host(str(root), live=True), {"health": {"on_package": inner}} if inner else {})
+    context = Context(
+        Host(str(root), live=True), {"health": {"on_package": inner}} if inner else {}
+    )
     found = pci.read(context)
     json.dumps(found)
     return found
@@ -102,7 +106,9 @@ HOPS = [
 def test_the_hop_that_limits_is_named(
     tmp_path: Path, fault: str, number: int, expected: tuple[int, int, str, str]
 ) -> None:
-    section = read(tree.write(scenario(faults=(fault,)), tmp_path, layout=Layout(per_switch=2)))["pci"]
+    section = read(tree.write(scenario(faults=(fault,)), tmp_path, layout=Layout(per_switch=2)))[
+        "pci"
+    ]
     limits = section[gpu(number)]["limits"]
     assert tuple(limits[key] for key in ("gen", "width", "at", "declared_by")) == expected
     assert "unknown" not in limits
@@ -116,7 +122,14 @@ def test_links_in_a_package_say_nothing_of_the_slot(tmp_path: Path, model: str) 
     section = read(root, INNER)["pci"]
     one = section[gpu(1)]
     bridge, inner = one["path"][-3:-1]
-    assert [section[hop].get("on_package") for hop in one["path"]] == [None, None, None, None, True, True]
+    assert [section[hop].get("on_package") for hop in one["path"]] == [
+        None,
+        None,
+        None,
+        None,
+        True,
+        True,
+    ]
     assert one["edge"] == bridge
     assert section[bridge]["link"]["width"] == 8
     assert (one["limits"]["width"], one["limits"]["at"]) == (8, bridge)
@@ -182,7 +195,12 @@ def test_counters_of_both_ends(tmp_path: Path) -> None:
         "fatal": 0,
         "counters": {"correctable.RxErr": 1000},
     }
-    assert section[port]["aer"] == {"correctable": 0, "nonfatal": 0, "fatal": 2, "counters": {"fatal.DLP": 2}}
+    assert section[port]["aer"] == {
+        "correctable": 0,
+        "nonfatal": 0,
+        "fatal": 2,
+        "counters": {"fatal.DLP": 2},
+    }
     assert section[switch]["aer"]["nonfatal"] == 7
     assert section[top]["aer"]["correctable"] == 1
     assert section[top]["aer_reported"]["correctable"] == 12
@@ -214,7 +232,11 @@ def test_counters_as_kernels_write_them(
     (root / BUS / gpu(0) / "aer_dev_correctable").write_text(text)
     aer = read(root)["pci"][gpu(0)]["aer"]
     assert aer["counters"] == counters
-    assert aer["correctable"] == total if total is not None else aer["correctable"]["fault"] == "unread"
+    assert (
+        aer["correctable"] == total
+        if total is not None
+        else aer["correctable"]["fault"] == "unread"
+    )
 
 
 LINKS = [
@@ -266,10 +288,18 @@ def test_a_device_that_is_off_the_bus(tmp_path: Path) -> None:
     )
     section = read(root)["pci"]
     assert [section[gpu(number)]["gone"] for number in (2, 3)] == [False, True]
-    assert section[gpu(3)]["link"]["width"]["fault"] == section[gpu(3)]["link"]["gen"]["fault"] == "unread"
+    assert (
+        section[gpu(3)]["link"]["width"]["fault"]
+        == section[gpu(3)]["link"]["gen"]["fault"]
+        == "unread"
+    )
     # Nobody wakes a sleeping device to look.
     assert section[gpu(5)]["gone"] == {"fault": "unread", "text": "the device sleeps (D3cold)"}
-    assert section[gpu(5)]["link"]["width"] == section[gpu(5)]["link"]["gen"] == section[gpu(5)]["gone"]
+    assert (
+        section[gpu(5)]["link"]["width"]
+        == section[gpu(5)]["link"]["gen"]
+        == section[gpu(5)]["gone"]
+    )
     assert section[gpu(5)]["link"]["max_width"] == 16
     # The port above still knows what it came up with.
     assert "unknown" not in section[gpu(3)]["limits"]
@@ -310,7 +340,9 @@ def test_virtual_functions_are_distinguished(tmp_path: Path) -> None:
     assert "virtual_of" not in section["0000:b1:00.0"]
 
 
-def test_a_device_that_goes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_goes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tree.write(scenario(count=2), tmp_path)
     context = Context(Host(str(root), live=True))
     names = sorted(path.name for path in (root / BUS).iterdir())
@@ -319,10 +351,14 @@ def test_a_device_that_goes_while_it_is_read(tmp_path: Path, monkeypatch: pytest
     assert sorted(pci.sections(context.files, ids, [])["pci"]) == ["0000:17:01.0", gpu(1)]
     # Gone between its first file and the next ones.
     stored = dict.fromkeys((gpu(0), gpu(1)), ("10de:2330", "030200"))
-    monkeypatch.setattr(pci, "identity", lambda bus, address: stored.get(address, ("8086:352a", "060400")))
+    monkeypatch.setattr(
+        pci, "identity", lambda bus, address: stored.get(address, ("8086:352a", "060400"))
+    )
     ids = pci.identities(context.files, names, {})
     one = pci.sections(context.files, ids, [])["pci"][gpu(0)]
-    assert one["link"]["fault"] == one["numa_node"]["fault"] == one["gone"]["fault"] == "not_exposed"
+    assert (
+        one["link"]["fault"] == one["numa_node"]["fault"] == one["gone"]["fault"] == "not_exposed"
+    )
 
 
 HOSTILE = [
@@ -340,7 +376,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("name", "content", "key"), HOSTILE)
-def test_files_that_hold_nonsense(tmp_path: Path, name: str, content: bytes, key: str | None) -> None:
+def test_files_that_hold_nonsense(
+    tmp_path: Path, name: str, content: bytes, key: str | None
+) -> None:
     root = tree.write(scenario(count=1), tmp_path)
     (root / BUS / gpu(0) / name).write_bytes(content)
     one = read(root)["pci"][gpu(0)]

@@ -50,13 +50,19 @@ class Node(Host):
         self.commands.append(argv)
         names = argv[argv.index("--") + 1 :]
         blocks = [
-            "\n".join(f"{key}={value}" for key, value in {"Id": name, **self.units.get(name, {})}.items())
+            "\n".join(
+                f"{key}={value}" for key, value in {"Id": name, **self.units.get(name, {})}.items()
+            )
             for name in names
         ]
-        return Result(argv, self.rc, "\n\n".join(blocks) + "\n" if not self.rc else "", "down\x1b[0m")
+        return Result(
+            argv, self.rc, "\n\n".join(blocks) + "\n" if not self.rc else "", "down\x1b[0m"
+        )
 
 
-def node(root: Path, document: Any = None, seen: Any = None, **units: dict[str, str]) -> tuple[Node, Context]:
+def node(
+    root: Path, document: Any = None, seen: Any = None, **units: dict[str, str]
+) -> tuple[Node, Context]:
     make(root, {"/run/systemd/system/x": ""})
     host = Node(str(root), live=True)
     host.units = {name.replace("_", "-") + ".service": values for name, values in units.items()}
@@ -94,9 +100,18 @@ def test_all_services_in_one_call(tmp_path: Path) -> None:
 
 
 def test_what_the_engine_was_given_is_not_asked_again(tmp_path: Path) -> None:
-    names = ("containerd", "docker", "munge", "nvidia-fabricmanager", "nvidia-persistenced", "slurmd")
+    names = (
+        "containerd",
+        "docker",
+        "munge",
+        "nvidia-fabricmanager",
+        "nvidia-persistenced",
+        "slurmd",
+    )
     packages = {"docker-ce": package("2"), "nvidia-fabricmanager-535": package("535.0", hold=False)}
-    seen = Observed(units={"loaded": {f"{name}.service": row() for name in names}}, packages=packages)
+    seen = Observed(
+        units={"loaded": {f"{name}.service": row() for name in names}}, packages=packages
+    )
     host, here = node(tmp_path, DOCUMENT, seen)
     got = software.read(here)
     assert host.commands == []
@@ -111,13 +126,19 @@ def test_what_the_engine_was_given_is_not_asked_again(tmp_path: Path) -> None:
 
 
 def test_units_of_an_older_engine_are_asked_for(tmp_path: Path) -> None:
-    seen = Observed(units={"loaded": {"docker.service": {"LoadState": "loaded", "ActiveState": "active"}}})
-    host, here = node(tmp_path, {"runtime": {"engine": "docker"}}, seen, docker=row(ActiveState="inactive"))
+    seen = Observed(
+        units={"loaded": {"docker.service": {"LoadState": "loaded", "ActiveState": "active"}}}
+    )
+    host, here = node(
+        tmp_path, {"runtime": {"engine": "docker"}}, seen, docker=row(ActiveState="inactive")
+    )
     assert software.read(here)["services"]["docker.service"]["active"] == "inactive"
     assert host.commands[0][-2:] == ("containerd.service", "docker.service")
 
 
-def test_a_systemd_that_does_not_answer_is_reported_without_its_control_characters(tmp_path: Path) -> None:
+def test_a_systemd_that_does_not_answer_is_reported_without_its_control_characters(
+    tmp_path: Path,
+) -> None:
     host, here = node(tmp_path, DOCUMENT)
     host.rc = 1
     got = software.read(here)
@@ -132,7 +153,9 @@ def test_a_systemd_that_does_not_answer_is_reported_without_its_control_characte
 def test_without_systemd_and_in_an_image_nothing_is_run(tmp_path: Path) -> None:
     host = Node(str(tmp_path), live=True)
     assert software.read(Context(host, DOCUMENT))["services"]["fault"] == "not_exposed"
-    assert software.read(context(tmp_path, DOCUMENT, live=False))["services"]["fault"] == "not_exposed"
+    assert (
+        software.read(context(tmp_path, DOCUMENT, live=False))["services"]["fault"] == "not_exposed"
+    )
     assert host.commands == []
 
 
@@ -211,7 +234,10 @@ JSON = json.dumps(
 
 
 def test_cdi_specs_and_the_paths_that_are_missing(tmp_path: Path) -> None:
-    make(tmp_path, {"/var/run/cdi/nvidia.yaml": YAML, "/etc/cdi/amd.json": JSON, "/etc/cdi/readme.txt": "x"})
+    make(
+        tmp_path,
+        {"/var/run/cdi/nvidia.yaml": YAML, "/etc/cdi/amd.json": JSON, "/etc/cdi/readme.txt": "x"},
+    )
     make(
         tmp_path,
         {

@@ -39,12 +39,19 @@ def tree(root: Path, smart: bytes | None = None) -> Path:
         f"{here}/ro": "0\n",
         f"{here}/queue/rotational": "0\n",
     }
-    files |= {f"{here}/queue/scheduler": "[none] mq-deadline\n", f"{PCI}/nvme/nvme0/model": "Disk 7 \n"}
+    files |= {
+        f"{here}/queue/scheduler": "[none] mq-deadline\n",
+        f"{PCI}/nvme/nvme0/model": "Disk 7 \n",
+    }
     files |= {f"{PCI}/nvme/nvme0/firmware_rev": "GDC7\n", f"{PCI}/nvme/nvme0/state": "live\n"}
     make(
         root,
         files,
-        {"/sys/block/nvme0n1": f"../..{here}", f"{here}/device": "..", f"{PCI}/nvme/nvme0/device": "../.."},
+        {
+            "/sys/block/nvme0n1": f"../..{here}",
+            f"{here}/device": "..",
+            f"{PCI}/nvme/nvme0/device": "../..",
+        },
     )
     for name in ("loop0", "dm-0", "md0", "zram0", "nvme0c1n1"):
         make(root, {f"/sys/block/{name}/size": "8\n"})
@@ -53,9 +60,9 @@ def tree(root: Path, smart: bytes | None = None) -> Path:
 
 
 def test_an_nvme_disk_with_its_health(tmp_path: Path) -> None:
-    got = storage.read(context(tree(tmp_path, page(warning=4, used=97, media=1 << 70, spare=9))))["storage"][
-        "devices"
-    ]
+    got = storage.read(context(tree(tmp_path, page(warning=4, used=97, media=1 << 70, spare=9))))[
+        "storage"
+    ]["devices"]
     assert list(got) == ["nvme0n1"]
     assert got["nvme0n1"] == {
         "model": "Disk 7",
@@ -152,7 +159,9 @@ torn
 
 def test_mounts_that_hold_data(tmp_path: Path) -> None:
     make(tmp_path, {"/proc/self/mounts": MOUNTS, "/data two/x": "", "/scratch/x": ""})
-    document: dict[str, Any] = {"health": {"baseline": {"storage": {"paths": {"/scratch/set": {}}}}}}
+    document: dict[str, Any] = {
+        "health": {"baseline": {"storage": {"paths": {"/scratch/set": {}}}}}
+    }
     got = storage.read(context(tmp_path, document, passive=True))["storage"]
     assert list(got["mounts"]) == ["/", "/data two", "/dev/shm", "/mnt/nfs", "/scratch"]
     assert got["mounts"]["/dev/shm"] == {
@@ -169,7 +178,9 @@ def test_mounts_that_hold_data(tmp_path: Path) -> None:
     assert "paths" not in got, "a passive look puts no load on the node"
 
 
-def test_a_dead_server_leaves_the_other_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_server_leaves_the_other_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path, {"/proc/self/mounts": MOUNTS})
     real = os.statvfs
 
@@ -211,7 +222,13 @@ unused devices: <none>
 def test_raid(tmp_path: Path) -> None:
     got = storage.raid(context(make(tmp_path, {"/proc/mdstat": MDSTAT})).files)
     assert got == {
-        "md1": {"level": "raid1", "state": "degraded", "devices": 2, "active": 1, "failed": ["sdb1"]},
+        "md1": {
+            "level": "raid1",
+            "state": "degraded",
+            "devices": 2,
+            "active": 1,
+            "failed": ["sdb1"],
+        },
         "md2": {"level": "raid10", "state": "active", "devices": 4, "active": 4},
         "md0": {"level": "raid0", "state": "active", "devices": 2, "active": 2},
         "md3": {"level": "raid5", "state": "recovering", "devices": 3, "active": 2},

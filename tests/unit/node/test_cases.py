@@ -54,7 +54,10 @@ def bare(wanted: dict[str, Any]) -> Observed:
         },
         running_kernel="6.1.0-901-amd64",
         boot_identity="boot-1",
-        packages={"linux-image-6.1.0-901-amd64": installed("6.1.1-1"), "libc6": installed("2.36-9")},
+        packages={
+            "linux-image-6.1.0-901-amd64": installed("6.1.1-1"),
+            "libc6": installed("2.36-9"),
+        },
         sources=[
             {
                 "file": "/etc/apt/sources.list",
@@ -67,8 +70,15 @@ def bare(wanted: dict[str, Any]) -> Observed:
         ],
         keyrings={"/usr/share/keyrings/debian-archive-keyring.gpg": ["AAAA"]},
         kernels=["6.1.0-901-amd64"],
-        boot={"loader": "grub", "release": "6.1.0-901-amd64", "reason": "the first entry", "entry": None},
-        gpus=[{"address": f"0000:0{n}:00.0", "id": "10de:20b0", "driver": "nvidia"} for n in (1, 2)],
+        boot={
+            "loader": "grub",
+            "release": "6.1.0-901-amd64",
+            "reason": "the first entry",
+            "entry": None,
+        },
+        gpus=[
+            {"address": f"0000:0{n}:00.0", "id": "10de:20b0", "driver": "nvidia"} for n in (1, 2)
+        ],
         space={"/": 90 * GIB, "/boot": GIB, "/usr": 90 * GIB, "/var": 90 * GIB},
         units={
             "loaded": {name: unit("not-found") for name in units_domain.UNITS},
@@ -98,7 +108,10 @@ def converged(wanted: dict[str, Any]) -> Observed:
     seen = bare(wanted)
     release = wanted["kernel"]["release"]
     seen.packages.update(
-        {package["name"]: installed(package["version"], hold=True) for package in wanted["packages"]}
+        {
+            package["name"]: installed(package["version"], hold=True)
+            for package in wanted["packages"]
+        }
     )
     seen.running_kernel, seen.kernels = release, [*seen.kernels, release]
     seen.tuning = tuned(wanted)
@@ -111,7 +124,12 @@ def converged(wanted: dict[str, Any]) -> Observed:
         "cmdline": line,
     }
     seen.modules = {
-        release: {"version": "535.2", "license": "NVIDIA", "vermagic": f"{release} SMP", "signer": ""}
+        release: {
+            "version": "535.2",
+            "license": "NVIDIA",
+            "vermagic": f"{release} SMP",
+            "signer": "",
+        }
     }
     seen.other_modules = known(wanted)
     seen.loaded, seen.library = {"nvidia": "535.2"}, "/usr/lib/libnvidia-ml.so.535.2"
@@ -137,11 +155,17 @@ def converged(wanted: dict[str, Any]) -> Observed:
     seen.loaded |= {row["name"].replace("-", "_"): "" for row in wanted["modules"] if row["load"]}
     for action in difference(wanted, seen, PROGRAM)[0]:
         if action.kind == "file.write":
-            content = PROGRAM["program"]["sha256"] if action.data.get("payload") else action.data["content"]
+            content = (
+                PROGRAM["program"]["sha256"]
+                if action.data.get("payload")
+                else action.data["content"]
+            )
             seen.files[action.target] = {"content": content, "mode": action.data["mode"]}
         elif action.kind == "link":
             seen.links[action.target] = action.data["to"]
-    inside = {file.path: digest(file.content.encode()) for file in module_files(wanted, "gpu_driver")}
+    inside = {
+        file.path: digest(file.content.encode()) for file in module_files(wanted, "gpu_driver")
+    }
     seen.initramfs = {name: {"unwanted": [], "files": inside} for name in seen.kernels}
     seen.files[kernel.DROP_IN] = {"content": kernel.drop_in("a>b"), "mode": 0o644}
     return seen
@@ -199,13 +223,22 @@ def tuned(wanted: dict[str, Any]) -> dict[str, Any]:
     if "numa_balancing" in host:
         seen["numa_balancing"] = "1" if host["numa_balancing"] else "0"
     seen |= {f"hugepages.{size}": str(count) for size, count in host.get("hugepages", {}).items()}
-    seen |= {f"network.{name}.mtu": str(values["mtu"]) for name, values in host.get("network", {}).items()}
+    seen |= {
+        f"network.{name}.mtu": str(values["mtu"])
+        for name, values in host.get("network", {}).items()
+    }
     if "iommu" in host:
-        seen["iommu_groups"] = {"pt": {"identity": 90, "DMA-FQ": 2}, "on": {"DMA-FQ": 92}, "off": {}}[
-            host["iommu"]
-        ]
+        seen["iommu_groups"] = {
+            "pt": {"identity": 90, "DMA-FQ": 2},
+            "on": {"DMA-FQ": 92},
+            "off": {},
+        }[host["iommu"]]
     if "memlock" in host:
-        seen["memlock"] = {"default": tuning.systemd_bytes(host["memlock"]), "hard": "unlimited", "may": True}
+        seen["memlock"] = {
+            "default": tuning.systemd_bytes(host["memlock"]),
+            "hard": "unlimited",
+            "may": True,
+        }
     return seen
 
 
@@ -215,7 +248,10 @@ def with_engine(wanted: dict[str, Any], runtime: dict[str, Any]) -> Observed:
     seen.runtime = runtime
     for action in difference(wanted, seen, PROGRAM)[0]:
         if action.kind == "file.write":
-            seen.files[action.target] = {"content": action.data["content"], "mode": action.data["mode"]}
+            seen.files[action.target] = {
+                "content": action.data["content"],
+                "mode": action.data["mode"],
+            }
     return seen
 
 
@@ -312,7 +348,9 @@ def test_case(path: Path) -> None:
     assert not unobserved(plan), (
         f"MANAGED in src/goldnode/node/state/observe.py has no row for {unobserved(plan)}: every run would write them"
     )
-    lines = [f"{action.part} {action.kind} {action.target}: {action.reason}" for action in plan.actions]
+    lines = [
+        f"{action.part} {action.kind} {action.target}: {action.reason}" for action in plan.actions
+    ]
     if "actions" in case:
         assert len(lines) == len(case["actions"]), "\n".join(lines)
         for line, wanted in zip(lines, case["actions"], strict=True):
@@ -344,7 +382,9 @@ def test_case(path: Path) -> None:
         assert plan.reboot_after() == case["reboot"]
     if "lines" in case:
         transaction = next(
-            action for action in plan.actions if action.kind in ("packages.transact", "packages.leave")
+            action
+            for action in plan.actions
+            if action.kind in ("packages.transact", "packages.leave")
         )
         assert transaction.data["lines"] == case["lines"]
 
@@ -354,9 +394,13 @@ def test_every_domain_has_cases() -> None:
     folders = {path.parent.name for path in FILES}
     # The program on the node is a payload, which the cases of all domains have.
     domains = {path.stem for path in DOMAINS.glob("[a-z]*.py")} - {"program"}
-    assert not domains - folders, f"no case in tests/cases for the domains {sorted(domains - folders)}"
+    assert not domains - folders, (
+        f"no case in tests/cases for the domains {sorted(domains - folders)}"
+    )
     unknown = folders - domains - {"preflight", "removal", "rollback"}
-    assert not unknown, f"tests/cases has folders that are not named after a domain: {sorted(unknown)}"
+    assert not unknown, (
+        f"tests/cases has folders that are not named after a domain: {sorted(unknown)}"
+    )
 
 
 def test_a_converged_node_is_left_alone() -> None:

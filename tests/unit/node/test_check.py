@@ -45,7 +45,9 @@ def test_the_document_on_the_node_is_named_as_it_is(
 
 def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
     found = findings({})
-    assert {finding.outcome for finding in found} == {MATCH}, [f for f in found if f.outcome != MATCH]
+    assert {finding.outcome for finding in found} == {MATCH}, [
+        f for f in found if f.outcome != MATCH
+    ]
     assert check.exit_code(found) == 0
     assert len(found) == len({finding.id for finding in found}) > 15
 
@@ -71,8 +73,16 @@ def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
         ("driver.loaded", {"loaded": {"nvidia": None}}, 2),
         ("driver.library", {"library": "/usr/lib/libnvidia-ml.so.535.3"}, 2),
         ("driver.library", {"library": None}, 2),
-        ("gpu.bound", {"gpus": [{"address": n, "id": "10de:20b0", "driver": "vfio-pci"} for n in "12"]}, 2),
-        ("gpu.bound", {"gpus": [{"address": n, "id": "10de:20b0", "driver": None} for n in "12"]}, 2),
+        (
+            "gpu.bound",
+            {"gpus": [{"address": n, "id": "10de:20b0", "driver": "vfio-pci"} for n in "12"]},
+            2,
+        ),
+        (
+            "gpu.bound",
+            {"gpus": [{"address": n, "id": "10de:20b0", "driver": None} for n in "12"]},
+            2,
+        ),
         ("boot.initramfs", {"initramfs": {RELEASE: None}}, 2),
         ("node.files", {"files": {"/etc/initramfs-tools/hooks/zz-goldnode": None}}, 1),
         ("blacklist.nouveau", {"loaded": {"nouveau": ""}}, 2),
@@ -81,7 +91,11 @@ def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
             {"initramfs": {RELEASE: {"unwanted": ["usr/lib/modules/x/nouveau.ko.zst"]}}},
             2,
         ),
-        ("blacklist.nova_core", {"forced": [{"file": "/etc/modules", "line": 3, "module": "nova-core"}]}, 2),
+        (
+            "blacklist.nova_core",
+            {"forced": [{"file": "/etc/modules", "line": 3, "module": "nova-core"}]},
+            2,
+        ),
         ("stack.lock", {"packages": {"libnvidia-ml1": {"version": "535.3-1"}}}, 2),
         ("stack.lock", {"packages": {"nvidia-tesla-470-smi": installed("470.1-1")}}, 2),
         ("stack.holds", {"packages": {"libnvidia-ml1": {"hold": False}}}, 1),
@@ -89,7 +103,11 @@ def test_a_node_that_is_what_its_class_says_is_healthy() -> None:
         ("node.files", {"files": {"/etc/modprobe.d/goldnode-blacklist.conf": {"content": ""}}}, 1),
         ("node.program", {"files": {"/usr/lib/goldnode/goldnode-node": {"mode": 0o777}}}, 2),
         ("node.program", {"files": {"/usr/lib/goldnode/goldnode-node": {"mode": 0o700}}}, 1),
-        ("apt.sources", {"keyrings": {"/usr/share/keyrings/debian-archive-keyring.gpg": ["BBBB"]}}, 1),
+        (
+            "apt.sources",
+            {"keyrings": {"/usr/share/keyrings/debian-archive-keyring.gpg": ["BBBB"]}},
+            1,
+        ),
         ("boot.next", {"boot": {"release": "6.1.0-901-amd64"}}, 2),
         ("boot.pending", {"reboot_marks": ["the initramfs was rebuilt"]}, 1),
     ],
@@ -137,7 +155,12 @@ def slots(**changes: Any) -> dict[str, Any]:
         "fallback": None,
         "slots": {"a": row, "b": {**row, "image": "c-b"}},
     }
-    return {"survey": {**survey, **changes.pop("survey", {})}, "stale": None, "marker": False, **changes}
+    return {
+        "survey": {**survey, **changes.pop("survey", {})},
+        "stale": None,
+        "marker": False,
+        **changes,
+    }
 
 
 SLOT_BOOT = {"loader": "systemd-boot", "release": RELEASE}
@@ -165,14 +188,20 @@ SLOT_BOOT = {"loader": "systemd-boot", "release": RELEASE}
         ),
         (
             "boot.next",
-            {"boot": {"loader": "systemd-boot", "release": "other"}, "slots": slots(survey={"next": "b"})},
+            {
+                "boot": {"loader": "systemd-boot", "release": "other"},
+                "slots": slots(survey={"next": "b"}),
+            },
             DEFERRED,
             0,
         ),
         ("slot.fallback", {"boot": SLOT_BOOT, "slots": slots()}, MATCH, 0),
         (
             "slot.fallback",
-            {"boot": SLOT_BOOT, "slots": slots(survey={"fallback": "image c-b in slot b failed 3 tries: …"})},
+            {
+                "boot": SLOT_BOOT,
+                "slots": slots(survey={"fallback": "image c-b in slot b failed 3 tries: …"}),
+            },
             MISMATCH,
             1,
         ),
@@ -196,7 +225,11 @@ def test_slots(name: str, patch: dict[str, Any], outcome: str, code: int) -> Non
 def test_simulated_gpus_are_no_real_ones() -> None:
     wanted = {**document(), "simulated": True}
     found = findings({"gpus": []}, wanted)
-    assert {f.id for f in found if f.outcome == ELSEWHERE} >= {"gpu.ids", "gpu.count", "driver.loaded"}
+    assert {f.id for f in found if f.outcome == ELSEWHERE} >= {
+        "gpu.ids",
+        "gpu.count",
+        "driver.loaded",
+    }
     assert check.exit_code(found) == 3
 
 
@@ -249,7 +282,9 @@ def test_a_crash_of_the_checker_reads_as_could_not_check(
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": "something/1"}', "[]"])
-def test_a_document_that_is_invalid(tmp_path: Any, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_that_is_invalid(
+    tmp_path: Any, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "class.json"
     path.write_text(text)
     assert main(["check", "--class", str(path), "--root", str(tmp_path), "--no-write"]) == 3
@@ -276,5 +311,7 @@ def test_a_simulators_bus_is_judged_in_a_container_too(
     gpus: list[dict[str, str]] | None, outcome: str
 ) -> None:
     wanted = {**document(), "simulated": True}
-    found = findings({"container": True, "running_kernel": None, "simulated": True, "gpus": gpus}, wanted)
+    found = findings(
+        {"container": True, "running_kernel": None, "simulated": True, "gpus": gpus}, wanted
+    )
     assert {finding.id: finding.outcome for finding in found}["gpu.count"] == outcome

@@ -48,7 +48,9 @@ def record() -> dict[str, Any]:
 
 
 def judged(capture: dict[str, Any], **patch: Any) -> dict[str, Any]:
-    verdict = check.check(Host("/nonexistent"), document(**patch), now=1795341600.0, captured=capture)
+    verdict = check.check(
+        Host("/nonexistent"), document(**patch), now=1795341600.0, captured=capture
+    )
     found: dict[str, Any] = json.loads(json.dumps(verdict))
     return found
 
@@ -63,9 +65,17 @@ def test_a_good_record_shows_nothing_wrong_and_does_not_show_all(capture: dict[s
     found = outcomes(verdict)
     assert {name for name, outcome in found.items() if outcome == ELSEWHERE} == {"node.files"}
     assert not [
-        name for name, outcome in found.items() if outcome in ("mismatch", "could_not_read", "not_exposed")
+        name
+        for name, outcome in found.items()
+        if outcome in ("mismatch", "could_not_read", "not_exposed")
     ], found
-    assert found["policy.ecc"] == found["stack.lock"] == found["boot.next"] == found["gpu.ids"] == MATCH
+    assert (
+        found["policy.ecc"]
+        == found["stack.lock"]
+        == found["boot.next"]
+        == found["gpu.ids"]
+        == MATCH
+    )
     assert verdict["exit_code"] == 3
     assert sum(verdict["counts"].values()) == len(verdict["findings"])
 
@@ -87,7 +97,9 @@ def test_a_good_record_shows_nothing_wrong_and_does_not_show_all(capture: dict[s
         (("packages", None, "os", {}), None, 3),
     ],
 )
-def test_a_record_is_judged_like_a_node(changes: tuple[Any, ...], name: str | None, code: int) -> None:
+def test_a_record_is_judged_like_a_node(
+    changes: tuple[Any, ...], name: str | None, code: int
+) -> None:
     verdict = judged(spoiled(record(), *changes))
     assert verdict["exit_code"] == code
     if name is not None:
@@ -95,7 +107,9 @@ def test_a_record_is_judged_like_a_node(changes: tuple[Any, ...], name: str | No
 
 
 def test_what_a_record_lacks_is_not_verified() -> None:
-    capture = {key: value for key, value in record().items() if key in ("schema", "time", "gpus", "driver")}
+    capture = {
+        key: value for key, value in record().items() if key in ("schema", "time", "gpus", "driver")
+    }
     capture["source"] = "nvidia-smi-xml"
     for gpu in capture["gpus"]:
         gpu.pop("driver")
@@ -103,9 +117,17 @@ def test_what_a_record_lacks_is_not_verified() -> None:
     verdict = judged(capture)
     found = outcomes(verdict)
     assert {
-        found[name] for name in ("node.os", "kernel.running", "gpu.bound", "stack.lock", "node.files")
+        found[name]
+        for name in ("node.os", "kernel.running", "gpu.bound", "stack.lock", "node.files")
     } == {ELSEWHERE}
-    judged_here = ("gpu.ids", "gpu.count", "driver.loaded", "pcie.width", "gpu.ecc.uncorrected", "policy.ecc")
+    judged_here = (
+        "gpu.ids",
+        "gpu.count",
+        "driver.loaded",
+        "pcie.width",
+        "gpu.ecc.uncorrected",
+        "policy.ecc",
+    )
     assert {found[name] for name in judged_here} == {MATCH}
     assert verdict["exit_code"] == 3
 
@@ -118,7 +140,10 @@ def test_the_command_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     arguments = ["check", "--from", str(capture), "--class", str(wanted), "--root", str(tmp_path)]
     assert main(arguments) == 2
     out = capsys.readouterr().out
-    assert "a record of node1, made at 2026-11-22T10:00:00Z (live); nothing of this machine was read" in out
+    assert (
+        "a record of node1, made at 2026-11-22T10:00:00Z (live); nothing of this machine was read"
+        in out
+    )
     assert f"gpu.remap.pending {G3}" in out
     assert main([*arguments, "--quiet"]) == 2
     assert capsys.readouterr().out.startswith("verdict: drain (exit code 2): ")
@@ -127,7 +152,9 @@ def test_the_command_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "<xml>", '{"schema": "goldnode.capture/9"}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "<xml>", '{"schema": "goldnode.capture/9"}', "\x00\xff"]
+)
 def test_a_file_that_is_no_record_reads_as_could_not_check(
     tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,7 +211,9 @@ def test_what_differs_comes_first_and_equal_things_are_one_row() -> None:
 
 def test_a_healthy_node_is_reported_in_a_few_lines() -> None:
     verdict = judged(record())
-    verdict["findings"] = [finding for finding in verdict["findings"] if finding["outcome"] == MATCH]
+    verdict["findings"] = [
+        finding for finding in verdict["findings"] if finding["outcome"] == MATCH
+    ]
     assert len(verdict_table(verdict).splitlines()) < 14
 
 
@@ -211,7 +240,9 @@ def test_a_verdict_of_an_older_goldnode_is_still_reported() -> None:
         ("something new", "a", "b", 3),
     ],
 )
-def test_what_an_outcome_means_for_the_node(outcome: str, expected: str | None, got: str, code: int) -> None:
+def test_what_an_outcome_means_for_the_node(
+    outcome: str, expected: str | None, got: str, code: int
+) -> None:
     from goldnode.node.state.finding import Finding
 
     assert check.exit_code([Finding("a", outcome, expected, got, severity="drain")]) == code
@@ -221,5 +252,8 @@ def test_every_limit_that_a_rule_asks_for_is_in_the_facts() -> None:
     import re
 
     source = "".join(path.read_text() for path in Path(check.__file__).parent.glob("*.py"))
-    asked = set(re.findall(r'\.limit\("([a-z_]+)"', source)) | {"nvlink_errors_minute", "nvlink_crc_minute"}
+    asked = set(re.findall(r'\.limit\("([a-z_]+)"', source)) | {
+        "nvlink_errors_minute",
+        "nvlink_crc_minute",
+    }
     assert asked <= set(health.limits()), asked - set(health.limits())

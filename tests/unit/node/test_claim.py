@@ -14,9 +14,19 @@ from goldnode.fleet.rollout import node_state
 from goldnode.node.program import remote
 
 
-def apply(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], claim: str) -> Any:
-    request = {"operation": "apply", "state": "present", "part": "kernel", "document": {}, "root": str(root)}
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**request, "lock_timeout": 1, "claim": claim})))
+def apply(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], claim: str
+) -> Any:
+    request = {
+        "operation": "apply",
+        "state": "present",
+        "part": "kernel",
+        "document": {},
+        "root": str(root),
+    }
+    monkeypatch.setattr(
+        "sys.stdin", io.StringIO(json.dumps({**request, "lock_timeout": 1, "claim": claim}))
+    )
     monkeypatch.setattr(remote, "applied", lambda *arguments: {"changed": True})
     assert remote.answer(None, None) == 0
     return json.loads(capsys.readouterr().out)
@@ -31,7 +41,9 @@ def test_only_the_last_run_that_took_the_node_over_may_apply(
     (tmp_path / remote.CLAIM[1:]).write_text("second")
     assert apply(tmp_path, monkeypatch, capsys, "first") == lost
     assert apply(tmp_path, monkeypatch, capsys, "second") == {"changed": True}
-    assert apply(tmp_path, monkeypatch, capsys, "") == {"changed": True}, "a run of site.yml needs no claim"
+    assert apply(tmp_path, monkeypatch, capsys, "") == {"changed": True}, (
+        "a run of site.yml needs no claim"
+    )
 
 
 def on(root: Path, script: str) -> subprocess.CompletedProcess[str]:

@@ -32,9 +32,9 @@ def command(name: str) -> argparse.ArgumentParser:
 def test_help(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     found = command(name)
-    assert re.fullmatch(r"[A-Z][a-z]+,? [^.]*(?:\.yml[^.]*)?(?:\([a-z.-]+\))?\.", found.description or ""), (
-        found.description
-    )
+    assert re.fullmatch(
+        r"[A-Z][a-z]+,? [^.]*(?:\.yml[^.]*)?(?:\([a-z.-]+\))?\.", found.description or ""
+    ), found.description
     for action in found._actions:
         assert action.help, action.option_strings
     text = found.format_help()

@@ -36,7 +36,10 @@ def read(root: Path, texts: dict[str, str], release: str) -> list[containerd.Con
     rows = containerd.imported(Host(str(root)), texts["config.toml"], parts(release))
     found = [(containerd.CONFIG, texts["config.toml"], False)]
     found += [(row["file"], row["text"], row.get("after", False)) for row in rows]
-    return [containerd.ConfigFile(file, text, text_of.read_toml(text), after) for file, text, after in found]
+    return [
+        containerd.ConfigFile(file, text, text_of.read_toml(text), after)
+        for file, text, after in found
+    ]
 
 
 def identity(row: dict[str, Any]) -> str:
@@ -50,7 +53,9 @@ def test_merged_result_is_that_of_the_release(tmp_path: Path, row: dict[str, Any
         with pytest.raises(text_of.ConflictError, match=r"/etc/containerd/\S+:\d+: "):
             containerd.drop_in(files, WANTS, parts(row["release"]))
     else:
-        found = containerd.effective(containerd.merged(files, parts(row["release"])), parts(row["release"]))
+        found = containerd.effective(
+            containerd.merged(files, parts(row["release"])), parts(row["release"])
+        )
         assert found == row["dump"]
 
 
@@ -77,11 +82,15 @@ def judged(found: Any) -> None:
     """Assert that the settings of the class are in effect, and that GPU pods have the cgroup driver of the others."""
     assert found["default"] == "nvidia"
     assert found["runtimes"]["nvidia"]["program"] == releases.RUNTIME
-    assert found["runtimes"]["nvidia"]["cgroup"] == found["runtimes"].get("runc", {}).get("cgroup", False)
+    assert found["runtimes"]["nvidia"]["cgroup"] == found["runtimes"].get("runc", {}).get(
+        "cgroup", False
+    )
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["version"]], ids=identity)
-def test_drop_in_takes_effect_or_is_refused_with_its_place(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_drop_in_takes_effect_or_is_refused_with_its_place(
+    tmp_path: Path, row: dict[str, Any]
+) -> None:
     release = row["release"]
     where = REFUSED.get(row["name"], ("", ""))
     if release in where[0]:
@@ -95,7 +104,11 @@ def test_drop_in_takes_effect_or_is_refused_with_its_place(tmp_path: Path, row: 
     own = containerd.ConfigFile(containerd.DROP_IN, drop_in, text_of.read_toml(drop_in))
     before = [file for file in files if not file.after]
     after = [file for file in files if file.after]
-    judged(containerd.effective(containerd.merged([*before, own, *after], parts(release)), parts(release)))
+    judged(
+        containerd.effective(
+            containerd.merged([*before, own, *after], parts(release)), parts(release)
+        )
+    )
 
 
 def checked(program: Path, release: str, root: Path) -> None:
@@ -132,7 +145,9 @@ def test_containerd_of_debian(tmp_path: Path, suite: str) -> None:
     (tmp_path / "cache/archives/partial").mkdir(parents=True)
     (tmp_path / "status").touch()
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    (tmp_path / "sources.list").write_text(f"deb [signed-by={keyring}] {debian_archive()} {suite} main\n")
+    (tmp_path / "sources.list").write_text(
+        f"deb [signed-by={keyring}] {debian_archive()} {suite} main\n"
+    )
     (tmp_path / "apt.conf").write_text(
         f'Dir::State "{tmp_path}"; Dir::State::lists "{tmp_path}/lists"; Dir::State::status "{tmp_path}/status";\n'
         f'Dir::Cache "{tmp_path}/cache"; Dir::Etc::sourcelist "{tmp_path}/sources.list"; Dir::Etc::sourceparts "-";\n'

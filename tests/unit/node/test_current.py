@@ -23,7 +23,9 @@ def test_a_cached_answer_imports_little() -> None:
         check=True,
     )
     assert "goldnode.node.verdict.current" in done.stdout.split()
-    assert not {"argparse", "dataclasses", "hashlib", "subprocess", "typing"} & set(done.stdout.split())
+    assert not {"argparse", "dataclasses", "hashlib", "subprocess", "typing"} & set(
+        done.stdout.split()
+    )
 
 
 def test_a_verdict_is_written_with_a_line_for_each_finding() -> None:
@@ -48,7 +50,9 @@ def test_in_order_where_that_is_asked_for() -> None:
     )
 
 
-@pytest.mark.parametrize("pattern", ["*", "a*", "*b", "a*b", "ab*ab", "a?*", "[ab]*", "a**", "*.conf", ".*"])
+@pytest.mark.parametrize(
+    "pattern", ["*", "a*", "*b", "a*b", "ab*ab", "a?*", "[ab]*", "a**", "*.conf", ".*"]
+)
 def test_a_pattern_matches_what_the_shells_would(pattern: str) -> None:
     names = ["", "a", "b", "ab", "aab", "abab", "aba", "x.conf", ".conf", "[ab]", ".", "a*b"]
     assert matching(names, pattern) == [name for name in names if fnmatchcase(name, pattern)]

@@ -62,7 +62,10 @@ def test_a_call_is_done_at_once_or_written_down(
 def test_where_nothing_can_be_written_down_it_is_done(program: Path) -> None:
     program.with_name("owed").mkdir()
     subprocess.run(
-        [str(program), "-u"], check=True, stderr=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]}
+        [str(program), "-u"],
+        check=True,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": os.environ["PATH"]},
     )
     assert lines(program.with_name("done")) == ["-u"]
 

@@ -35,7 +35,9 @@ class Life:
     def check(self, *changes: Any, after: float = 300.0) -> dict[tuple[str, str | None], Finding]:
         """One check `after` seconds; returns what is not a match."""
         self.uptime += after
-        capture = spoiled(healthy(), "uptime", self.uptime, "time_sync.clock", 1.8e9 + self.uptime, *changes)
+        capture = spoiled(
+            healthy(), "uptime", self.uptime, "time_sync.clock", 1.8e9 + self.uptime, *changes
+        )
         capture["identity"].update(boot_id=f"b{self.boot}", boot_identity=f"b{self.boot}/10")
         self.memory = json.loads(json.dumps(self.memory))  # as it is kept
         self.capture = capture
@@ -115,7 +117,9 @@ def test_errors_of_the_card_outlive_the_reboot_until_a_person_settles_them() -> 
     done = ack.settle(life.memory, life.capture, "gpu.ecc.*", G3)
     assert sorted(done) == [f"gpu.ecc.aggregate {G3}", f"gpu.ecc.uncorrected {G3}"]
     assert not life.check("gpus.3.ecc.aggregate.uncorrected", 2)
-    assert ("gpu.ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 3), "a new one"
+    assert ("gpu.ecc.aggregate", G3) in life.check("gpus.3.ecc.aggregate.uncorrected", 3), (
+        "a new one"
+    )
 
 
 def test_an_error_that_was_there_at_the_first_check_outlives_the_reboot_as_well() -> None:
@@ -302,7 +306,9 @@ def test_a_state_file_that_cannot_be_used_is_moved_away_and_reported(
     deltas.save(host, GOOD, fault)
     assert host.data(deltas.DAMAGED) == content
     assert deltas.load(host, healthy()) == (GOOD, None)
-    assert [f.id for f in deltas.unusable_memory(host, None)] == ["memory.state"], "until somebody has looked"
+    assert [f.id for f in deltas.unusable_memory(host, None)] == ["memory.state"], (
+        "until somebody has looked"
+    )
 
 
 def test_no_state_file_is_a_first_sight(tmp_path: Path) -> None:
@@ -352,10 +358,14 @@ def test_hostile_state_never_ends_the_check(key: str, value: Any) -> None:
     assert check.exit_code(found) in (0, 1)
 
 
-def test_ack_is_recorded_with_who_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ack_is_recorded_with_who_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     host = stored(
         tmp_path,
-        json.dumps({**GOOD, "standing": {f"gpu.ecc.uncorrected|{G3}": {"got": "1", "time": "t"}}}).encode(),
+        json.dumps(
+            {**GOOD, "standing": {f"gpu.ecc.uncorrected|{G3}": {"got": "1", "time": "t"}}}
+        ).encode(),
     )
     root = ["ack", "--root", str(tmp_path)]
     assert main([*root, "--by", "ann", "--reason", "replaced"]) == 3, "nothing was seen since boot"
@@ -367,7 +377,9 @@ def test_ack_is_recorded_with_who_and_why(tmp_path: Path, capsys: pytest.Capture
     assert memory["standing"] == {}
     assert (memory["acks"][0]["by"], memory["acks"][0]["reason"]) == ("ann", "replaced [2J")
     host.write(deltas.DAMAGED, b"x")
-    assert main([*root, "--by", "ann", "--reason", "the disk was full", "--id", "memory.state"]) == 0
+    assert (
+        main([*root, "--by", "ann", "--reason", "the disk was full", "--id", "memory.state"]) == 0
+    )
     assert not host.path(deltas.DAMAGED).exists()
     host.write(deltas.MEMORY, b"torn")
     assert main([*root, "--by", "ann", "--reason", "x", "--id", "gpu.ecc.*"]) == 3

@@ -23,7 +23,9 @@ ANSWER = json.dumps({"schema": child.SCHEMA, "vendor": "nvidia", "gpus": {}})
 def host(tmp_path: Path, body: str) -> Host:
     """A host whose on-node program is this Python script."""
     program = tmp_path / "program"
-    program.write_text(f"#!{sys.executable}\nimport json, os, signal, subprocess, sys, time\n{body}\n")
+    program.write_text(
+        f"#!{sys.executable}\nimport json, os, signal, subprocess, sys, time\n{body}\n"
+    )
     program.chmod(0o755)
     found = Host()
     found.program = str(program)
@@ -39,9 +41,15 @@ def test_an_answer(tmp_path: Path) -> None:
     ("body", "error"),
     [
         ("time.sleep(600)", "did not answer within 0.5 s; the process that asked was killed"),
-        ("signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)", "did not answer within 0.5 s"),
+        (
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)",
+            "did not answer within 0.5 s",
+        ),
         # What it started holds its output open; the whole group has to go.
-        ("subprocess.Popen(['sleep', '600']); time.sleep(600)", "the process that asked was killed"),
+        (
+            "subprocess.Popen(['sleep', '600']); time.sleep(600)",
+            "the process that asked was killed",
+        ),
     ],
 )
 def test_a_driver_that_hangs(tmp_path: Path, body: str, error: str) -> None:
@@ -98,7 +106,9 @@ def test_the_shipped_file_answers_where_there_is_no_library(tmp_path: Path) -> N
     found = child.ask(real, REQUEST)
     assert found["schema"] == child.SCHEMA
     assert "gpus" in found or "return code" in found["error"]
-    wrong = subprocess.run([str(program), "device", "--colour"], capture_output=True, text=True, check=False)
+    wrong = subprocess.run(
+        [str(program), "device", "--colour"], capture_output=True, text=True, check=False
+    )
     assert wrong.returncode == 3, "only goldnode itself asks that way"
 
 
@@ -163,5 +173,8 @@ def test_what_an_amd_driver_does_not_expose_and_what_cannot_be_read(tmp_path: Pa
     (device / "power_dpm_force_performance_level").unlink()
     (device / "hwmon/hwmon3/power1_cap").write_text("what\n")
     gpu = amd.read(str(tmp_path))["gpus"]["0"]
-    assert gpu["performance_level"] == {"rc": 3, "text": "no power_dpm_force_performance_level in sysfs"}
+    assert gpu["performance_level"] == {
+        "rc": 3,
+        "text": "no power_dpm_force_performance_level in sysfs",
+    }
     assert gpu["power"]["limit"]["rc"] == 999

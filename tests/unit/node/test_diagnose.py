@@ -57,7 +57,10 @@ def gpu(index: int, **values: Any) -> dict[str, Any]:
         "power": {"limit_w": 700.0, "default_w": 700.0, "draw_w": 500.0},
         "clocks": {"current": {"sm_mhz": 1980}, "max": {"sm_mhz": 1980}},
         "throttle": {"active": [], "violation_ns": zero},
-        "ecc": {"volatile": {"corrected": 0, "uncorrected": 0}, "sram": {"threshold_exceeded": False}},
+        "ecc": {
+            "volatile": {"corrected": 0, "uncorrected": 0},
+            "sram": {"threshold_exceeded": False},
+        },
         "remapped_rows": {"pending": False, "failure": False},
         "recovery_action": "none",
         "pcie": {"replay": 5},
@@ -77,7 +80,12 @@ def healthy(uptime: float = 100.0) -> dict[str, Any]:
         "identity": {"boot_id": "b"},
         "gpus": [gpu(0), gpu(1)],
         "gpu_error": None,
-        "driver": {"vendor": "nvidia", "loaded": "535.261.03", "library": "535.261.03", "cuda": "12.2"},
+        "driver": {
+            "vendor": "nvidia",
+            "loaded": "535.261.03",
+            "library": "535.261.03",
+            "cuda": "12.2",
+        },
         "devices": {"/dev/nvidia0": "0666", "/dev/nvidia1": "0666", "/dev/nvidiactl": "0666"},
         "pci": {
             f"0000:{n}8:00.0": {
@@ -88,7 +96,8 @@ def healthy(uptime: float = 100.0) -> dict[str, Any]:
             for n in (1, 2)
         },
         "pressure": {
-            name: {"some_us": step // 100, "full_us": step // 200} for name in ("io", "memory", "cpu")
+            name: {"some_us": step // 100, "full_us": step // 200}
+            for name in ("io", "memory", "cpu")
         },
         "cpu_time": {"iowait": step // 100000, "total": step // 100},
         "blocked": [],
@@ -134,7 +143,12 @@ def process(**values: Any) -> dict[str, Any]:
                 "version": "535.261.03",
                 "deleted": False,
             },
-            {"name": "nccl", "path": "/usr/lib/libnccl.so.2.18.5", "version": "2.18.5", "deleted": False},
+            {
+                "name": "nccl",
+                "path": "/usr/lib/libnccl.so.2.18.5",
+                "version": "2.18.5",
+                "deleted": False,
+            },
         ],
         "torch": None,
         "environment": {},
@@ -156,7 +170,9 @@ def changed(sample: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return found
 
 
-def report(second: dict[str, Any], first: dict[str, Any] | None = None, document: Any = None) -> Any:
+def report(
+    second: dict[str, Any], first: dict[str, Any] | None = None, document: Any = None
+) -> Any:
     return checks.diagnose(
         first if first is not None else healthy(), second, CLASS if document is None else document
     )
@@ -220,7 +236,13 @@ FAULTS = [
         "different drivers",
         "mismatch",
     ),
-    ("events|rows", [{"kind": "io_error", "text": "nvme0n1: I/O error"}], "errors", "disk", "input"),
+    (
+        "events|rows",
+        [{"kind": "io_error", "text": "nvme0n1: I/O error"}],
+        "errors",
+        "disk",
+        "input",
+    ),
     ("gpus|0|throttle|violation_ns|thermal", 500_000_000, "load", "heat 50 %", "compute"),
     (
         "gpus|0|throttle|violation_ns|hw_power_brake",
@@ -232,7 +254,11 @@ FAULTS = [
     ("gpus|0|throttle|active", ["hw_thermal_slowdown"], "load", "slowed down now", "compute"),
     (
         "gpus|0",
-        gpu(0, utilization={"gpu": 100}, clocks={"current": {"sm_mhz": 600}, "max": {"sm_mhz": 1980}}),
+        gpu(
+            0,
+            utilization={"gpu": 100},
+            clocks={"current": {"sm_mhz": 600}, "max": {"sm_mhz": 1980}},
+        ),
         "load",
         "600 of 1980",
         "compute",
@@ -249,7 +275,13 @@ FAULTS = [
     ),
     ("network|eth0|counters|rx_errors", 3, "network", "3 packets a second", "communication"),
     ("network|eth0|carrier_changes", 4, "network", "2 times", "communication"),
-    ("infiniband|mlx5_0|ports|1|counters|link_downed", 2, "network", "link_downed", "communication"),
+    (
+        "infiniband|mlx5_0|ports|1|counters|link_downed",
+        2,
+        "network",
+        "link_downed",
+        "communication",
+    ),
     ("infiniband|mlx5_0|ports|1|state", "init", "network", "subnet manager", "communication"),
     ("infiniband|mlx5_0", unread("no answer within 1.5 s"), "network", "firmware", "communication"),
     ("gpus|0|nvlink|links|0|errors|crc_flit", 9, "network", "5 crc flit", "communication"),
@@ -258,7 +290,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "check", "text", "bottleneck"), FAULTS, ids=[f"{row[0]}-{row[3]}" for row in FAULTS]
+    ("path", "value", "check", "text", "bottleneck"),
+    FAULTS,
+    ids=[f"{row[0]}-{row[3]}" for row in FAULTS],
 )
 def test_each_fault(path: str, value: Any, check: str, text: str, bottleneck: str) -> None:
     got = report(changed(healthy(101.0), path, value))
@@ -267,7 +301,10 @@ def test_each_fault(path: str, value: Any, check: str, text: str, bottleneck: st
     assert text in row["text"]
     assert row["next"]
     assert (got["bottleneck"], got["exit_code"]) == (bottleneck, 1)
-    assert {other["check"] for other in got["lines"] if other["status"] != "ok"} <= {check, "errors"}
+    assert {other["check"] for other in got["lines"] if other["status"] != "ok"} <= {
+        check,
+        "errors",
+    }
 
 
 def test_a_power_cap_below_the_default_is_reported_unless_the_class_wants_it() -> None:
@@ -277,7 +314,10 @@ def test_a_power_cap_below_the_default_is_reported_unless_the_class_wants_it() -
     first = changed(healthy(), "gpus|0|throttle|violation_ns|power", 0)
     got = report(second, first)
     assert "held at 500 W of 700 W 90 % of the time" in line(got, "load")["text"]
-    assert report(second, first, {**CLASS, "policy": {"gpu": {"power_limit_w": 500}}})["exit_code"] == 0
+    assert (
+        report(second, first, {**CLASS, "policy": {"gpu": {"power_limit_w": 500}}})["exit_code"]
+        == 0
+    )
     usual = changed(healthy(101.0), "gpus|0|throttle|violation_ns|power", 900_000_000)
     assert report(usual)["exit_code"] == 0, "a GPU at its own limit is at work"
 
@@ -331,7 +371,9 @@ def test_neither_pressure_nor_iowait_is_no_pass() -> None:
 
 def test_waiting_for_storage_outweighs_dropped_packets_while_gpus_wait() -> None:
     second = changed(
-        changed(healthy(101.0), "pressure|io|some_us", 450_000), "network|eth0|counters|rx_dropped", 5100
+        changed(healthy(101.0), "pressure|io|some_us", 450_000),
+        "network|eth0|counters|rx_dropped",
+        5100,
     )
     assert report(second)["bottleneck"] == "input"
     for index in (0, 1):
@@ -357,7 +399,9 @@ def test_what_the_load_says_where_nothing_is_wrong(
 ) -> None:
     second = healthy(101.0)
     for one in second["gpus"]:
-        one.update(utilization={"gpu": use}, power={"limit_w": 700.0, "default_w": 700.0, "draw_w": draw})
+        one.update(
+            utilization={"gpu": use}, power={"limit_w": 700.0, "default_w": 700.0, "draw_w": draw}
+        )
         one["processes"] = one["processes"] if processes else []
     second["workloads"]["processes"] = second["workloads"]["processes"] if processes else []
     got = report(second)
@@ -365,7 +409,9 @@ def test_what_the_load_says_where_nothing_is_wrong(
     assert text in got["verdict"]
 
 
-@pytest.mark.parametrize("path", ["ecc", "remapped_rows", "recovery_action", "fabric", "nvlink", "pcie"])
+@pytest.mark.parametrize(
+    "path", ["ecc", "remapped_rows", "recovery_action", "fabric", "nvlink", "pcie"]
+)
 def test_what_a_gpu_does_not_have_is_no_fault(path: str) -> None:
     second = changed(healthy(101.0), f"gpus|0|{path}", not_exposed("Not Supported", 3))
     assert report(second)["exit_code"] == 0
@@ -400,7 +446,12 @@ def test_a_driver_that_was_loaded_again_between_samples_is_no_throttling() -> No
 
 @pytest.mark.parametrize(
     "first",
-    [None, {**healthy(), "identity": {"boot_id": "other"}}, healthy(102.0), {**healthy(), "uptime": None}],
+    [
+        None,
+        {**healthy(), "identity": {"boot_id": "other"}},
+        healthy(102.0),
+        {**healthy(), "uptime": None},
+    ],
 )
 def test_samples_that_are_none_of_one_boot_give_no_rates(first: Any) -> None:
     got = checks.diagnose(first, healthy(101.0), CLASS)
@@ -451,7 +502,8 @@ def test_a_machine_without_gpus_and_class_is_not_healthy() -> None:
     got = checks.diagnose({}, {}, {})
     assert got["exit_code"] == 3
     assert (
-        line(got, "gpus")["text"] == "no GPU on the bus, and no class document says that there should be one"
+        line(got, "gpus")["text"]
+        == "no GPU on the bus, and no class document says that there should be one"
     )
 
 
@@ -501,7 +553,10 @@ MISMATCHES = [
         "mismatch",
     ),
     (
-        {"libraries": [RUNTIME], "environment": {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64/stubs:/x"}},
+        {
+            "libraries": [RUNTIME],
+            "environment": {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64/stubs:/x"},
+        },
         "stubs",
         "mismatch",
     ),
@@ -519,13 +574,19 @@ MISMATCHES = [
         "names no interface there is (lo, eth0)",
         "communication",
     ),
-    ({"environment": {"NCCL_IB_HCA": "mlx5_8"}}, "names no device there is (mlx5_0)", "communication"),
+    (
+        {"environment": {"NCCL_IB_HCA": "mlx5_8"}},
+        "names no device there is (mlx5_0)",
+        "communication",
+    ),
     ({"environment": {"NCCL_IB_HCA": "mlx5_0:2"}}, "no port that is active", "communication"),
     ({"environment": {"NCCL_IB_DISABLE": "1"}}, "goes over TCP", "communication"),
 ]
 
 
-@pytest.mark.parametrize(("values", "text", "bottleneck"), MISMATCHES, ids=[row[1] for row in MISMATCHES])
+@pytest.mark.parametrize(
+    ("values", "text", "bottleneck"), MISMATCHES, ids=[row[1] for row in MISMATCHES]
+)
 def test_each_mismatch(values: dict[str, Any], text: str, bottleneck: str) -> None:
     second = changed(healthy(101.0), "workloads|processes", [process(**values)])
     got = report(second)
@@ -552,7 +613,13 @@ FITS = [
         "environment": {"LD_LIBRARY_PATH": "/usr/local/cuda-12/lib64:/home/me/lib"},
         "missing": ["/home/me/lib"],
     },
-    {"environment": {"NCCL_SOCKET_IFNAME": "^docker,lo", "NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_DISABLE": "0"}},
+    {
+        "environment": {
+            "NCCL_SOCKET_IFNAME": "^docker,lo",
+            "NCCL_IB_HCA": "=mlx5_0",
+            "NCCL_IB_DISABLE": "0",
+        }
+    },
     {
         "environment": {
             "NCCL_SOCKET_IFNAME": "=eth0",
@@ -575,7 +642,10 @@ HOSTILE = "$(reboot)`x`;'&"
             "workloads|processes",
             [process(libraries=[RUNTIME, lib("cuda", f"/{HOSTILE}/libcuda.so.470.1", "470.1")])],
         ),
-        ("workloads|processes", [process(pid=HOSTILE, libraries=[RUNTIME, {**RUNTIME, "path": "/x"}])]),
+        (
+            "workloads|processes",
+            [process(pid=HOSTILE, libraries=[RUNTIME, {**RUNTIME, "path": "/x"}])],
+        ),
         ("network", {HOSTILE: {"state": "up", "carrier_changes": 9}}),
         ("infiniband", {HOSTILE: unread("no answer")}),
         ("pci", {HOSTILE: {"gone": True}, **healthy()["pci"]}),
@@ -687,11 +757,17 @@ def node(root: Path, pid: int = 41, maps: bytes = MAPS, environ: bytes = ENVIRON
             f"{packages}/nvidia_cuda_runtime_cu12-12.4.127.dist-info/METADATA": "",
             f"{packages}/nvidia_nccl_cu12-2.21.5.dist-info/METADATA": "",
             f"{packages}/torch/version.py": "__version__ = '2.6.0+cu118'\ncuda: Optional[str] = '11.8'\n",
-            f"{own}/root/opt/libnccl.so.2": b"\x7fELF" + b"\0" * 5000 + b"NCCL version 2.19.3+cuda12.3\0",
+            f"{own}/root/opt/libnccl.so.2": b"\x7fELF"
+            + b"\0" * 5000
+            + b"NCCL version 2.19.3+cuda12.3\0",
             f"{own}/root/venv/x": "",
             "/proc/42/comm": "bash\n",
         },
-        {f"{own}/fd/3": "/dev/nvidia0", "/proc/42/fd/0": "/dev/null", f"{own}/fd/4": "/dev/nvidiactl"},
+        {
+            f"{own}/fd/3": "/dev/nvidia0",
+            "/proc/42/fd/0": "/dev/null",
+            f"{own}/fd/4": "/dev/nvidiactl",
+        },
     )
     return root
 
@@ -757,7 +833,12 @@ def test_a_library_that_is_a_link_or_a_device_is_not_opened(tmp_path: Path) -> N
         (tmp_path / "proc/41/root/opt/libnccl.so.2").unlink(missing_ok=True)
         (tmp_path / "proc/41/root/opt/libnccl.so.2").symlink_to(target)
         got = running.library(context(tmp_path).files, "/proc/41/root", "/opt/libnccl.so.2")
-        assert got == {"name": "nccl", "path": "/opt/libnccl.so.2", "version": "2", "deleted": False}
+        assert got == {
+            "name": "nccl",
+            "path": "/opt/libnccl.so.2",
+            "version": "2",
+            "deleted": False,
+        }
 
 
 def test_processes_that_there_was_no_time_for_are_counted(tmp_path: Path) -> None:
@@ -775,9 +856,12 @@ def test_a_driver_that_did_not_answer_is_not_asked_twice(
     monkeypatch.setattr(
         gpus, "begin", lambda here: begun.append(here.document["health"]["limits"]["gpu_answer_s"])
     )
-    monkeypatch.setattr(gpus, "read", lambda here: {"gpus": [], "gpu_error": unread("hangs"), "driver": {}})
+    monkeypatch.setattr(
+        gpus, "read", lambda here: {"gpus": [], "gpu_error": unread("hangs"), "driver": {}}
+    )
     host = Host(
-        str(make(tmp_path, {"/proc/uptime": "5 1\n", "/proc/stat": "cpu 1 2 3 4 5 6 7 8 9\n"})), live=True
+        str(make(tmp_path, {"/proc/uptime": "5 1\n", "/proc/stat": "cpu 1 2 3 4 5 6 7 8 9\n"})),
+        live=True,
     )
     first, second = sample.take(host, {"health": {"limits": {"gpu_answer_s": 90}}})
     assert begun == [sample.ANSWER], "nor waited for as long as a boot may"
@@ -810,18 +894,25 @@ def test_recorded_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     first.write_text(json.dumps(healthy()))
     second.write_text(json.dumps({**bad, "simulated": True}))
     (tmp_path / "class.json").write_text(json.dumps(CLASS))
-    assert run("--from", str(first), "--from", str(second), "--class", str(tmp_path / "class.json")) == 1
+    assert (
+        run("--from", str(first), "--from", str(second), "--class", str(tmp_path / "class.json"))
+        == 1
+    )
     text = capsys.readouterr().out
     assert text.startswith("SIMULATED HARDWARE")
     assert "\x1b" not in text
     assert "bottleneck: compute" in text
     assert "next: dmesg" in text
-    assert run("--from", str(first), "--format", "json", "--class", str(tmp_path / "class.json")) == 3
+    assert (
+        run("--from", str(first), "--format", "json", "--class", str(tmp_path / "class.json")) == 3
+    )
     assert json.loads(capsys.readouterr().out)["schema"] == "goldnode.diagnosis/1"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "goldnode.verdict/1"}', "\x00"])
-def test_what_is_no_capture(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_capture(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "x").write_text(content)
     assert run("--from", str(tmp_path / "x")) == 3
     assert "capture" in capsys.readouterr().err
@@ -841,7 +932,9 @@ def test_a_torn_capture_crashes_nothing(value: Any) -> None:
     for key in gpu(0):
         checks.diagnose(healthy(), changed(healthy(101.0), f"gpus|0|{key}", value), CLASS)
     for key in process():
-        checks.diagnose(healthy(), changed(healthy(101.0), f"workloads|processes|0|{key}", value), CLASS)
+        checks.diagnose(
+            healthy(), changed(healthy(101.0), f"workloads|processes|0|{key}", value), CLASS
+        )
 
 
 def test_this_machine_is_diagnosed_without_a_crash() -> None:
@@ -863,7 +956,11 @@ def test_a_real_process_with_a_library_mapped(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "libcudart.so.12.4.127").write_bytes(b"\x7fELF" + b"\0" * 8192)
     text = "import mmap,sys; f=open(sys.argv[1],'rb'); m=mmap.mmap(f.fileno(),0,access=mmap.ACCESS_READ); print(1,flush=True); sys.stdin.read()"
-    environment = {"LD_LIBRARY_PATH": f"{place}:/no/such/cuda", "NCCL_IB_HCA": "mlx5_9", "SECRET": "x"}
+    environment = {
+        "LD_LIBRARY_PATH": f"{place}:/no/such/cuda",
+        "NCCL_IB_HCA": "mlx5_9",
+        "SECRET": "x",
+    }
     with subprocess.Popen(
         [sys.executable, "-c", text, place / "libcudart.so.12.4.127"],
         stdin=subprocess.PIPE,
@@ -883,7 +980,9 @@ def test_a_real_process_with_a_library_mapped(tmp_path: Path) -> None:
             "deleted": False,
         },
     ]
-    assert row["environment"] == {key: value for key, value in environment.items() if key != "SECRET"}
+    assert row["environment"] == {
+        key: value for key, value in environment.items() if key != "SECRET"
+    }
     assert row["missing"] == ["/no/such/cuda"]
     assert row["same_network"] is True
     assert "lo" in row["interfaces"]

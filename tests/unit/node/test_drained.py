@@ -57,7 +57,10 @@ def test_a_removal_leaves_the_record(tmp_path: Path) -> None:
     assert "/var/lib/goldnode" in planned()
     applier: Any = SimpleNamespace(host=host)
     remove_directory(
-        applier, next(action for action in plan_absent(host).actions if action.target == "/var/lib/goldnode")
+        applier,
+        next(
+            action for action in plan_absent(host).actions if action.target == "/var/lib/goldnode"
+        ),
     )
     assert [path.name for path in (tmp_path / "var/lib/goldnode").iterdir()] == ["drain.json"]
     assert planned() == []

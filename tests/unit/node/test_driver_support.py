@@ -39,7 +39,9 @@ def test_end_of_life_and_security(version: str, support: str, security: str) -> 
     assert (found["driver.support"][0], found["driver.security"][0]) == (support, security)
 
 
-@pytest.mark.parametrize("version", ["999.1", "", "N/A", None, {"fault": "unread", "text": "x"}, 580, "580"])
+@pytest.mark.parametrize(
+    "version", ["999.1", "", "N/A", None, {"fault": "unread", "text": "x"}, 580, "580"]
+)
 def test_a_driver_that_the_facts_do_not_know_is_not_judged(version: Any) -> None:
     assert judged(version) == {}
 
@@ -61,7 +63,9 @@ def test_known_bad_combinations(version: str, pci_id: str, row: str | None) -> N
 
 
 def test_an_unknown_flavour_is_no_known_bad_combination() -> None:
-    assert "open-on-volta" not in judged("580.95.05", "10de:1db5", flavour=None)["driver.known_bad"][1]
+    assert (
+        "open-on-volta" not in judged("580.95.05", "10de:1db5", flavour=None)["driver.known_bad"][1]
+    )
 
 
 def test_ranges_are_read_as_the_compatibility_rules_read_them() -> None:

@@ -63,7 +63,11 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
     ("engine", "seen", "item", "outcome"),
     [
         pytest.param(
-            "docker_plain", {"unit": {"active": "failed"}, "info": None}, ENGINE, "mismatch", id="down"
+            "docker_plain",
+            {"unit": {"active": "failed"}, "info": None},
+            ENGINE,
+            "mismatch",
+            id="down",
         ),
         pytest.param(
             "docker_plain",
@@ -79,7 +83,9 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
             "not_verified_here",
             id="gate",
         ),
-        pytest.param("docker_plain", {"info": {"error": "timed out"}}, ENGINE, "could_not_read", id="hangs"),
+        pytest.param(
+            "docker_plain", {"info": {"error": "timed out"}}, ENGINE, "could_not_read", id="hangs"
+        ),
         pytest.param(
             "docker_plain",
             {"info": {"version": "20.10.5+dfsg1"}},
@@ -102,19 +108,33 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
             id="nobody-to-ask",
         ),
         pytest.param(
-            "docker_legacy", {"info": {"runtimes": {"nvidia": ""}}}, CONFIG, "mismatch", id="runtime-unknown"
+            "docker_legacy",
+            {"info": {"runtimes": {"nvidia": ""}}},
+            CONFIG,
+            "mismatch",
+            id="runtime-unknown",
         ),
         pytest.param("docker_legacy", {"daemon": "{"}, CONFIG, "mismatch", id="file-broken-since"),
-        pytest.param("docker_legacy", {"hook": 3000.0}, CONFIG, "mismatch", id="restart-outstanding"),
-        pytest.param("docker_legacy", {"toolkit_config": None}, TOOLKIT, "mismatch", id="no-toolkit-file"),
+        pytest.param(
+            "docker_legacy", {"hook": 3000.0}, CONFIG, "mismatch", id="restart-outstanding"
+        ),
+        pytest.param(
+            "docker_legacy", {"toolkit_config": None}, TOOLKIT, "mismatch", id="no-toolkit-file"
+        ),
         pytest.param("docker_cdi", {"specs": []}, CDI, "mismatch", id="no-spec"),
         pytest.param(
             "docker_cdi", {"specs": [], "gpus": False}, CDI, "not_verified_here", id="no-gpu-to-ask"
         ),
-        pytest.param("containerd_cdi", {"config": "version = 2\n"}, CONFIG, "mismatch", id="import-lost"),
-        pytest.param("containerd_cdi", {"written": 2500.0}, CONFIG, "mismatch", id="changed-since-start"),
+        pytest.param(
+            "containerd_cdi", {"config": "version = 2\n"}, CONFIG, "mismatch", id="import-lost"
+        ),
+        pytest.param(
+            "containerd_cdi", {"written": 2500.0}, CONFIG, "mismatch", id="changed-since-start"
+        ),
         pytest.param("containerd_cdi", {"dump": dump()}, CONFIG, "match", id="dump"),
-        pytest.param("containerd_cdi", {"dump": dump(cdi=False)}, CONFIG, "mismatch", id="dump-without-cdi"),
+        pytest.param(
+            "containerd_cdi", {"dump": dump(cdi=False)}, CONFIG, "mismatch", id="dump-without-cdi"
+        ),
         pytest.param(
             "containerd_cdi",
             {"dump": dump(runtimes={"runc": {}})},
@@ -129,7 +149,9 @@ def test_a_converged_node_matches_in_every_item(engine: str, items: set[str]) ->
             "mismatch",
             id="dump-with-another-cgroup-driver",
         ),
-        pytest.param("containerd_cdi", {"dump": {"error": "bad"}}, CONFIG, "mismatch", id="dump-fails"),
+        pytest.param(
+            "containerd_cdi", {"dump": {"error": "bad"}}, CONFIG, "mismatch", id="dump-fails"
+        ),
     ],
 )
 def test_what_differs(engine: str, seen: dict[str, Any], item: str, outcome: str) -> None:
@@ -137,7 +159,9 @@ def test_what_differs(engine: str, seen: dict[str, Any], item: str, outcome: str
 
 
 def test_an_image_is_not_judged_as_a_node() -> None:
-    found = outcomes("docker_cdi", {"unit": None, "info": None, "gpus": False, "specs": []}, live=False)
+    found = outcomes(
+        "docker_cdi", {"unit": None, "info": None, "gpus": False, "specs": []}, live=False
+    )
     assert found == {
         ENGINE: "not_verified_here",
         CONFIG: "not_verified_here",
@@ -161,13 +185,19 @@ def test_an_image_is_not_judged_as_a_node() -> None:
             id="default-runtime-and-no-wish",
         ),
         pytest.param(
-            {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}},
+            {
+                "HostConfig": {"Runtime": "nvidia"},
+                "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]},
+            },
             "nvidia",
             "runtime nvidia",
             id="wish",
         ),
         pytest.param(
-            {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}},
+            {
+                "HostConfig": {"Runtime": "nvidia"},
+                "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+            },
             "nvidia",
             None,
             id="void",
@@ -185,20 +215,32 @@ def test_an_image_is_not_judged_as_a_node() -> None:
             id="cdi",
         ),
         pytest.param(
-            {"HostConfig": {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["other.com/nic=0"]}]}},
+            {
+                "HostConfig": {
+                    "DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["other.com/nic=0"]}]
+                }
+            },
             "runc",
             None,
             id="cdi-other",
         ),
         pytest.param(
-            {"HostConfig": {"Devices": [{"PathOnHost": "/dev/kfd"}]}}, "runc", "device /dev/kfd", id="device"
+            {"HostConfig": {"Devices": [{"PathOnHost": "/dev/kfd"}]}},
+            "runc",
+            "device /dev/kfd",
+            id="device",
         ),
         pytest.param(
-            {"HostConfig": {"Devices": [{"PathOnHost": "/dev/fuse"}]}}, "runc", None, id="device-other"
+            {"HostConfig": {"Devices": [{"PathOnHost": "/dev/fuse"}]}},
+            "runc",
+            None,
+            id="device-other",
         ),
     ],
 )
-def test_which_containers_use_a_gpu(container: dict[str, Any], default: str, uses: str | None) -> None:
+def test_which_containers_use_a_gpu(
+    container: dict[str, Any], default: str, uses: str | None
+) -> None:
     assert dockerd.uses_gpu(container, default) == uses
 
 
@@ -298,7 +340,9 @@ class Fake(Host):
 
 
 def change(host: Host, content: str, target: str = runtime.DAEMON) -> str | None:
-    applier = Applier(host, merge(document(), ENGINES["docker_legacy"]["document"]), {}, lambda text: None)
+    applier = Applier(
+        host, merge(document(), ENGINES["docker_legacy"]["document"]), {}, lambda text: None
+    )
     return applier.apply(
         Action("container_runtime", "runtime.config", target, "why", data={"content": content})
     )

@@ -52,7 +52,9 @@ def covers(small: Any, large: Any) -> bool:
     """Whether every key and value of `small` is in `large`, in the same order where both are objects."""
     if isinstance(small, dict) and isinstance(large, dict):
         stored = [key for key in large if key in small]
-        return stored == list(small) and all(covers(value, large[key]) for key, value in small.items())
+        return stored == list(small) and all(
+            covers(value, large[key]) for key, value in small.items()
+        )
     return bool(small == large) and type(small) is type(large)
 
 
@@ -64,7 +66,9 @@ def test_every_key_of_the_user_survives_in_daemon_json(seed: int) -> None:
         users["runtimes"] = {word(dice): {"path": word(dice)} for _ in range(dice.randrange(3))}
     if dice.random() < 0.5:
         users["features"] = {"buildkit": True}
-    before = json.dumps(users, indent=dice.choice([None, 2, "\t"]), ensure_ascii=dice.random() < 0.5)
+    before = json.dumps(
+        users, indent=dice.choice([None, 2, "\t"]), ensure_ascii=dice.random() < 0.5
+    )
     cdi, default = dice.random() < 0.5, dice.choice([None, "nvidia"])
     after = text_of.merge_daemon(before, WANT, default, cdi)
     found = json.loads(after)
@@ -74,7 +78,9 @@ def test_every_key_of_the_user_survives_in_daemon_json(seed: int) -> None:
     assert found.get("features", {}).get("cdi", False) is cdi
     added = set(found) - set(users)
     assert added <= {"runtimes", "default-runtime", "features"}
-    assert text_of.merge_daemon(after, WANT, default, cdi) == after, "a second merge changes nothing"
+    assert text_of.merge_daemon(after, WANT, default, cdi) == after, (
+        "a second merge changes nothing"
+    )
 
 
 def test_what_says_it_already_keeps_its_bytes() -> None:
@@ -84,7 +90,11 @@ def test_what_says_it_already_keeps_its_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("like", "shows"),
-    [('{\n\t"a": 1\n}', '\n\t"runtimes"'), ('{\n  "a": 1\n}', '\n  "runtimes"'), ("", '\n    "runtimes"')],
+    [
+        ('{\n\t"a": 1\n}', '\n\t"runtimes"'),
+        ('{\n  "a": 1\n}', '\n  "runtimes"'),
+        ("", '\n    "runtimes"'),
+    ],
 )
 def test_indented_as_the_users_file(like: str, shows: str) -> None:
     assert shows in text_of.merge_daemon(like, WANT, None, False)
@@ -138,10 +148,17 @@ def toml_table(dice: random.Random, depth: int = 0) -> dict[str, Any]:
     """Some TOML table: no null, and lists of one kind."""
     found: dict[str, Any] = {}
     for _ in range(dice.randrange(4)):
-        value = [word(dice), dice.randrange(99), True, [word(dice), word(dice)], dice.random(), [{"a": 1}]][
-            dice.randrange(6)
-        ]
-        found[word(dice)] = toml_table(dice, depth + 1) if depth < 2 and dice.random() < 0.4 else value
+        value = [
+            word(dice),
+            dice.randrange(99),
+            True,
+            [word(dice), word(dice)],
+            dice.random(),
+            [{"a": 1}],
+        ][dice.randrange(6)]
+        found[word(dice)] = (
+            toml_table(dice, depth + 1) if depth < 2 and dice.random() < 0.4 else value
+        )
     return found
 
 
@@ -154,7 +171,10 @@ def test_written_toml_reads_back_as_it_was(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100))
 def test_the_drop_in_holds_the_users_cri_table(seed: int) -> None:
     dice = dice_of(seed)
-    users: dict[str, Any] = {"version": 2, "plugins": {CRI: toml_table(dice), "other": toml_table(dice)}}
+    users: dict[str, Any] = {
+        "version": 2,
+        "plugins": {CRI: toml_table(dice), "other": toml_table(dice)},
+    }
     table = drop_in(users, default=dice.random() < 0.5, cdi=dice.random() < 0.5)
     assert text_of.deep(table, users["plugins"][CRI]) == table
     assert table["containerd"]["runtimes"]["nvidia"]["options"]["BinaryName"] == PROGRAM
@@ -165,7 +185,9 @@ def test_the_users_runtimes_and_their_cgroup_driver() -> None:
     runc = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
     users = {
         "version": 2,
-        "plugins": {CRI: {"containerd": {"runtimes": {"runc": runc, "kata": {"runtime_type": "kata.v2"}}}}},
+        "plugins": {
+            CRI: {"containerd": {"runtimes": {"runc": runc, "kata": {"runtime_type": "kata.v2"}}}}
+        },
     }
     found = drop_in(users, default=True, cdi=True)
     assert found["containerd"]["runtimes"]["runc"] == runc
@@ -184,7 +206,9 @@ def test_the_last_import_that_has_the_table_is_what_containerd_uses() -> None:
 
 
 @pytest.mark.parametrize(("release", "version"), [("2.0", 3), ("2.2", 3), ("2.3", 4)])
-def test_containerd_2_merges_so_the_drop_in_has_the_settings_alone(release: str, version: int) -> None:
+def test_containerd_2_merges_so_the_drop_in_has_the_settings_alone(
+    release: str, version: int
+) -> None:
     plugin = "io.containerd.cri.v1.runtime"
     runc = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
     users = {"version": version, "plugins": {plugin: {"containerd": {"runtimes": {"runc": runc}}}}}
@@ -240,14 +264,19 @@ def test_containerd_1_6_has_no_cdi() -> None:
         pytest.param("# mine\nversion = 2  # the format\n\n[plugins]\n", id="comments"),
         pytest.param("version = 2\nimports = []\n", id="empty-list"),
         pytest.param('version = 2\nimports = ["/a/*.toml"]\n[plugins]\n', id="one"),
-        pytest.param("version = 2\nimports = [\n  \"/a.toml\",\n  '/b].toml',\n]\n", id="many-lines"),
+        pytest.param(
+            "version = 2\nimports = [\n  \"/a.toml\",\n  '/b].toml',\n]\n", id="many-lines"
+        ),
         pytest.param('version = 2\nimports = [\n  "/a.toml"  # mine\n]\n', id="comment-at-the-end"),
         pytest.param(
-            'version = 2\nimports = [ # "/b.toml"]\n  "/a.toml", # mine ]\n]\n', id="comments-inside"
+            'version = 2\nimports = [ # "/b.toml"]\n  "/a.toml", # mine ]\n]\n',
+            id="comments-inside",
         ),
         pytest.param("version = 2\nimports = [ # none\n]\n", id="comment-alone"),
         pytest.param("version = 2", id="no-newline"),
-        pytest.param('root = "/x"\nversion = 2\n[plugins."a".imports]\nb = ["x"]\n', id="imports-elsewhere"),
+        pytest.param(
+            'root = "/x"\nversion = 2\n[plugins."a".imports]\nb = ["x"]\n', id="imports-elsewhere"
+        ),
     ],
 )
 def test_only_the_import_is_inserted(text: str) -> None:
@@ -268,7 +297,9 @@ def test_an_imports_list_of_another_spelling_is_left_to_its_owner() -> None:
         text_of.with_import(text, tomllib.loads(text), DROP_IN)
 
 
-@pytest.mark.parametrize("entry", ["/etc/containerd/conf.d/*.toml", DROP_IN, "/etc/containerd/conf.d/gold*"])
+@pytest.mark.parametrize(
+    "entry", ["/etc/containerd/conf.d/*.toml", DROP_IN, "/etc/containerd/conf.d/gold*"]
+)
 def test_a_pattern_that_takes_the_file_is_enough(entry: str) -> None:
     text = f'version = 2\nimports = ["{entry}"]\n'
     assert text_of.with_import(text, tomllib.loads(text), DROP_IN) == text
@@ -347,10 +378,21 @@ def test_host_paths_of_a_spec_in_yaml() -> None:
 
 
 def test_amds_spec() -> None:
-    nodes = [{"render": "/dev/dri/renderD128", "card": "/dev/dri/card0"}, {"render": "/dev/dri/renderD129"}]
+    nodes = [
+        {"render": "/dev/dri/renderD128", "card": "/dev/dri/card0"},
+        {"render": "/dev/dri/renderD129"},
+    ]
     spec = json.loads(text_of.amd_cdi(nodes, [44, 992]))
-    assert spec["containerEdits"] == {"deviceNodes": [{"path": "/dev/kfd"}], "additionalGids": [44, 992]}
+    assert spec["containerEdits"] == {
+        "deviceNodes": [{"path": "/dev/kfd"}],
+        "additionalGids": [44, 992],
+    }
     assert [device["name"] for device in spec["devices"]] == ["0", "1", "all"]
     found = text_of.read_cdi(json.dumps(spec))
     assert found["kind"] == "amd.com/gpu"
-    assert found["paths"] == ["/dev/dri/card0", "/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/kfd"]
+    assert found["paths"] == [
+        "/dev/dri/card0",
+        "/dev/dri/renderD128",
+        "/dev/dri/renderD129",
+        "/dev/kfd",
+    ]

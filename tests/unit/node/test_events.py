@@ -27,7 +27,9 @@ DOCUMENT: dict[str, Any] = {"xid": xid.table(), "health": {"limits": LIMITS}}
 A, B, C, D = "0000:18:00.0", "0000:2a:00.0", "0000:3a:00.0", "0000:5d:00.0"
 
 
-def line(code: int, where: str = A, rest: str = "pid=12, name=python3, something", mig: str = "") -> str:
+def line(
+    code: int, where: str = A, rest: str = "pid=12, name=python3, something", mig: str = ""
+) -> str:
     return f"NVRM: Xid (PCI:{where[:-2]}{mig}): {code}, {rest}"
 
 
@@ -41,7 +43,9 @@ def capture(
         "time": time,
         "uptime": 100000.0,
         "identity": {"boot_id": boot, "container": False},
-        "gpus": [{"index": n, "address": where, "lost": False} for n, where in enumerate((A, B, C, D))],
+        "gpus": [
+            {"index": n, "address": where, "lost": False} for n, where in enumerate((A, B, C, D))
+        ],
         "gpu_error": None,
         "driver": {"loaded": "580.95.05", "library": "580.95.05"},
         "events": {
@@ -57,9 +61,14 @@ def capture(
 
 
 def findings(
-    *texts: str, document: dict[str, Any] | None = None, memory: dict[str, Any] | None = None, **patch: Any
+    *texts: str,
+    document: dict[str, Any] | None = None,
+    memory: dict[str, Any] | None = None,
+    **patch: Any,
 ) -> list[Finding]:
-    return judge(DOCUMENT if document is None else document, capture(*texts, **patch), memory or {})[0]
+    return judge(
+        DOCUMENT if document is None else document, capture(*texts, **patch), memory or {}
+    )[0]
 
 
 def bad(found: list[Finding]) -> list[tuple[str, str, str, str | None, str | None]]:
@@ -103,7 +112,11 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
         [line(48), line(63), line(94)],
         [("xid.48", MISMATCH, "degraded", A, "gpu")],
     ),
-    ("double bit error, and its detail", [line(48), line(171)], [("xid.48", MISMATCH, "drain", A, "gpu")]),
+    (
+        "double bit error, and its detail",
+        [line(48), line(171)],
+        [("xid.48", MISMATCH, "drain", A, "gpu")],
+    ),
     (
         "double bit error, not contained",
         [line(48), line(95), line(45), line(154, rest=RESET)],
@@ -113,15 +126,27 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
     ("off the bus", [line(79)], [("xid.79", MISMATCH, "drain", A, "node")]),
     ("off the bus, told twice", [line(79), LOST], [("gpu.bus_lost", MISMATCH, "drain", A, "node")]),
     ("off the bus without an Xid", [LOST], [("gpu.bus_lost", MISMATCH, "drain", A, "node")]),
-    ("the firmware processor does not answer", [line(119)] * 5, [("xid.119", MISMATCH, "drain", A, "gpu")]),
+    (
+        "the firmware processor does not answer",
+        [line(119)] * 5,
+        [("xid.119", MISMATCH, "drain", A, "gpu")],
+    ),
     ("power cable", [line(54)], [("xid.54", MISMATCH, "drain", A, "hardware")]),
-    ("the driver asks for a reset", [line(154, rest=RESET)], [("xid.154", MISMATCH, "drain", A, "gpu")]),
+    (
+        "the driver asks for a reset",
+        [line(154, rest=RESET)],
+        [("xid.154", MISMATCH, "drain", A, "gpu")],
+    ),
     (
         "the driver asks for a restart in the end",
         [line(119), line(154, rest=RESET), line(154, rest=REBOOT)],
         [("xid.119", MISMATCH, "drain", A, "node")],
     ),
-    ("a reset that the driver tells", [line(95), line(154, rest=RESET), line(154, rest=NOTHING_LEFT)], []),
+    (
+        "a reset that the driver tells",
+        [line(95), line(154, rest=RESET), line(154, rest=NOTHING_LEFT)],
+        [],
+    ),
     (
         "a fault after such a reset",
         [line(154, rest=NOTHING_LEFT), line(95)],
@@ -169,7 +194,10 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
     (
         "a fault of the fabric beside a fault of a GPU",
         [FATAL, line(74, A, NVLINK), line(95, B), line(154, B, RESET)],
-        [("sxid.20034", MISMATCH, "drain", "0000:05:00.0", "node"), ("xid.95", MISMATCH, "drain", B, "gpu")],
+        [
+            ("sxid.20034", MISMATCH, "drain", "0000:05:00.0", "node"),
+            ("xid.95", MISMATCH, "drain", B, "gpu"),
+        ],
     ),
     ("NVLink of one GPU", [line(74, A, NVLINK)], [("xid.74", MISMATCH, "drain", A, "gpu")]),
     (
@@ -182,15 +210,27 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
         [line(74, where, NVLINK) for where in (A, B, C)],
         [("nvlink.errors", MISMATCH, "drain", None, "node")],
     ),
-    ("NVLink 5, fatal", [line(149, A, LINK5.format("Fatal"))], [("xid.149", MISMATCH, "drain", A, "gpu")]),
+    (
+        "NVLink 5, fatal",
+        [line(149, A, LINK5.format("Fatal"))],
+        [("xid.149", MISMATCH, "drain", A, "gpu")],
+    ),
     ("NVLink 5, not fatal", [line(145, A, LINK5.format("Nonfatal"))], []),
-    ("NVLink 5, without the word", [line(145, A, "x")], [("xid.145", MISMATCH, "degraded", A, "gpu")]),
+    (
+        "NVLink 5, without the word",
+        [line(145, A, "x")],
+        [("xid.145", MISMATCH, "degraded", A, "gpu")],
+    ),
     (
         "NVLink 5 of many GPUs",
         [line(149, where, LINK5.format("Fatal")) for where in (A, B, C, D)],
         [("nvlink.errors", MISMATCH, "drain", None, "node")],
     ),
-    ("a probe that failed, of a GPU that works", ["nvidia: probe of 0000:18:00.0 failed with error -1"], []),
+    (
+        "a probe that failed, of a GPU that works",
+        ["nvidia: probe of 0000:18:00.0 failed with error -1"],
+        [],
+    ),
     (
         "a probe that failed",
         ["nvidia: probe of 0000:99:00.0 failed with error -1"],
@@ -219,12 +259,18 @@ CASES: list[tuple[str, list[str], list[tuple[str, str, str, str | None, str | No
     ),
     (
         "corrected PCIe errors",
-        ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 30,
+        [
+            "nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"
+        ]
+        * 30,
         [],
     ),
     (
         "a storm of them",
-        ["nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"] * 61,
+        [
+            "nvidia 0000:18:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"
+        ]
+        * 61,
         [("pcie.aer", MISMATCH, "degraded", A, "node")],
     ),
     (
@@ -277,7 +323,9 @@ def test_what_comes_of_a_log(
 
 def test_remedies_name_the_gpu_and_what_is_settled() -> None:
     (finding,) = [
-        f for f in findings(line(95, mig=" GPU-I:05"), line(95, mig=" GPU-I:06")) if f.id == "xid.95"
+        f
+        for f in findings(line(95, mig=" GPU-I:05"), line(95, mig=" GPU-I:06"))
+        if f.id == "xid.95"
     ]
     assert f"nvidia-smi --gpu-reset -i {A}" in (finding.remedy or "")
     assert "goldnode-node ack" in (finding.remedy or "")
@@ -291,7 +339,9 @@ def test_a_task_that_hangs_now() -> None:
     assert bad(findings(text, blocked=[{"pid": 77, "command": "python3"}])) == [
         ("kernel.hung_task", MISMATCH, "degraded", None, "process")
     ]
-    assert bad(findings(text, uptime=500.0)) == [("kernel.hung_task", MISMATCH, "degraded", None, "process")]
+    assert bad(findings(text, uptime=500.0)) == [
+        ("kernel.hung_task", MISMATCH, "degraded", None, "process")
+    ]
 
 
 def test_a_library_of_another_version_on_the_node_itself() -> None:
@@ -302,7 +352,9 @@ def test_a_library_of_another_version_on_the_node_itself() -> None:
         "degraded",
     )
     assert (
-        bad(findings(text, driver={"loaded": {"fault": "unread"}, "library": {"fault": "unread"}}))[0][1]
+        bad(findings(text, driver={"loaded": {"fault": "unread"}, "library": {"fault": "unread"}}))[
+            0
+        ][1]
         == MISMATCH
     )
 
@@ -322,7 +374,9 @@ def test_several_programs_that_fail_on_one_gpu_only() -> None:
     assert bad(findings(*lines)) == [("xid.programs", MISMATCH, "degraded", B, "gpu")]
     assert bad(findings(*lines, line(31, A))) == [], "another GPU has them too: it is the programs"
     assert bad(findings(*lines[:2])) == []
-    assert bad(findings(*lines, document={**DOCUMENT, "health": {}})) == [], "without limits it is not judged"
+    assert bad(findings(*lines, document={**DOCUMENT, "health": {}})) == [], (
+        "without limits it is not judged"
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,7 +403,13 @@ def test_without_a_table_nothing_is_quietly_fine(document: dict[str, Any]) -> No
     ("events", "patch", "outcome"),
     [
         (
-            {"sources": ["kmsg"], "truncated": True, "boot_id": "boot-1", "rows": [], "error": None},
+            {
+                "sources": ["kmsg"],
+                "truncated": True,
+                "boot_id": "boot-1",
+                "rows": [],
+                "error": None,
+            },
             {},
             UNREAD,
         ),
@@ -380,18 +440,30 @@ def test_without_a_table_nothing_is_quietly_fine(document: dict[str, Any]) -> No
             {"identity": {"container": True}},
             ELSEWHERE,
         ),
-        ({"rows": [], "error": {"fault": "not_exposed", "text": "no"}}, {"source": "root"}, ELSEWHERE),
+        (
+            {"rows": [], "error": {"fault": "not_exposed", "text": "no"}},
+            {"source": "root"},
+            ELSEWHERE,
+        ),
         ({"fault": "unread", "text": "the reader failed"}, {}, UNREAD),
         (None, {}, UNREAD),
         ([], {}, UNREAD),
         (
-            {"sources": ["kmsg"], "truncated": False, "boot_id": "boot-1", "rows": [], "error": None},
+            {
+                "sources": ["kmsg"],
+                "truncated": False,
+                "boot_id": "boot-1",
+                "rows": [],
+                "error": None,
+            },
             {},
             MATCH,
         ),
     ],
 )
-def test_a_log_that_was_not_read_is_not_clean(events: Any, patch: dict[str, Any], outcome: str) -> None:
+def test_a_log_that_was_not_read_is_not_clean(
+    events: Any, patch: dict[str, Any], outcome: str
+) -> None:
     found, _ = judge(DOCUMENT, {**capture(), "events": events, **patch}, {})
     assert [(f.id, f.outcome) for f in found] == [("events.log", outcome)]
     assert (check.exit_code(found) == check.HEALTHY) is (outcome == MATCH)
@@ -435,7 +507,9 @@ def test_an_xid_that_comes_again_within_a_boot_shows_another_text(between: str) 
         memory = {"events": acknowledge(capture(*first), {})[0]}
     assert bool(bad(findings(*first, *reset, memory=memory))) is (between == "nothing")
     texts = [
-        {found.id: found.got for found in findings(*lines, memory=known) if found.outcome != MATCH}["xid.48"]
+        {found.id: found.got for found in findings(*lines, memory=known) if found.outcome != MATCH}[
+            "xid.48"
+        ]
         for lines, known in ((first, {}), ([*first, *reset, line(48)], memory))
     ]
     assert texts[0] != texts[1]
@@ -443,7 +517,9 @@ def test_an_xid_that_comes_again_within_a_boot_shows_another_text(between: str) 
 
 def test_a_restart_settles_it_and_the_second_within_days_does_not() -> None:
     _, memory = judge(DOCUMENT, capture(line(95), boot="boot-1"), {})
-    found, memory = judge(DOCUMENT, capture(boot="boot-2", time="2026-11-23T10:00:00Z"), {"events": memory})
+    found, memory = judge(
+        DOCUMENT, capture(boot="boot-2", time="2026-11-23T10:00:00Z"), {"events": memory}
+    )
     assert bad(found) == []
     found, memory = judge(
         DOCUMENT, capture(line(119), boot="boot-3", time="2026-11-30T10:00:00Z"), {"events": memory}
@@ -452,14 +528,20 @@ def test_a_restart_settles_it_and_the_second_within_days_does_not() -> None:
         ("xid.119", A, "gpu"),
         ("gpu.repeated_faults", A, "hardware"),
     ]
-    found, memory = judge(DOCUMENT, capture(boot="boot-4", time="2026-12-01T10:00:00Z"), {"events": memory})
+    found, memory = judge(
+        DOCUMENT, capture(boot="boot-4", time="2026-12-01T10:00:00Z"), {"events": memory}
+    )
     assert bad(found) == [("gpu.repeated_faults", MISMATCH, "drain", A, "hardware")], (
         "a third restart does not make it good"
     )
-    found, _ = judge(DOCUMENT, capture(boot="boot-9", time="2027-11-30T10:00:00Z"), {"events": memory})
+    found, _ = judge(
+        DOCUMENT, capture(boot="boot-9", time="2027-11-30T10:00:00Z"), {"events": memory}
+    )
     assert bad(found) == []
     found, _ = judge(
-        {**DOCUMENT, "health": {}}, capture(boot="boot-4", time="2026-12-01T10:00:00Z"), {"events": memory}
+        {**DOCUMENT, "health": {}},
+        capture(boot="boot-4", time="2026-12-01T10:00:00Z"),
+        {"events": memory},
     )
     assert bad(found) == [], "without limits it is not judged"
 
@@ -508,7 +590,9 @@ def test_what_a_person_has_acknowledged() -> None:
         ("gpu.ecc*", None, ["sxid.20034", "xid.79", "xid.95", "storage.io_error"]),
     ],
 )
-def test_a_person_settles_what_is_meant_and_no_more(name: str, subject: str | None, left: list[str]) -> None:
+def test_a_person_settles_what_is_meant_and_no_more(
+    name: str, subject: str | None, left: list[str]
+) -> None:
     """What was told as part of a finding goes with it: the action that Xid 154 asks for, the NVLink errors that follow from a switch."""
     seen = capture(
         line(95),

@@ -29,7 +29,9 @@ def fake(path: str = PATH) -> Any:
     return SimpleNamespace(
         __name__="time",
         observe=lambda host, document, seen: None,
-        wanted=lambda document, seen: [Wanted(path, "time = 1\n", "gpu_policy", "the class wants the time")],
+        wanted=lambda document, seen: [
+            Wanted(path, "time = 1\n", "gpu_policy", "the class wants the time")
+        ],
         plan=lambda document, seen: ([], [], []),
         refusals=lambda document, seen, actions: [],
         findings=lambda document, seen: [Finding("policy.time", MATCH, "1", "1")],
@@ -89,9 +91,15 @@ def test_every_domain_is_registered_and_complete() -> None:
         if path.stem in BY_NAME:
             continue
         module = importlib.import_module(name)
-        lacks = [function for function in FUNCTIONS if not callable(getattr(module, function, None))]
-        assert not lacks, f"domains/{path.name} lacks {', '.join(lacks)} of Domain in state/contract.py"
-        assert module in engine.DOMAINS, f"DOMAINS in state/engine.py lacks {path.stem}: no plan would use it"
+        lacks = [
+            function for function in FUNCTIONS if not callable(getattr(module, function, None))
+        ]
+        assert not lacks, (
+            f"domains/{path.name} lacks {', '.join(lacks)} of Domain in state/contract.py"
+        )
+        assert module in engine.DOMAINS, (
+            f"DOMAINS in state/engine.py lacks {path.stem}: no plan would use it"
+        )
 
 
 def kinds_of_actions() -> dict[str, str]:

@@ -17,7 +17,9 @@ SEAM = "node/state/family.py"
 # The words of the catalog's schema, the makers of test nodes, which are of one distribution each, and what the facts know of operating
 # systems, those of images among them; vulnerability databases, whose kinds are called after who keeps them.
 ALLOWED = ("catalog/models.py", "testing/lab/", "compat/", "facts/", "evidence/vulnerabilities.py")
-ASKS = re.compile(r"""["'](?:debian|ubuntu)["']|linux-(?:image|headers|modules|generic)-?[{(\\"'a-z0-9]""")
+ASKS = re.compile(
+    r"""["'](?:debian|ubuntu)["']|linux-(?:image|headers|modules|generic)-?[{(\\"'a-z0-9]"""
+)
 
 
 def asked() -> list[str]:
@@ -27,7 +29,9 @@ def asked() -> list[str]:
         for path in sorted(SOURCES.rglob("*.py"))
         if not str(path.relative_to(SOURCES)).startswith((SEAM, *ALLOWED))
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if ASKS.search(line.replace("/usr/src/linux-headers-", ""))  # a path that all of the family have
+        if ASKS.search(
+            line.replace("/usr/src/linux-headers-", "")
+        )  # a path that all of the family have
     ]
 
 
@@ -63,7 +67,9 @@ def test_kernel_packages(distribution: str) -> None:
         ("11.0.0-1-generic", False),
     ],
 )
-def test_ubuntus_kernels_have_a_package_of_further_modules_before_7_0(release: str, extra: bool) -> None:
+def test_ubuntus_kernels_have_a_package_of_further_modules_before_7_0(
+    release: str, extra: bool
+) -> None:
     names = kernel_packages("ubuntu", release)
     assert (f"linux-modules-extra-{release}" in names) is extra
     assert f"linux-modules-{release}" in names

@@ -33,7 +33,10 @@ DIGEST = "sha256:c0de"
 
 
 def finding(
-    outcome: str = MATCH, severity: str = "drain", name: str = "stack.lock", got: str | None = "4 differ"
+    outcome: str = MATCH,
+    severity: str = "drain",
+    name: str = "stack.lock",
+    got: str | None = "4 differ",
 ) -> dict[str, Any]:
     return {
         "id": name,
@@ -106,9 +109,9 @@ def test_a_boot_that_is_not_known_is_no_boot_of_a_verdict() -> None:
 
 
 def test_what_a_finding_says_is_one_clean_line() -> None:
-    text = gate.reasons(verdict(finding(MISMATCH, got="\x1b[31mred\nNodeName=all;\t$(reboot)" + "x" * 999)))[
-        0
-    ].text
+    text = gate.reasons(
+        verdict(finding(MISMATCH, got="\x1b[31mred\nNodeName=all;\t$(reboot)" + "x" * 999))
+    )[0].text
     assert "\x1b" not in text
     assert "\n" not in text
     assert len(text) <= gate.LONGEST
@@ -187,7 +190,11 @@ def test_the_three_modes(node: Node, mode: str, found: Any, is_open: bool) -> No
     node.act(mode, found)
     assert node.open is is_open
     state = node.state()
-    assert (state["schema"], state["mode"], state["verdict_time"]) == (gate.SCHEMA, mode, found["time"])
+    assert (state["schema"], state["mode"], state["verdict_time"]) == (
+        gate.SCHEMA,
+        mode,
+        found["time"],
+    )
     assert bool(state["reasons"]) is (found is BAD)
     assert ("stack.lock" in (node.text(gate.REASON) or "")) is (found is BAD)
 
@@ -303,7 +310,9 @@ def test_a_command_that_fails_is_tried_again(node: Node) -> None:
 def test_a_class_that_does_not_drain_any_more_resumes(node: Node) -> None:
     commands(node)
     node.act("drain", BAD, **SITE)
-    node.act("report", BAD)  # the site's commands may be gone as well: those that drained are remembered
+    node.act(
+        "report", BAD
+    )  # the site's commands may be gone as well: those that drained are remembered
     assert node.log()[1].startswith("resume-node 1:goldnode: the class does not drain any more")
 
 
@@ -359,7 +368,9 @@ def test_slurm_is_drained_once_and_resumed(node: Node, name: str) -> None:
     assert updates(node)[1:] == [f"scontrol update NodeName={name} State=RESUME"]
 
 
-@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN*+DRAIN", "MIXED+DRAIN", "IDLE+DRAIN+NOT_RESPONDING"])
+@pytest.mark.parametrize(
+    "state", ["IDLE+DRAIN", "DOWN*+DRAIN", "MIXED+DRAIN", "IDLE+DRAIN+NOT_RESPONDING"]
+)
 @pytest.mark.parametrize("why", ["broken fan", "goldnode: kernel 6.1 has to be booted"])
 def test_a_node_drained_by_an_administrator_stays_drained(node: Node, state: str, why: str) -> None:
     """By a person, or by a rollout of goldnode's own on the controller: neither is this gate's to take back."""
@@ -420,7 +431,9 @@ BROKEN = {
 }
 
 
-def broken(node: Node, monkeypatch: pytest.MonkeyPatch, problem: OSError | None, verb: str = "write") -> None:
+def broken(
+    node: Node, monkeypatch: pytest.MonkeyPatch, problem: OSError | None, verb: str = "write"
+) -> None:
     """Let the record of the gate fail like this; None: it works again."""
 
     def fails(name: str, *rest: Any, **more: Any) -> Any:
@@ -465,7 +478,9 @@ def test_without_a_record_nothing_is_drained(
     assert node.state()["told"] is None
 
 
-def test_a_record_that_cannot_be_read_is_not_replaced(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_read_is_not_replaced(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands(node)
     node.act("drain", BAD, **SITE)
     broken(node, monkeypatch, OSError(errno.EIO, "Input/output error"), "text")
@@ -511,10 +526,14 @@ def test_the_outcome_of_a_command_outlives_its_check(
     assert len(node.log()) == (2 if resumes else 1)
 
 
-def test_a_command_that_was_cut_off_is_called_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_was_cut_off_is_called_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It began and did not end, as after a power loss. Already drained then is a drain that a person takes back."""
     commands(node, 3)
-    monkeypatch.setattr(effects, "NOTING", effects.NOTING.replace('echo "$id $s" >"$n"; sync "$n"; ', ""))
+    monkeypatch.setattr(
+        effects, "NOTING", effects.NOTING.replace('echo "$id $s" >"$n"; sync "$n"; ', "")
+    )
     run = node.run
 
     def killed(*words: str, **more: Any) -> Result:
@@ -547,7 +566,9 @@ def test_a_full_run_directory_leaves_neither_verdict_nor_gate(
     with pytest.raises(gate.IncompleteError) as caught:
         gate.act(node, {"gate": "drain", "site": SITE}, OTHER)
     assert (caught.value.unwritten or OSError()).filename == node.located(gate.STATE)
-    assert len(node.log()) == 2, "the record is sound, and the node is drained for the new reason too"
+    assert len(node.log()) == 2, (
+        "the record is sound, and the node is drained for the new reason too"
+    )
     names = (gate.STATE, gate.PASS, gate.REASON, current.VERDICT, current.STATUS)
     assert not any(node.exists(name) for name in names)
 
@@ -620,7 +641,9 @@ def test_release_takes_the_gate_away(node: Node) -> None:
     node.act("drain", BAD)
     gate.release(node)
     assert updates(node)[-1].endswith("State=RESUME")
-    assert not any(node.path(name).exists() for name in (gate.PASS, gate.STATE, gate.REASON, gate.MEMORY))
+    assert not any(
+        node.path(name).exists() for name in (gate.PASS, gate.STATE, gate.REASON, gate.MEMORY)
+    )
 
 
 # -- container runtimes
@@ -640,7 +663,9 @@ def systemd(node: Node, **state: str) -> None:
         "UnitFileState": "enabled",
         **state,
     }
-    node.write("/docker.service", "".join(f"{key}={value}\n" for key, value in rows.items()).encode())
+    node.write(
+        "/docker.service", "".join(f"{key}={value}\n" for key, value in rows.items()).encode()
+    )
     node.script("systemctl", SYSTEMCTL)
     node.write(f"{gate.REFUSED}/docker.service", b"")
 
@@ -677,7 +702,9 @@ def test_nothing_that_runs_is_ever_stopped(node: Node) -> None:
         for found in (GOOD, BAD, OTHER, GOOD):
             node.act(mode, found)
     assert not [
-        line for line in node.log() if any(word in line for word in ("stop", "restart", "kill", "isolate"))
+        line
+        for line in node.log()
+        if any(word in line for word in ("stop", "restart", "kill", "isolate"))
     ]
 
 
@@ -826,7 +853,9 @@ def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> N
         (["--root", "/another/root"], False),
     ],
 )
-def test_which_checks_act(monkeypatch: pytest.MonkeyPatch, arguments: list[str], acts: bool) -> None:
+def test_which_checks_act(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], acts: bool
+) -> None:
     """Only a check of the live machine against its own class; looking does not act."""
     found = {**GOOD, "status": "could_not_check", "simulated": False, "counts": {}}
     acted: list[Any] = []
@@ -878,7 +907,9 @@ def test_findings() -> None:
 
 def test_systemd_is_asked_once(node: Node) -> None:
     node.write("/run/systemd/system/x", b"")
-    node.script("systemctl", 'shift 3; for unit; do printf "Id=$unit\\nLoadState=not-found\\n\\n"; done')
+    node.script(
+        "systemctl", 'shift 3; for unit; do printf "Id=$unit\\nLoadState=not-found\\n\\n"; done'
+    )
     seen = converged(document())
     units.observe(node, document(), seen)
     assert len(node.commands) == 1

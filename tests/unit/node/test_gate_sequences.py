@@ -103,7 +103,8 @@ class DamagedNode(Host):
         self.effect()
         words = dict(word.split("=", 1) for word in argv[3:])
         self.change(
-            {"DRAIN": "drain", "RESUME": "resume"}.get(words.get("State", ""), ""), words.get("Reason")
+            {"DRAIN": "drain", "RESUME": "resume"}.get(words.get("State", ""), ""),
+            words.get("Reason"),
         )
         self.effect()
         return Result(argv, 1 if self.late else 0, "", "slurm_update error")
@@ -178,13 +179,17 @@ def agree(node: DamagedNode, code: int) -> None:
     if fault is not None:
         assert (code, state) == (3, {}), "no verdict counts, so no gate does"
         return
-    bad = any(row["severity"] == "drain" and row["outcome"] == MISMATCH for row in found["findings"])
+    bad = any(
+        row["severity"] == "drain" and row["outcome"] == MISMATCH for row in found["findings"]
+    )
     assert state["open"] is not bad
     if node.damage["/run"] == "readonly":
         assert code == 3, "an earlier check, which its age ends"
         return
     assert code == found["exit_code"]
-    (value,) = re.findall(r"^goldnode_gate_open.* (\d)$", node.text(publish.METRICS) or "", re.MULTILINE)
+    (value,) = re.findall(
+        r"^goldnode_gate_open.* (\d)$", node.text(publish.METRICS) or "", re.MULTILINE
+    )
     assert value == str(int(state["open"]))
 
 
@@ -192,7 +197,9 @@ STEPS = st.one_of(
     st.tuples(st.just("check"), st.booleans()),
     st.tuples(st.just("check"), st.booleans()),
     st.tuples(st.just("kill"), st.tuples(st.booleans(), st.integers(1, 24))),
-    st.tuples(st.just("damage"), st.tuples(st.sampled_from(PLACES), st.sampled_from(["readonly", "full"]))),
+    st.tuples(
+        st.just("damage"), st.tuples(st.sampled_from(PLACES), st.sampled_from(["readonly", "full"]))
+    ),
     st.tuples(st.just("repair"), st.sampled_from(PLACES)),
     st.tuples(st.just("boot"), st.none()),
     st.tuples(st.just("refuses"), st.booleans()),
@@ -243,7 +250,9 @@ SCHEDULERS = st.sampled_from(["slurm", "command"])
 
 @settings(max_examples=150)
 @given(by=SCHEDULERS, steps=SEQUENCES)
-def test_no_damage_loses_a_drain_or_parts_verdict_and_gate(by: str, steps: list[tuple[str, Any]]) -> None:
+def test_no_damage_loses_a_drain_or_parts_verdict_and_gate(
+    by: str, steps: list[tuple[str, Any]]
+) -> None:
     run(by, steps)
 
 

@@ -42,7 +42,9 @@ def test_the_plain_reader_of_the_node_suite_says_the_same_or_nothing() -> None:
         if not case.keys() & {"custom", "after", "rawenv"}:
             config, stored = record.build(case), grub.environment(record.environment(case))
             bare = booted_by_id(config, stored)
-            assert bare in (None, grub.next_boot(config, record.environment(case)).release), case["name"]
+            assert bare in (None, grub.next_boot(config, record.environment(case)).release), case[
+                "name"
+            ]
             reported.append(bare)
     assert len({release for release in reported if release}) >= 4
     assert sum(release is not None for release in reported) >= 9
@@ -57,7 +59,14 @@ def test_the_recorded_cases_are_not_all_the_same() -> None:
     ("default", "env", "cfg", "via", "fallback", "words"),
     [
         ("0", {}, "debian12-default", "default", False, 'grub.cfg sets default "0"'),
-        ("0", {"next_entry": "1>2"}, "debian12-default", "next_entry", False, 'grubenv has next_entry="1>2"'),
+        (
+            "0",
+            {"next_entry": "1>2"},
+            "debian12-default",
+            "next_entry",
+            False,
+            'grubenv has next_entry="1>2"',
+        ),
         ("nope", {}, "debian12-default", "default", True, "falls back to the first entry"),
         ("1>nope", {}, "debian12-default", "default", True, "falls back to the first entry"),
         ("1", {}, "debian12-default", "default", False, 'default "1"'),
@@ -107,7 +116,10 @@ def test_says_why(
             "if [ -f /boot/grub/x ]; then\n configfile /boot/grub/x\nfi\nmenuentry a { linux /vmlinuz-1 ; }\n",
             "grub.cfg:2: configfile",
         ),
-        ("menuentry a { linux /vmlinuz-1 ; }\nset default=$grub_platform\n", "only the boot itself"),
+        (
+            "menuentry a { linux /vmlinuz-1 ; }\nset default=$grub_platform\n",
+            "only the boot itself",
+        ),
         (
             "menuentry a { linux /vmlinuz-1 ; }\nif [ $grub_platform = efi ]; then default=a; else default=b; fi\n",
             "only the boot itself",
@@ -116,7 +128,10 @@ def test_says_why(
             "menuentry a { linux /vmlinuz-1 ; }\nload_env -f /boot/efi/env\nset default=$saved_entry\n",
             "only the boot itself",
         ),
-        ("menuentry a { linux /vmlinuz-1 ; }\nregexp --set 1:x --set=default y z\n", "only the boot itself"),
+        (
+            "menuentry a { linux /vmlinuz-1 ; }\nregexp --set 1:x --set=default y z\n",
+            "only the boot itself",
+        ),
         (
             "if loadfont x ; then\nmenuentry a { linux /vmlinuz-1 ; }\nfi\nmenuentry b { linux /vmlinuz-2 ; }\nset default=1\n",
             "does not decide",
@@ -194,7 +209,10 @@ def test_environment_refuses_what_grub_refuses() -> None:
                 (OLD, "1>3", True),
             ],
         ),
-        ("debian12-flat", [(NEW, "0", False), (NEW, "1", True), (OLD, "2", False), (OLD, "3", True)]),
+        (
+            "debian12-flat",
+            [(NEW, "0", False), (NEW, "1", True), (OLD, "2", False), (OLD, "3", True)],
+        ),
         (
             "debian13-default",
             [
@@ -217,7 +235,10 @@ def test_entries(cfg: str, rows: list[tuple[str | None, str, bool]]) -> None:
 def test_paths_of_an_entry() -> None:
     entry = grub.entries(text())[3]
     assert entry.id_path == f"{SUBMENU}>gnulinux-{OLD}-advanced-{UUID}"
-    assert entry.title_path == f"Advanced options for Debian GNU/Linux>Debian GNU/Linux, with Linux {OLD}"
+    assert (
+        entry.title_path
+        == f"Advanced options for Debian GNU/Linux>Debian GNU/Linux, with Linux {OLD}"
+    )
 
 
 def test_the_firmware_entry_of_debian_13_is_not_certain() -> None:
@@ -229,7 +250,11 @@ def test_the_firmware_entry_of_debian_13_is_not_certain() -> None:
 @pytest.mark.parametrize(
     ("cfg", "release", "index"),
     [
-        ("debian12-default", NEW, "1>0"),  # not the top entry, which moves when a newer kernel comes
+        (
+            "debian12-default",
+            NEW,
+            "1>0",
+        ),  # not the top entry, which moves when a newer kernel comes
         ("debian12-default", OLD, "1>2"),
         ("debian12-flat", OLD, "2"),
         ("debian13-default", "6.12.94+deb13-amd64", "1>4"),
@@ -244,7 +269,9 @@ def test_entry_for(cfg: str, release: str, index: str | None) -> None:
 
 
 def test_entry_for_takes_the_simple_entry_when_there_is_no_other() -> None:
-    entry = grub.entry_for("menuentry Linux --id simple { linux /boot/vmlinuz-6.1 root=/dev/vda ; }\n", "6.1")
+    entry = grub.entry_for(
+        "menuentry Linux --id simple { linux /boot/vmlinuz-6.1 root=/dev/vda ; }\n", "6.1"
+    )
     assert entry is not None
     assert entry.id_path == "simple"
 

@@ -24,7 +24,10 @@ class LiveHost(Host):
 
 
 def entries(root: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((root / "var/lib/goldnode/history").glob("*"))]
+    return [
+        json.loads(path.read_text())
+        for path in sorted((root / "var/lib/goldnode/history").glob("*"))
+    ]
 
 
 def with_lock(digest: str) -> dict[str, Any]:
@@ -32,13 +35,22 @@ def with_lock(digest: str) -> dict[str, Any]:
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    return {"kind": "link", "target": "/a", "reason": "want b", "seconds": 0.5, "error": None, **changes}
+    return {
+        "kind": "link",
+        "target": "/a",
+        "reason": "want b",
+        "seconds": 0.5,
+        "error": None,
+        **changes,
+    }
 
 
 def test_each_record_names_the_lock_and_the_one_before(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     for digest in ("one", "one", "two", "two", "one"):
-        applied = history.AppliedPart("kernel", [row()], history.earlier_lock(host, digest), 1.234, None)
+        applied = history.AppliedPart(
+            "kernel", [row()], history.earlier_lock(host, digest), 1.234, None
+        )
         history.record(host, with_lock(digest), applied)
     locks = [(entry["earlier_lock_digest"], entry["lock_digest"]) for entry in entries(tmp_path)]
     assert locks == [(None, "one"), (None, "one"), ("one", "two"), ("one", "two"), ("two", "one")]
@@ -48,7 +60,9 @@ def test_each_record_names_the_lock_and_the_one_before(tmp_path: Path) -> None:
     ]
 
 
-def test_without_records_the_class_document_on_the_node_says_the_lock_before(tmp_path: Path) -> None:
+def test_without_records_the_class_document_on_the_node_says_the_lock_before(
+    tmp_path: Path,
+) -> None:
     host = Host(str(tmp_path))
     host.write("/etc/goldnode/class.json", json.dumps(with_lock("zero")).encode())
     assert history.earlier_lock(host, "one") == "zero"
@@ -87,7 +101,9 @@ def link(name: str) -> Action:
     return Action("sanity", "link", name, "want it", after="b", data={"to": "b"})
 
 
-def test_apply_reports_each_row_and_keeps_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_reports_each_row_and_keeps_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = apply(tmp_path, monkeypatch, link("/a"))
     assert done[0].pop("seconds") >= 0
     assert done == [
@@ -130,7 +146,9 @@ def test_an_apply_that_fails_reports_what_was_done_before_and_what_stopped_it(
     assert "Is a directory" in entry["actions"][-1]["error"]
 
 
-def test_a_fault_of_goldnode_is_recorded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_goldnode_is_recorded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fault(self: Applier, action: Action) -> str:
         raise ZeroDivisionError("fault")
 
@@ -140,7 +158,9 @@ def test_a_fault_of_goldnode_is_recorded_too(tmp_path: Path, monkeypatch: pytest
     assert entries(tmp_path)[0]["error"] == "fault"
 
 
-def test_nothing_done_and_an_image_leave_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_done_and_an_image_leave_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert apply(tmp_path, monkeypatch) == []
     monkeypatch.setattr(applying, "plan", missing(link("/a")))
     assert applying.apply(Host(str(tmp_path)), document(), "sanity", {})[0] != []

@@ -41,7 +41,9 @@ def test_a_file_that_is_closed_meanwhile_hides_no_gpu(
 @pytest.mark.parametrize(
     "unit", ["nvidia-persistenced.service", "goldnode-mps.service", "goldnode-watch.service"]
 )
-def test_daemons_of_the_driver_and_goldnodes_own_units_are_no_jobs(tmp_path: Path, unit: str) -> None:
+def test_daemons_of_the_driver_and_goldnodes_own_units_are_no_jobs(
+    tmp_path: Path, unit: str
+) -> None:
     process(tmp_path, 7, unit, "/dev/nvidiactl")
     assert observe.gpu_holders(Host(str(tmp_path))) == []
 

@@ -41,12 +41,21 @@ def test_a_check_begins_without_what_it_does_not_need(tmp_path: Path) -> None:
     }
     assert not slow & set(reported)
     assert not {
-        f"goldnode.node.state.{name}" for name in ("applied", "apply", "record", "removal", "rollback")
+        f"goldnode.node.state.{name}"
+        for name in ("applied", "apply", "record", "removal", "rollback")
     } & set(reported)
 
 
 def test_a_check_with_flags_alone_is_understood_as_argparse_does() -> None:
-    flags = ["--format=json", "--json", "--quiet", "--no-write", "--no-gate", "--passive", "--cached"]
+    flags = [
+        "--format=json",
+        "--json",
+        "--quiet",
+        "--no-write",
+        "--no-gate",
+        "--passive",
+        "--cached",
+    ]
     for size in range(len(flags) + 1):
         for chosen in itertools.combinations(flags, size):
             given = ["check", *chosen, *chosen[:1]]

@@ -50,7 +50,13 @@ MAIN = archive(
     member("/init", b"#!/bin/sh\n"),
     member("usr/lib/modules/6.1/nouveau.ko", b"\x7fELF" * 9999),
 )
-MAIN_NAMES = [".", "lib", "etc/modprobe.d/goldnode-blacklist.conf", "init", "usr/lib/modules/6.1/nouveau.ko"]
+MAIN_NAMES = [
+    ".",
+    "lib",
+    "etc/modprobe.d/goldnode-blacklist.conf",
+    "init",
+    "usr/lib/modules/6.1/nouveau.ko",
+]
 EARLY_NAMES = ["kernel", "kernel/x86/microcode/AuthenticAMD.bin"]
 
 
@@ -107,7 +113,9 @@ def test_a_link_is_not_a_file(tmp_path: Path) -> None:
 
 def test_files_linked_to_each_other_have_one_content(tmp_path: Path) -> None:
     image = archive(
-        member("a", inode=7, links=2), member("x", b"other", inode=8), member("b", b"data", inode=7, links=2)
+        member("a", inode=7, links=2),
+        member("x", b"other", inode=8),
+        member("b", b"data", inode=7, links=2),
     )
     assert initramfs.contents(write(tmp_path, image), lambda name: name in "ab").files == {
         "a": b"data",
@@ -162,7 +170,9 @@ def test_a_wanted_file_must_be_small(tmp_path: Path) -> None:
     assert initramfs.contents(write(tmp_path, image)).names == ["etc/modprobe.d/big.conf"]
 
 
-@pytest.mark.parametrize(("packing", "program"), [("zstd", "zstd"), ("lz4", "lz4"), ("lzo", "lzop")])
+@pytest.mark.parametrize(
+    ("packing", "program"), [("zstd", "zstd"), ("lz4", "lz4"), ("lzo", "lzop")]
+)
 def test_a_missing_program_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str, program: str
 ) -> None:
@@ -214,7 +224,9 @@ def test_leaves_no_child_behind(tmp_path: Path) -> None:
     ],
 )
 def test_modules_named(path: str, found: bool) -> None:
-    assert initramfs.modules_named([path], ["nouveau", "nova_core", "nova-drm"]) == ([path] if found else [])
+    assert initramfs.modules_named([path], ["nouveau", "nova_core", "nova-drm"]) == (
+        [path] if found else []
+    )
 
 
 def test_broken_deflate_is_reported(tmp_path: Path) -> None:
@@ -225,7 +237,8 @@ def test_broken_deflate_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["6.1.0-1-amd64.bak", "6.1.0-1-amd64.new", "6.1.0-1-amd64.dpkg-bak", "of-a-purged-kernel"]
+    "name",
+    ["6.1.0-1-amd64.bak", "6.1.0-1-amd64.new", "6.1.0-1-amd64.dpkg-bak", "of-a-purged-kernel"],
 )
 def test_an_image_without_modules_is_never_the_next_boot(tmp_path: Path, name: str) -> None:
     """To rebuild a copy that somebody keeps would make it one without modules."""

@@ -66,7 +66,9 @@ def checked(host: Host, driver: str = "580", code: int = 0) -> checking.Checked:
 def examined(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[checking.Checked]:
     """What the next checks find; the last one again and again."""
     found = [checked(host)]
-    monkeypatch.setattr(checking, "examine", lambda *_, **__: found.pop(0) if len(found) > 1 else found[0])
+    monkeypatch.setattr(
+        checking, "examine", lambda *_, **__: found.pop(0) if len(found) > 1 else found[0]
+    )
     monkeypatch.setattr(gate, "act", lambda *_: ["gate acted"])
     return found
 
@@ -92,7 +94,9 @@ def test_a_change_rewrites_verdict_capture_metrics_and_condition(
     assert json.loads(host.text(CAPTURE) or "")["driver"]["loaded"] == "570"
 
 
-def test_in_the_middle_of_a_run_the_gate_does_not_act(host: Host, examined: list[checking.Checked]) -> None:
+def test_in_the_middle_of_a_run_the_gate_does_not_act(
+    host: Host, examined: list[checking.Checked]
+) -> None:
     assert judging.judge(host, DOCUMENT, act=False)[1] == []
     assert metrics(host)
 
@@ -113,7 +117,13 @@ def test_an_apply_of_a_controller_ends_with_metrics_and_a_report(
     monkeypatch.setattr(apply, "apply", lambda *_: ([{"changed": True}], None, After()))
     monkeypatch.setattr(applied, "mark", lambda *_, **given: good.append(given["good"]))
     monkeypatch.setattr(gate, "reasons", lambda *_: [])
-    request = {"state": "present", "document": DOCUMENT, "part": "sanity", "lock_timeout": 1, "report": True}
+    request = {
+        "state": "present",
+        "document": DOCUMENT,
+        "part": "sanity",
+        "lock_timeout": 1,
+        "report": True,
+    }
     answer = remote.applied(host, request, "sha256:e", None)
     assert 'driver="580"' in metrics(host), "a node has its metrics when the run ends"
     assert answer["verdict"]["status"] == "healthy"
@@ -148,7 +158,9 @@ def test_a_policy_that_changed_something_is_judged_at_once(
     assert 'driver="570"' in metrics(host)
 
 
-@pytest.mark.parametrize(("user", "driver"), [(0, "570"), (1000, "580")], ids=["root", "another user"])
+@pytest.mark.parametrize(
+    ("user", "driver"), [(0, "570"), (1000, "580")], ids=["root", "another user"]
+)
 def test_an_acknowledgement_is_judged_at_once(
     host: Host,
     examined: list[checking.Checked],
@@ -265,8 +277,15 @@ def test_a_report_has_the_gate(
     judging.judge(host, DOCUMENT, act=True)
     found = reporting.recorded(host) or {}
     assert found["gate"] is None, "no check has acted"
-    state = {"schema": gate.SCHEMA, "mode": "drain", "open": drain is None, "since": "2026-11-26T10:00:00Z"}
-    host.write(gate.STATE, json.dumps({**state, "reasons": ["a"], "told": drain, "error": None}).encode())
+    state = {
+        "schema": gate.SCHEMA,
+        "mode": "drain",
+        "open": drain is None,
+        "since": "2026-11-26T10:00:00Z",
+    }
+    host.write(
+        gate.STATE, json.dumps({**state, "reasons": ["a"], "told": drain, "error": None}).encode()
+    )
     found = reporting.recorded(host) or {}
     assert NodeReportGate.model_validate(found["gate"]).drained is drained
     assert (found["gate"]["open"], found["gate"]["reasons"]) == (drain is None, ["a"])

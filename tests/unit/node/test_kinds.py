@@ -47,9 +47,14 @@ def made() -> dict[str, str]:
             if isinstance(first, ast.Constant):
                 found[str(first.value)] = path.name
             elif isinstance(first, ast.JoinedStr):
-                parts = [str(part.value) if isinstance(part, ast.Constant) else None for part in first.values]
+                parts = [
+                    str(part.value) if isinstance(part, ast.Constant) else None
+                    for part in first.values
+                ]
                 if parts[0] is None:  # f"{item}.loaded"
-                    found.update({f"{item}{parts[1]}": path.name for item in NAMED[path.name, "item"]})
+                    found.update(
+                        {f"{item}{parts[1]}": path.name for item in NAMED[path.name, "item"]}
+                    )
                 else:
                     found["".join(part or "X" for part in parts)] = path.name
             else:
@@ -74,7 +79,9 @@ def test_every_row_is_complete_and_used() -> None:
         assert row.domain in (kinds.SOFTWARE, kinds.DRIVER, kinds.HARDWARE), name
         assert row.severity in (kinds.DEGRADED, kinds.DRAIN), name
         assert (
-            row.about[0].islower() or row.about.split()[0].rstrip(":").isupper() or row.about[:3].isupper()
+            row.about[0].islower()
+            or row.about.split()[0].rstrip(":").isupper()
+            or row.about[:3].isupper()
         ), name
         assert not row.about.endswith("."), name
         assert name in used, f"{name}: no finding has this row"
@@ -104,7 +111,8 @@ def test_a_rule_without_a_row_or_remedy_is_refused() -> None:
     with pytest.raises(LookupError, match=r"no\.such: .*kinds\.py"):
         rules.rule("no.such")
     with pytest.raises(
-        LookupError, match=r"stack\.lock: the rule needs a row with remedy and blast radius in .*kinds\.py"
+        LookupError,
+        match=r"stack\.lock: the rule needs a row with remedy and blast radius in .*kinds\.py",
     ):
         rules.gpu_rule("stack.lock")
 
@@ -139,5 +147,9 @@ def row(name: str, outcome: str = "mismatch", severity: str = "drain") -> dict[s
         ([row("boot.next")], []),
     ],
 )
-def test_software_decides_and_hardware_never_does(found: list[dict[str, Any]], against: list[str]) -> None:
-    assert [text.partition(":")[0] for text in blame.against({"findings": found}, ("boot.next",))] == against
+def test_software_decides_and_hardware_never_does(
+    found: list[dict[str, Any]], against: list[str]
+) -> None:
+    assert [
+        text.partition(":")[0] for text in blame.against({"findings": found}, ("boot.next",))
+    ] == against

@@ -49,7 +49,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number, row in enumerate(rows)
         )
         subprocess.run(
-            ["cc", "-x", "c", "-c", "-o", folder / f"{file}.ko", "-"], input=source, text=True, check=True
+            ["cc", "-x", "c", "-c", "-o", folder / f"{file}.ko", "-"],
+            input=source,
+            text=True,
+            check=True,
         )
     subprocess.run(["depmod", "-b", made, RELEASE], check=True, capture_output=True)
     probe = subprocess.run(
@@ -95,13 +98,17 @@ def dumped(root: Path) -> list[str]:
     lines = modprobe(root, "-c").partition("# End of configuration files.")[0].split("\n")
     lines = [re.sub(r"[ \t]+", " ", line).strip(" ") for line in lines]
     kinds = ("alias ", "blacklist ", "install ", "options ")
-    return sorted((line for line in lines if line.startswith(kinds)), key=lambda line: line.split()[0])
+    return sorted(
+        (line for line in lines if line.startswith(kinds)), key=lambda line: line.split()[0]
+    )
 
 
 def read(host: Host, command_line: str) -> list[str]:
     lines = [line for line in kmod.read(host, command_line) if line.command != "module_blacklist"]
     rows = [f"{line.command} {line.name} {line.rest}" for line in lines]
-    rows.sort(key=lambda row: row.split()[0])  # in the order of the files, as modprobe prints each kind
+    rows.sort(
+        key=lambda row: row.split()[0]
+    )  # in the order of the files, as modprobe prints each kind
     return [re.sub(r"[ \t]+", " ", row).strip(" ") for row in rows]
 
 
@@ -141,7 +148,9 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_lines_and_their_effect_are_those_of_modprobe(root: Path, name: str) -> None:
     files, command_line = CASES[name]
-    if any(file.endswith(".alias") for file in files) and "version 30" not in modprobe(root, "--version"):
+    if any(file.endswith(".alias") for file in files) and "version 30" not in modprobe(
+        root, "--version"
+    ):
         pytest.skip("kmod after 30 reads *.conf alone")
     host = configured(root, files, command_line)
     builtin = dumped_builtin(root)
@@ -170,7 +179,9 @@ DEBIAN = (
     ("line", "loads"),
     [("", True), ("blacklist nvidia\n", False), ("install nvidia /bin/false\n", False)],
 )
-def test_lines_against_the_driver_under_debians_two_names(root: Path, line: str, loads: bool) -> None:
+def test_lines_against_the_driver_under_debians_two_names(
+    root: Path, line: str, loads: bool
+) -> None:
     host = configured(root, {D + "a.conf": line, D + "nvidia.conf": DEBIAN}, "")
     shown = modprobe(root, "-n", "-v", "-b", NVIDIA)
     assert ("modprobe -i nvidia-current" in shown) is loads
@@ -203,7 +214,11 @@ OPTIONS: tuple[tuple[dict[str, str], str, list[str]], ...] = (
     ({D + "zz.conf": "options nvidia NVreg_A=2\n"}, "", ["options nvidia NVreg_A=2"]),
     ({D + "zz.conf": "options nvidia NVreg_A=1 NVreg_B=9\n"}, "", []),
     ({D + "a.conf": "options nvidia NVreg_A=2\n"}, "", []),
-    ({D + "y.conf": "options nvidia NVreg_A=2\n", D + "z.conf": "options nvidia NVreg_A=1\n"}, "", []),
+    (
+        {D + "y.conf": "options nvidia NVreg_A=2\n", D + "z.conf": "options nvidia NVreg_A=1\n"},
+        "",
+        [],
+    ),
     ({D + "zz.conf": "options nvidia_uvm NVreg_A=2\n"}, "", []),
     ({}, "nvidia.NVreg_A=0", ["nvidia.NVreg_A=0"]),
 )

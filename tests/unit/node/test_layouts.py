@@ -44,7 +44,13 @@ LAYOUTS: dict[str, tuple[str, str, str, bool]] = {
 
 def library(where: Path, **changes: Any) -> Path:
     """A program that answers as the process that asks NVML does, of one GPU."""
-    own = {**gpu(0, ADDRESS), "pci_id": "10de:27b8", "name": "NVIDIA L4", "gsp_firmware": DRIVER, **changes}
+    own = {
+        **gpu(0, ADDRESS),
+        "pci_id": "10de:27b8",
+        "name": "NVIDIA L4",
+        "gsp_firmware": DRIVER,
+        **changes,
+    }
     own["memory"] = {"total_mib": 23034, "used_mib": 0, "bar1_mib": 32768}
     own["pcie"] = {
         "gen": {"current": 4, "max": 4, "device_max": 4},
@@ -100,7 +106,9 @@ def machine(where: Path, layout: str, more: dict[str, str] | None = None) -> Hos
 
 
 def check(host: Host) -> dict[str, Any]:
-    found: dict[str, Any] = documents.valid(json.dumps(undeclared.examine(host, known.facts(), now=NOW)))
+    found: dict[str, Any] = documents.valid(
+        json.dumps(undeclared.examine(host, known.facts(), now=NOW))
+    )
     return found
 
 
@@ -120,7 +128,8 @@ def test_a_healthy_gpu_is_healthy_on_the_layout_of(layout: str, tmp_path: Path) 
     }
     found = outcomes(verdict)
     assert {
-        found[name] for name in ("gpu.library", "gpu.visible", "driver.agree", "gpu.memory", "pcie.width")
+        found[name]
+        for name in ("gpu.library", "gpu.visible", "driver.agree", "gpu.memory", "pcie.width")
     } == {"match"}, "the driver's library is found where this distribution has it"
     assert {row["item"] for row in verdict["undeclared"]} >= {"os", "kernel", "driver", "gpu.count"}
     assert not (tmp_path / "root/run/goldnode").exists()
@@ -150,7 +159,12 @@ def test_a_container_with_some_of_the_gpus_of_its_host_has_lost_none(
 
 def test_a_gpu_without_a_driver_could_not_be_checked(tmp_path: Path) -> None:
     host = machine(tmp_path, "ubuntu 24.04")
-    for name in ("proc/driver/nvidia/version", "sys/module/nvidia/version", "dev/nvidiactl", "dev/nvidia0"):
+    for name in (
+        "proc/driver/nvidia/version",
+        "sys/module/nvidia/version",
+        "dev/nvidiactl",
+        "dev/nvidia0",
+    ):
         (Path(host.root) / name).unlink()
     (Path(host.root) / "sys/module/nvidia").rmdir()
     verdict = check(host)
@@ -161,7 +175,12 @@ def test_a_gpu_without_a_driver_could_not_be_checked(tmp_path: Path) -> None:
 
 def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
     host = machine(tmp_path, "rhel 9.6")
-    head = {"schema": SCHEMA, "vendor": "nvidia", "error": "NVML Shared Library Not Found", "rc": 12}
+    head = {
+        "schema": SCHEMA,
+        "vendor": "nvidia",
+        "error": "NVML Shared Library Not Found",
+        "rc": 12,
+    }
     Path(host.program).write_text(f"#!{sys.executable} -IS\nprint({json.dumps(head)!r})\n")
     verdict = check(host)
     assert verdict["exit_code"] in (2, 3)

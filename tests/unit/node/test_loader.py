@@ -14,7 +14,9 @@ from goldnode.node.ground.host import Host
 from goldnode.node.state import loader
 from goldnode.node.state.observe import boot_choice
 
-CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/loader/choices.yml").read_text(encoding="utf-8"))
+CASES = yaml.safe_load(
+    (Path(__file__).parents[2] / "cases/loader/choices.yml").read_text(encoding="utf-8")
+)
 # The example of the Version Format Specification, oldest first.
 ORDER = [
     "122.1",
@@ -52,16 +54,24 @@ def entry(name: str, content: Any) -> loader.LoaderEntry:
 def test_what_boots_next(case: dict[str, Any]) -> None:
     entries = [entry(name, content) for name, content in case["entries"].items()]
     for shuffled in itertools.islice(itertools.permutations(entries), 6):
-        found = loader.choose(loader.fields(case["conf"]), shuffled, case.get("default"), case.get("once"))
-        assert (found.entry.file if found.entry else None, found.via) == (case["boots"], case["via"]), (
-            found.reason
+        found = loader.choose(
+            loader.fields(case["conf"]), shuffled, case.get("default"), case.get("once")
         )
+        assert (found.entry.file if found.entry else None, found.via) == (
+            case["boots"],
+            case["via"],
+        ), found.reason
         assert found.reason
 
 
 def test_the_choices_are_not_all_the_same() -> None:
     assert len(CASES) >= 15
-    assert {case["via"] for case in CASES} == {"default", "first", "LoaderEntryDefault", "LoaderEntryOneShot"}
+    assert {case["via"] for case in CASES} == {
+        "default",
+        "first",
+        "LoaderEntryDefault",
+        "LoaderEntryOneShot",
+    }
 
 
 def test_versions_are_in_the_order_of_the_specification() -> None:
@@ -101,15 +111,24 @@ def node(root: Path, variables: dict[str, str] | None = None) -> Host:
     place = root / boot.VARIABLES.lstrip("/")
     place.mkdir(parents=True)
     for name, value in (variables or {}).items():
-        (place / f"{name}-{boot.VENDOR}").write_bytes(b"\x06\0\0\0" + (value + "\0").encode("utf-16-le"))
+        (place / f"{name}-{boot.VENDOR}").write_bytes(
+            b"\x06\0\0\0" + (value + "\0").encode("utf-16-le")
+        )
     return Host(str(root), live=True)
 
 
 def test_a_node_of_kernel_install(tmp_path: Path) -> None:
     host = node(tmp_path)
     found = boot_choice(host, "6.1.0-901-amd64")
-    assert (found["loader"], found["release"], found["via"]) == ("systemd-boot", "6.1.0-902-amd64", "first")
-    assert (found["entry"], found["cmdline"]) == ("0123-6.1.0-901-amd64.conf", "root=/dev/vda2 ro quiet")
+    assert (found["loader"], found["release"], found["via"]) == (
+        "systemd-boot",
+        "6.1.0-902-amd64",
+        "first",
+    )
+    assert (found["entry"], found["cmdline"]) == (
+        "0123-6.1.0-901-amd64.conf",
+        "root=/dev/vda2 ro quiet",
+    )
     assert boot_choice(host, "6.1.0-903-amd64")["entry"] is None
 
 

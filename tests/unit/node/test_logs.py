@@ -134,7 +134,9 @@ def test_the_mig_instance_is_reported() -> None:
 def test_one_record_of_several_lines() -> None:
     """The driver prints them in one call; /dev/kmsg escapes the line ends."""
     text = r"NVRM: The NVIDIA GPU 0000:b3:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\x0aNVRM: fallen off the bus and is not responding"
-    (row,) = logs.parse([f"3,9,100,-;{text} to commands.\\x0a\n SUBSYSTEM=pci\n DEVICE=+pci:0000:b3:00.0"])
+    (row,) = logs.parse(
+        [f"3,9,100,-;{text} to commands.\\x0a\n SUBSYSTEM=pci\n DEVICE=+pci:0000:b3:00.0"]
+    )
     assert (row["kind"], row["address"], row["seq"]) == ("bus_lost", "0000:b3:00.0", 9)
 
 
@@ -151,7 +153,8 @@ def test_an_address_of_long_ago_is_not_this_ones() -> None:
 def test_repeats_are_one_row_with_its_count() -> None:
     found = logs.parse([f"3,{seq},{seq}000000,-;{XID}" for seq in range(5, 5005)])
     assert [
-        (row["count"], row["seq"], row["last_seq"], row["uptime_s"], row["last_uptime_s"]) for row in found
+        (row["count"], row["seq"], row["last_seq"], row["uptime_s"], row["last_uptime_s"])
+        for row in found
     ] == [(5000, 5, 5004, 5.0, 5004.0)]
 
 
@@ -196,7 +199,13 @@ def test_lines_of_healthy_machines_are_no_events(text: str) -> None:
 
 # Of other things than Xids: text, kind, address, parameter, value.
 OTHERS = [
-    ("nvidia: probe of 0000:18:00.0 failed with error -1", "probe_failed", "0000:18:00.0", "status", -1),
+    (
+        "nvidia: probe of 0000:18:00.0 failed with error -1",
+        "probe_failed",
+        "0000:18:00.0",
+        "status",
+        -1,
+    ),
     (
         "nvidia 0000:18:00.0: probe with driver nvidia failed with error -1",
         "probe_failed",
@@ -211,7 +220,13 @@ OTHERS = [
         "driver",
         "amdgpu",
     ),
-    ("NVRM: RmInitAdapter failed! (0x26:0xffff:1096)", "init_failed", None, "status", "0x26:0xffff:1096"),
+    (
+        "NVRM: RmInitAdapter failed! (0x26:0xffff:1096)",
+        "init_failed",
+        None,
+        "status",
+        "0x26:0xffff:1096",
+    ),
     (
         "pcieport 0000:00:01.0: AER: Uncorrectable (Non-Fatal) error message received from 0000:01:00.0",
         "aer",
@@ -233,14 +248,56 @@ OTHERS = [
         "severity",
         "fatal",
     ),
-    ("blk_update_request: I/O error, dev sdb, sector 123 op 0x1:(WRITE)", "io_error", None, "device", "sdb"),
-    ("critical medium error, dev nvme1n1, sector 8 op 0x0:(READ)", "io_error", None, "device", "nvme1n1"),
-    ("Buffer I/O error on dev dm-0, logical block 7, async page read", "io_error", None, "device", "dm-0"),
-    ("EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2", "io_error", None, "device", "sda1"),
-    ('XFS (nvme0n1p1): metadata I/O error in "x" at daddr 0x1', "io_error", None, "device", "nvme0n1p1"),
+    (
+        "blk_update_request: I/O error, dev sdb, sector 123 op 0x1:(WRITE)",
+        "io_error",
+        None,
+        "device",
+        "sdb",
+    ),
+    (
+        "critical medium error, dev nvme1n1, sector 8 op 0x0:(READ)",
+        "io_error",
+        None,
+        "device",
+        "nvme1n1",
+    ),
+    (
+        "Buffer I/O error on dev dm-0, logical block 7, async page read",
+        "io_error",
+        None,
+        "device",
+        "dm-0",
+    ),
+    (
+        "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2",
+        "io_error",
+        None,
+        "device",
+        "sda1",
+    ),
+    (
+        'XFS (nvme0n1p1): metadata I/O error in "x" at daddr 0x1',
+        "io_error",
+        None,
+        "device",
+        "nvme0n1p1",
+    ),
     ("nvme nvme0: I/O 832 QID 4 timeout, aborting", "io_error", None, "device", "nvme0"),
-    ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "io_error", None, "device", "nvme0"),
-    ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0", "mce", None, "severity", "uncorrected"),
+    (
+        "nvme nvme0: controller is down; will reset: CSTS=0xffffffff",
+        "io_error",
+        None,
+        "device",
+        "nvme0",
+    ),
+    (
+        "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0",
+        "mce",
+        None,
+        "severity",
+        "uncorrected",
+    ),
     ("EDAC MC1: 3 CE memory scrubbing error on CPU_SrcID#1", "mce", None, "severity", "corrected"),
     (
         "mce: [Hardware Error]: CPU 4: Machine Check Exception: 5 Bank 7: be00000000800400",
@@ -258,10 +315,22 @@ OTHERS = [
     ),
     ("{1}[Hardware Error]: event severity: fatal", "mce", None, "severity", "uncorrected"),
     ("mlx5_core 0000:ab:00.0 eth2: Link down", "link_down", "0000:ab:00.0", "interface", "eth2"),
-    ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN", "link_down", "0000:ab:00.0", "interface", "mlx5_5"),
+    (
+        "mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN",
+        "link_down",
+        "0000:ab:00.0",
+        "interface",
+        "mlx5_5",
+    ),
     ("tg3 0000:01:00.0: eth0: Link is down", "link_down", "0000:01:00.0", "interface", "eth0"),
     ("pcieport 0000:17:01.0: pciehp: Slot(5): Link Down", "link_down", "0000:17:01.0", "slot", "5"),
-    ("INFO: task nvidia-smi:2203 blocked for more than 120 seconds.", "hung_task", None, "pid", 2203),
+    (
+        "INFO: task nvidia-smi:2203 blocked for more than 120 seconds.",
+        "hung_task",
+        None,
+        "pid",
+        2203,
+    ),
     (
         "Memory cgroup out of memory: Killed process 4182 (order-worker) total-vm:812044kB",
         "oom",
@@ -280,7 +349,9 @@ def test_other_events(text: str, kind: str, where: str | None, name: str, value:
 
 def test_control_characters_do_not_get_through() -> None:
     escape = r"3,1,1,-;NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=a\x1b[2J\x07, b\x1b]0;x\x07\xe2\x80\xae"
-    (row,) = logs.parse([escape, "NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=\x1b[31mred, x\x00\x9b"])
+    (row,) = logs.parse(
+        [escape, "NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=\x1b[31mred, x\x00\x9b"]
+    )
     text = json.dumps(row, ensure_ascii=False)
     assert all(c.isprintable() for c in text), text
     (row,) = logs.parse(["NVRM: Xid (PCI:0000:18:00): 79, " + "x" * 100000])
@@ -353,13 +424,20 @@ def section(path: Path, *, live: bool = True) -> dict[str, Any]:
 
 def kmsg(*texts: str, first: int = 0) -> str:
     return "".join(
-        f"3,{first + n},{(first + n) * 10000},-;{text}\n SUBSYSTEM=pci\n" for n, text in enumerate(texts)
+        f"3,{first + n},{(first + n) * 10000},-;{text}\n SUBSYSTEM=pci\n"
+        for n, text in enumerate(texts)
     )
 
 
 def test_the_ring_is_read(tmp_path: Path) -> None:
     found = section(root(tmp_path, dev__kmsg=kmsg("Linux version 6.1", XID, "last")))
-    assert (found["sources"], found["truncated"], found["error"], found["last_seq"], found["boot_id"]) == (
+    assert (
+        found["sources"],
+        found["truncated"],
+        found["error"],
+        found["last_seq"],
+        found["boot_id"],
+    ) == (
         ["kmsg"],
         False,
         None,
@@ -418,7 +496,12 @@ def test_the_journal_has_what_the_ring_has_lost(tmp_path: Path, journalctl: Path
 
 @pytest.mark.parametrize(
     "content",
-    ["", "not json\n", entry(700, "it begins late") + entry(950, "x"), entry(0, "Linux version") + '{"torn'],
+    [
+        "",
+        "not json\n",
+        entry(700, "it begins late") + entry(950, "x"),
+        entry(0, "Linux version") + '{"torn',
+    ],
 )
 def test_a_journal_that_does_not_help(tmp_path: Path, journalctl: Path, content: str) -> None:
     (journalctl / "entries").write_text(content)
@@ -479,7 +562,9 @@ def test_the_last_capture_has_what_the_ring_has_lost(tmp_path: Path, journalctl:
         {"error": {}},
     ],
 )
-def test_a_last_capture_that_does_not_fit(tmp_path: Path, journalctl: Path, patch: dict[str, Any]) -> None:
+def test_a_last_capture_that_does_not_fit(
+    tmp_path: Path, journalctl: Path, patch: dict[str, Any]
+) -> None:
     path = last(tmp_path / "root", **patch)
     (path / "run/goldnode/capture_json").rename(path / "run/goldnode/capture.json")
     root(path, dev__kmsg=kmsg(XID, first=900))
@@ -488,7 +573,9 @@ def test_a_last_capture_that_does_not_fit(tmp_path: Path, journalctl: Path, patc
 
 def test_a_file_where_there_is_no_ring(tmp_path: Path, journalctl: Path) -> None:
     text = f"Nov 22 10:00:00 n kernel: [    0.000000] Linux version 6.1\n2026-11-22T10:00:01.000000+00:00 n kernel: [    1.5] {XID}\n"
-    found = section(root(tmp_path / "root", var__log__kern_log=text, **{"var__log__kern.log": text}))
+    found = section(
+        root(tmp_path / "root", var__log__kern_log=text, **{"var__log__kern.log": text})
+    )
     assert (found["sources"], found["truncated"], [row["code"] for row in found["rows"]]) == (
         ["/var/log/kern.log"],
         False,

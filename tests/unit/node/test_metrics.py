@@ -19,7 +19,9 @@ from goldnode.node.verdict import current
 PROMTOOL = shutil.which("promtool")
 
 
-def finding(name: str, outcome: str, subject: str | None = None, severity: str = "drain") -> dict[str, Any]:
+def finding(
+    name: str, outcome: str, subject: str | None = None, severity: str = "drain"
+) -> dict[str, Any]:
     return {
         "id": name,
         "outcome": outcome,
@@ -88,7 +90,12 @@ CAPTURE = {
         ]
     },
 }
-OPEN = {"schema": "goldnode.gate/1", "mode": "drain", "open": False, "told": {"by": "slurm", "ours": True}}
+OPEN = {
+    "schema": "goldnode.gate/1",
+    "mode": "drain",
+    "open": False,
+    "told": {"by": "slurm", "ours": True},
+}
 
 
 def samples(text: str) -> dict[str, str]:
@@ -99,7 +106,8 @@ def samples(text: str) -> dict[str, str]:
             assert re.fullmatch(r"# (HELP|TYPE) goldnode_[a-z_]+ .+", line), line
             continue
         match = re.fullmatch(
-            r'(goldnode_[a-z_]+(?:\{(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})?) (-?[0-9.e+-]+)', line
+            r'(goldnode_[a-z_]+(?:\{(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})?) (-?[0-9.e+-]+)',
+            line,
         )
         assert match, line
         assert match[1] not in found, f"twice: {match[1]}"
@@ -110,7 +118,9 @@ def samples(text: str) -> dict[str, str]:
 def test_a_bad_node_in_numbers() -> None:
     found = samples(
         metrics.text(
-            verdict(finding("gpu.count", "mismatch"), finding("pcie.width", "match", "0000:18:00.0")),
+            verdict(
+                finding("gpu.count", "mismatch"), finding("pcie.width", "match", "0000:18:00.0")
+            ),
             CAPTURE,
             OPEN,
         )
@@ -152,13 +162,21 @@ def test_what_was_not_read_has_no_sample() -> None:
 
 
 def test_a_verdict_that_does_not_count_reads_as_three_and_reports_no_findings() -> None:
-    text = metrics.text(verdict(finding("gpu.count", "match"), code=0), CAPTURE, fault="too old", age=1000.25)
+    text = metrics.text(
+        verdict(finding("gpu.count", "match"), code=0), CAPTURE, fault="too old", age=1000.25
+    )
     found = samples(text)
     assert found["goldnode_verdict_exit_code"] == "3"
-    assert (found["goldnode_verdict_holds"], found["goldnode_verdict_age_seconds"]) == ("0", "1000.25")
+    assert (found["goldnode_verdict_holds"], found["goldnode_verdict_age_seconds"]) == (
+        "0",
+        "1000.25",
+    )
     assert "goldnode_finding{" not in text
     assert samples(metrics.text(None, None, fault="none"))["goldnode_verdict_exit_code"] == "3"
-    assert samples(metrics.text({"exit_code": True}, None))["goldnode_verdict_exit_code"] in ("1", "3")
+    assert samples(metrics.text({"exit_code": True}, None))["goldnode_verdict_exit_code"] in (
+        "1",
+        "3",
+    )
 
 
 def test_an_outcome_that_is_not_known_is_never_good() -> None:
@@ -176,9 +194,9 @@ def test_hostile_text_stays_one_label() -> None:
     assert found["goldnode_verdict_exit_code"] == "2"
     assert "\x1b" not in text
     text.encode()
-    assert [value for name, value in found.items() if name.startswith("goldnode_finding{")] == ["4"], (
-        "of two of one name the worse is told"
-    )
+    assert [value for name, value in found.items() if name.startswith("goldnode_finding{")] == [
+        "4"
+    ], "of two of one name the worse is told"
     assert max(len(line) for line in text.splitlines()) < 1000
 
 
@@ -200,7 +218,11 @@ def test_promtool_finds_nothing_to_say() -> None:
         metrics.text(None, None, fault="no"),
     ):
         done = subprocess.run(
-            [str(PROMTOOL), "check", "metrics"], input=text, capture_output=True, text=True, check=False
+            [str(PROMTOOL), "check", "metrics"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -235,7 +257,9 @@ def host(tmp_path: Path) -> Host:
     return Host(str(tmp_path), live=True)
 
 
-def test_the_file_is_written_where_the_class_says_and_goes_again(host: Host, tmp_path: Path) -> None:
+def test_the_file_is_written_where_the_class_says_and_goes_again(
+    host: Host, tmp_path: Path
+) -> None:
     good = verdict(boot_identity="b/42")
     assert publish.publish(host, {}, good, CAPTURE) == []
     own = tmp_path / "run/goldnode/metrics.prom"
@@ -252,7 +276,9 @@ def test_the_file_is_written_where_the_class_says_and_goes_again(host: Host, tmp
     assert publish.publish(host, None, verdict(code=3), CAPTURE) == []
     assert "goldnode_verdict_exit_code 3" in (tmp_path / "var/lib/one/goldnode.prom").read_text()
     assert publish.publish(host, {"serve": {"textfile": "/var/lib/two"}}, good, CAPTURE) == []
-    assert [path.name for path in (tmp_path / "var/lib").glob("*/goldnode.prom")] == ["goldnode.prom"]
+    assert [path.name for path in (tmp_path / "var/lib").glob("*/goldnode.prom")] == [
+        "goldnode.prom"
+    ]
     assert publish.publish(host, {}, good, CAPTURE) == []
     assert list((tmp_path / "var/lib").glob("*/goldnode.prom")) == []
 
@@ -285,21 +311,27 @@ def test_all_users_may_read_what_is_not_secret(host: Host, tmp_path: Path) -> No
     assert path.stat().st_mode & 0o777 == 0o644
     assert not re.search(r"S-[0-9]|4242|165", path.read_text())
     found = publish.public(capture)
-    assert metrics.text(verdict(), found) == metrics.text(verdict(), capture), "all that the metrics want"
+    assert metrics.text(verdict(), found) == metrics.text(verdict(), capture), (
+        "all that the metrics want"
+    )
     faults = {"gpus": FAULT, "pci": FAULT, "events": FAULT, "os": FAULT, "identity": FAULT}
     odd: list[Any] = [None, [], faults, {"gpus": [None], "events": {"rows": [None]}}]
     for captured in odd:
         assert publish.public(captured)["schema"] == "goldnode.public/1"
 
 
-def test_a_check_that_could_not_be_made_reports_nothing_of_the_hardware(host: Host, tmp_path: Path) -> None:
+def test_a_check_that_could_not_be_made_reports_nothing_of_the_hardware(
+    host: Host, tmp_path: Path
+) -> None:
     publish.publish(host, {}, verdict(boot_identity="b/42"), CAPTURE)
     publish.publish(host, None, verdict(code=3, boot_identity="b/42"), None)
     assert "goldnode_gpu" not in (tmp_path / "run/goldnode/metrics.prom").read_text()
     assert "GPU-1" not in (tmp_path / "run/goldnode/public.json").read_text()
 
 
-def test_torn_files_and_a_full_disk_are_reported_and_end_nothing(host: Host, tmp_path: Path) -> None:
+def test_torn_files_and_a_full_disk_are_reported_and_end_nothing(
+    host: Host, tmp_path: Path
+) -> None:
     (tmp_path / "run/goldnode").mkdir(parents=True)
     (tmp_path / "run/goldnode/gate.json").write_text("[" * 100_000)
     assert publish.publish(host, {}, verdict(boot_identity="b/42"), CAPTURE) == []

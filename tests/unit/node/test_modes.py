@@ -30,7 +30,10 @@ def name(row: dict[str, Any]) -> str:
 
 def test_every_combination_is_in_the_table() -> None:
     assert len(ROWS) == len(CELLS) == 24
-    assert set(itertools.product(("ecc", "mig"), (True, False), (True, False), (True, False, None))) == CELLS
+    assert (
+        set(itertools.product(("ecc", "mig"), (True, False), (True, False), (True, False, None)))
+        == CELLS
+    )
 
 
 def declared(row: dict[str, Any]) -> tuple[list[Finding], Plan]:
@@ -57,7 +60,9 @@ def undeclared(row: dict[str, Any]) -> list[Finding]:
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_remedy_follows_from_current_pending_and_declared(row: dict[str, Any]) -> None:
     found = undeclared(row) if row["declared"] is None else declared(row)[0]
-    wrong = [finding for finding in found if finding.id == row["finding"] and finding.outcome == MISMATCH]
+    wrong = [
+        finding for finding in found if finding.id == row["finding"] and finding.outcome == MISMATCH
+    ]
     if row["steps"] is None:
         assert wrong == []
         return
@@ -80,7 +85,9 @@ def test_plan_sets_the_mode_and_boots_only_where_that_is_needed(row: dict[str, A
 def test_a_reboot_for_another_reason_is_held_back_until_the_pending_mode_is_set_back() -> None:
     whole = merge(document(), {"policy": {"ecc": True}})
     base = merge(converged(whole).to_dict(), {"reboot_marks": ["the GPU driver was replaced"]})
-    spoiled = merge(base, {"gpu_settings": {"gpus": {"1": {"ecc": {"current": True, "pending": False}}}}})
+    spoiled = merge(
+        base, {"gpu_settings": {"gpus": {"1": {"ecc": {"current": True, "pending": False}}}}}
+    )
     reported = judge(whole, Observed(**spoiled), PROGRAM).to_json()["reboot"]
     assert (reported["required"], reported["reasons"]) == (False, ["the GPU driver was replaced"])
     assert reported["held"] == ["the next boot would turn ECC off for GPU 1"]
@@ -97,7 +104,9 @@ def test_gpus_that_differ_have_one_remedy_in_order() -> None:
     assert found is not None
     assert found.steps == (POLICY, REBOOT)
     assert found.before == "it would turn ECC off for GPU 0 and it would leave ECC off for GPU 2"
-    each = modes.remedy("ecc", [modes.Mode("0", True, False, True), modes.Mode("1", False, True, False)])
+    each = modes.remedy(
+        "ecc", [modes.Mode("0", True, False, True), modes.Mode("1", False, True, False)]
+    )
     assert each is not None
     assert "back (on for GPU 0; off for GPU 1)" in each
 
@@ -137,7 +146,9 @@ KERNEL = Finding(
 def test_what_comes_before_a_boot_goes_first_in_each_remedy_that_restarts(
     urgent: list[Finding], remedy: Remedy, steps: tuple[str, ...]
 ) -> None:
-    found = ordered([Finding("x", MISMATCH, "a", "b", remedy, severity="drain"), *urgent], sets_gpus=True)
+    found = ordered(
+        [Finding("x", MISMATCH, "a", "b", remedy, severity="drain"), *urgent], sets_gpus=True
+    )
     assert found[0].steps == steps
     for item in urgent if remedy.restarts() and remedy.steps[0] != SITE else ():
         assert item.remedy is not None
@@ -148,5 +159,6 @@ def test_what_comes_before_a_boot_goes_first_in_each_remedy_that_restarts(
 def test_what_is_no_mismatch_comes_before_nothing() -> None:
     fine = Finding("policy.ecc", MATCH, "on", "on", URGENT.remedy, severity="drain")
     assert ordered(
-        [Finding("x", MISMATCH, "a", "b", Remedy("Reboot.", REBOOT), severity="drain"), fine], sets_gpus=True
+        [Finding("x", MISMATCH, "a", "b", Remedy("Reboot.", REBOOT), severity="drain"), fine],
+        sets_gpus=True,
     )[0].steps == (REBOOT,)

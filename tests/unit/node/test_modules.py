@@ -38,7 +38,10 @@ def wanted() -> dict[str, Any]:
         ("gdrdrv", {"other_modules": {"gdrdrv": None}}),
         ("gdrdrv", {"other_modules": {"gdrdrv": {"vermagic": "6.1.0-901-amd64 SMP"}}}),
         ("gdrdrv", {"other_modules": {"nvidia-current": {"time": 99}}}),
-        ("nvidia-current-peermem", {"other_modules": {"nvidia-current-peermem": {"version": "535.1"}}}),
+        (
+            "nvidia-current-peermem",
+            {"other_modules": {"nvidia-current-peermem": {"version": "535.1"}}},
+        ),
         ("nvidia-current-peermem", {"other_modules": {"mlx5_core": {"time": 99}}}),
         ("lustre", {"secure_boot": True}),
         ("mlx5_core.loaded", {"other_modules": {"mlx5_core": {"name": "mlx5"}}}),
@@ -46,7 +49,9 @@ def wanted() -> dict[str, Any]:
 )
 def test_each_item_is_found_when_it_is_wrong(name: str, patch: dict[str, Any]) -> None:
     right = {
-        finding.id: finding.outcome for finding in findings({}, wanted()) if finding.id.startswith("modules.")
+        finding.id: finding.outcome
+        for finding in findings({}, wanted())
+        if finding.id.startswith("modules.")
     }
     assert len(right) == 7, "four files, and three of them to be loaded"
     assert set(right.values()) == {MATCH}
@@ -56,14 +61,18 @@ def test_each_item_is_found_when_it_is_wrong(name: str, patch: dict[str, Any]) -
 
 
 def test_a_container_shows_no_loaded_module() -> None:
-    found = {f.id: f.outcome for f in findings({"container": True, "running_kernel": None}, wanted())}
+    found = {
+        f.id: f.outcome for f in findings({"container": True, "running_kernel": None}, wanted())
+    }
     assert found["modules.gdrdrv"] == MATCH
     assert found["modules.gdrdrv.loaded"] == ELSEWHERE
 
 
 def test_the_hook_asks_for_every_module() -> None:
     text = hook(wanted(), "kernel")[0].content
-    asked = [line.split()[:2] for line in text.splitlines() if line.startswith(("version ", "exists "))]
+    asked = [
+        line.split()[:2] for line in text.splitlines() if line.startswith(("version ", "exists "))
+    ]
     assert asked == [["version", "nvidia-current"], *(["exists", row["name"]] for row in ROWS)]
     alone = hook({**wanted(), "driver": None}, "kernel")[0].content
     assert "nvidia-current 535" not in alone
@@ -147,7 +156,9 @@ def commands(machine: Machine) -> list[str]:
 def test_a_build_is_recorded_with_what_it_was_made_against(
     machine: Machine, run: Callable[[str], str]
 ) -> None:
-    assert [run(name) for name in ("mlx5_core", "nvidia-current-peermem", "gdrdrv")] == ["built by dkms"] * 3
+    assert [run(name) for name in ("mlx5_core", "nvidia-current-peermem", "gdrdrv")] == [
+        "built by dkms"
+    ] * 3
     assert commands(machine) == [
         "install --force -m ofed",
         "install --force -m nvidia-current",
@@ -172,7 +183,10 @@ def test_what_is_stale_is_compiled_again_and_not_only_installed(
     found = modules.survey(machine, RELEASE, ["nvidia-current", *(row["name"] for row in ROWS)])
     assert modules.stale(wanted(), ROWS[1], found) == "it was built against an earlier mlx5_core"
     assert run("nvidia-current-peermem") == "built by dkms"
-    assert commands(machine) == ["build --force -m nvidia-current", "install --force -m nvidia-current"]
+    assert commands(machine) == [
+        "build --force -m nvidia-current",
+        "install --force -m nvidia-current",
+    ]
     assert run("gdrdrv") == "built by dkms", "the driver's module is another one now"
 
 
@@ -184,7 +198,8 @@ def test_a_build_that_gives_nothing_is_an_error_with_the_end_of_its_log(
     log.parent.mkdir(parents=True)
     log.write_text("gdrdrv.c:1: error: no such symbol\n")
     with pytest.raises(
-        NodeError, match=r"gdrdrv 2\.4 does not build for kernel .*finds no gdrdrv(.|\n)*no such symbol"
+        NodeError,
+        match=r"gdrdrv 2\.4 does not build for kernel .*finds no gdrdrv(.|\n)*no such symbol",
     ):
         run("gdrdrv")
 

@@ -85,7 +85,9 @@ def test_a_variable_of_grub_ends_where_its_name_does() -> None:
             continue
         found = _VARIABLE.match(text)
         name, end = grub._variable(text, 0)
-        assert (name, end if name else 0) == ((found[1] or found[2], found.end()) if found else ("", 0))
+        assert (name, end if name else 0) == (
+            (found[1] or found[2], found.end()) if found else ("", 0)
+        )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,13 @@ def test_the_unit_of_a_file(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "word"),
-    [("nvidia-current", "nvidia-current"), ("a b", "'a b'"), ("", "''"), ("$x", "'$x'"), ("é", "'é'")],
+    [
+        ("nvidia-current", "nvidia-current"),
+        ("a b", "'a b'"),
+        ("", "''"),
+        ("$x", "'$x'"),
+        ("é", "'é'"),
+    ],
 )
 def test_a_word_of_a_shell(text: str, word: str) -> None:
     assert kernel._word(text) == word
@@ -161,7 +169,10 @@ def test_the_database_is_read_as_dpkg_query_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_database_with_updates_or_of_another_form_is_dpkg_s_to_read(tmp_path: Path) -> None:
-    assert observe.status(database(tmp_path / "a", STATUS.replace("hold ok installed", "hold"))) is None
+    assert (
+        observe.status(database(tmp_path / "a", STATUS.replace("hold ok installed", "hold")))
+        is None
+    )
     assert observe.status(database(tmp_path / "b", "")) is None
     host = database(tmp_path / "c")
     assert observe.status(host) is not None

@@ -24,18 +24,26 @@ def test_every_part_has_its_role_and_every_role_its_part() -> None:
     for part in PARTS:
         tasks = yaml.safe_load((ROOT / f"roles/{part}/tasks/main.yml").read_text())
         applied = [
-            task["goldnode_state"]["part"] for task in tasks if "part" in task.get("goldnode_state", {})
+            task["goldnode_state"]["part"]
+            for task in tasks
+            if "part" in task.get("goldnode_state", {})
         ]
-        assert part == "node_class" or applied == [part], f"roles/{part}/tasks/main.yml applies {applied}"
+        assert part == "node_class" or applied == [part], (
+            f"roles/{part}/tasks/main.yml applies {applied}"
+        )
         for name in ("argument_specs.yml", "main.yml"):
-            assert (ROOT / f"roles/{part}/meta/{name}").is_file(), f"roles/{part}/meta has no {name}: {ADD}"
+            assert (ROOT / f"roles/{part}/meta/{name}").is_file(), (
+                f"roles/{part}/meta has no {name}: {ADD}"
+            )
 
 
 def test_site_yml_applies_the_parts_in_their_order() -> None:
     named = re.findall(r"import_role: \{name: (\w+)", (ROOT / "site.yml").read_text())
     missing = [part for part in PARTS if part not in named]
     assert not missing, f"site.yml has no import_role of {missing}: {ADD}"
-    assert list(dict.fromkeys(named)) == list(PARTS), f"site.yml imports the roles in another order: {ADD}"
+    assert list(dict.fromkeys(named)) == list(PARTS), (
+        f"site.yml imports the roles in another order: {ADD}"
+    )
 
 
 def test_site_yml_has_a_tag_for_every_part() -> None:
@@ -63,7 +71,8 @@ def test_the_plan_document_has_every_part() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["site.yml", "docs/how-to/install.md", "docs/architecture.md", "release/collection/README.md"]
+    "page",
+    ["site.yml", "docs/how-to/install.md", "docs/architecture.md", "release/collection/README.md"],
 )
 def test_every_part_is_documented(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -79,4 +88,6 @@ def test_the_module_takes_every_part() -> None:
         f"DOCUMENTATION of {module} lacks {lacks or 'the order of PARTS'}: {ADD}"
     )
     lacks = [part for part in PARTS if part not in goldnode_state.PARTS]
-    assert goldnode_state.PARTS == PARTS, f"PARTS of {module} lacks {lacks or 'the order of PARTS'}: {ADD}"
+    assert goldnode_state.PARTS == PARTS, (
+        f"PARTS of {module} lacks {lacks or 'the order of PARTS'}: {ADD}"
+    )

@@ -40,7 +40,9 @@ NO_GETTER = {
 
 
 def findings(
-    wanted: dict[str, Any], patch: dict[str, Any] | None = None, document_patch: dict[str, Any] | None = None
+    wanted: dict[str, Any],
+    patch: dict[str, Any] | None = None,
+    document_patch: dict[str, Any] | None = None,
 ) -> dict[str, Finding]:
     """Findings by name of a node of a class with policy `wanted`, with `patch` merged into its `gpu_settings`."""
     whole = merge(document(), {"policy": wanted, **(document_patch or {})})
@@ -75,15 +77,30 @@ def test_one_finding_per_declared_item_and_all_match() -> None:
     ("item", "gpu", "got", "exit_code"),
     [
         ("persistence_mode", {"persistence_mode": False}, "GPU 1: off", 1),
-        ("clocks.graphics_mhz", {"clocks": {"application": {"graphics": 1095}}}, "GPU 1: 1095 MHz", 1),
+        (
+            "clocks.graphics_mhz",
+            {"clocks": {"application": {"graphics": 1095}}},
+            "GPU 1: 1095 MHz",
+            1,
+        ),
         ("clocks.memory_mhz", {"clocks": {"application": {"memory": 877}}}, "GPU 1: 877 MHz", 1),
         ("power_limit_watts", {"power": {"limit": 300}}, "GPU 1: 300 W", 1),
         ("power_limit_watts", {"power": {"limit": 399.5}}, "GPU 1: 399.5 W", 1),
         ("compute_mode", {"compute_mode": "default"}, "GPU 1: default", 1),
         ("sharing", {"compute_mode": "default"}, "GPU 1: default", 1),
         ("ecc", {"ecc": {"current": False, "pending": False}}, "GPU 1: off", 2),
-        ("ecc", {"ecc": {"current": False, "pending": True}}, "GPU 1: off, on from the next boot", 2),
-        ("ecc", {"ecc": {"current": True, "pending": False}}, "GPU 1: on, off from the next boot", 2),
+        (
+            "ecc",
+            {"ecc": {"current": False, "pending": True}},
+            "GPU 1: off, on from the next boot",
+            2,
+        ),
+        (
+            "ecc",
+            {"ecc": {"current": True, "pending": False}},
+            "GPU 1: on, off from the next boot",
+            2,
+        ),
         ("mig", {"mig": {"current": True, "pending": True, "instances": []}}, "GPU 1: on", 2),
         (
             "mig",
@@ -93,7 +110,9 @@ def test_one_finding_per_declared_item_and_all_match() -> None:
         ),
     ],
 )
-def test_each_drift_is_found_under_its_name(item: str, gpu: dict[str, Any], got: str, exit_code: int) -> None:
+def test_each_drift_is_found_under_its_name(
+    item: str, gpu: dict[str, Any], got: str, exit_code: int
+) -> None:
     found = findings(EVERYTHING, {"gpus": {"1": gpu}})
     finding = found[f"policy.{item}"]
     assert (finding.outcome, finding.got) == (MISMATCH, got)
@@ -103,7 +122,8 @@ def test_each_drift_is_found_under_its_name(item: str, gpu: dict[str, Any], got:
 
 def test_gpus_that_differ_alike_are_reported_together() -> None:
     found = findings(
-        {"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": {"power": {"limit": 300}}}}
+        {"power_limit_watts": 400},
+        {"gpus": {"0": {"power": {"limit": 300}}, "1": {"power": {"limit": 300}}}},
     )
     assert found["policy.power_limit_watts"].got == "GPU 0, 1: 300 W"
 
@@ -113,15 +133,17 @@ def test_a_lost_gpu_could_not_be_read_whatever_the_others_are() -> None:
     finding = found["policy.power_limit_watts"]
     assert (finding.outcome, finding.got) == (UNREAD, "GPU 1: GPU is lost (return code 15)")
     assert code(found) == 3
-    worse = findings({"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": LOST}})[
-        "policy.power_limit_watts"
-    ]
+    worse = findings(
+        {"power_limit_watts": 400}, {"gpus": {"0": {"power": {"limit": 300}}, "1": LOST}}
+    )["policy.power_limit_watts"]
     assert worse.outcome == UNREAD
     assert worse.got == "GPU 0: 300 W; GPU 1: GPU is lost (return code 15)"
 
 
 def test_what_surely_drains_the_node_outranks_a_gpu_that_does_not_answer() -> None:
-    found = findings({"ecc": True}, {"gpus": {"0": {"ecc": {"current": False, "pending": False}}, "1": LOST}})
+    found = findings(
+        {"ecc": True}, {"gpus": {"0": {"ecc": {"current": False, "pending": False}}, "1": LOST}}
+    )
     assert found["policy.ecc"].outcome == MISMATCH
     assert code(found) == 2
 
@@ -155,7 +177,8 @@ def test_locked_clocks_are_never_a_match() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rc", "outcome"), [(3, NOT_EXPOSED), (13, NOT_EXPOSED), (4, MISMATCH), (15, MISMATCH), (999, MISMATCH)]
+    ("rc", "outcome"),
+    [(3, NOT_EXPOSED), (13, NOT_EXPOSED), (4, MISMATCH), (15, MISMATCH), (999, MISMATCH)],
 )
 def test_clocks_that_could_not_be_locked_are_not_as_declared(rc: int, outcome: str) -> None:
     """No call reads them back, so what the setter said is all there is: a refusal is no pass, and the next run tries again."""
@@ -165,23 +188,35 @@ def test_clocks_that_could_not_be_locked_are_not_as_declared(rc: int, outcome: s
         "parts": {"graphics_mhz": {"rc": rc, "text": "as NVML says"}},
     }
     found = findings(
-        {"clocks": {"graphics_mhz": 1200, "mode": "locked"}}, {"record": {uuid(0): {"clocks": reported}}}
+        {"clocks": {"graphics_mhz": 1200, "mode": "locked"}},
+        {"record": {uuid(0): {"clocks": reported}}},
     )
     finding = found["policy.clocks.graphics_mhz"]
     assert finding.outcome == outcome
-    assert f"GPU 0: tried at 2026-11-21T10:00:00Z: as NVML says (return code {rc})" in str(finding.got)
+    assert f"GPU 0: tried at 2026-11-21T10:00:00Z: as NVML says (return code {rc})" in str(
+        finding.got
+    )
     assert code(found) == (3 if outcome == NOT_EXPOSED else 1)
 
 
 def test_a_switch_of_mig_forgets_what_was_said_of_clocks(tmp_path: Path) -> None:
     applier = Applier(Host(str(tmp_path)), document(), {}, print)
-    clocks: dict[str, Any] = {"uuid": uuid(0), "field": "clocks", "value": {}, "rc": 0, "text": "Success"}
+    clocks: dict[str, Any] = {
+        "uuid": uuid(0),
+        "field": "clocks",
+        "value": {},
+        "rc": 0,
+        "text": "Success",
+    }
     mig = {**clocks, "field": "mig"}
     handlers._remember(applier, [clocks])
     handlers._remember(applier, [mig])
     assert set(json.loads(applier.host.text(policy.RECORD) or "")["set"][uuid(0)]) == {"mig"}
     handlers._remember(applier, [mig, clocks])
-    assert set(json.loads(applier.host.text(policy.RECORD) or "")["set"][uuid(0)]) == {"mig", "clocks"}
+    assert set(json.loads(applier.host.text(policy.RECORD) or "")["set"][uuid(0)]) == {
+        "mig",
+        "clocks",
+    }
 
 
 def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(
@@ -195,9 +230,9 @@ def test_what_is_set_again_at_a_boot_sees_who_uses_the_gpus(
         )
     )
     monkeypatch.setattr(reapply, "observed", lambda *_: seen)
-    assert [action.kind for action in reapply.outstanding(Host(str(tmp_path), live=True), whole)[1]] == [
-        "gpu.unit"
-    ]
+    assert [
+        action.kind for action in reapply.outstanding(Host(str(tmp_path), live=True), whole)[1]
+    ] == ["gpu.unit"]
     process(tmp_path, 7, "job.scope", "/dev/nvidia0")
     assert reapply.outstanding(Host(str(tmp_path), live=True), whole)[1] == []
 
@@ -214,11 +249,15 @@ def test_application_clocks_that_a_driver_no_longer_has() -> None:
     }
     gpu = {"clocks": {"application": NO_GETTER}}
     wanted = {"clocks": {"graphics_mhz": 1410, "memory_mhz": 1215}}
-    found = findings(wanted, {"gpus": {"0": gpu, "1": gpu}, "record": {uuid(0): absent, uuid(1): absent}})
+    found = findings(
+        wanted, {"gpus": {"0": gpu, "1": gpu}, "record": {uuid(0): absent, uuid(1): absent}}
+    )
     for item in ("graphics_mhz", "memory_mhz"):
         finding = found[f"policy.clocks.{item}"]
         assert finding.outcome == NOT_EXPOSED
-        assert finding.got == "GPU 0, 1: tried at 2026-11-21T10:00:00Z: Not Supported (return code 3)"
+        assert (
+            finding.got == "GPU 0, 1: tried at 2026-11-21T10:00:00Z: Not Supported (return code 3)"
+        )
 
 
 def test_a_getter_without_a_setter_is_a_mismatch_that_reports_it() -> None:
@@ -273,7 +312,9 @@ def test_mps_is_a_daemon_too(mps: dict[str, bool], got: str) -> None:
 
 def test_mps_of_an_earlier_class_is_no_exclusive_sharing() -> None:
     whole = merge(document(), {"policy": {"sharing": "exclusive"}})
-    running = {"units": {"loaded": {policy.MPS_NAME: {"LoadState": "loaded", "ActiveState": "active"}}}}
+    running = {
+        "units": {"loaded": {policy.MPS_NAME: {"LoadState": "loaded", "ActiveState": "active"}}}
+    }
     seen = Observed(**merge(converged(whole).to_dict(), running))
     found = {finding.id: finding for finding in policy.findings(whole, seen)}["policy.sharing"]
     assert (found.outcome, found.got) == (MISMATCH, "goldnode-mps.service still runs")
@@ -281,7 +322,8 @@ def test_mps_of_an_earlier_class_is_no_exclusive_sharing() -> None:
 
 def test_a_driver_that_does_not_answer() -> None:
     found = findings(
-        EVERYTHING, {"error": "the GPU driver did not answer within 120 s", "gpus": {"0": None, "1": None}}
+        EVERYTHING,
+        {"error": "the GPU driver did not answer within 120 s", "gpus": {"0": None, "1": None}},
     )
     own = [finding for name, finding in found.items() if name.startswith("policy.")]
     assert len(own) == 8
@@ -300,15 +342,25 @@ def test_where_gpus_are_not_this_nodes_own_nothing_is_judged() -> None:
 def test_the_drop_in_keeps_the_user_that_the_package_gives_its_daemon() -> None:
     whole = merge(document(), {"policy": {"persistence_mode": True}})
     basic = Observed(
-        gpu_settings={"persistenced": {"exec": "/usr/bin/nvidia-persistenced --user nvpd", "arguments": None}}
+        gpu_settings={
+            "persistenced": {"exec": "/usr/bin/nvidia-persistenced --user nvpd", "arguments": None}
+        }
     )
     refusing = Observed(
         gpu_settings={
-            "persistenced": {"exec": "/usr/bin/nvidia-persistenced --user np --no-persistence-mode --verbose"}
+            "persistenced": {
+                "exec": "/usr/bin/nvidia-persistenced --user np --no-persistence-mode --verbose"
+            }
         }
     )
-    texts = [file.content for seen in (basic, refusing) for file in policy.daemon(whole, seen, "gpu_driver")]
-    assert "ExecStart" not in texts[0], "where the package's own command is right, nothing of it is repeated"
+    texts = [
+        file.content
+        for seen in (basic, refusing)
+        for file in policy.daemon(whole, seen, "gpu_driver")
+    ]
+    assert "ExecStart" not in texts[0], (
+        "where the package's own command is right, nothing of it is repeated"
+    )
     assert texts[1].endswith(
         "[Service]\nTimeoutStopSec=15s\nExecStart=\nExecStart=/usr/bin/nvidia-persistenced --user np --verbose\n"
     )
@@ -319,10 +371,15 @@ def test_the_drop_in_is_there_before_the_daemon_and_nowhere_else() -> None:
     """Its package starts it at once, where there is no device yet."""
     whole = merge(document(), {"policy": {"persistence_mode": True}})
     bare = Observed(gpu_settings={"persistenced": {"exec": None}})
-    with_daemon = {**whole, "packages": [*whole["packages"], {"name": "nvidia-persistenced", "version": "1"}]}
+    with_daemon = {
+        **whole,
+        "packages": [*whole["packages"], {"name": "nvidia-persistenced", "version": "1"}],
+    }
     silent = {**with_daemon, "policy": {}}
     assert policy.daemon(whole, bare, "gpu_driver") == []
-    assert [file.path for file in policy.daemon(with_daemon, bare, "gpu_driver")] == [policy.DROP_IN]
+    assert [file.path for file in policy.daemon(with_daemon, bare, "gpu_driver")] == [
+        policy.DROP_IN
+    ]
     assert [file.path for file in policy.daemon(silent, Observed(), "kernel")] == [policy.DROP_IN]
     assert policy.daemon({**silent, "gpu": None}, Observed(), "kernel") == []
     assert policy.daemon(merge(with_daemon, {"gpu": {"vendor": "amd"}}), Observed(), "kernel") == []
@@ -330,7 +387,9 @@ def test_the_drop_in_is_there_before_the_daemon_and_nowhere_else() -> None:
 
 def test_the_unit_can_run_again_and_never_stops_a_user() -> None:
     whole = merge(document(), {"policy": {"persistence_mode": True}})
-    unit = next(file.content for file in policy.wanted(whole, Observed()) if file.path == policy.UNIT)
+    unit = next(
+        file.content for file in policy.wanted(whole, Observed()) if file.path == policy.UNIT
+    )
     assert "RemainAfterExit" not in unit.replace("# Not RemainAfterExit", "")
     assert "Requires" not in unit
     assert "Wants=nvidia-persistenced.service\nAfter=" in unit
@@ -340,7 +399,9 @@ def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files and links are left alone: they outlive a boot, and belong to site.yml."""
-    whole = merge(document(), {"policy": {"power_limit_watts": 400, "host": {"governor": "performance"}}})
+    whole = merge(
+        document(), {"policy": {"power_limit_watts": 400, "host": {"governor": "performance"}}}
+    )
     good = converged(whole)
     values = merge(good.to_dict(), {"gpu_settings": {"gpus": {"1": {"power": {"limit": 300}}}}})
     for cpu in values["tuning"]["governor"]:
@@ -358,7 +419,8 @@ def test_what_a_boot_forgets_is_set_again_by_one_function_for_gpus_and_host(
     states[:] = [bad]
     whole["policy"]["power_limit_watts"] = 500
     with pytest.raises(
-        NodeError, match=r"refused before anything was touched: Each of 2 GPUs takes 100 to 400 W, not 500 W"
+        NodeError,
+        match=r"refused before anything was touched: Each of 2 GPUs takes 100 to 400 W, not 500 W",
     ):
         reapply.reapply(Host(str(tmp_path), live=True), whole, print)
 
@@ -369,7 +431,9 @@ def test_at_boot_mps_comes_after_the_unit_that_applies_the_policy(
     """Its start is queued behind that unit: to wait for it there would end in a timeout, and nothing is said of it yet."""
     whole = merge(document(), {"policy": {"sharing": "mps"}})
     seen = Observed(
-        **merge(converged(whole).to_dict(), {"gpu_settings": {"mps": {"active": False, "job": True}}})
+        **merge(
+            converged(whole).to_dict(), {"gpu_settings": {"mps": {"active": False, "job": True}}}
+        )
     )
     monkeypatch.setattr(reapply, "observed", lambda *_: seen)
     assert reapply.reapply(Host(str(tmp_path), live=True), whole, print) == ([], [])

@@ -145,7 +145,11 @@ def test_a_mounted_directory_of_the_node_counts_in_a_container(
     write(root, "proc/1/stat", "1 (sh) S " + " ".join("0" * 18) + " 99 0")
     assert asked(root, capsys)[0] == 3
     line = "36 35 98:0 /run/goldnode {} ro,relatime - tmpfs tmpfs rw\n"
-    write(root, "proc/self/mountinfo", line.format("/run") + line.format(f"{root}/run/goldnode2") + "torn\n")
+    write(
+        root,
+        "proc/self/mountinfo",
+        line.format("/run") + line.format(f"{root}/run/goldnode2") + "torn\n",
+    )
     assert asked(root, capsys)[0] == 3
     write(root, "proc/self/mountinfo", line.format(f"{root}/run/goldnode"))
     assert asked(root, capsys)[0] == 0
@@ -189,7 +193,9 @@ def test_a_node_of_another_state_is_named(name: str) -> None:
         (OWN, {"n2": {**OWN, "driver": "570"}}, ["n3"], checks.FAILED),
     ],
 )
-def test_what_is_not_known_never_passes(own: Json, others: Json, broken: list[str], state: str) -> None:
+def test_what_is_not_known_never_passes(
+    own: Json, others: Json, broken: list[str], state: str
+) -> None:
     assert checks.cohort_line(own, others, broken, None).state == state
 
 
@@ -209,12 +215,16 @@ def test_a_cohort_passes_only_if_no_known_value_differs(others: Json, own: Json)
     )
     assert (line.state == checks.FAILED) == differ
     missing = any(
-        row[name] is not None and own[name] is None for row in others.values() for name in checks.SHARED
+        row[name] is not None and own[name] is None
+        for row in others.values()
+        for name in checks.SHARED
     )
     assert (line.state == checks.OK) == (not differ and not missing)
 
 
-def test_nodes_exchange_their_values_in_a_directory(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nodes_exchange_their_values_in_a_directory(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = str(root / "job1")
     assert asked(root, capsys, "--cohort", place, "--node", "n1", "--cohort-size", "2")[0] == 0
     code, found = asked(root, capsys, "--cohort", place, "--node", "n2", "--cohort-size", "2")
@@ -224,7 +234,10 @@ def test_nodes_exchange_their_values_in_a_directory(root: Path, capsys: pytest.C
     write(root, "run/goldnode/public.json", json.dumps(public(capture)))
     code, found = asked(root, capsys, "--cohort", place, "--node", "n3")
     assert code == 1
-    assert found["reason"] == "cohort: driver is 570.1 here and 580.95.05 on n1, n2 (2 of 2 other nodes)"
+    assert (
+        found["reason"]
+        == "cohort: driver is 570.1 here and 580.95.05 on n1, n2 (2 of 2 other nodes)"
+    )
 
 
 def test_a_file_has_the_values_of_all_nodes(
@@ -299,11 +312,19 @@ GOLDNODE_IMAGE: Json = {
         ({**GOLDNODE_IMAGE, "version": "13.5.0"}, 0, "CUDA 13.5.0"),  # minor version compatibility
         ({**GOLDNODE_IMAGE, "version": "14.0.0"}, 1, "runs CUDA up to 13.0"),
         ({**GOLDNODE_IMAGE, "backend": "cpu", "version": "1"}, 0, "needs no GPU"),
-        ({**GOLDNODE_IMAGE, "backend": "rocm", "version": "7.0"}, 1, "is for amd, and this node has nvidia"),
+        (
+            {**GOLDNODE_IMAGE, "backend": "rocm", "version": "7.0"},
+            1,
+            "is for amd, and this node has nvidia",
+        ),
         ({**GOLDNODE_IMAGE, "backend": None}, 3, "backend of cuda-13 is unknown"),
         ([docker("CUDA_VERSION=12.4.1", "PATH=/")], 0, "team/train:7: CUDA 12.4.1"),
         (docker("CUDA_VERSION=14.0.0"), 1, "runs CUDA up to 13.0"),
-        (docker("CUDA_VERSION=14.0.0", "_CUDA_COMPAT_PATH=/x"), 3, "forward compatibility package decides"),
+        (
+            docker("CUDA_VERSION=14.0.0", "_CUDA_COMPAT_PATH=/x"),
+            3,
+            "forward compatibility package decides",
+        ),
         (docker("PATH=/"), 3, "is unknown"),
         (docker(**{"io.goldnode.backend": "rocm"}), 1, "is for amd"),
     ],
@@ -318,7 +339,9 @@ def test_an_image_fits_the_driver_or_not(
     assert status == 0 or found["remedy"]
 
 
-def test_an_image_for_a_newer_driver_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_for_a_newer_driver_is_refused(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capture = healthy()
     capture["driver"] |= {"loaded": "535.309.01", "cuda": "12.2"}
     write(root, "run/goldnode/public.json", json.dumps(public(capture)))
@@ -365,7 +388,9 @@ def test_a_container_knows_its_image(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         ),
     )
 )
-def test_any_json_is_an_image_or_refused(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+def test_any_json_is_an_image_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, value: Any
+) -> None:
     file = tmp_path_factory.getbasetemp() / "any.json"
     file.write_text(json.dumps(value))
     try:
@@ -397,7 +422,10 @@ def test_caches_of_this_node_pass_and_others_are_named(
     write(root, "run/goldnode/public.json", json.dumps(public(capture)))
     code, found = asked(root, capsys, "--caches")
     assert code == 1
-    assert found["reason"] == "caches: CUDA_CACHE_PATH: driver.version was 580.95.05, and is 580.105.08 here"
+    assert (
+        found["reason"]
+        == "caches: CUDA_CACHE_PATH: driver.version was 580.95.05, and is 580.105.08 here"
+    )
 
 
 @pytest.mark.parametrize("place", ["/home/u/.triton", "relative", "/", "/x\x1b[2J/y"])
@@ -406,7 +434,11 @@ def test_a_cache_without_a_key_is_refused(
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", place)
     code, found = asked(root, capsys, "--caches")
-    assert (code, "TRITON_CACHE_DIR" in found["reason"], "\x1b" in found["reason"]) == (1, True, False)
+    assert (code, "TRITON_CACHE_DIR" in found["reason"], "\x1b" in found["reason"]) == (
+        1,
+        True,
+        False,
+    )
 
 
 def test_an_unknown_device_is_could_not_check(
@@ -459,7 +491,9 @@ def test_the_start_imports_no_engine() -> None:
     } & set(done.stdout.split())
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"
+)
 def test_a_real_container_reads_the_verdict_of_its_node(root: Path, tmp_path: Path) -> None:
     """PID and mount namespaces of its own, and a bind mount of the node's directory, as a pod has."""
     probe = subprocess.run(
@@ -477,7 +511,9 @@ def test_a_real_container_reads_the_verdict_of_its_node(root: Path, tmp_path: Pa
     inside = tmp_path / "pod"
     for name in ("run/goldnode", "etc/goldnode", "proc"):
         (inside / name).mkdir(parents=True)
-    code = "import sys; from goldnode.node.preflight.start import main; sys.exit(main(sys.argv[1:]))"
+    code = (
+        "import sys; from goldnode.node.preflight.start import main; sys.exit(main(sys.argv[1:]))"
+    )
     script = (
         f"mount --bind {root}/run/goldnode {inside}/run/goldnode && mount --bind {root}/etc/goldnode {inside}/etc/goldnode && "
         f'mount -t proc proc {inside}/proc && exec {sys.executable} -c "{code}" preflight --node n1 --root {inside}'

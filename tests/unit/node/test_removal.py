@@ -50,7 +50,12 @@ def have(**versions: str) -> dict[str, Any]:
 def test_the_record_of_a_transaction() -> None:
     before = have(old_driver="470-1", libmoved="1.0-1", libsame="1.0-1")
     found = records.extended_record(
-        {"held": ["x"]}, SIMULATED, ["libmoved", "libfresh"], before, ["libmoved", "libsame"], ["leftover"]
+        {"held": ["x"]},
+        simulated=SIMULATED,
+        named=["libmoved", "libfresh"],
+        have=before,
+        auto=["libmoved", "libsame"],
+        residual=["leftover"],
     )
     assert found == {
         "held": ["x"],
@@ -65,36 +70,79 @@ def test_the_record_of_a_transaction() -> None:
 def test_what_goldnode_installed_is_its_own_while_its_configuration_is_there() -> None:
     before = have(gone="1", kept="1")
     before["gone"]["state"] = "config-files"
-    found = records.extended_record({"brought": ["gone", "kept", "never"]}, "", [], before, [], ["gone"])
+    found = records.extended_record(
+        {"brought": ["gone", "kept", "never"]},
+        simulated="",
+        named=[],
+        have=before,
+        auto=[],
+        residual=["gone"],
+    )
     assert found["brought"] == ["gone", "kept"]
 
 
 def test_the_record_keeps_the_first_version_and_the_last() -> None:
-    first = records.extended_record({}, "Inst a [1] (2 D [amd64])\n", [], have(a="1"), [], [])
-    second = records.extended_record(first, "Inst a [2] (3 D [amd64])\n", [], have(a="2"), [], [])
+    first = records.extended_record(
+        {}, simulated="Inst a [1] (2 D [amd64])\n", named=[], have=have(a="1"), auto=[], residual=[]
+    )
+    second = records.extended_record(
+        first,
+        simulated="Inst a [2] (3 D [amd64])\n",
+        named=[],
+        have=have(a="2"),
+        auto=[],
+        residual=[],
+    )
     assert second["was"] == {"a": {"from": "1", "to": "3"}}
     assert second["brought"] == []
 
 
 def test_what_was_installed_and_is_moved_is_still_its_own() -> None:
-    first = records.extended_record({}, "Inst a (1 D [amd64])\n", ["a"], {}, [], [])
-    second = records.extended_record(first, "Inst a [1] (2 D [amd64])\n", ["a"], have(a="1"), ["a"], [])
+    first = records.extended_record(
+        {}, simulated="Inst a (1 D [amd64])\n", named=["a"], have={}, auto=[], residual=[]
+    )
+    second = records.extended_record(
+        first,
+        simulated="Inst a [1] (2 D [amd64])\n",
+        named=["a"],
+        have=have(a="1"),
+        auto=["a"],
+        residual=[],
+    )
     assert (second["brought"], second["was"], second["automatic"]) == (["a"], {}, [])
 
 
 def test_what_never_arrived_has_no_owner() -> None:
-    planned = records.extended_record({}, "Inst a (1 D [amd64])\nInst b (1 D [amd64])\n", [], {}, [], [])
+    planned = records.extended_record(
+        {},
+        simulated="Inst a (1 D [amd64])\nInst b (1 D [amd64])\n",
+        named=[],
+        have={},
+        auto=[],
+        residual=[],
+    )
     assert planned["brought"] == ["a", "b"]
-    assert records.extended_record(planned, "Inst c (1 D [amd64])\n", [], have(a="1"), [], [])["brought"] == [
+    assert records.extended_record(
+        planned,
+        simulated="Inst c (1 D [amd64])\n",
+        named=[],
+        have=have(a="1"),
+        auto=[],
+        residual=[],
+    )["brought"] == [
         "a",
         "c",
     ]
 
 
 def test_a_package_that_goldnode_removed_and_installed_again_is_not_called_removed() -> None:
-    gone = records.extended_record({}, "Remv a [1]\n", [], have(a="1"), [], [])
+    gone = records.extended_record(
+        {}, simulated="Remv a [1]\n", named=[], have=have(a="1"), auto=[], residual=[]
+    )
     assert gone["removed"] == {"a": "1"}
-    back = records.extended_record(gone, "Inst a (2 D [amd64])\n", [], {}, [], [])
+    back = records.extended_record(
+        gone, simulated="Inst a (2 D [amd64])\n", named=[], have={}, auto=[], residual=[]
+    )
     assert back["removed"] == {}
 
 
@@ -125,16 +173,24 @@ def test_unmerge(before: Any, after: Any, now: Any, wanted: Any) -> None:
 
 def test_a_file_untouched_since_is_what_it_was_to_the_byte() -> None:
     name = "/etc/docker/daemon.json"
-    assert records.unmerged_text(name, '{ "a":1 }', '{"a": 1, "r": 2}', '{"a": 1, "r": 2}') == '{ "a":1 }'
+    assert (
+        records.unmerged_text(name, '{ "a":1 }', '{"a": 1, "r": 2}', '{"a": 1, "r": 2}')
+        == '{ "a":1 }'
+    )
     assert records.unmerged_text(name, None, '{"r": 2}', '{"r": 2}') is None
     assert records.unmerged_text(name, '{"a":1}', '{"a": 1, "r": 2}', '{"a":1}') == '{"a":1}', (
         "it was never merged: the run was killed before"
     )
-    assert records.unmerged_text(name, "{}", '{"r": 2}', '{\n  "r": 2,\n  "é": 1\n}') == '{\n  "é": 1\n}\n'
-    assert json.loads(records.unmerged_text(name, None, '{"r": 2}', '{"r": 2, "b": 1}') or "") == {"b": 1}
-    assert json.loads(records.unmerged_text(name, "\n", '{"r": 2}', '{"r": 2, "b": 1}') or "") == {"b": 1}, (
-        "it was empty"
+    assert (
+        records.unmerged_text(name, "{}", '{"r": 2}', '{\n  "r": 2,\n  "é": 1\n}')
+        == '{\n  "é": 1\n}\n'
     )
+    assert json.loads(records.unmerged_text(name, None, '{"r": 2}', '{"r": 2, "b": 1}') or "") == {
+        "b": 1
+    }
+    assert json.loads(records.unmerged_text(name, "\n", '{"r": 2}', '{"r": 2, "b": 1}') or "") == {
+        "b": 1
+    }, "it was empty"
     with pytest.raises(ValueError, match="line 1 column"):
         records.unmerged_text(name, None, '{"r": 2}', "{,")
 
@@ -143,7 +199,12 @@ def test_a_file_untouched_since_is_what_it_was_to_the_byte() -> None:
     ("before", "after", "now", "wanted"),
     [
         ("a\nb\n", "a\nours\nb\n", "a\nours\nb\nmine\n", "a\nb\nmine\n"),
-        ('mode = "auto"\nx\n', 'mode = "legacy"\nx\n', 'mode = "legacy"\ny\n', 'mode = "auto"\ny\n'),
+        (
+            'mode = "auto"\nx\n',
+            'mode = "legacy"\nx\n',
+            'mode = "legacy"\ny\n',
+            'mode = "auto"\ny\n',
+        ),
         ('mode = "auto"\n', 'mode = "legacy"\n', 'mode = "cdi"\n', 'mode = "cdi"\n'),
         ("", "ours\n", "mine\nours\n", "mine\n"),
         ("x\nx\n", "x\n# end\nx\n# end\n", "x\n# end\nx\n# end\nmine\n", "x\nx\nmine\n"),
@@ -204,14 +265,30 @@ def test_every_place_has_a_part() -> None:
 def test_the_record_decides_which_part_a_file_belongs_to(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     path = "/etc/goldnode.d/time.conf"
-    write = Action("host_tuning", "file.write", path, "want a, have nothing", IMAGE, None, "a")
+    write = Action(
+        "host_tuning",
+        kind="file.write",
+        target=path,
+        reason="want a, have nothing",
+        phase=IMAGE,
+        before=None,
+        after="a",
+    )
     records.before_files(
         host, [write, Action("kernel", "packages.hold", "linux-image", "it is not held", IMAGE)]
     )
     known = records.read(host)
     assert known["parts"] == {path: "host_tuning"}
     assert (part_of(path, known), part_of(path, {})) == ("host_tuning", "node_class")
-    other = Action("host_tuning", "file.write", "/etc/other", "want a, have nothing", IMAGE, None, "a")
+    other = Action(
+        "host_tuning",
+        kind="file.write",
+        target="/etc/other",
+        reason="want a, have nothing",
+        phase=IMAGE,
+        before=None,
+        after="a",
+    )
     records.before_files(host, [other])
     assert records.read(host)["parts"] == {path: "host_tuning", "/etc/other": "host_tuning"}
 
@@ -275,7 +352,13 @@ def occupy(host: Host) -> None:
     host.write("/etc/goldnode/class.json", json.dumps({**NO_CLASS, "class": "x"}).encode())
     for name in LINKS:
         applier.apply(
-            Action("sanity", "link", name, "", data={"to": "/etc/systemd/system/goldnode-sanity.service"})
+            Action(
+                "sanity",
+                "link",
+                name,
+                "",
+                data={"to": "/etc/systemd/system/goldnode-sanity.service"},
+            )
         )
     host.write("/var/cache/goldnode/engine", b"")
     merge(host, '{"a": 1, "runtimes": {}}')
@@ -299,7 +382,11 @@ def merge(host: Host, content: str) -> None:
     )
     applier.apply(
         Action(
-            "container_runtime", "runtime.config", "/etc/docker/daemon.json", "", data={"content": content}
+            "container_runtime",
+            "runtime.config",
+            "/etc/docker/daemon.json",
+            "",
+            data={"content": content},
         )
     )
 
@@ -317,7 +404,9 @@ def test_a_root_is_what_it_was_before(root: Host) -> None:
     assert tree(root) == before
 
 
-def test_the_first_contact_is_noted_once_and_never_on_a_node_goldnode_has_been_to(root: Host) -> None:
+def test_the_first_contact_is_noted_once_and_never_on_a_node_goldnode_has_been_to(
+    root: Host,
+) -> None:
     occupy(root)
     known = records.read(root)
     assert "/etc/modprobe.d" in known["first"]["directories"]
@@ -341,7 +430,9 @@ def test_each_action_is_repeatable_wherever_a_removal_is_cut_off(root: Host) -> 
         class CutError(Exception):
             pass
 
-        def apply(self: Applier, action: Action, stop: int = stop, cut: list[int] = cut) -> str | None:
+        def apply(
+            self: Applier, action: Action, stop: int = stop, cut: list[int] = cut
+        ) -> str | None:
             cut[0] += 1
             if cut[0] > stop:
                 raise CutError
@@ -370,7 +461,11 @@ def test_what_is_owed_after_the_files_have_left_is_not_forgotten(root: Host) -> 
         with pytest.raises(NodeError, match="killed"):
             withdraw(root)
     owed = plan_absent(root).actions
-    assert [action.kind for action in owed] == ["removal.settle", "directory.remove", "directory.remove"]
+    assert [action.kind for action in owed] == [
+        "removal.settle",
+        "directory.remove",
+        "directory.remove",
+    ]
     applier.apply(owed[0])
     assert not root.path(JOURNAL).exists()
 
@@ -386,7 +481,9 @@ def test_what_the_user_changed_between_two_merges_is_his(root: Host) -> None:
     merge(root, '{"a": 1, "runtimes": {}}')
     root.write("/etc/docker/daemon.json", b'{"a": 2, "runtimes": {}}')
     merge(root, '{"a": 2, "runtimes": {}, "features": {"cdi": true}}')
-    root.write("/etc/docker/daemon.json", b'{"b": 1, "a": 2, "runtimes": {}, "features": {"cdi": true}}')
+    root.write(
+        "/etc/docker/daemon.json", b'{"b": 1, "a": 2, "runtimes": {}, "features": {"cdi": true}}'
+    )
     withdraw(root)
     assert json.loads(root.text("/etc/docker/daemon.json") or "") == {"b": 1, "a": 2}
 
@@ -400,8 +497,12 @@ def test_a_broken_file_of_the_user_is_refused_before_anything_is_touched(root: H
         match=r"refused before anything was touched: /etc/docker/daemon.json: not JSON .*line 1 column 2",
     ):
         withdraw(root)
-    after = {name: value for name, value in tree(root).items() if not name.startswith("run/goldnode")}
-    assert after == {name: value for name, value in before.items() if not name.startswith("run/goldnode")}
+    after = {
+        name: value for name, value in tree(root).items() if not name.startswith("run/goldnode")
+    }
+    assert after == {
+        name: value for name, value in before.items() if not name.startswith("run/goldnode")
+    }
 
 
 def test_a_torn_class_document_does_not_count(root: Host) -> None:
@@ -423,9 +524,9 @@ def test_the_program_plans_and_applies_it(root: Host, capsys: pytest.CaptureFixt
     occupy(root)
     assert program.main(["plan", "--absent", "--root", root.root]) == 0
     reported = capsys.readouterr().out
-    assert reported.index("sanity:") < reported.index("gpu_driver:") < reported.index("node_class:"), (
-        "the parts are told in the order of the deed"
-    )
+    assert (
+        reported.index("sanity:") < reported.index("gpu_driver:") < reported.index("node_class:")
+    ), "the parts are told in the order of the deed"
     assert program.main(["apply", "--absent", "--format", "json", "--root", root.root]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "absent"
     assert not root.path("/var/lib/goldnode").exists()
@@ -440,10 +541,13 @@ def test_the_program_wants_one_of_both(arguments: list[str]) -> None:
 
 def test_a_domain_may_have_things_that_are_no_files() -> None:
     own = Action("gpu_policy", "policy.reset", "gpu0", "set by goldnode")
-    domain = SimpleNamespace(absent=lambda document, seen, record: [own] if record.get("policy") else [])
+    domain = SimpleNamespace(
+        absent=lambda document, seen, record: [own] if record.get("policy") else []
+    )
     seen = Observed(traces={})
     assert [
-        action.kind for action in removal(None, seen, {"policy": True}, [domain, SimpleNamespace()])[0]
+        action.kind
+        for action in removal(None, seen, {"policy": True}, [domain, SimpleNamespace()])[0]
     ] == [
         "policy.reset",
         "removal.settle",
@@ -451,7 +555,9 @@ def test_a_domain_may_have_things_that_are_no_files() -> None:
     assert removal(None, seen, {}, [domain])[0] == []
 
 
-def test_a_gate_that_cannot_let_go_stops_the_removal(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_that_cannot_let_go_stops_the_removal(
+    root: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(host: Host) -> list[str]:
         raise HookError("scontrol ended with 1")
 
@@ -471,7 +577,9 @@ def test_asking_a_bare_node_leaves_nothing_on_it(root: Host) -> None:
     assert tree(root) == before
 
 
-def test_a_purge_of_docker_leaves_volumes_to_their_owner(root: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_purge_of_docker_leaves_volumes_to_their_owner(
+    root: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Debian's docker.io keeps a script in its state directory that its purge runs, and that deletes all of it."""
     root.write("/var/lib/docker/volumes/mine/_data/file", b"mine")
     root.write(removing.NUKE, b"#!/bin/sh\nrm -rf $1\n", 0o755)

@@ -34,7 +34,9 @@ def card(
     for path, value in rows.items():
         parts = path.split("__")
         inner += (
-            "".join(f"<{part}>" for part in parts) + value + "".join(f"</{part}>" for part in parts[::-1])
+            "".join(f"<{part}>" for part in parts)
+            + value
+            + "".join(f"</{part}>" for part in parts[::-1])
         )
     link = f"<pci_gpu_link_info>{LINK.format(width)}</pci_gpu_link_info>"
     return f'<gpu id="00000000:{place}:00.0">{inner}<pci>{pci}{link}</pci></gpu>'
@@ -42,14 +44,14 @@ def card(
 
 def verdict_of(*cards: str) -> dict[str, Any]:
     count = f"<attached_gpus>{len(cards)}</attached_gpus>"
-    text = (
-        f"<nvidia_smi_log><driver_version>580.178.04</driver_version>{count}{''.join(cards)}</nvidia_smi_log>"
-    )
+    text = f"<nvidia_smi_log><driver_version>580.178.04</driver_version>{count}{''.join(cards)}</nvidia_smi_log>"
     return judged(smi.parse(text.encode(), "x"))
 
 
 def remedy(verdict: dict[str, Any], name: str) -> str:
-    return next(str(row["remedy"]) for row in verdict["findings"] if row["id"] == name and row["remedy"])
+    return next(
+        str(row["remedy"]) for row in verdict["findings"] if row["id"] == name and row["remedy"]
+    )
 
 
 def test_masked_pci_ids_are_an_unknown_model() -> None:
@@ -64,16 +66,25 @@ def test_a_display_takes_some_memory_of_a_gpu_without_ecc() -> None:
     sizes = ("8112 MiB", "8114 MiB")
     bare = [card(f"0{n}", fb_memory_usage__total=size) for n, size in enumerate(sizes, 1)]
     assert wrong(verdict_of(*bare)) == set()
-    ecc: dict[str, Any] = {"ecc_errors__volatile__double_bit__total": "0", "ecc_mode__current_ecc": "Enabled"}
+    ecc: dict[str, Any] = {
+        "ecc_errors__volatile__double_bit__total": "0",
+        "ecc_mode__current_ecc": "Enabled",
+    }
     strict = [card(f"0{n}", fb_memory_usage__total=size, **ecc) for n, size in enumerate(sizes, 1)]
     assert wrong(verdict_of(*strict)) == {"gpu.memory"}
-    halved = [card(f"0{n}", fb_memory_usage__total=size) for n, size in enumerate(("4096 MiB", sizes[1]), 1)]
+    halved = [
+        card(f"0{n}", fb_memory_usage__total=size)
+        for n, size in enumerate(("4096 MiB", sizes[1]), 1)
+    ]
     assert wrong(verdict_of(*halved)) == {"gpu.memory"}
 
 
 def test_boards_of_one_model_have_clocks_of_their_own() -> None:
     clocks = ("1999 MHz", "1936 MHz")
-    other = [card(f"0{n}", board=f"000{n}10DE", max_clocks__sm_clock=mhz) for n, mhz in enumerate(clocks, 1)]
+    other = [
+        card(f"0{n}", board=f"000{n}10DE", max_clocks__sm_clock=mhz)
+        for n, mhz in enumerate(clocks, 1)
+    ]
     assert wrong(verdict_of(*other)) == set()
     same = [card(f"0{n}", max_clocks__sm_clock=mhz) for n, mhz in enumerate(clocks, 1)]
     assert wrong(verdict_of(*same)) == {"gpu.max_clocks"}
@@ -82,7 +93,8 @@ def test_boards_of_one_model_have_clocks_of_their_own() -> None:
 def test_two_gpus_of_a_card_have_a_vbios_each() -> None:
     def cards(*versions: str) -> list[str]:
         return [
-            card(f"0{n}", serial=str(n // 2), vbios_version=version) for n, version in enumerate(versions)
+            card(f"0{n}", serial=str(n // 2), vbios_version=version)
+            for n, version in enumerate(versions)
         ]
 
     assert wrong(verdict_of(*cards("80.05", "80.06", "80.05", "80.06"))) == set()

@@ -103,20 +103,31 @@ def test_a_file_that_was_hashed_is_known_until_it_changes(
 @as_root
 @pytest.mark.parametrize(
     "spoilt",
-    ["", "x", "1 2 3 4 " + "0" * 64, "\xff" * 90, "{mark} ../../../../tmp/" + "0" * 45, "{mark} " + "f" * 64],
+    [
+        "",
+        "x",
+        "1 2 3 4 " + "0" * 64,
+        "\xff" * 90,
+        "{mark} ../../../../tmp/" + "0" * 45,
+        "{mark} " + "f" * 64,
+    ],
 )
 def test_a_stamp_that_says_nothing_is_not_believed(
     program: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
     later(program, monkeypatch)
     engine = start.settle(str(program))
-    (Path(start.PLACE) / start.STAMP).write_text(spoilt.replace("{mark}", start.marked(program.stat())))
+    (Path(start.PLACE) / start.STAMP).write_text(
+        spoilt.replace("{mark}", start.marked(program.stat()))
+    )
     assert start.settle(str(program)) == engine
     assert imported_from() == str(copy(program))
 
 
 @as_root
-def test_a_stamp_in_a_directory_of_others_is_not_read(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stamp_in_a_directory_of_others_is_not_read(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     later(program, monkeypatch)
     start.settle(str(program))
     Path(start.PLACE).chmod(0o777)
@@ -124,7 +135,9 @@ def test_a_stamp_in_a_directory_of_others_is_not_read(program: Path, monkeypatch
 
 
 @as_root
-def test_a_file_of_this_very_moment_is_not_stamped(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_this_very_moment_is_not_stamped(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: program.stat().st_ctime_ns)
     start.settle(str(program))
     assert start.known(str(program)) is None
@@ -174,7 +187,9 @@ def test_a_full_disk_leaves_it_running_from_the_archive(
     assert [entry.name for entry in Path(start.PLACE).iterdir()] == [start.LOCK]
 
 
-def test_another_user_runs_it_from_the_archive(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_runs_it_from_the_archive(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     start.settle(str(program))
     assert sys.path[0] == "the archive"
@@ -216,7 +231,12 @@ def test_it_answers_with_its_plan_when_program_and_class_match(
     ids=["another program", "another class document", "no class document"],
 )
 def test_it_says_nothing_when_they_do_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, declared: str, there: bool, status: int
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    engine: str,
+    declared: str,
+    there: bool,
+    status: int,
 ) -> None:
     host = Host(str(tmp_path))
     if there:

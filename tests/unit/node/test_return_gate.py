@@ -104,7 +104,9 @@ class Machine(Host):
         events: Any = None,
         **tests: Any,
     ) -> None:
-        found = verdict(*(bad or (finding(MATCH),)), code=2 if bad else 0, boot_identity=f"{self.boot_id}/22")
+        found = verdict(
+            *(bad or (finding(MATCH),)), code=2 if bad else 0, boot_identity=f"{self.boot_id}/22"
+        )
         capture = {
             "gpus": gpus,
             "uptime": 1000.0,
@@ -116,7 +118,12 @@ class Machine(Host):
         documents.valid(self.state())
 
     def document(self, **tests: Any) -> dict[str, Any]:
-        return {"schema": "goldnode.class/1", "class": "case", "gate": "drain", "return_tests": tests or JOBS}
+        return {
+            "schema": "goldnode.class/1",
+            "class": "case",
+            "gate": "drain",
+            "return_tests": tests or JOBS,
+        }
 
     def state(self) -> dict[str, Any]:
         return json.loads(self.text(gate.STATE) or "{}")  # type: ignore[no-any-return]
@@ -125,7 +132,11 @@ class Machine(Host):
         return {row["cause"]: row["missing"] for row in self.state()["tests"]["causes"]}
 
     def result(
-        self, boot: str | None = None, node: str = "gpu01", started: float | None = None, **jobs: str
+        self,
+        boot: str | None = None,
+        node: str = "gpu01",
+        started: float | None = None,
+        **jobs: str,
     ) -> Any:
         rows = [{"name": name, "state": state, "why": "w"} for name, state in jobs.items()]
         at = return_tests.utc(self.clock if started is None else started)
@@ -156,7 +167,9 @@ class clocked:  # noqa: N801 - a context manager
 
     def __enter__(self) -> Callable[[Machine], None]:
         def use(machine: Machine) -> None:
-            fake = SimpleNamespace(time=lambda: machine.clock, gmtime=time.gmtime, strftime=time.strftime)
+            fake = SimpleNamespace(
+                time=lambda: machine.clock, gmtime=time.gmtime, strftime=time.strftime
+            )
             for module in (return_tests, return_command):
                 self.monkeypatch.setattr(module, "time", fake)
 
@@ -167,7 +180,9 @@ class clocked:  # noqa: N801 - a context manager
 
 
 @pytest.fixture
-def node(tmp_path: Path, clock: Callable[[Machine], None], monkeypatch: pytest.MonkeyPatch) -> Machine:
+def node(
+    tmp_path: Path, clock: Callable[[Machine], None], monkeypatch: pytest.MonkeyPatch
+) -> Machine:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     found = Machine(tmp_path / "node")
     clock(found)
@@ -215,7 +230,9 @@ OPENS: list[tuple[str, list[Any], dict[str, Any], set[str]]] = [
     ("a last check without a time: unknown", [], {"absence": away(0, last=None, why="torn")}, set()),
     ("away, of which part was this boot", [], {"absence": away(7.01, uptime=0.0)}, set()),
 ]  # fmt: skip
-UNKNOWN = {row[0] for row in OPENS if "unknown" in row[0] or row[0] == "away, and it cannot be read"}
+UNKNOWN = {
+    row[0] for row in OPENS if "unknown" in row[0] or row[0] == "away, and it cannot be read"
+}
 
 
 @pytest.mark.parametrize(("what", "bad", "seen", "wanted"), OPENS, ids=[row[0] for row in OPENS])
@@ -228,7 +245,9 @@ def test_a_check_opens_the_causes_of_the_table(
     opened = {cause for cause, jobs in node.missing().items() if jobs}
     assert opened == wanted
     assert bool(node.state()["tests"]["unknown"]) is (what in UNKNOWN)
-    assert node.drained is bool(wanted or [row for row in bad if gate.bad_findings({"findings": [row]})])
+    assert node.drained is bool(
+        wanted or [row for row in bad if gate.bad_findings({"findings": [row]})]
+    )
     # The same check again opens no cause again, and a fault that has gone holds the node until its tests have passed.
     since = {row["cause"]: row["since"] for row in node.state()["tests"]["causes"]}
     node.clock += 60
@@ -347,7 +366,9 @@ def test_tests_after_a_repair_count_when_its_fault_is_gone(node: Machine) -> Non
         node.deliver(node.result(gemm="passed", memory="passed"))
         node.check(FAN)
         assert node.missing()["repair"] == ["gemm", "memory"]
-        assert node.state()["tests"]["causes"][1]["since"] == return_tests.utc(START + 60 * since + 1)
+        assert node.state()["tests"]["causes"][1]["since"] == return_tests.utc(
+            START + 60 * since + 1
+        )
     node.check()
     assert node.drained
     node.clock += 60
@@ -384,7 +405,9 @@ def test_a_damaged_record_opens_every_cause(node: Machine, content: bytes) -> No
 
 
 @pytest.mark.parametrize("gone", [[return_tests.FILE], [return_tests.FILE, gate.MEMORY]])
-def test_a_record_that_is_gone_is_a_loss_unless_the_gate_is_new(node: Machine, gone: list[str]) -> None:
+def test_a_record_that_is_gone_is_a_loss_unless_the_gate_is_new(
+    node: Machine, gone: list[str]
+) -> None:
     node.check()
     for name in gone:
         node.remove(name)
@@ -464,7 +487,9 @@ def test_a_check_of_an_unchanged_node_does_not_write_to_the_disk(node: Machine) 
 def test_the_metrics_have_the_number_of_outstanding_jobs(node: Machine) -> None:
     node.check(LINK)
     text = metrics.text(verdict(finding(MATCH)), {}, node.state())
-    numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if "return_tests_outstanding{" in line)
+    numbers = dict(
+        line.rsplit(" ", 1) for line in text.splitlines() if "return_tests_outstanding{" in line
+    )
     assert numbers == {
         f'goldnode_return_tests_outstanding{{cause="{cause}"}}': number
         for cause, number in (("xid", "1"), ("repair", "2"), ("absence", "0"))
@@ -582,7 +607,9 @@ HOSTILE: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("patch", "wanted"), HOSTILE)
-def test_hostile_results_are_refused_with_a_sentence(node: Machine, patch: Any, wanted: str) -> None:
+def test_hostile_results_are_refused_with_a_sentence(
+    node: Machine, patch: Any, wanted: str
+) -> None:
     node.check(XID)
     node.clock += 60
     row = {**node.result(gemm="passed"), **patch} if isinstance(patch, dict) else patch
@@ -668,8 +695,12 @@ ABSENCES = [
 ]
 
 
-@pytest.mark.parametrize(("what", "before", "fault", "wanted"), ABSENCES, ids=[row[0] for row in ABSENCES])
-def test_the_time_without_a_check_is_stored(what: str, before: Any, fault: str | None, wanted: Any) -> None:
+@pytest.mark.parametrize(
+    ("what", "before", "fault", "wanted"), ABSENCES, ids=[row[0] for row in ABSENCES]
+)
+def test_the_time_without_a_check_is_stored(
+    what: str, before: Any, fault: str | None, wanted: Any
+) -> None:
     found = deltas.absence(before, {"boot": "b2/22", "uptime": 5.0}, fault)
     if wanted == "carried":
         assert found == {"boot": "b2/22"}

@@ -16,9 +16,7 @@ def line(row: Kind) -> str:
     remedy = (row.remedy or "computed from the readings").replace("|", "\\|")
     steps = ", ".join(row.remedy.steps) if row.remedy else ""
     about = row.about.replace("|", "\\|")
-    return (
-        f"| `{row.id}` | {row.domain} | {row.severity} | {about} | {remedy} | {row.blast or ''} | {steps} |"
-    )
+    return f"| `{row.id}` | {row.domain} | {row.severity} | {about} | {remedy} | {row.blast or ''} | {steps} |"
 
 
 def table() -> str:

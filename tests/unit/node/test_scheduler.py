@@ -49,7 +49,9 @@ ANSWERS: list[tuple[str, str, tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize(("state", "rest", "flags", "reason"), ANSWERS)
-def test_state_and_reason(release: str, state: str, rest: str, flags: tuple[str, ...], reason: str) -> None:
+def test_state_and_reason(
+    release: str, state: str, rest: str, flags: tuple[str, ...], reason: str
+) -> None:
     line = f"{BEFORE.format(release)}{state}{RELEASES[release]}{rest}\n"
     (row,) = scheduler.nodes(f"{line}\n")
     assert row == ("n1", "vm", flags, reason)
@@ -77,8 +79,12 @@ class Cluster(Host):
         if argv[1] == "show":
             state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
             if not state:
-                return Result(argv, 1, "", "slurm_load_node error: Unable to contact slurm controller")
-            return Result(argv, 0, f"NodeName=n1 State={state} {TEXTS.replace('Reason=none', '')}\n", "")
+                return Result(
+                    argv, 1, "", "slurm_load_node error: Unable to contact slurm controller"
+                )
+            return Result(
+                argv, 0, f"NodeName=n1 State={state} {TEXTS.replace('Reason=none', '')}\n", ""
+            )
         return Result(argv, 1, "", "slurm_update error: Invalid node state specified")
 
 
@@ -111,7 +117,9 @@ def test_after_a_failure_the_state_of_the_node_decides(
 
 
 @pytest.mark.parametrize(("state", "stays"), [("IDLE+DRAIN", True), ("IDLE", False)])
-def test_a_run_gives_back_a_node_of_which_the_resume_reports_a_failure(state: str, stays: bool) -> None:
+def test_a_run_gives_back_a_node_of_which_the_resume_reports_a_failure(
+    state: str, stays: bool
+) -> None:
     lines = [
         f"NodeName=n1 State=UNKNOWN+DRAIN Reason={RUN} {AUTHOR} {TEXTS}",
         f"NodeName=n1 State={state} {TEXTS}",
@@ -136,7 +144,9 @@ def test_a_real_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     node = Host("/")
     with slurm.cluster(1) as cluster:
         monkeypatch.setenv("SLURM_CONF", cluster.conf)
-        monkeypatch.setattr(node, "text", lambda name: "n1\n" if name.endswith("hostname") else None)
+        monkeypatch.setattr(
+            node, "text", lambda name: "n1\n" if name.endswith("hostname") else None
+        )
         cluster.update("n1", f"Comment={TEXTS.removeprefix('Comment=')}")
         cluster.update("n1", "State=DRAIN", f"Reason={RUN}")
         row = scheduler.own_node(node)

@@ -70,13 +70,18 @@ def test_healthz_is_good_only_while_a_good_verdict_counts(tree: Tree) -> None:
     assert get(tree, "/healthz")[0] == 503
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": "goldnode.verdict/1"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"schema": "goldnode.verdict/1"}', "[" * 100_000]
+)
 def test_a_torn_verdict_is_never_health(tree: Tree, text: str) -> None:
     tree.put("/run/goldnode/verdict.json", text)
     status, body = get(tree, "/healthz")
     assert status in (500, 503)
     assert "could_not_check" in body
-    assert "goldnode_verdict_exit_code 3" in get(tree, "/metrics")[1] or get(tree, "/metrics")[0] == 500
+    assert (
+        "goldnode_verdict_exit_code 3" in get(tree, "/metrics")[1]
+        or get(tree, "/metrics")[0] == 500
+    )
     status, body = get(tree, "/diagnostics")
     assert status == 500 or json.loads(body)["verdict"]["exit_code"] == 3
 
@@ -85,11 +90,16 @@ def test_a_torn_verdict_is_never_health(tree: Tree, text: str) -> None:
     ("code", "accept", "status"),
     [(1, False, 503), (1, True, 200), (2, True, 503), (3, True, 503), (4, True, 503)],
 )
-def test_degraded_will_do_where_the_class_allows_it(tree: Tree, code: int, accept: bool, status: int) -> None:
-    bad = verdict(finding("net.mtu", "mismatch", severity="degraded"), code=code, boot_identity="b/42")
+def test_degraded_will_do_where_the_class_allows_it(
+    tree: Tree, code: int, accept: bool, status: int
+) -> None:
+    bad = verdict(
+        finding("net.mtu", "mismatch", severity="degraded"), code=code, boot_identity="b/42"
+    )
     tree.put("/run/goldnode/verdict.json", json.dumps(bad))
     tree.put(
-        "/etc/goldnode/class.json", json.dumps({"digest": "sha256:c1", "serve": {"accept_degraded": accept}})
+        "/etc/goldnode/class.json",
+        json.dumps({"digest": "sha256:c1", "serve": {"accept_degraded": accept}}),
     )
     found = get(tree, "/healthz")
     assert found[0] == status
@@ -105,7 +115,12 @@ def test_diagnostics_says_what_a_person_asks_first(tree: Tree) -> None:
     tree.put("/usr/local/cuda-11/version.json", '{"cuda": 7}')
     reported = json.loads(get(tree, "/diagnostics")[1])
     assert reported["schema"] == "goldnode.diagnostics/1"
-    assert (reported["class"], reported["class_digest"], reported["lock_digest"], reported["image_id"]) == (
+    assert (
+        reported["class"],
+        reported["class_digest"],
+        reported["lock_digest"],
+        reported["image_id"],
+    ) == (
         "h100",
         "sha256:c1",
         "sha256:10",
@@ -266,9 +281,13 @@ def test_a_slow_client_gets_408_and_one_that_leaves_nothing(
 def test_200_slow_clients_delay_no_other_one(
     tree: Tree, served: tuple[str, int], monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "PATIENCE", 600.0)  # nobody is answered because others have timed out
+    monkeypatch.setattr(
+        connections, "PATIENCE", 600.0
+    )  # nobody is answered because others have timed out
     monkeypatch.setattr(connections, "SILENCE", 600.0)
-    tree.put("/run/goldnode/gate.json", json.dumps({"reasons": ["x" * 1_000_000]}))  # in /diagnostics
+    tree.put(
+        "/run/goldnode/gate.json", json.dumps({"reasons": ["x" * 1_000_000]})
+    )  # in /diagnostics
     threads = threading.active_count()
     slow = open_slow(served, 200, data)
     for _ in range(3):
@@ -278,7 +297,9 @@ def test_200_slow_clients_delay_no_other_one(
         client.close()
 
 
-@pytest.mark.parametrize("served", [3.0], indirect=True)  # seconds: one process serves the whole test
+@pytest.mark.parametrize(
+    "served", [3.0], indirect=True
+)  # seconds: one process serves the whole test
 def test_a_disk_that_hangs_costs_one_thread_and_no_answer_of_another_path(
     served: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,7 +361,9 @@ def test_the_command_takes_the_socket_of_systemd_and_ends(tree: Tree) -> None:
         listening.close()
 
 
-def test_the_command_without_a_socket_is_no_success(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_without_a_socket_is_no_success(
+    tree: Tree, capsys: pytest.CaptureFixture[str]
+) -> None:
     from goldnode.node.program.main import main
 
     assert main(["serve", "--root", str(tree.root)]) == 3

@@ -20,7 +20,9 @@ CLOCKS = {
 }
 
 
-def judged(capture: dict[str, Any], facts: dict[str, Any] | None = None) -> dict[tuple[str, str | None], str]:
+def judged(
+    capture: dict[str, Any], facts: dict[str, Any] | None = None
+) -> dict[tuple[str, str | None], str]:
     found = settings.findings(capture, FACTS if facts is None else facts)
     return {(row.id, row.subject): row.outcome for row in found}
 
@@ -56,16 +58,27 @@ def test_settings_that_are_alike_and_in_range_match() -> None:
         ),
         ("clocks", {"max": {"sm_mhz": 1755}}, "gpu.max_clocks", "1755 MHz"),
         ("temperature.memory_c", 96, "gpu.temperature", "memory at 96 °C"),
-        ("remapped_banks", {"pending": True, "none": 0}, "gpu.remap.pending", "a bank remap is pending"),
+        (
+            "remapped_banks",
+            {"pending": True, "none": 0},
+            "gpu.remap.pending",
+            "a bank remap is pending",
+        ),
         ("remapped_banks", {"pending": False, "none": 1}, "gpu.remap.spare", "1 groups have none"),
     ],
 )
 def test_one_gpu_that_differs_is_a_finding(path: str, value: Any, name: str, got: str) -> None:
-    capture = spoiled(healthy(), "gpus.*.temperature.memory_max_c", 95, "gpus.*.clocks.max.sm_mhz", 1980)
+    capture = spoiled(
+        healthy(), "gpus.*.temperature.memory_max_c", 95, "gpus.*.clocks.max.sm_mhz", 1980
+    )
     found = [
-        row for row in settings.findings(spoiled(capture, f"gpus.3.{path}", value), FACTS) if row.id == name
+        row
+        for row in settings.findings(spoiled(capture, f"gpus.3.{path}", value), FACTS)
+        if row.id == name
     ]
-    assert [(row.outcome, row.subject, row.severity) for row in found] == [("mismatch", G3, "degraded")]
+    assert [(row.outcome, row.subject, row.severity) for row in found] == [
+        ("mismatch", G3, "degraded")
+    ]
     assert got in str(found[0].got)
 
 
@@ -75,8 +88,18 @@ def test_one_gpu_that_differs_is_a_finding(path: str, value: Any, name: str, got
         ("width", {"width": {"current": 8, "max": 16}}, False, "mismatch"),
         ("width", {"width": {"current": 16, "max": 16}}, False, "match"),
         # Rubin rests with 2 of 16 lanes (generation 6).
-        ("width", {"gen": {"current": 6, "max": 6}, "width": {"current": 2, "max": 16}}, False, "deferred"),
-        ("width", {"gen": {"current": 6, "max": 6}, "width": {"current": 2, "max": 16}}, True, "mismatch"),
+        (
+            "width",
+            {"gen": {"current": 6, "max": 6}, "width": {"current": 2, "max": 16}},
+            False,
+            "deferred",
+        ),
+        (
+            "width",
+            {"gen": {"current": 6, "max": 6}, "width": {"current": 2, "max": 16}},
+            True,
+            "mismatch",
+        ),
         ("gen", {"gen": {"current": 1, "max": 4}}, False, "deferred"),
         ("gen", {"gen": {"current": 1, "max": 4}}, True, "mismatch"),
     ],
@@ -86,8 +109,12 @@ def test_the_link_of_an_unknown_model_is_held_to_what_gpu_and_slot_can_do(
 ) -> None:
     capture = healthy()
     capture["gpus"] = [capture["gpus"][0]]
-    capture["gpus"][0].update(pcie=pcie, pstate=0 if busy else 8, utilization={"gpu": 99 if busy else 0})
-    found = {name: value for (name, _), value in judged(capture, {}).items() if name == f"pcie.{key}"}
+    capture["gpus"][0].update(
+        pcie=pcie, pstate=0 if busy else 8, utilization={"gpu": 99 if busy else 0}
+    )
+    found = {
+        name: value for (name, _), value in judged(capture, {}).items() if name == f"pcie.{key}"
+    }
     assert found == {f"pcie.{key}": outcome}
     assert f"pcie.{key}" not in {name for name, _ in judged(capture)}, (
         "the table of rules judges it by the facts"

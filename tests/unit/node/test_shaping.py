@@ -31,7 +31,9 @@ FILES = {
     f"{MODULES}/modules.softdep": "softdep nvidia pre: drm\n",
     "lib/firmware/nvme/a.bin": "1",
     "lib/firmware/nvidia/535.1/gsp.bin": "1",
-    "var/lib/dpkg/status": STATUS.format("nvidia-smi", "535.1") + "\n" + STATUS.format("busybox", "1"),
+    "var/lib/dpkg/status": STATUS.format("nvidia-smi", "535.1")
+    + "\n"
+    + STATUS.format("busybox", "1"),
 }
 IMAGE = archive(
     member("init", b"x"), member("etc/ld.so.cache", b"own"), member("usr/bin/busybox", b"1"), member(f"{MODULES}/kernel/drivers/nvme.ko", b"nvme"),
@@ -46,7 +48,9 @@ class Node(Host):
 
     def run(self, *argv: str, timeout: float = 60, stdin: str | None = None) -> Result:
         self.commands.append(argv)
-        reported = {"linux-version": f"{RELEASE}\n", "modinfo": "nvme/a.bin\nnvme/b.bin\n"}.get(argv[0], "")
+        reported = {"linux-version": f"{RELEASE}\n", "modinfo": "nvme/a.bin\nnvme/b.bin\n"}.get(
+            argv[0], ""
+        )
         return Result(argv, self.firmware if argv[0] == "modinfo" else 0, reported, "")
 
     def made(self) -> int:
@@ -130,7 +134,9 @@ CASES: dict[str, tuple[Callable[[Path], None], str | None]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_made_again_only_where_something_that_shapes_it_has_changed(node: Node, case: str) -> None:
+def test_it_is_made_again_only_where_something_that_shapes_it_has_changed(
+    node: Node, case: str
+) -> None:
     change, part = CASES[case]
     assert owes(node) == ["update-initramfs -u"], "without a record it is made"
     assert node.made() == 1
@@ -168,11 +174,19 @@ def test_in_doubt_it_is_made(node: Node, doubt: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "stays"),
-    [("-u", True), ("-u -k all", True), (f"-u -k {RELEASE}", True), ("-u -k 6.9", False), ("-u -v", False)],
+    [
+        ("-u", True),
+        ("-u -k all", True),
+        (f"-u -k {RELEASE}", True),
+        ("-u -k 6.9", False),
+        ("-u -v", False),
+    ],
 )
 def test_a_call_that_is_not_understood_is_done(node: Node, arguments: str, stays: bool) -> None:
     owes(node)
-    assert owes(node, arguments)[0].startswith("the initramfs" if stays else f"update-initramfs {arguments}")
+    assert owes(node, arguments)[0].startswith(
+        "the initramfs" if stays else f"update-initramfs {arguments}"
+    )
 
 
 def test_an_image_that_was_copied_is_the_one_that_was_made(node: Node, tmp_path: Path) -> None:

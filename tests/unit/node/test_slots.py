@@ -63,7 +63,11 @@ def hold(root: Path, slot: str, sequence: int, name: str, **more: Any) -> None:
     (folder / "initrd.img").write_bytes(b"initramfs of " + slot.encode())
     (folder / "slot.json").write_text(json.dumps(about(slot, sequence, **more)))
     text = slots.entry_text(
-        about(slot, sequence), slot, f"/goldnode/{slot}/vmlinuz", f"/goldnode/{slot}/initrd.img", "ro panic=5"
+        about(slot, sequence),
+        slot,
+        f"/goldnode/{slot}/vmlinuz",
+        f"/goldnode/{slot}/initrd.img",
+        "ro panic=5",
     )
     (root / ENTRIES / name).write_text(text)
 
@@ -95,7 +99,9 @@ def counted(node: Node, name: str) -> None:
     place = Path(node.root) / boot.VARIABLES.lstrip("/")
     place.mkdir(parents=True, exist_ok=True)
     path = f"\\loader\\entries\\{name}\0"
-    (place / f"LoaderBootCountPath-{boot.VENDOR}").write_bytes(b"\x06\0\0\0" + path.encode("utf-16-le"))
+    (place / f"LoaderBootCountPath-{boot.VENDOR}").write_bytes(
+        b"\x06\0\0\0" + path.encode("utf-16-le")
+    )
 
 
 def listing(node: Node) -> set[str]:
@@ -110,12 +116,23 @@ def reported(node: Node) -> dict[str, Any]:
 
 def test_a_shipped_disk(node: Node) -> None:
     found = reported(node)
-    assert (found["running"], found["next"], found["tried"], found["fallback"]) == ("a", "a", None, None)
+    assert (found["running"], found["next"], found["tried"], found["fallback"]) == (
+        "a",
+        "a",
+        None,
+        None,
+    )
     assert (found["slots"]["a"]["state"], found["slots"]["b"]["state"]) == (slots.GOOD, slots.EMPTY)
 
 
 @pytest.mark.parametrize(
-    "line", ["root=/dev/vda2 ro", "root=PARTLABEL=root-c", "xroot=PARTLABEL=root-a", "root=PARTLABEL=root-ab"]
+    "line",
+    [
+        "root=/dev/vda2 ro",
+        "root=PARTLABEL=root-c",
+        "xroot=PARTLABEL=root-a",
+        "root=PARTLABEL=root-ab",
+    ],
 )
 def test_another_root_has_no_slots(node: Node, line: str) -> None:
     (Path(node.root) / "proc/cmdline").write_text(line)
@@ -140,17 +157,40 @@ def test_what_the_other_slot_is(
 ) -> None:
     hold(Path(node.root), "b", sequence, entry)
     found = reported(node)
-    assert (found["slots"]["b"]["state"], found["next"], bool(found["fallback"])) == (state, after, fallback)
+    assert (found["slots"]["b"]["state"], found["next"], bool(found["fallback"])) == (
+        state,
+        after,
+        fallback,
+    )
 
 
 def test_after_a_fallback_the_reason_is_reported(node: Node) -> None:
     hold(Path(node.root), "b", 2, "goldnode-bbb-b+0-3.conf")
     assert "it left no reason" in str(reported(node)["fallback"])
-    slots.record(node, "/efi", slots.FAILED, "b", {"name": "cpu-other"}, "of another image")
-    slots.record(node, "/efi", slots.FAILED, "b", about("b", 2), "modules.dummy: missing")
+    slots.record(
+        node,
+        where="/efi",
+        event=slots.FAILED,
+        slot="b",
+        about={"name": "cpu-other"},
+        reason="of another image",
+    )
+    slots.record(
+        node,
+        where="/efi",
+        event=slots.FAILED,
+        slot="b",
+        about=about("b", 2),
+        reason="modules.dummy: missing",
+    )
     text = reported(node)["fallback"]
-    assert text == "image cpu-bbb in slot b failed 3 tries: modules.dummy: missing; cpu-aaa in slot a runs"
-    slots.show_failure(node, {"findings": [{"id": "slot.fallback", "outcome": "mismatch", "got": text}]})
+    assert (
+        text
+        == "image cpu-bbb in slot b failed 3 tries: modules.dummy: missing; cpu-aaa in slot a runs"
+    )
+    slots.show_failure(
+        node, {"findings": [{"id": "slot.fallback", "outcome": "mismatch", "got": text}]}
+    )
     assert (Path(node.root) / boot.NOTICE.lstrip("/")).read_text() == f"{text}\n"
     slots.show_failure(node, {"findings": []})
     assert not node.exists(boot.NOTICE)
@@ -172,11 +212,20 @@ def test_the_last_try_is_a_try(node: Node) -> None:
 
 def test_the_history_is_short_and_survives_a_torn_line(node: Node) -> None:
     for number in range(slots.HISTORY_LINES + 5):
-        slots.record(node, "/efi", slots.GOOD, "a", about("a", number), str(number))
+        slots.record(
+            node,
+            where="/efi",
+            event=slots.GOOD,
+            slot="a",
+            about=about("a", number),
+            reason=str(number),
+        )
     with (Path(node.root) / "efi/goldnode/history").open("a") as opened:
         opened.write('{"torn')
     rows = slots.history(node, "/efi")
-    assert [row["reason"] for row in rows] == [str(number) for number in range(5, slots.HISTORY_LINES + 5)]
+    assert [row["reason"] for row in rows] == [
+        str(number) for number in range(5, slots.HISTORY_LINES + 5)
+    ]
 
 
 def trying(node: Node, monkeypatch: pytest.MonkeyPatch, reasons: list[str]) -> Path:
@@ -191,22 +240,32 @@ def trying(node: Node, monkeypatch: pytest.MonkeyPatch, reasons: list[str]) -> P
     return entry
 
 
-def test_a_good_boot_is_recorded_and_loses_the_watchdog(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_good_boot_is_recorded_and_loses_the_watchdog(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = trying(node, monkeypatch, [])
     assert slot_trial.good(node) == (True, "image cpu-bbb is good")
-    assert "panic=5\n" in entry.read_text()  # systemd-bless-boot takes the counter away, nobody else
+    assert (
+        "panic=5\n" in entry.read_text()
+    )  # systemd-bless-boot takes the counter away, nobody else
     assert slots.known(node, "/efi", "b")["good"] is True
     assert slots.history(node, "/efi")[-1]["event"] == slots.GOOD
 
 
-def test_a_bad_boot_says_why_and_keeps_its_counter(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_boot_says_why_and_keeps_its_counter(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = trying(node, monkeypatch, ["modules.dummy: missing", "unit ssh.service: failed"])
     fine, text = slot_trial.good(node)
     assert not fine
     assert "modules.dummy: missing; unit ssh.service: failed" in text
-    assert slots.failed(node) == "modules.dummy: missing; unit ssh.service: failed"  # said once, not twice
+    assert (
+        slots.failed(node) == "modules.dummy: missing; unit ssh.service: failed"
+    )  # said once, not twice
     rows = slots.history(node, "/efi")
-    assert [(row["event"], row["image"], row["slot"]) for row in rows] == [(slots.FAILED, "cpu-bbb", "b")]
+    assert [(row["event"], row["image"], row["slot"]) for row in rows] == [
+        (slots.FAILED, "cpu-bbb", "b")
+    ]
     assert entry.exists()
 
 
@@ -254,7 +313,9 @@ def test_the_esp_follows_the_kernel_of_the_slot_that_runs(node: Node) -> None:
     )
     assert listing(node) == {"goldnode-aaa-a.conf"}
     assert len(list((root / "efi/goldnode/a").iterdir())) == 3
-    assert "root=PARTLABEL=root-a ro panic=5" in (root / ENTRIES / "goldnode-aaa-a.conf").read_text()
+    assert (
+        "root=PARTLABEL=root-a ro panic=5" in (root / ENTRIES / "goldnode-aaa-a.conf").read_text()
+    )
 
 
 def test_a_kernel_without_an_initramfs_is_not_booted(node: Node) -> None:
@@ -305,10 +366,20 @@ def watched(monkeypatch: pytest.MonkeyPatch, node: Node, step: Any) -> None:
 
     def after(real: Any, name: str) -> Any:
         def call(what: Any, *more: Any) -> Any:
-            path = str(Path(f"/proc/self/fd/{what}").readlink()) if isinstance(what, int) else str(what)
+            path = (
+                str(Path(f"/proc/self/fd/{what}").readlink())
+                if isinstance(what, int)
+                else str(what)
+            )
             if path.startswith(root):
                 step(
-                    " ".join([name, path.replace(root, ""), *(str(word).replace(root, "") for word in more)])
+                    " ".join(
+                        [
+                            name,
+                            path.replace(root, ""),
+                            *(str(word).replace(root, "") for word in more),
+                        ]
+                    )
                 )
             return real(what, *more)
 
@@ -319,7 +390,9 @@ def watched(monkeypatch: pytest.MonkeyPatch, node: Node, step: Any) -> None:
     monkeypatch.setattr(slots, "reread", after(slots.reread, "reread"), raising=False)
 
 
-def test_a_file_of_the_esp_is_replaced_in_this_order(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_the_esp_is_replaced_in_this_order(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each copy: data, rename, directory entry, directory, and what is read back; and only then the other copy goes, first its name."""
     steps: list[str] = []
     with monkeypatch.context() as patch:
@@ -433,7 +506,9 @@ def test_a_disk_that_loses_what_it_is_given_is_an_error_and_the_entry_stays(
     assert reported(node)["slots"]["a"]["kernel"] == NEW
 
 
-def test_a_kernel_that_a_power_cut_has_emptied_is_not_taken_for_the_one_of_its_name(node: Node) -> None:
+def test_a_kernel_that_a_power_cut_has_emptied_is_not_taken_for_the_one_of_its_name(
+    node: Node,
+) -> None:
     newer(node)
     name = f"vmlinuz-{hashlib.sha256(header(NEW)).hexdigest()[:12]}"
     torn = Path(node.root) / "efi/goldnode/a" / name
@@ -534,9 +609,9 @@ def test_an_esp_without_room_is_reported_before_the_entry_changes(
 def test_every_file_of_slots_is_one_that_the_engine_sees() -> None:
     for file in slot_files.files():
         folder, _, name = file.path.rpartition("/")
-        assert any(folder == place and fnmatchcase(name, pattern) for place, pattern in observe.MANAGED), (
-            file.path
-        )
+        assert any(
+            folder == place and fnmatchcase(name, pattern) for place, pattern in observe.MANAGED
+        ), file.path
 
 
 # -- writing
@@ -558,12 +633,16 @@ IMAGE = {
 
 def stream(image: dict[str, Any] | None = None, content: bytes | None = None) -> io.BytesIO:
     return io.BytesIO(
-        json.dumps(image or IMAGE).encode() + b"\n" + (gzip.compress(ROOT) if content is None else content)
+        json.dumps(image or IMAGE).encode()
+        + b"\n"
+        + (gzip.compress(ROOT) if content is None else content)
     )
 
 
 @pytest.fixture
-def writing(node: Node, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Node:
+def writing(
+    node: Node, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Node:
     """A node on which slot b can be written; what would be mounted is a directory."""
     root = tmp_path_factory.mktemp("root")
     (root / "boot").mkdir()
@@ -586,7 +665,12 @@ def test_an_image_is_written_and_boots_next(writing: Node) -> None:
     assert (found["next"], found["running"]) == ("b", "a")
     assert listing(writing) == {"goldnode-aaa-a.conf", "goldnode-ccc-b+3.conf"}
     row = found["slots"]["b"]
-    assert (row["image"], row["sequence"], row["state"], row["kernel"]) == ("cpu-ccc", 2, slots.TRYING, NEW)
+    assert (row["image"], row["sequence"], row["state"], row["kernel"]) == (
+        "cpu-ccc",
+        2,
+        slots.TRYING,
+        NEW,
+    )
     device = Path(writing.root) / "dev/disk/by-partlabel/root-b"
     assert device.read_bytes()[: len(ROOT)] == ROOT
     options = next(item for item in loader.entries(writing, "/efi") if item.left).fields["options"]
@@ -615,7 +699,10 @@ def test_what_is_not_complete_gets_no_entry_and_the_run_can_be_repeated(
     with pytest.raises(NodeError, match=text):
         slotwrite.write(writing, io.BytesIO(sent.getvalue()), lambda text: None)
     assert listing(writing) == {"goldnode-aaa-a.conf"}
-    assert (reported(writing)["next"], reported(writing)["slots"]["b"]["state"]) == ("a", slots.EMPTY)
+    assert (reported(writing)["next"], reported(writing)["slots"]["b"]["state"]) == (
+        "a",
+        slots.EMPTY,
+    )
     assert slotwrite.write(writing, stream(), lambda text: None)["next"] == "b"
 
 
@@ -650,7 +737,11 @@ def disks(node: Node, **partitions: str) -> None:
     """The disk of `/`, of the ESP and of slot b, as sysfs tells it; what is not named has no partition there."""
     root = Path(node.root)
     rows = ["22 1 0:21 / /efi rw - autofs systemd-1 rw"]
-    for what, (place, number) in {"root": ("/", "8:2"), "esp": ("/efi", "8:1"), "slot": ("", "8:3")}.items():
+    for what, (place, number) in {
+        "root": ("/", "8:2"),
+        "esp": ("/efi", "8:1"),
+        "slot": ("", "8:3"),
+    }.items():
         if place:
             rows.append(f"30 1 {number} / {place} rw - ext4 /dev/root rw")
         if what not in partitions:
@@ -682,7 +773,9 @@ def disks(node: Node, **partitions: str) -> None:
         ({"root": "sda", "esp": "sda"}, None),  # the slot is of device-mapper
     ],
 )
-def test_a_slot_is_of_the_disk_that_runs(writing: Node, partitions: dict[str, str], text: str | None) -> None:
+def test_a_slot_is_of_the_disk_that_runs(
+    writing: Node, partitions: dict[str, str], text: str | None
+) -> None:
     disks(writing, **partitions)
     if text is None:
         assert slotwrite.write(writing, stream(), lambda text: None)["next"] == "b"
@@ -694,7 +787,9 @@ def test_a_slot_is_of_the_disk_that_runs(writing: Node, partitions: dict[str, st
 
 
 @pytest.mark.parametrize("lost", ["initrd.img", "vmlinuz"])
-def test_while_the_running_slot_could_not_boot_again_nothing_is_written(writing: Node, lost: str) -> None:
+def test_while_the_running_slot_could_not_boot_again_nothing_is_written(
+    writing: Node, lost: str
+) -> None:
     (Path(writing.root) / "efi/goldnode/a" / lost).write_bytes(b"")
     before = listing(writing)
     with pytest.raises(
@@ -725,15 +820,20 @@ def test_an_image_of_another_class_inside_gets_no_entry(
 
 @pytest.mark.parametrize("wish", ["goldnode-aaa-a.conf", "auto-windows"])
 @pytest.mark.parametrize("variable", ["LoaderEntryDefault", "LoaderEntryOneShot"])
-def test_a_pending_request_for_another_entry_is_reported(writing: Node, variable: str, wish: str) -> None:
+def test_a_pending_request_for_another_entry_is_reported(
+    writing: Node, variable: str, wish: str
+) -> None:
     file = Path(writing.root) / boot.VARIABLES.lstrip("/") / f"{variable}-{boot.VENDOR}"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"\x06\0\0\0" + f"{wish}\0".encode("utf-16-le"))
-    with pytest.raises(NodeError, match=f"slot b is written, and does not boot next: {variable} is {wish}"):
+    with pytest.raises(
+        NodeError, match=f"slot b is written, and does not boot next: {variable} is {wish}"
+    ):
         slotwrite.write(writing, stream(), lambda text: None)
     hold(Path(writing.root), "b", 0, "goldnode-ccc-b.conf", good=True)
     with pytest.raises(
-        NodeError, match=f"slot b has its last good image again, and does not boot next: {variable} is {wish}"
+        NodeError,
+        match=f"slot b has its last good image again, and does not boot next: {variable} is {wish}",
     ):
         slots.back(writing)
     file.unlink()  # as the error says
@@ -825,7 +925,11 @@ def test_what_belongs_to_the_node_is_copied(tmp_path: Path) -> None:
     assert at("etc/passwd") == image["etc/passwd"] + "ann:x:1001:1001::/home/ann:/bin/sh\n"
     assert at("etc/shadow").endswith("ann:!:1::::::\n")
     after = (there / "etc/shadow").stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (shadow.st_mode, shadow.st_uid, shadow.st_gid)
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        shadow.st_mode,
+        shadow.st_uid,
+        shadow.st_gid,
+    )
     assert at("etc/group") == "root:x:0:\nsudo:x:27:debian,ann\ndebian:x:1000:\nann:x:1001:\n"
     assert (at("home/ann/.ssh/authorized_keys"), at("home/debian/.ssh/authorized_keys")) == (
         "ann's",
@@ -860,7 +964,9 @@ def test_a_home_that_root_cannot_read_is_reported_and_ends_nothing(
     monkeypatch.undo()
     assert taken == ["/etc/passwd", "/home/bob/.ssh/authorized_keys"]
     (line,) = reported
-    assert line.startswith("/home/ann/.ssh/authorized_keys of ann is not carried over: Permission denied")
+    assert line.startswith(
+        "/home/ann/.ssh/authorized_keys of ann is not carried over: Permission denied"
+    )
 
 
 def test_every_row_of_what_is_carried_says_why() -> None:
@@ -903,17 +1009,25 @@ def test_a_unit_is_judged_when_it_has_settled(
     monkeypatch.setattr("goldnode.node.gate.gate.units", units)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("time.sleep", sleep)
-    assert slot_trial.failed_units(Host("/nowhere"), {"health": {"baseline": {"services": ["ssh"]}}}) == found
+    assert (
+        slot_trial.failed_units(Host("/nowhere"), {"health": {"baseline": {"services": ["ssh"]}}})
+        == found
+    )
     assert clock[0] <= seconds
 
 
 # Two disks of one image in one machine: what the firmware booted, what is mounted, and what has the same name
 
-GUIDS = {"esp": "11111111-2222-3333-4455-66778899aabb", "root-a": "21111111-2222-3333-4455-66778899aabb"}
+GUIDS = {
+    "esp": "11111111-2222-3333-4455-66778899aabb",
+    "root-a": "21111111-2222-3333-4455-66778899aabb",
+}
 OTHER = {name: f"f{guid[1:]}" for name, guid in GUIDS.items()}  # as a person gave the copy
 
 
-def machine(node: Node, *, root: str, esp: str, boot_guid: str | None = GUIDS["esp"], **disks_: Any) -> None:
+def machine(
+    node: Node, *, root: str, esp: str, boot_guid: str | None = GUIDS["esp"], **disks_: Any
+) -> None:
     """A disk image that runs, with the disks of the machine: name -> GUIDs of its partitions by label."""
     base = Path(node.root)
     (base / boot.LAYOUT.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
@@ -951,7 +1065,10 @@ def machine(node: Node, *, root: str, esp: str, boot_guid: str | None = GUIDS["e
 
 TWO: dict[str, tuple[dict[str, Any], str | None]] = {
     "one disk": ({"root": "vda2", "esp": "vda1"}, None),
-    "a data disk beside it": ({"root": "vda2", "esp": "vda1", "vda": GUIDS, "vdb": {"data": "9"}}, None),
+    "a data disk beside it": (
+        {"root": "vda2", "esp": "vda1", "vda": GUIDS, "vdb": {"data": "9"}},
+        None,
+    ),
     "the ESP of the other of two equal disks": (
         {"root": "vdb2", "esp": "vda1", "vda": GUIDS, "vdb": GUIDS},
         "/ is on disk vdb, and the ESP at /efi on disk vda",
@@ -988,7 +1105,11 @@ def test_root_esp_and_booted_partition_are_of_one_disk(node: Node, case: str) ->
     seen = Observed()
     slot_files.observe(node, {}, seen)
     (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
-    assert (finding.outcome, finding.got) == ("mismatch", reason) if reason else (finding.outcome == "match")
+    assert (
+        (finding.outcome, finding.got) == ("mismatch", reason)
+        if reason
+        else (finding.outcome == "match")
+    )
 
 
 @pytest.mark.parametrize("what", ["write", "back", "sync", "cmdline", "good", "failed"])
@@ -996,7 +1117,11 @@ def test_while_the_disks_do_not_agree_the_esp_is_not_touched(writing: Node, what
     given, reason = TWO["the ESP of the other of two equal disks"]
     machine(writing, **given)
     counted(writing, "goldnode-aaa-a.conf")
-    before = {path: path.read_bytes() for path in (Path(writing.root) / "efi").rglob("*") if path.is_file()}
+    before = {
+        path: path.read_bytes()
+        for path in (Path(writing.root) / "efi").rglob("*")
+        if path.is_file()
+    }
     work: dict[str, Callable[[], object]] = {
         "write": lambda: slotwrite.write(writing, stream(), lambda text: None),
         "back": lambda: slots.back(writing),
@@ -1008,13 +1133,20 @@ def test_while_the_disks_do_not_agree_the_esp_is_not_touched(writing: Node, what
         assert not fine
         assert str(reason) in text
     elif what == "failed":
-        assert str(reason) in slots.failed(writing) or slots.failed(writing) == "this boot tries no image"
+        assert (
+            str(reason) in slots.failed(writing)
+            or slots.failed(writing) == "this boot tries no image"
+        )
     else:
         with pytest.raises(NodeError) as refused:
             work[what]()
         assert "wipefs --all" in str(refused.value)
         assert "Nothing was written" in str(refused.value)
-    after = {path: path.read_bytes() for path in (Path(writing.root) / "efi").rglob("*") if path.is_file()}
+    after = {
+        path: path.read_bytes()
+        for path in (Path(writing.root) / "efi").rglob("*")
+        if path.is_file()
+    }
     assert after == before
 
 
@@ -1062,7 +1194,12 @@ def test_machines_of_another_origin_and_without_udev_are_not_judged(node: Node) 
 def load_option(*nodes: bytes, description: str = "debian") -> bytes:
     """An EFI_LOAD_OPTION (UEFI 2.10, 3.1.3): attributes, length of the path, description, path."""
     path = b"".join(nodes) + b"\x7f\xff\x04\x00"
-    return b"\x01\0\0\0" + len(path).to_bytes(2, "little") + f"{description}\0".encode("utf-16-le") + path
+    return (
+        b"\x01\0\0\0"
+        + len(path).to_bytes(2, "little")
+        + f"{description}\0".encode("utf-16-le")
+        + path
+    )
 
 
 HD = (  # a hard drive node: partition 1, start, size, GUID in its mixed order, GPT
@@ -1075,9 +1212,15 @@ FILE = b"\x04\x04\x0a\x00" + "\\a\0".encode("utf-16-le")
     ("option", "guid"),
     [
         (load_option(HD, FILE), GUIDS["esp"]),
-        (load_option(b"\x02\x01\x0c\x00" + bytes(8), b"\x01\x01\x06\x00\x00\x03", HD), GUIDS["esp"]),
+        (
+            load_option(b"\x02\x01\x0c\x00" + bytes(8), b"\x01\x01\x06\x00\x00\x03", HD),
+            GUIDS["esp"],
+        ),
         (load_option(HD, description="a\u0100b"), GUIDS["esp"]),  # a zero byte at an odd place
-        (load_option(b"\x02\x01\x0c\x00" + bytes(8)), None),  # the whole disk: an entry of the firmware's own
+        (
+            load_option(b"\x02\x01\x0c\x00" + bytes(8)),
+            None,
+        ),  # the whole disk: an entry of the firmware's own
         (load_option(HD[:41] + b"\x01"), None),  # MBR
         (load_option(HD[:20]), None),
         (b"", None),

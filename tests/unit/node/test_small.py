@@ -84,7 +84,9 @@ def test_apt_sources_in_both_formats(tmp_path: Path) -> None:
         "# deb http://off.example x main\ndeb http://a.example/debian/ bookworm main contrib # why\ndeb-src http://a.example/debian bookworm main\n",
     )
     write(
-        tmp_path, "/etc/apt/sources.list.d/b.list", "deb [arch=amd64 signed-by=/k.gpg] http://b.example /\n"
+        tmp_path,
+        "/etc/apt/sources.list.d/b.list",
+        "deb [arch=amd64 signed-by=/k.gpg] http://b.example /\n",
     )
     write(
         tmp_path,
@@ -143,11 +145,14 @@ def test_fence_and_pins_name_the_whole_stack_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "want"), [(b"\x06\x00\x00\x00\x01", True), (b"\x06\x00\x00\x00\x00", False), (b"\x06", False)]
+    ("value", "want"),
+    [(b"\x06\x00\x00\x00\x01", True), (b"\x06\x00\x00\x00\x00", False), (b"\x06", False)],
 )
 def test_secure_boot_variable(tmp_path: Path, value: bytes, want: bool) -> None:
     assert secure_boot(Host(str(tmp_path))) is None
-    path = write(tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "")
+    path = write(
+        tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", ""
+    )
     path.write_bytes(value)
     assert secure_boot(Host(str(tmp_path))) is want
 
@@ -183,7 +188,9 @@ def test_forced_modules_are_found_and_commented_in_place(tmp_path: Path) -> None
 
 def test_files_are_written_completely_and_read_back_as_wanted(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
-    wanted = [files.Wanted("/etc/modprobe.d/goldnode-blacklist.conf", "text\n", "kernel", "why", 0o640)]
+    wanted = [
+        files.Wanted("/etc/modprobe.d/goldnode-blacklist.conf", "text\n", "kernel", "why", 0o640)
+    ]
     write(tmp_path, "/etc/modprobe.d/goldnode-old.conf", "old\n")
     write(tmp_path, "/etc/modprobe.d/admin.conf", "not ours\n")
     applier = Applier(host, document(), {}, lambda text: None)
@@ -314,7 +321,10 @@ def test_bytes_of_another_encoding_are_left_as_they_are(tmp_path: Path) -> None:
     applier = Applier(host, document(), {}, print)
     data = {"file": "/etc/fstab", "line": 2, "module": "UUID=1"}
     applier.apply(Action("host_tuning", "file.comment", "/etc/fstab:2", "why", data=data))
-    assert host.data("/etc/fstab") == b"# f\xfcr die Auslagerung\n# goldnode: UUID=1 none swap sw 0 0\n"
+    assert (
+        host.data("/etc/fstab")
+        == b"# f\xfcr die Auslagerung\n# goldnode: UUID=1 none swap sw 0 0\n"
+    )
     applier.apply(Action("host_tuning", "swap.uncomment", "/etc/fstab:2", "why", data=data))
     assert host.data("/srv/fstab") == b"# f\xfcr die Auslagerung\nUUID=1 none swap sw 0 0\n"
     assert (tmp_path / "etc/fstab").is_symlink()
@@ -334,7 +344,9 @@ def test_a_managed_name_that_is_no_file_ends_no_look(tmp_path: Path) -> None:
     (tmp_path / "etc/profile.d").mkdir()
     os.mkfifo(tmp_path / "etc/profile.d/goldnode.sh")
     found = managed_files(Host(str(tmp_path)))
-    assert {name.rpartition("/")[2]: (row["type"], row["content"]) for name, row in found.items() if row} == {
+    assert {
+        name.rpartition("/")[2]: (row["type"], row["content"]) for name, row in found.items() if row
+    } == {
         "goldnode-dir.conf": ("directory", ""),
         "goldnode-blacklist.conf": ("link", "-> /nowhere\n"),
         "goldnode.sh": ("other", ""),
@@ -343,16 +355,20 @@ def test_a_managed_name_that_is_no_file_ends_no_look(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "1", '{"devices": [1]}', '{"containerEdits": {"deviceNodes": [{}]}}', '{"containerEdits": [1]}'],
+    [
+        "[]",
+        "1",
+        '{"devices": [1]}',
+        '{"containerEdits": {"deviceNodes": [{}]}}',
+        '{"containerEdits": [1]}',
+    ],
 )
 def test_json_that_is_no_cdi_spec_is_of_no_kind(text: str) -> None:
     assert read_cdi(text) == {"kind": None, "devices": [], "paths": []}
 
 
 def test_a_locale_without_a_character_does_not_keep_a_verdict_from_being_reported() -> None:
-    code = (
-        "import sys; from goldnode.node import start, remote; remote.answer = lambda *_: print(chr(0x2026)); "
-    )
+    code = "import sys; from goldnode.node import start, remote; remote.answer = lambda *_: print(chr(0x2026)); "
     code += "sys.argv = ['x', 'answer']; start.main()"
     reported = subprocess.run(
         [sys.executable, "-c", code],
@@ -425,7 +441,18 @@ def test_a_mirror_that_is_behind_the_node_is_named_as_a_reason(
 
 @pytest.mark.parametrize(
     "pattern",
-    ["goldnode-*.conf", "goldnode.conf", "?-gold*", "9[0-9]-x", "*", "gone", ".*", "dangling", "[", "dang*"],
+    [
+        "goldnode-*.conf",
+        "goldnode.conf",
+        "?-gold*",
+        "9[0-9]-x",
+        "*",
+        "gone",
+        ".*",
+        "dangling",
+        "[",
+        "dang*",
+    ],
 )
 def test_a_folder_is_searched_as_pathlib_does(tmp_path: Path, pattern: str) -> None:
     for name in (
@@ -459,9 +486,9 @@ def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
         (tmp_path / "etc" / name).symlink_to(target)
     host = Host(str(tmp_path))
 
-    assert [host.text(f"/etc/{name}") for name in ("file", "a", "b", "none", "file/x")] == ["inside"] * 3 + [
-        None
-    ] * 2
+    assert [host.text(f"/etc/{name}") for name in ("file", "a", "b", "none", "file/x")] == [
+        "inside"
+    ] * 3 + [None] * 2
     with pytest.raises(OSError, match="too many levels"):
         host.text("/etc/c")
     with pytest.raises(IsADirectoryError):

@@ -149,7 +149,8 @@ def test_there_is_a_card_for_each_expectation_and_the_reverse() -> None:
     assert sorted(EXPECTED) == [path.stem for path in FIXTURES]
     for path in FIXTURES:
         assert re.search(
-            r"<!-- Facts of one output of nvidia-smi: \S+/\S+ \w+ \S+\.xml \([\w.-]+\)", path.read_text()
+            r"<!-- Facts of one output of nvidia-smi: \S+/\S+ \w+ \S+\.xml \([\w.-]+\)",
+            path.read_text(),
         ), path
 
 
@@ -169,15 +170,21 @@ def test_no_value_is_reported_that_the_xml_does_not_have(path: Path) -> None:
     """Each number and each text stands in an element; sums are of the counts, and a mask is of the bits that are active."""
     elements = {e.get("id"): e for e in ElementTree.parse(path).getroot().findall("gpu")}  # noqa: S314 - our own file
     for gpu in load(path)["gpus"]:
-        element = next(e for key, e in elements.items() if key and key.lower().endswith(gpu["address"]))
+        element = next(
+            e for key, e in elements.items() if key and key.lower().endswith(gpu["address"])
+        )
         texts = [(e.text or "").strip() for e in element.iter() if len(e) == 0]
         numbers: set[float] = set()
         numbers |= {float(match[1]) for text in texts if (match := re.match(r"P(\d+)$", text))}
         numbers |= {
-            float(match[0]) for text in texts if (match := re.match(r"-?\d+(\.\d+)?(?=[ x%]|$)", text))
+            float(match[0])
+            for text in texts
+            if (match := re.match(r"-?\d+(\.\d+)?(?=[ x%]|$)", text))
         }
         for key, value in leaves(gpu):
-            if key in ("index", "vendor", "lost") or key.endswith(("address", "pci_id", "subsystem_id")):
+            if key in ("index", "vendor", "lost") or key.endswith(
+                ("address", "pci_id", "subsystem_id")
+            ):
                 continue
             if key == "throttle.mask":
                 assert bin(value).count("1") == len(gpu["throttle"]["active"])
@@ -265,7 +272,9 @@ def test_flags_of_either_notation(output: str, flag: Any) -> None:
      ("Drain and Reset", "drain_and_reset"), ("N/A", NONE), ("Dance", "unread")],
 )  # fmt: skip
 def test_recovery_actions(output: str, action: str) -> None:
-    assert at(one(f"<gpu_recovery_action>{output}</gpu_recovery_action>"), "recovery_action") == action
+    assert (
+        at(one(f"<gpu_recovery_action>{output}</gpu_recovery_action>"), "recovery_action") == action
+    )
 
 
 def test_before_there_was_a_recovery_action_a_wanted_reset_is_one() -> None:
@@ -286,7 +295,9 @@ def test_throttling_by_its_old_name_and_its_new() -> None:
         "<clocks_event_reasons><clocks_event_reason_hw_slowdown>Unknown Error</clocks_event_reason_hw_slowdown>"
         "<clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle></clocks_event_reasons>"
     )
-    assert at(broken, "throttle.mask") == "unread", "a mask of which a bit is not known is not known"
+    assert at(broken, "throttle.mask") == "unread", (
+        "a mask of which a bit is not known is not known"
+    )
     assert at(broken, "throttle.active") == ["gpu_idle"]
 
 
@@ -304,7 +315,8 @@ def test_a_sum_of_which_a_part_could_not_be_read_does_not_count() -> None:
 
 def test_with_i_a_place_in_the_list_is_no_number() -> None:
     found = smi.parse(
-        b'<nvidia_smi_log><attached_gpus>8</attached_gpus><gpu id="00000000:18:00.0"/></nvidia_smi_log>', "x"
+        b'<nvidia_smi_log><attached_gpus>8</attached_gpus><gpu id="00000000:18:00.0"/></nvidia_smi_log>',
+        "x",
     )
     assert (found["gpus"][0]["index"], found["gpu_count"]) == (None, 8)
 
@@ -363,7 +375,9 @@ def test_an_output_redirected_by_powershell_is_read(tmp_path: Path) -> None:
     assert load(tmp_path / "x.xml")["gpus"] == load(FIXTURES[0])["gpus"]
 
 
-def test_a_file_that_is_too_large_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_too_large_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(command, "MOST", 100)
     with pytest.raises(NodeError, match="larger than"):
         load(FIXTURES[0])

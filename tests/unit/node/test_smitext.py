@@ -59,7 +59,8 @@ def test_every_element_of_the_table_is_one_that_the_xml_reader_reads() -> None:
         folder, name = path.split("/")[0], last
         known = (
             last in used
-            or folder in ("clocks_event_reasons", "clocks_throttle_reasons", "clocks_event_reasons_counters")
+            or folder
+            in ("clocks_event_reasons", "clocks_throttle_reasons", "clocks_event_reasons_counters")
             or name.startswith("row_remapper_histogram_")
             or name == "video_clock"
         )
@@ -77,10 +78,14 @@ def test_two_gpus_are_two() -> None:
     head, _, body = TEXT.read_text().partition("GPU 00000000:53:00.0\n")
     second = body.replace("53:00.0", "54:00.0").replace("0000000077", "0000000078")
     text = f"{head}GPU 00000000:53:00.0\n{body}\nGPU 00000000:54:00.0\n{second}".replace(
-        "Attached GPUs                             : 1", "Attached GPUs                             : 2"
+        "Attached GPUs                             : 1",
+        "Attached GPUs                             : 2",
     )
     gpus = smitext.parse(text.encode(), "x")["gpus"]
-    assert [(gpu["index"], gpu["address"]) for gpu in gpus] == [(0, "0000:53:00.0"), (1, "0000:54:00.0")]
+    assert [(gpu["index"], gpu["address"]) for gpu in gpus] == [
+        (0, "0000:53:00.0"),
+        (1, "0000:54:00.0"),
+    ]
 
 
 def test_several_logs_in_one_file_are_refused() -> None:
@@ -102,7 +107,9 @@ def test_damaged_text_ends_in_a_capture_or_in_an_error(seed: int) -> None:
         elif what == 2:
             lines[place] = lines[place][drawn.randrange(8) :]
         else:
-            lines[place] = lines[place].replace(" : ", drawn.choice([": ", " :", " = ", " : \x00\xff "]))
+            lines[place] = lines[place].replace(
+                " : ", drawn.choice([": ", " :", " = ", " : \x00\xff "])
+            )
     try:
         found = smitext.parse("".join(lines).encode(), "x")
     except NodeError:
@@ -110,13 +117,19 @@ def test_damaged_text_ends_in_a_capture_or_in_an_error(seed: int) -> None:
     documents.valid(json.dumps(found))
 
 
-@pytest.mark.parametrize("tags", [("kmd_version", "cuda_umd_version"), ("driver_version", "cuda_version")])
+@pytest.mark.parametrize(
+    "tags", [("kmd_version", "cuda_umd_version"), ("driver_version", "cuda_version")]
+)
 def test_the_driver_has_its_version_under_both_names(tags: tuple[str, str]) -> None:
     """Since 610 the old names are deprecated; they end with CUDA 14.0."""
     root = ElementTree.fromstring(  # noqa: S314 - our own text
         f"<nvidia_smi_log><{tags[0]}>615.23</{tags[0]}><{tags[1]}>13.4</{tags[1]}></nvidia_smi_log>"
     )
-    assert smi.captured(root)["driver"] == {"vendor": "nvidia", "reported": "615.23", "cuda": "13.4"}
+    assert smi.captured(root)["driver"] == {
+        "vendor": "nvidia",
+        "reported": "615.23",
+        "cuda": "13.4",
+    }
 
 
 def test_banks_of_rubin_are_read() -> None:

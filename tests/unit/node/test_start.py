@@ -49,7 +49,12 @@ class Program:
     def start(self, *words: str, stdin: str = "", **more: object) -> subprocess.Popen[str]:
         """Start a command, which may be interrupted also where whoever started the tests ignores that."""
         argv = [sys.executable, "-I", "-S", str(self.file), *words]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        pipes = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            **more,
+        }
         received = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         process = subprocess.Popen(argv, text=True, preexec_fn=received, **pipes)  # type: ignore[call-overload]
         if stdin:
@@ -85,7 +90,9 @@ class Program:
 
 
 def program(
-    folder: Path, edit: Callable[[dict[str, bytes]], None] = lambda _: None, name: str = "goldnode-node"
+    folder: Path,
+    edit: Callable[[dict[str, bytes]], None] = lambda _: None,
+    name: str = "goldnode-node",
 ) -> Program:
     """Build the program with its copies below `folder`, and its sources changed by `edit`."""
     place = folder / "root/run/goldnode/program"
@@ -107,7 +114,9 @@ def inserted(before: str, text: str, file: str = START) -> Callable[[dict[str, b
 
     def edit(sources: dict[str, bytes]) -> None:
         indent = before[: len(before) - len(before.lstrip())]
-        assert before.encode() in sources[file], "the line that the test stops at is not there any more"
+        assert before.encode() in sources[file], (
+            "the line that the test stops at is not there any more"
+        )
         sources[file] = sources[file].replace(before.encode(), (indent + text + before).encode(), 1)
 
     return edit
@@ -131,7 +140,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The words of a check whose verdict is `drain`: neither the best one nor that of a crash."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "class.json").write_text(json.dumps(document()))
-    (folder / "capture.json").write_text(json.dumps(spoiled(record(), "gpus.3.pcie.width.current", 8)))
+    (folder / "capture.json").write_text(
+        json.dumps(spoiled(record(), "gpus.3.pcie.width.current", 8))
+    )
     return ["check", "--from", str(folder / "capture.json"), "--class", str(folder / "class.json")]
 
 
@@ -154,7 +165,9 @@ def question(found: Program) -> str:
 # -- first starts at once
 
 
-def test_starts_at_once_all_succeed_and_leave_a_program_that_starts(tmp_path: Path, desk: list[str]) -> None:
+def test_starts_at_once_all_succeed_and_leave_a_program_that_starts(
+    tmp_path: Path, desk: list[str]
+) -> None:
     found = program(tmp_path)
     for number in range(6):
         shutil.rmtree(found.place, ignore_errors=True)
@@ -162,7 +175,9 @@ def test_starts_at_once_all_succeed_and_leave_a_program_that_starts(tmp_path: Pa
         random.Random(number).shuffle(kinds)  # noqa: S311 - no secret
         started = []
         for words in kinds:
-            started.append((words, found.start(*words, stdin=question(found) if words == ["answer"] else "")))
+            started.append(
+                (words, found.start(*words, stdin=question(found) if words == ["answer"] else ""))
+            )
             time.sleep(0.02)
         for words, process in started:
             _, err = process.communicate(timeout=120)
@@ -177,7 +192,11 @@ def test_of_starts_at_once_one_makes_the_copy_and_the_others_wait_for_nothing(
     first = found.start("--version")
     stopped(first)
     others = [found.start(*desk) for _ in range(3)]
-    assert [process.communicate(timeout=120) and process.returncode for process in others] == [2, 2, 2]
+    assert [process.communicate(timeout=120) and process.returncode for process in others] == [
+        2,
+        2,
+        2,
+    ]
     assert list(found.copies()) == [starting.LOCK], "only the one that holds the lock makes a copy"
     assert gone_on(first)[0] == 0
     assert found.sound()
@@ -195,9 +214,9 @@ def outdated(found: Program) -> None:
     for path in found.place.iterdir():
         os.utime(path, (OLD, OLD))
     assert (
-        program(found.file.parent, inserted(BEFORE_IMPORTS, "sys.dont_write_bytecode = False\n"), "next").run(
-            "--version"
-        )[0]
+        program(
+            found.file.parent, inserted(BEFORE_IMPORTS, "sys.dont_write_bytecode = False\n"), "next"
+        ).run("--version")[0]
         == 0
     )
 
@@ -294,7 +313,9 @@ def test_a_damaged_copy_changes_no_answer_and_is_made_again(
         for name, data in aged.copies().items():
             if name != starting.LOCK and (name == starting.STAMP) == (what == "stamp"):
                 spoilt = DAMAGE[how](data)
-                (aged.place / name).unlink() if spoilt is None else (aged.place / name).write_bytes(spoilt)
+                (aged.place / name).unlink() if spoilt is None else (aged.place / name).write_bytes(
+                    spoilt
+                )
         assert reported(aged.run(*words)) == expected
         assert aged.sound(), "the start makes the copy again"
 
@@ -330,7 +351,9 @@ def test_the_copy_of_another_program_or_python_is_not_taken(tmp_path: Path) -> N
     found = program(tmp_path)
     assert found.run("--version")[0] == 0
     (name,) = found.copies().keys() - {starting.LOCK, starting.STAMP}
-    other = program(tmp_path, inserted(BEFORE_IMPORTS, "sys.dont_write_bytecode = False\n"), "other")
+    other = program(
+        tmp_path, inserted(BEFORE_IMPORTS, "sys.dont_write_bytecode = False\n"), "other"
+    )
     digest = hashlib.sha256(other.file.read_bytes()).hexdigest()
     with mock.patch.object(starting, "PLACE", str(found.place)):
         shutil.copy(found.place / name, starting.named(digest))
@@ -382,17 +405,25 @@ def test_without_a_trusted_place_it_runs_from_its_archive(
 ) -> None:
     found = program(tmp_path)
     spoil(found.place)
-    before = sorted(path for path in found.place.parent.rglob("*")) if found.place.parent.is_dir() else []
+    before = (
+        sorted(path for path in found.place.parent.rglob("*"))
+        if found.place.parent.is_dir()
+        else []
+    )
     for words, expected in (["--version"], 0), (desk, 2):
         status, _, err = found.run(*words)
         assert (status, err) == (expected, "")
     assert before == (
-        sorted(path for path in found.place.parent.rglob("*")) if found.place.parent.is_dir() else []
+        sorted(path for path in found.place.parent.rglob("*"))
+        if found.place.parent.is_dir()
+        else []
     )
 
 
 @pytest.mark.parametrize("options", ["ro", "size=64k", "nr_inodes=2"])
-def test_without_room_it_runs_from_its_archive(tmp_path: Path, desk: list[str], options: str) -> None:
+def test_without_room_it_runs_from_its_archive(
+    tmp_path: Path, desk: list[str], options: str
+) -> None:
     found = program(tmp_path)
     script = f'mount -t tmpfs -o {options} tmpfs {found.place.parent} && exec "$@"'
     wrapped = ["unshare", "--mount", "sh", "-c", script, "sh"]
@@ -407,7 +438,9 @@ def test_without_room_it_runs_from_its_archive(tmp_path: Path, desk: list[str], 
 # -- crashes
 
 
-def raising(text: str, file: str = "goldnode/node/program/main.py") -> Callable[[dict[str, bytes]], None]:
+def raising(
+    text: str, file: str = "goldnode/node/program/main.py"
+) -> Callable[[dict[str, bytes]], None]:
     """An edit that has a module raise at its import."""
 
     def edit(sources: dict[str, bytes]) -> None:
@@ -430,7 +463,10 @@ def without(file: str) -> Callable[[dict[str, bytes]], None]:
 CRASHES: Mapping[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "no start": (without("goldnode/node/program/start.py"), "site.yml"),
     "no package": (without("goldnode/node/__init__.py"), "site.yml"),
-    "no program": (without("goldnode/node/program/main.py"), "No module named 'goldnode.node.program.main'"),
+    "no program": (
+        without("goldnode/node/program/main.py"),
+        "No module named 'goldnode.node.program.main'",
+    ),
     "no events": (without("goldnode/node/verdict/events.py"), "cannot import name 'events'"),
     "no report of crashes": (
         lambda sources: (
@@ -456,7 +492,9 @@ CRASHES: Mapping[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
 
 @pytest.mark.parametrize("name", CRASHES)
 @pytest.mark.parametrize("from_archive", [False, True])
-def test_a_crash_is_could_not_check(tmp_path: Path, desk: list[str], name: str, from_archive: bool) -> None:
+def test_a_crash_is_could_not_check(
+    tmp_path: Path, desk: list[str], name: str, from_archive: bool
+) -> None:
     edit, expected = CRASHES[name]
     found = program(tmp_path, edit)
     if from_archive:
@@ -469,7 +507,9 @@ def test_a_crash_is_could_not_check(tmp_path: Path, desk: list[str], name: str, 
         assert (out, err.startswith("goldnode-node: "), err.count("\n")) == ("", True, 1)
 
 
-def test_a_crash_shows_its_traceback_where_that_is_asked_for(tmp_path: Path, desk: list[str]) -> None:
+def test_a_crash_shows_its_traceback_where_that_is_asked_for(
+    tmp_path: Path, desk: list[str]
+) -> None:
     found = program(tmp_path, raising("{}['x']"))
     status, _, err = found.run(*desk, env={**os.environ, "GOLDNODE_DEBUG": "1"})
     assert status == 3

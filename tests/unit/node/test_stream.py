@@ -21,7 +21,14 @@ from goldnode.node.ground import process
 from goldnode.node.ground.host import Host
 
 HEAD = json.dumps(
-    {"schema": SCHEMA, "vendor": "nvidia", "driver": "580.1", "nvml": "12.580.1", "cuda": "13.0", "count": 2}
+    {
+        "schema": SCHEMA,
+        "vendor": "nvidia",
+        "driver": "580.1",
+        "nvml": "12.580.1",
+        "cuda": "13.0",
+        "count": 2,
+    }
 )
 DONE = json.dumps({"done": True, "cpu_ms": 1, "rss_kib": 2, "init_ms": 3})
 
@@ -37,7 +44,9 @@ def host(tmp_path: Path, *lines: str, then: str = "") -> Host:
     """A host whose on-node program writes these lines, and does something afterwards."""
     program = tmp_path / "program"
     body = "".join(f"print({text!r}, flush=True)\n" for text in lines)
-    program.write_text(f"#!{sys.executable}\nimport json, os, signal, subprocess, sys, time\n{body}{then}\n")
+    program.write_text(
+        f"#!{sys.executable}\nimport json, os, signal, subprocess, sys, time\n{body}{then}\n"
+    )
     program.chmod(0o755)
     found = Host(str(tmp_path / "root"), live=True)
     found.program = str(program)
@@ -50,7 +59,11 @@ def asked(machine: Host, limit: float = 10.0, stall: float = 0.5) -> dict[str, A
 
 def test_a_complete_answer(tmp_path: Path) -> None:
     machine = host(
-        tmp_path, HEAD, *WHOLE, DONE, then="assert sys.argv[1:] == ['device', 'capture', 'settings']"
+        tmp_path,
+        HEAD,
+        *WHOLE,
+        DONE,
+        then="assert sys.argv[1:] == ['device', 'capture', 'settings']",
     )
     found = asked(machine)
     assert found["error"] is None
@@ -78,7 +91,8 @@ def test_a_gpu_that_hangs_keeps_what_came_before(tmp_path: Path) -> None:
 
 def test_a_driver_that_hangs_before_it_says_anything(tmp_path: Path) -> None:
     found = asked(
-        host(tmp_path, then="signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"), limit=0.5
+        host(tmp_path, then="signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"),
+        limit=0.5,
     )
     assert (found["count"], found["gpus"]) == (None, [])
     assert "did not answer within 0.5" in found["error"]["text"]
@@ -170,15 +184,23 @@ def test_kill_9_from_outside(tmp_path: Path) -> None:
         ((HEAD, *WHOLE), "", "ended before it had said all"),
         ((HEAD, *WHOLE, "nonsense", DONE), "", "not of schema"),
         ((HEAD, *WHOLE, DONE), "sys.exit(3)", None),
-        ((HEAD, line(7, None, uuid="GPU-7"), '{"i": "0"}', '{"i": 0, "set": []}', *WHOLE, DONE), "", None),
         (
-            ('{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',),
+            (HEAD, line(7, None, uuid="GPU-7"), '{"i": "0"}', '{"i": 0, "set": []}', *WHOLE, DONE),
+            "",
+            None,
+        ),
+        (
+            (
+                '{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',
+            ),
             "",
             "Driver Not Loaded",
         ),
     ],
 )
-def test_crashes_and_nonsense(tmp_path: Path, lines: tuple[str, ...], then: str, output: str | None) -> None:
+def test_crashes_and_nonsense(
+    tmp_path: Path, lines: tuple[str, ...], then: str, output: str | None
+) -> None:
     found = asked(host(tmp_path, *lines, then=then))
     if output is None:
         assert found["error"] is None
@@ -248,7 +270,9 @@ def test_a_question_of_another_kind_is_not_answered_by_the_capture(tmp_path: Pat
     ("lines", "output"),
     [
         (
-            ('{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',),
+            (
+                '{"schema": "goldnode.device/1", "vendor": "nvidia", "error": "Driver Not Loaded", "rc": 9}',
+            ),
             "NVML cannot be used: Driver Not Loaded (return code 9)",
         ),
         (("what",), "not of schema"),
@@ -288,15 +312,25 @@ def test_a_double_that_is_no_number_is_null() -> None:
         "from types import SimpleNamespace as row\nfrom goldnode.node.device.collect import number\n"
         "print([number(row(valueType=0, value=row(dVal=float(x)))) for x in ('nan', '-inf', '1.5')])"
     )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert output == "[None, None, 1.5]\n"
 
 
 def test_the_child_imports_little() -> None:
     """What it imports is its cost: it starts anew for each check."""
-    code = "import sys\nfrom goldnode.node.device import collect\nprint(' '.join(sorted(sys.modules)))"
+    code = (
+        "import sys\nfrom goldnode.node.device import collect\nprint(' '.join(sorted(sys.modules)))"
+    )
     output = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"sys = __import__('sys'); sys.path[:0] = {sys.path!r}\n{code}"],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            f"sys = __import__('sys'); sys.path[:0] = {sys.path!r}\n{code}",
+        ],
         capture_output=True,
         text=True,
         check=True,

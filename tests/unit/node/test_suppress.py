@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, SUPPRESSED, UNREAD, Finding
+from goldnode.node.state.finding import (
+    ELSEWHERE,
+    MATCH,
+    MISMATCH,
+    NOT_EXPOSED,
+    SUPPRESSED,
+    UNREAD,
+    Finding,
+)
 from goldnode.node.state.remedy import PERSON, Remedy
 from goldnode.node.verdict import check, suppress
 
@@ -21,9 +29,20 @@ TODAY = "2026-11-22"
 
 
 def finding(
-    outcome: str = MISMATCH, severity: str = "degraded", name: str = "net.mtu", subject: str | None = "eth0"
+    outcome: str = MISMATCH,
+    severity: str = "degraded",
+    name: str = "net.mtu",
+    subject: str | None = "eth0",
 ) -> Finding:
-    return Finding(name, outcome, "9000", "1500", Remedy("Set it.", PERSON), subject, severity=severity)
+    return Finding(
+        name,
+        outcome=outcome,
+        expected="9000",
+        got="1500",
+        remedy=Remedy("Set it.", PERSON),
+        subject=subject,
+        severity=severity,
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +61,12 @@ def finding(
         (finding(UNREAD), {}, UNREAD, 3),
         (finding(ELSEWHERE), {}, ELSEWHERE, 3),
         (finding(MATCH), {}, MATCH, 0),
-        (finding(MISMATCH, "drain", "gpu.ids", None), {"id": "gpu.*", "severity": "drain"}, MISMATCH, 4),
+        (
+            finding(MISMATCH, "drain", "gpu.ids", None),
+            {"id": "gpu.*", "severity": "drain"},
+            MISMATCH,
+            4,
+        ),
         (finding(MISMATCH, "degraded", "memory.state", None), {"id": "*emory.state"}, MISMATCH, 1),
         # hostile
         (finding(), {"id": None}, MISMATCH, 1),
@@ -60,7 +84,9 @@ def test_it_says_who_and_why_and_until_when() -> None:
     (held,) = suppress.apply([finding()], [ROW], TODAY)
     assert held.evidence == ("accepted by ann until 2026-12-01: a cable is on order",)
     (past,) = suppress.apply([finding()], [ROW], "2026-12-02")
-    assert past.evidence == ("was accepted by ann until 2026-12-01, which is past: a cable is on order",)
+    assert past.evidence == (
+        "was accepted by ann until 2026-12-01, which is past: a cable is on order",
+    )
 
 
 def test_of_two_rows_the_one_that_holds_counts() -> None:

@@ -72,7 +72,9 @@ class Machine(Host):
         if argv[0] == "swapoff":
             self.path("/proc/swaps").write_text("Filename Type Size Used Priority\n")
         elif argv[0] == "update-grub":
-            words = (self.text(tuning.CMDLINE) or "LINUX ").rpartition("LINUX ")[2].strip().rstrip('"')
+            words = (
+                (self.text(tuning.CMDLINE) or "LINUX ").rpartition("LINUX ")[2].strip().rstrip('"')
+            )
             self.path("/boot/grub/grub.cfg").write_text(GRUB.replace("WORDS", f"{words} quiet"))
         elif argv[:2] == ("systemctl", "daemon-reload"):
             self.reloaded = self.text(tuning.SYSTEMD) or ""
@@ -111,7 +113,9 @@ def judged(host: Host, document: dict[str, Any]) -> dict[str, tuple[str, str | N
     """Outcome and reading of each finding of this domain."""
     found = tuning.findings(document, engine.observed(host, document))
     assert len(found) == len({finding.id for finding in found})
-    return {finding.id.removeprefix("policy.host."): (finding.outcome, finding.got) for finding in found}
+    return {
+        finding.id.removeprefix("policy.host."): (finding.outcome, finding.got) for finding in found
+    }
 
 
 def test_everything_is_set_read_back_and_stays(machine: Machine) -> None:
@@ -192,7 +196,9 @@ def test_huge_pages_that_memory_cannot_give_are_reported_and_wait_for_a_boot(
     assert after.waiting == (), "a drain would not help"
     assert after.reboot == ("hugepages.2M: 700 of 1024 pages could be had, memory is fragmented",)
     assert judged(machine, wanted(hugepages={"2M": 1024}))["hugepages.2M"] == (MISMATCH, "700")
-    machine.path(tuning.TRIED).unlink()  # what lies in /run goes with the boot, and then it is asked again
+    machine.path(
+        tuning.TRIED
+    ).unlink()  # what lies in /run goes with the boot, and then it is asked again
     assert engine.plan(machine, wanted(hugepages={"2M": 1024})).part("host_tuning") != ()
 
 
@@ -204,7 +210,10 @@ def test_what_the_machine_lacks_is_never_a_pass(machine: Machine) -> None:
     asked = {**ALL, "network": {"eth9": {"mtu": 9000}}}
     found = judged(machine, wanted(**asked))
     assert (
-        found["governor"][0] == found["transparent_hugepages"][0] == found["numa_balancing"][0] == NOT_EXPOSED
+        found["governor"][0]
+        == found["transparent_hugepages"][0]
+        == found["numa_balancing"][0]
+        == NOT_EXPOSED
     )
     assert found["iommu"][0] == NOT_EXPOSED
     assert found["network.eth9.mtu"] == (MISMATCH, "there is no interface eth9")
@@ -213,7 +222,9 @@ def test_what_the_machine_lacks_is_never_a_pass(machine: Machine) -> None:
     assert not [a for a in engine.plan(machine, wanted(**asked)).actions if a.kind == "tuning.set"]
 
 
-def test_what_cannot_be_read_is_never_a_pass(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_never_a_pass(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(self: Host, name: str) -> str | None:
         if name.endswith(("/mtu", "/scaling_governor")):
             raise OSError(5, "Input/output error")
@@ -228,7 +239,11 @@ def test_what_cannot_be_read_is_never_a_pass(machine: Machine, monkeypatch: pyte
 
 def test_a_value_the_kernel_does_not_take_ends_the_run(machine: Machine) -> None:
     action = Action(
-        "host_tuning", "tuning.set", "x", "why", data={"name": "x", "files": ["/sys/class/net"], "value": "1"}
+        "host_tuning",
+        "tuning.set",
+        "x",
+        "why",
+        data={"name": "x", "files": ["/sys/class/net"], "value": "1"},
     )
     with pytest.raises(NodeError, match=r"/sys/class/net does not take 1 \(Is a directory\)"):
         Applier(machine, wanted(), {}, print).apply(action)
@@ -290,7 +305,9 @@ def test_a_drop_in_that_sets_the_command_line_again_is_named(
     monkeypatch.setattr(
         Machine,
         "run",
-        lambda self, *argv, **options: real(self, *("true" if a == "update-grub" else a for a in argv)),
+        lambda self, *argv, **options: real(
+            self, *("true" if a == "update-grub" else a for a in argv)
+        ),
     )
     with pytest.raises(NodeError, match="the next boot's command line lacks pci=realloc"):
         apply(machine, wanted(cmdline=["pci=realloc"]), "host_tuning", {})
@@ -300,7 +317,9 @@ def test_a_drop_in_that_sets_the_command_line_again_is_named(
 def test_elsewhere_nothing_is_called_good(where: dict[str, Any]) -> None:
     asked = merge(document(), {"policy": {"host": ALL}})
     found = [
-        f for f in findings({**where, "boot": {"loader": None}}, asked) if f.id.startswith("policy.host.")
+        f
+        for f in findings({**where, "boot": {"loader": None}}, asked)
+        if f.id.startswith("policy.host.")
     ]
     # Locked memory is systemd's matter, which runs in a container as well.
     assert {f.outcome for f in found if f.id != "policy.host.memlock"} == {ELSEWHERE}
@@ -314,7 +333,10 @@ def test_elsewhere_nothing_is_called_good(where: dict[str, Any]) -> None:
     [
         ("governor", {"governor": {"cpu1": "powersave"}}),
         ("swap", {"swap_active": [{"name": "/dev/vda2", "used": 1}]}),
-        ("swap", {"swap": {"fstab": [{"line": 2, "first": "/swap", "text": "/swap none swap sw 0 0"}]}}),
+        (
+            "swap",
+            {"swap": {"fstab": [{"line": 2, "first": "/swap", "text": "/swap none swap sw 0 0"}]}},
+        ),
         ("swap", {"swap": {"units": {"swap.target": "free"}}}),
         ("hugepages.2M", {"hugepages.2M": "1000"}),
         ("hugepages.1G", {"hugepages.1G": "3"}),

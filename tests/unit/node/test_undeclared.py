@@ -40,7 +40,9 @@ def test_a_healthy_node_is_healthy_and_what_no_class_declares_is_listed() -> Non
     assert items["gpu.count"] == 8
     assert items["policy.persistence_mode"] == "on"
     assert {row["outcome"] for row in verdict["driver"]} <= {"match", "mismatch"}
-    settings = {row["id"]: row["outcome"] for row in verdict["findings"] if row["id"].startswith("policy.")}
+    settings = {
+        row["id"]: row["outcome"] for row in verdict["findings"] if row["id"].startswith("policy.")
+    }
     assert set(settings.values()) == {"match"}
     assert {"policy.persistence_mode", "policy.power_limit_watts", "policy.ecc"} <= settings.keys()
 
@@ -110,12 +112,16 @@ def test_an_unknown_model_is_judged_by_what_it_reports() -> None:
 def test_the_driver_is_compared_with_the_facts_as_advice(version: str, text: str) -> None:
     everywhere = dict.fromkeys(("loaded", "library", "proc", "reported"), version)
     capture = healthy()
-    verdict = judged({**capture, "driver": {**capture["driver"], **everywhere, "nvml": f"13.{version}"}})
+    verdict = judged(
+        {**capture, "driver": {**capture["driver"], **everywhere, "nvml": f"13.{version}"}}
+    )
     assert any(text in line for line in verdict["advice"]), verdict["advice"]
     assert verdict["exit_code"] == 0
 
 
-def test_what_this_user_may_not_read_is_named_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_user_may_not_read_is_named_and_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     capture = {**healthy(), "events": {"rows": [], "error": DENIED}}
     monkeypatch.setattr("goldnode.node.probe.capture", lambda *args: capture)
 
@@ -126,13 +132,20 @@ def test_what_this_user_may_not_read_is_named_and_not_judged(monkeypatch: pytest
         return found
 
     for verdict in (check(1000), check(0)):
-        assert ([row["id"] for row in verdict["unjudged"]], verdict["exit_code"]) == (["events.log"], 0)
+        assert ([row["id"] for row in verdict["unjudged"]], verdict["exit_code"]) == (
+            ["events.log"],
+            0,
+        )
         assert "no permission; root reads it (`sudo goldnode-node check`)" in verdict_table(verdict)
-        assert verdict["unread"] == [{"why": "permission", "got": DENIED["text"], "items": ["events.log"]}]
+        assert verdict["unread"] == [
+            {"why": "permission", "got": DENIED["text"], "items": ["events.log"]}
+        ]
 
 
 @pytest.mark.parametrize("file", sorted(SMI.glob("*.xml")), ids=lambda file: file.stem)
-def test_every_output_of_nvidia_smi_ends_in_a_verdict(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_output_of_nvidia_smi_ends_in_a_verdict(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = main(["check", "--from", str(file), "--format", "json"])
     verdict = documents.valid(capsys.readouterr().out)
     assert code == verdict["exit_code"]
@@ -141,7 +154,9 @@ def test_every_output_of_nvidia_smi_ends_in_a_verdict(file: Path, capsys: pytest
     row = command.load(str(file))["gpus"][0]
     listed = {item["item"]: item["found"] for item in verdict["undeclared"]}
     if isinstance(row.get("persistence_mode"), bool):
-        assert str(listed["policy.persistence_mode"]).startswith("on" if row["persistence_mode"] else "off")
+        assert str(listed["policy.persistence_mode"]).startswith(
+            "on" if row["persistence_mode"] else "off"
+        )
 
 
 @pytest.mark.parametrize("left", ["/etc/goldnode", "/usr/lib/goldnode"])
@@ -188,7 +203,9 @@ def test_an_ordinary_user_gets_a_verdict_and_nothing_is_written(tmp_path: Path) 
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1, 2, 3), done.stderr
     assert "no class" in done.stdout
-    assert {path for path in ("/run/goldnode", "/var/lib/goldnode") if Path(path).exists()} == before
+    assert {
+        path for path in ("/run/goldnode", "/var/lib/goldnode") if Path(path).exists()
+    } == before
 
 
 def test_a_pci_function_that_cannot_be_read_is_named_and_not_left_out(tmp_path: Path) -> None:
@@ -200,6 +217,8 @@ def test_a_pci_function_that_cannot_be_read_is_named_and_not_left_out(tmp_path: 
     (bus / "0000:12:00.0").symlink_to("../../../devices/gone")
     verdict = undeclared.examine(Host(str(tmp_path)), known.facts(), now=NOW)
     about = [row for row in verdict["findings"] if "PCI id" in row["expected"]]
-    assert [(row["outcome"], row["subject"]) for row in about] == [("could_not_read", "0000:11:00.0")]
+    assert [(row["outcome"], row["subject"]) for row in about] == [
+        ("could_not_read", "0000:11:00.0")
+    ]
     assert "dmesg for 0000:11:00.0" in about[0]["remedy"]
     assert verdict["exit_code"] != 0

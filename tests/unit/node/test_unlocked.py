@@ -10,9 +10,36 @@ from goldnode.node.ground.host import Host
 from goldnode.node.state import engine
 from goldnode.node.state.model import Plan, Refusal
 
-FREE = Plan((), (), (), (), (), "sha256:0", "boot", "present")
-LOCKED = Plan((), (Refusal("dpkg-locked", "", ""),), (), (), (), "sha256:0", "boot", "present")
-OTHER = Plan((), (Refusal("gpu-in-use", "", ""),), (), (), (), "sha256:0", "boot", "present")
+FREE = Plan(
+    (),
+    refusals=(),
+    notes=(),
+    waiting=(),
+    reboot=(),
+    class_digest="sha256:0",
+    boot_identity="boot",
+    state="present",
+)
+LOCKED = Plan(
+    (),
+    refusals=(Refusal("dpkg-locked", "", ""),),
+    notes=(),
+    waiting=(),
+    reboot=(),
+    class_digest="sha256:0",
+    boot_identity="boot",
+    state="present",
+)
+OTHER = Plan(
+    (),
+    refusals=(Refusal("gpu-in-use", "", ""),),
+    notes=(),
+    waiting=(),
+    reboot=(),
+    class_digest="sha256:0",
+    boot_identity="boot",
+    state="present",
+)
 
 # What the plans find, one after the other; who holds the lock between them; the seconds allowed; how many plans are made.
 WAITS: dict[str, tuple[list[Plan], list[str | None], float, int]] = {
@@ -31,7 +58,9 @@ WAITS: dict[str, tuple[list[Plan], list[str | None], float, int]] = {
 
 
 @pytest.mark.parametrize("case", WAITS)
-def test_a_plan_waits_until_it_finds_the_lock_free(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_a_plan_waits_until_it_finds_the_lock_free(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     plans, holders, seconds, made = WAITS[case]
     found, held, clock = iter(plans), iter(holders), [0.0]
     monkeypatch.setattr(

@@ -9,7 +9,15 @@ from tests.unit.node import captures
 from tests.unit.node.captures import LOST, NO, class_document, healthy, idle, spoiled
 
 from goldnode.node.probe.values import not_exposed, unread
-from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
+from goldnode.node.state.finding import (
+    DEFERRED,
+    ELSEWHERE,
+    MATCH,
+    MISMATCH,
+    NOT_EXPOSED,
+    UNREAD,
+    Finding,
+)
 from goldnode.node.verdict import check, deltas, table
 
 G3 = "0000:5d:00.0"
@@ -29,7 +37,9 @@ BASELINE: dict[str, Any] = {
     },
     "cpu": {"sockets": 2, "cores": 96, "smt": False},
     "memory": {"total_gib": 2014, "tolerance": 0.01},
-    "network": {"eth0": {"mtu": 9000, "speed_mbps": 400000, "numa_node": 0, "firmware": ["28.39.1002"]}},
+    "network": {
+        "eth0": {"mtu": 9000, "speed_mbps": 400000, "numa_node": 0, "firmware": ["28.39.1002"]}
+    },
     "infiniband": {"mlx5_0": {"rate_gbps": 400, "ports": 1, "firmware": ["28.39.1002"]}},
     "storage": {
         "mounts": {"/": {"free_gib": 100, "type": "ext4"}},
@@ -65,7 +75,9 @@ def test_a_healthy_node_matches_whether_all_or_nothing_is_declared() -> None:
         assert not wrong(found), wrong(found)
         assert check.exit_code(found) == 0
         assert len({(item.id, item.subject) for item in found}) == len(found)
-    silent = {entry.kind.id for entry in table.TABLE} - {item.id for item in judged(declared(), node())}
+    silent = {entry.kind.id for entry in table.TABLE} - {
+        item.id for item in judged(declared(), node())
+    }
     expected = {
         "gpu.uuid_known",
         "gpu.retired_pages",
@@ -217,7 +229,11 @@ def test_each_rule_finds_its_fault(
     assert {finding.severity for finding in found} == {severity}
     assert all(finding.remedy and "SUBJECT" not in finding.remedy for finding in found)
     assert check.exit_code(found) == (
-        {"drain": 2, "degraded": 1}[severity] if outcome == MISMATCH else 0 if outcome == DEFERRED else 3
+        {"drain": 2, "degraded": 1}[severity]
+        if outcome == MISMATCH
+        else 0
+        if outcome == DEFERRED
+        else 3
     )
     undeclared = [
         finding
@@ -297,7 +313,9 @@ TRAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "document", "capture"), TRAPS, ids=[row[0] for row in TRAPS])
-def test_no_alarm_on_a_healthy_node(name: str, document: dict[str, Any], capture: dict[str, Any]) -> None:
+def test_no_alarm_on_a_healthy_node(
+    name: str, document: dict[str, Any], capture: dict[str, Any]
+) -> None:
     document = {**document, "platform": {"nvswitch": "node of a GPU" not in name}}
     memory: dict[str, Any] = {}
     for _ in range(2):
@@ -312,7 +330,13 @@ def test_no_alarm_on_a_healthy_node(name: str, document: dict[str, Any], capture
 
 def test_mig_hides_remapped_rows_and_only_the_drivers_own_verdict_covers_them() -> None:
     hidden = spoiled(
-        healthy(), "gpus.*.remapped_rows", NO, "gpus.*.mig.current", True, "gpus.*.mig.pending", True
+        healthy(),
+        "gpus.*.remapped_rows",
+        NO,
+        "gpus.*.mig.current",
+        True,
+        "gpus.*.mig.pending",
+        True,
     )
     found = {(f.id, f.subject): f for f in judged(class_document(), hidden)}
     assert found["gpu.remap.pending", G3].outcome == NOT_EXPOSED
@@ -322,7 +346,9 @@ def test_mig_hides_remapped_rows_and_only_the_drivers_own_verdict_covers_them() 
 
 
 def test_the_recovery_action_reports_its_reasons() -> None:
-    capture = spoiled(healthy(), "gpus.3.recovery_action", "gpu_reset", "gpus.3.remapped_rows.pending", True)
+    capture = spoiled(
+        healthy(), "gpus.3.recovery_action", "gpu_reset", "gpus.3.remapped_rows.pending", True
+    )
     found = next(f for f in judged(class_document(), capture) if f.id == "gpu.recovery_action")
     assert found.evidence == ("row remap pending",)
     assert found.blast == "gpu"
@@ -347,7 +373,9 @@ def test_output_of_nvidia_smi_says_nothing_of_the_host() -> None:
     capture["source"] = "nvidia-smi-xml"
     found = judged(declared(), capture)
     assert {
-        f.outcome for f in found if f.id in ("net.state", "cpu.layout", "storage.mount", "module.loaded")
+        f.outcome
+        for f in found
+        if f.id in ("net.state", "cpu.layout", "storage.mount", "module.loaded")
     } == {ELSEWHERE}
     assert {
         f.outcome
@@ -363,7 +391,9 @@ def test_processes_count_at_the_first_check_of_a_boot_only() -> None:
     first = [f for f in table.judge(class_document(), capture, counted) if f.id == "gpu.processes"]
     assert [f.outcome for f in first] == [MISMATCH]
     counted, memory = deltas.step(memory, spoiled(capture, "uptime", 3700.0))
-    assert not [f for f in table.judge(class_document(), capture, counted) if f.id == "gpu.processes"]
+    assert not [
+        f for f in table.judge(class_document(), capture, counted) if f.id == "gpu.processes"
+    ]
 
 
 def test_links_of_nics_have_the_lanes_that_both_ends_have() -> None:
@@ -375,20 +405,37 @@ def test_links_of_nics_have_the_lanes_that_both_ends_have() -> None:
         "aer": {"correctable": 0, "nonfatal": 0, "fatal": 0},
     }
     capture = spoiled(
-        healthy(), f"pci/{nic}", row, f"pci/{port}", {"kind": "port", "path": [], "link": captures.link()}
+        healthy(),
+        f"pci/{nic}",
+        row,
+        f"pci/{port}",
+        {"kind": "port", "path": [], "link": captures.link()},
     )
     assert [f.outcome for f in judged(class_document(), capture) if f.id == "pcie.link"] == [MATCH]
     capture["pci"][nic]["link"]["width"] = 4
-    assert [(f.outcome, f.subject) for f in judged(class_document(), capture) if f.id == "pcie.link"] == [
-        (MISMATCH, nic)
-    ]
+    assert [
+        (f.outcome, f.subject) for f in judged(class_document(), capture) if f.id == "pcie.link"
+    ] == [(MISMATCH, nic)]
     capture["pci"][port]["link"] = {"gen": 5, "max_gen": 5, "width": 4, "max_width": 4}
     assert [f.outcome for f in judged(class_document(), capture) if f.id == "pcie.link"] == [MATCH]
 
 
 @pytest.mark.parametrize(
     "value",
-    [None, "", "x", [], {}, 1e400, float("nan"), -1, True, ["\x1b[2J"], {"fault": 1}, {"a": {"b": []}}],
+    [
+        None,
+        "",
+        "x",
+        [],
+        {},
+        1e400,
+        float("nan"),
+        -1,
+        True,
+        ["\x1b[2J"],
+        {"fault": 1},
+        {"a": {"b": []}},
+    ],
 )
 @pytest.mark.parametrize(
     "place",
@@ -407,24 +454,37 @@ def test_links_of_nics_have_the_lanes_that_both_ends_have() -> None:
         "identity",
     ],
 )
-def test_a_hostile_capture_never_ends_the_check_and_prints_nothing_odd(place: str, value: Any) -> None:
+def test_a_hostile_capture_never_ends_the_check_and_prints_nothing_odd(
+    place: str, value: Any
+) -> None:
     capture = spoiled(node(), place, value)
     found = judged(declared(), capture)
     assert found
     texts = [str(text) for f in found for text in (f.id, f.got, f.subject, *f.evidence)]
     assert all(text.isprintable() for text in texts)
-    if place in ("gpus", "gpus.3.ecc", "os", "memory", "network") and value in (None, "x", [], True):
+    if place in ("gpus", "gpus.3.ecc", "os", "memory", "network") and value in (
+        None,
+        "x",
+        [],
+        True,
+    ):
         assert check.exit_code(found) != 0
 
 
 def test_documents_of_an_older_goldnode_have_no_limits() -> None:
     document = {key: value for key, value in class_document().items() if key != "health"}
     assert check.exit_code(judged(document, healthy())) == 0
-    assert check.exit_code(judged(document, spoiled(healthy(), "gpus.3.ecc.volatile.uncorrected", 1))) == 2
+    assert (
+        check.exit_code(judged(document, spoiled(healthy(), "gpus.3.ecc.volatile.uncorrected", 1)))
+        == 2
+    )
 
 
 def test_sixteen_gpus() -> None:
     document = class_document()
     document["gpu"]["count"] = 16
     assert check.exit_code(judged(document, healthy(16))) == 0
-    assert check.exit_code(judged(document, spoiled(healthy(16), "gpus.15.pcie.width.current", 8))) == 2
+    assert (
+        check.exit_code(judged(document, spoiled(healthy(16), "gpus.15.pcie.width.current", 8)))
+        == 2
+    )

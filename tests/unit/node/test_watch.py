@@ -34,7 +34,10 @@ XID = b"3,7,12345678,-;NVRM: Xid (PCI:0000:18:00): 79, pid=12, name=python, GPU 
             b"3,7,1,-;pcieport 0000:00:1c.4: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
             True,
         ),
-        (b"4,7,1,-;pcieport 0000:00:1c.4: PCIe Bus Error: severity=Corrected, type=Physical Layer", False),
+        (
+            b"4,7,1,-;pcieport 0000:00:1c.4: PCIe Bus Error: severity=Corrected, type=Physical Layer",
+            False,
+        ),
         (b"6,7,1,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.183.01", False),
         (b"6,7,1,-;usb 1-1: new device\n DRIVER=NVRM: Xid ", False),
         (b"", False),
@@ -53,7 +56,9 @@ def test_faults_of_real_machines_are_reasons() -> None:
             event["kind"] in ("xid", "sxid", "bus_lost", "init_failed", "api_mismatch")
             for event in case["events"]
         ):
-            assert any(watch.is_reason(b"3,1,1,-;" + line.encode()) for line in case["lines"]), case["source"]
+            assert any(watch.is_reason(b"3,1,1,-;" + line.encode()) for line in case["lines"]), (
+                case["source"]
+            )
 
 
 class Log:
@@ -110,7 +115,9 @@ def test_what_was_not_yet_reported_is_reported_at_the_end(log: Log) -> None:
     assert len(log.started) == 2
 
 
-def test_it_asks_systemd_for_the_passive_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_asks_systemd_for_the_passive_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reported: list[list[str]] = []
 
     def spawn(name: str, argv: list[str], environment: dict[str, str]) -> int:
@@ -135,7 +142,10 @@ def test_it_loads_next_to_nothing(tmp_path: Path) -> None:
         "print(*[n for n in sys.modules if n.split('.')[0] in ('goldnode', 're', 'json', 'subprocess', 'dataclasses', 'ctypes', 'hashlib')])"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(program)], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-S", "-c", code, str(program)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.split() == ["goldnode", "goldnode.node", "goldnode.node.program.watch"]
 
@@ -144,7 +154,9 @@ def test_the_unit_is_of_classes_with_a_gpu() -> None:
     wanted = document()
     path = f"{units.FOLDER}/{units.EVENTS}"
     assert path in [file.path for file in units.wanted(wanted, Observed())]
-    assert path not in [file.path for file in units.wanted(merge(wanted, {"gpu": None}), Observed())]
+    assert path not in [
+        file.path for file in units.wanted(merge(wanted, {"gpu": None}), Observed())
+    ]
     assert units.EVENTS_LINK in LINKS
     assert part_of(path, {}) == part_of(units.EVENTS_LINK, {}) == "sanity"
 

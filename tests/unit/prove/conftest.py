@@ -61,7 +61,9 @@ class Run(NamedTuple):
         return json.loads((self.out / name).read_text())
 
     def step(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(row for row in self.json("record.json")["steps"] if row["name"] == name)
+        found: dict[str, Any] = next(
+            row for row in self.json("record.json")["steps"] if row["name"] == name
+        )
         return found
 
     def statuses(self) -> dict[str, str]:
@@ -78,7 +80,12 @@ def simulators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def place(
-    folder: Path, library: Path, name: str, faults: Iterable[str] = (), more: str = "", cuda: str = ""
+    folder: Path,
+    library: Path,
+    name: str,
+    faults: Iterable[str] = (),
+    more: str = "",
+    cuda: str = "",
 ) -> Place:
     """A simulated node of a class of the scoreboard below `folder`."""
     document = classes.document(name)
@@ -86,14 +93,19 @@ def place(
     carry = carried.folder(folder / "carry", root, more=more)
     count = int((document["gpu"] or {}).get("count", 0))
     return Place(
-        root, carry, carried.environment(root, library, count=count, faults=cuda), folder / "state/state.json"
+        root,
+        carry,
+        carried.environment(root, library, count=count, faults=cuda),
+        folder / "state/state.json",
     )
 
 
 @pytest.fixture
 def make(tmp_path: Path, simulators: Path) -> Make:
     """Make a simulated node for one test: `make(class, faults, more=…, cuda=…)`."""
-    return lambda name="board_l4", faults=(), **words: place(tmp_path, simulators, name, faults, **words)
+    return lambda name="board_l4", faults=(), **words: place(
+        tmp_path, simulators, name, faults, **words
+    )
 
 
 @pytest.fixture(scope="module")

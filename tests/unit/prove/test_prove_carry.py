@@ -41,9 +41,14 @@ def wheel(path: Path, size: int = 8, name: str = "nvidia/cuda_nvrtc/lib/libnvrtc
 
 def test_it_holds_all_of_nvidias_models_and_classes(folder: Path, tmp_path: Path) -> None:
     found = carry.read(folder, tmp_path)
-    assert set(found.facts["models"]) == {sku for sku, gpu in facts.gpus().items() if gpu.vendor == "nvidia"}
+    assert set(found.facts["models"]) == {
+        sku for sku, gpu in facts.gpus().items() if gpu.vendor == "nvidia"
+    }
     assert {"h200_sxm", "l4"} <= {row["class"] for row in found.facts["classes"]}
-    assert found.facts["models"]["H100-SXM5-80GB"]["health"]["gpu"]["pcie"] == {"gen": 5, "width": 16}
+    assert found.facts["models"]["H100-SXM5-80GB"]["health"]["gpu"]["pcie"] == {
+        "gen": 5,
+        "width": 16,
+    }
     assert sum(path.stat().st_size for path in folder.iterdir()) < 2 << 20, (
         "what a machine needs at least is small"
     )
@@ -52,7 +57,9 @@ def test_it_holds_all_of_nvidias_models_and_classes(folder: Path, tmp_path: Path
 def test_a_folder_of_more_than_64_mib_is_refused_and_nothing_is_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    large = wheel(tmp_path / "nvidia_cublas_cu12-12.4.5.8-py3-none-manylinux2014_x86_64.whl", 65 << 20)
+    large = wheel(
+        tmp_path / "nvidia_cublas_cu12-12.4.5.8-py3-none-manylinux2014_x86_64.whl", 65 << 20
+    )
     assert main(["pack", str(tmp_path / "carry"), "--wheel", str(large)]) == 3
     reported = capsys.readouterr().err
     assert re.search(
@@ -101,7 +108,9 @@ def test_a_damaged_folder_is_refused(
     assert "Make it again with `scripts/prove-gpu pack" in str(refused.value)
 
 
-def test_a_folder_that_grew_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_grew_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(carry, "LIMIT", 1 << 20)
     (folder / "torch.whl").write_bytes(bytes(1 << 20))
     with pytest.raises(carry.CarryError, match=r"has 1\.\d MiB, and a carry folder at most 1 MiB"):
@@ -119,7 +128,10 @@ def test_a_bare_python_says_how_to_install_the_folder(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from goldnode.prove.__main__ import main; sys.exit(main(sys.argv[1:]))"
     words = ["--carry", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, *words], capture_output=True, text=True, check=False
+        [sys.executable, "-I", "-S", "-c", code, *words],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 3
     assert "there is no carry folder here, and this Python cannot make one" in done.stderr
@@ -135,10 +147,20 @@ def test_the_oldest_python_reads_it_and_the_standard_library_is_enough(path: Pat
 
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
     known = {*sys.stdlib_module_names, "goldnode", "pynvml"}
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not {name for name in names if name.split(".")[0] not in known}
-    allowed = ("goldnode.node", "goldnode.images.smoke.runner", "goldnode.core.errors", "goldnode.prove")
+    allowed = (
+        "goldnode.node",
+        "goldnode.images.smoke.runner",
+        "goldnode.core.errors",
+        "goldnode.prove",
+    )
     at_import = {
         node.module or ""
         for node in tree.body

@@ -45,7 +45,12 @@ def gpu(**other: Any) -> dict[str, Any]:
             None,
             "range cannot be read",
         ),
-        (gpu(power={"limit": ABSENT}), "power_limit_watts", None, "does not show it (Not Supported)"),
+        (
+            gpu(power={"limit": ABSENT}),
+            "power_limit_watts",
+            None,
+            "does not show it (Not Supported)",
+        ),
         (gpu(), "clocks", {"mode": "application", "graphics_mhz": 1965, "memory_mhz": 2619}, ""),
         (
             gpu(clocks={"application": {"graphics": ABSENT, "memory": ABSENT}}),
@@ -92,7 +97,10 @@ def test_differences_are_reported_by_their_place_and_processes_do_not_count() ->
     reported = changes.differences(
         changes.without_processes({"0": GPU}), changes.without_processes({"0": after})
     )
-    assert reported == ["gpu0.compute_mode: prohibited, was default", "gpu0.power.limit: 699, was 700"]
+    assert reported == [
+        "gpu0.compute_mode: prohibited, was default",
+        "gpu0.power.limit: 699, was 700",
+    ]
     assert changes.differences({"0": GPU}, {"0": {"rc": 15}}) != []
 
 
@@ -122,7 +130,9 @@ def test_what_is_stored_comes_back_in_this_boot_alone(
 def test_a_state_file_of_another_make_is_not_obeyed(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
     state.write_text(text)
-    with pytest.raises(NotChecked, match="compare the GPUs with `nvidia-smi -q`, then remove the file"):
+    with pytest.raises(
+        NotChecked, match="compare the GPUs with `nvidia-smi -q`, then remove the file"
+    ):
         changes.read_restore_file(state)
     assert state.read_text() == text
 

@@ -11,7 +11,9 @@ from goldnode.prove import carry, classes
 KNOWN = carry.collect()
 
 
-def capture(*ids: str, os: tuple[str, str] = ("debian", "13"), driver: str = "580.95.05") -> dict[str, Any]:
+def capture(
+    *ids: str, os: tuple[str, str] = ("debian", "13"), driver: str = "580.95.05"
+) -> dict[str, Any]:
     gpus = [
         {
             "vendor": "nvidia",

@@ -28,7 +28,8 @@ def test_there_are_records() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize(
-    ("capture", "verdict"), [("capture.json", "verdict.json"), ("capture-load.json", "verdict-load.json")]
+    ("capture", "verdict"),
+    [("capture.json", "verdict.json"), ("capture-load.json", "verdict-load.json")],
 )
 def test_the_machine_is_judged_as_it_was(case: Path, capture: str, verdict: str) -> None:
     if not (case / capture).is_file():
@@ -43,7 +44,9 @@ def test_a_record_says_what_it_is_of_and_names_nothing(case: Path) -> None:
     record = read(case, "record.json")
     assert record["schema"] == SCHEMA
     assert (
-        case.name.startswith("simulated_") == record["simulated"] == read(case, "capture.json")["simulated"]
+        case.name.startswith("simulated_")
+        == record["simulated"]
+        == read(case, "capture.json")["simulated"]
     )
     for path in case.iterdir():
         redactor = Redactor()

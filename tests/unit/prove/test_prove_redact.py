@@ -33,7 +33,8 @@ def named(rng: random.Random) -> dict[str, list[str]]:
             text(string.ascii_uppercase + string.digits, 6) + "7",
         ],
         "mac": [
-            ":".join(text("0123456789abcdef", 2) for _ in range(6)).replace("00", "0a") for _ in range(2)
+            ":".join(text("0123456789abcdef", 2) for _ in range(6)).replace("00", "0a")
+            for _ in range(2)
         ],
         "hostname": [f"gpu{rng.randrange(10**6):06}.{text(string.ascii_lowercase, 5)}.example.org"],
         "machine_id": [text("0123456789abcdef", 32)],
@@ -45,11 +46,19 @@ def capture_of(names: dict[str, list[str]], rng: random.Random) -> dict[str, Any
     """A capture in which they stand, also where nothing but prose is: logs, mounts, faults."""
     everything = [value for values in names.values() for value in values]
     gpus = [
-        {"address": f"0000:{16 + n:02x}:00.0", "uuid": uuid, "serial": serial, "name": "NVIDIA H200"}
+        {
+            "address": f"0000:{16 + n:02x}:00.0",
+            "uuid": uuid,
+            "serial": serial,
+            "name": "NVIDIA H200",
+        }
         for n, (uuid, serial) in enumerate(zip(names["uuid"], names["serial"], strict=True))
     ]
     log = [
-        {"kind": "xid", "text": f"NVRM: {rng.choice(everything)} fell off ({rng.choice(everything)})"}
+        {
+            "kind": "xid",
+            "text": f"NVRM: {rng.choice(everything)} fell off ({rng.choice(everything)})",
+        }
         for _ in range(12)
     ]
     return {
@@ -63,7 +72,9 @@ def capture_of(names: dict[str, list[str]], rng: random.Random) -> dict[str, Any
         "network": {"eth0": {"mac": names["mac"][0]}, "eth1": {"mac": names["mac"][1].upper()}},
         "os": {"kernel": {"cmdline": f"ro ip={names['internet'][0]} host={names['hostname'][0]}"}},
         "storage": {
-            "mounts": {f"/data/{names['uuid'][1][4:]}": {"device": f"{names['hostname'][0]}:/export"}}
+            "mounts": {
+                f"/data/{names['uuid'][1][4:]}": {"device": f"{names['hostname'][0]}:/export"}
+            }
         },
         "gpu_error": {
             "fault": "unread",
@@ -93,12 +104,18 @@ def test_no_name_is_left_and_equal_ones_stay_equal(seed: int, tmp_path: Path) ->
     assert output.seal() == []
     for path in tmp_path.iterdir():
         low = path.read_text().lower()
-        assert not [value for values in names.values() for value in values if value.lower() in low], path.name
+        assert not [
+            value for values in names.values() for value in values if value.lower() in low
+        ], path.name
         assert names["uuid"][0][4:] not in low
     assert capture == before, "what is redacted is a copy"
     found = json.loads((tmp_path / "capture.json").read_text())
     assert [gpu["address"] for gpu in found["gpus"]] == [gpu["address"] for gpu in capture["gpus"]]
-    assert len({gpu["uuid"] for gpu in found["gpus"]}) == len({gpu["serial"] for gpu in found["gpus"]}) == 3
+    assert (
+        len({gpu["uuid"] for gpu in found["gpus"]})
+        == len({gpu["serial"] for gpu in found["gpus"]})
+        == 3
+    )
     assert found["identity"]["product"]["serial"] == found["gpus"][0]["serial"]
     assert found["driver"] == capture["driver"], "versions are no addresses"
     again = Redactor()
@@ -166,7 +183,9 @@ def test_what_has_no_digit_names_something_under_its_own_key_alone() -> None:
     }
 
 
-def test_a_file_that_still_holds_a_name_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_still_holds_a_name_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     redactor = Redactor()
     redactor.add("1650123456789", "SERIAL")
     output = ProveOutput(tmp_path, redactor)

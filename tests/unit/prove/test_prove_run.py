@@ -45,11 +45,15 @@ def test_a_whole_run_passes_and_says_that_it_is_simulated(whole: tuple[Place, Ru
     )
     assert run.statuses() == {**PAST, **dict.fromkeys(names, "passed")}
     page = (run.out / "summary.md").read_text()
-    assert page.startswith("# prove-gpu: 8 x NVIDIA H100-SXM5-80GB (10de:2330)\n\n> **SIMULATED HARDWARE.**")
+    assert page.startswith(
+        "# prove-gpu: 8 x NVIDIA H100-SXM5-80GB (10de:2330)\n\n> **SIMULATED HARDWARE.**"
+    )
     assert "(SIMULATED)" in run.reported.splitlines()[-1]
     assert sorted(path.name for path in run.out.iterdir()) == record["files"]
     unlabelled = [
-        path.name for path in run.out.glob("*.json") if run.json(path.name)["hardware"] != "SIMULATED"
+        path.name
+        for path in run.out.glob("*.json")
+        if run.json(path.name)["hardware"] != "SIMULATED"
     ]
     assert unlabelled == [], "each document may be read without the others"
 
@@ -61,7 +65,9 @@ def test_the_class_is_the_one_of_the_catalog_that_fits(whole: tuple[Place, Run])
     assert (verdict["status"], verdict["simulated"]) == ("healthy", True)
     judged = {row["id"] for row in verdict["findings"]}
     assert {"gpu.visible", "gpu.memory", "pcie.width", "nvlink.active"} <= judged
-    assert not judged & {"stack.lock", "node.os", "kernel.running", "node.files"}, "nobody has declared these"
+    assert not judged & {"stack.lock", "node.os", "kernel.running", "node.files"}, (
+        "nobody has declared these"
+    )
     assert run.step("check")["figures"]["findings that differ from the capture's"] == []
 
 
@@ -75,9 +81,11 @@ def test_every_figure_has_its_count(whole: tuple[Place, Run]) -> None:
     )
     runs = run.json("timing.json")["runs"]
     assert runs["floor: python3 -I -S -c pass"]["to_floor"] == 1
-    assert {"check, first start of a fresh copy", "check, warm", "check --cached, the answer alone"} <= set(
-        runs
-    )
+    assert {
+        "check, first start of a fresh copy",
+        "check, warm",
+        "check --cached, the answer alone",
+    } <= set(runs)
     assert [row["wrong"] for row in run.json("load.json")["gpus"]] == [False] * 8
     assert run.json("smoke.json")["tiers"]["gpu"]["state"] == "passed"
 
@@ -96,7 +104,11 @@ def test_everything_is_set_read_back_and_put_back(whole: tuple[Place, Run]) -> N
     assert "gpu0 nvmlDeviceResetGpuLockedClocks - rc=0" in calls
     assert not [line for line in calls if "Ecc" in line or "Mig" in line or "GpuReset" in line]
     state = place.state_of()
-    assert (state["gpu3.power_limit"], state["gpu3.compute_mode"], state["gpu3.application_clock.0"]) == (
+    assert (
+        state["gpu3.power_limit"],
+        state["gpu3.compute_mode"],
+        state["gpu3.application_clock.0"],
+    ) == (
         "700000",
         "0",
         "1980",
@@ -109,8 +121,16 @@ def test_no_name_of_the_machine_is_in_the_directory(whole: tuple[Place, Run]) ->
     place, run = whole
     boards = machine.scenario(classes.document("board_h100"))
     assert boards is not None
-    secrets = [value for gpu in boards.gpus for value in (gpu["uuid"], gpu["uuid"][4:], gpu["serial"])]
-    secrets += [machine.MACHINE_ID, machine.BOOT_ID, "b8:ce:f6:00:00:00", str(place.root), str(place.carry)]
+    secrets = [
+        value for gpu in boards.gpus for value in (gpu["uuid"], gpu["uuid"][4:], gpu["serial"])
+    ]
+    secrets += [
+        machine.MACHINE_ID,
+        machine.BOOT_ID,
+        "b8:ce:f6:00:00:00",
+        str(place.root),
+        str(place.carry),
+    ]
     for path in run.out.iterdir():
         text = path.read_text().lower()
         assert not [secret for secret in secrets if secret.lower() in text], path.name
@@ -144,7 +164,9 @@ def test_a_signal_while_settings_are_changed_puts_them_back(
     reported, err = process.communicate(timeout=60)
     run = Run(process.returncode, tmp_path / "out", reported)
     assert run.code == 3, err
-    assert run.step("change")["reason"] == f"interrupted by {number.name}; all settings are as found"
+    assert (
+        run.step("change")["reason"] == f"interrupted by {number.name}; all settings are as found"
+    )
     assert place.state_of()["gpu0.power_limit"] == "72000"
     assert not place.state.exists()
     assert f"interrupted by {number.name}" in (run.out / "summary.md").read_text()
@@ -210,7 +232,11 @@ def test_a_gpu_that_fails_is_a_failed_step_and_the_others_run(make: Make, tmp_pa
     run = make(faults=("gpu0.pcie.width=8",), cuda="wrong=product").run(tmp_path / "out")
     assert run.code == 2
     statuses = run.statuses()
-    assert [name for name, status in statuses.items() if status == "failed"] == ["check", "load", "smoke"]
+    assert [name for name, status in statuses.items() if status == "failed"] == [
+        "check",
+        "load",
+        "smoke",
+    ]
     assert "pcie.width 0000:10:00.0: x8" in run.step("check")["reason"]
     assert "## Findings" in (run.out / "summary.md").read_text()
     assert statuses["settings"] == "passed"
@@ -248,10 +274,15 @@ def test_nvidia_smi_is_compared_and_redacted(make: Make, tmp_path: Path) -> None
         (["--locked-clocks"], "--locked-clocks goes with --change"),
         (["--colour"], "unrecognized arguments: --colour"),
         (["import"], "the following arguments are required: folder"),
-        (["--carry", "nowhere", "--out", "{full}"], "is there already. Name another directory with --out."),
+        (
+            ["--carry", "nowhere", "--out", "{full}"],
+            "is there already. Name another directory with --out.",
+        ),
     ],
 )
-def test_a_wrong_use_is_reported_and_ends_with_3(tmp_path: Path, words: list[str], reported: str) -> None:
+def test_a_wrong_use_is_reported_and_ends_with_3(
+    tmp_path: Path, words: list[str], reported: str
+) -> None:
     full = tmp_path / "full"
     full.mkdir()
     (full / "file").touch()
@@ -262,9 +293,11 @@ def test_a_wrong_use_is_reported_and_ends_with_3(tmp_path: Path, words: list[str
         cwd=tmp_path,
         check=False,
     )
-    assert (done.returncode, reported in done.stderr, "Traceback" in done.stderr) == (3, True, False), (
-        done.stderr
-    )
+    assert (done.returncode, reported in done.stderr, "Traceback" in done.stderr) == (
+        3,
+        True,
+        False,
+    ), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
@@ -296,4 +329,6 @@ def await_call(place: Place, name: str) -> None:
         if calls.exists() and name in calls.read_text():
             return
         time.sleep(0.02)
-    raise AssertionError(f"{name} was not called: {json.dumps(place.calls() if calls.exists() else [])}")
+    raise AssertionError(
+        f"{name} was not called: {json.dumps(place.calls() if calls.exists() else [])}"
+    )

@@ -50,14 +50,23 @@ class Fake:
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Fake:
     wanted = document("board_h100")
-    root, library = tmp_path_factory.mktemp("node"), build(tmp_path_factory.mktemp("library")).parent
-    boards = machine.scenario(wanted, ["gpu3.pcie.width=8", "gpu5.power_limit=500000", "gpu6.all=error:lost"])
+    root, library = (
+        tmp_path_factory.mktemp("node"),
+        build(tmp_path_factory.mktemp("library")).parent,
+    )
+    boards = machine.scenario(
+        wanted, ["gpu3.pcie.width=8", "gpu5.power_limit=500000", "gpu6.all=error:lost"]
+    )
     assert boards is not None
     tree.write(boards, root, layout=machine.layout(wanted))
     write_boards(boards, root / machine.PLACE)
     (root / machine.PLACE / "run").mkdir()
-    (root / "proc/modules").write_text("nvidia 1 0 - Live 0x0 (OE)\nnvidia_uvm 1 0 - Live 0x0 (OE)\n")
-    return Fake(root, {"LD_LIBRARY_PATH": str(library), "GOLDNODE_SIMULATOR": str(root / machine.PLACE)})
+    (root / "proc/modules").write_text(
+        "nvidia 1 0 - Live 0x0 (OE)\nnvidia_uvm 1 0 - Live 0x0 (OE)\n"
+    )
+    return Fake(
+        root, {"LD_LIBRARY_PATH": str(library), "GOLDNODE_SIMULATOR": str(root / machine.PLACE)}
+    )
 
 
 def test_a_host_is_asked_once_for_each_kind_of_thing(host: Fake) -> None:
@@ -74,7 +83,13 @@ def test_a_host_is_asked_once_for_each_kind_of_thing(host: Fake) -> None:
 def test_links_hop_by_hop(host: Fake) -> None:
     pci = plugin._of(host).pci
     gpu = pci["0000:28:00.0"]
-    assert (gpu.id, gpu.driver, gpu.width, gpu.max_width, gpu.gen) == ("10de:2330", "nvidia", 8, 16, 5)
+    assert (gpu.id, gpu.driver, gpu.width, gpu.max_width, gpu.gen) == (
+        "10de:2330",
+        "nvidia",
+        8,
+        16,
+        5,
+    )
     assert [hop.address for hop in pci.hops(gpu)] == gpu.path
     assert len(gpu.path) == 4
     assert pci.narrowest(gpu).width == 8
@@ -109,7 +124,9 @@ def test_what_cannot_be_read_is_never_as_declared(answer: str, rc: int) -> None:
 def test_the_plugin_looks_at_nothing_by_itself() -> None:
     """Whoever has goldnode installed has the plugin in every run of pytest."""
     script = "import sys, goldnode.testing.testinfra.plugin as p; print([m for m in sys.modules if m.startswith(('goldnode.', 'testinfra'))])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout.replace("'", '"')) == [
         "goldnode.testing",
         "goldnode.testing.testinfra",

@@ -39,7 +39,9 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Drain or resume.
 
         The owner of the drain is queried at the return; the run's own memory does not decide it.
@@ -77,7 +79,8 @@ class ActionModule(ActionBase):
         facts = task_vars.get("ansible_facts", {})
         try:
             variables.check(
-                str(host), {key: variable(key, None) for key in variables.JUDGED if key in task_vars}
+                str(host),
+                {key: variable(key, None) for key in variables.JUDGED if key in task_vars},
             )
             drain = choose(
                 name,
@@ -93,7 +96,9 @@ class ActionModule(ActionBase):
             still_drained = name != "none" or facts.get(LEFT)
             records = (
                 DrainRecords(
-                    self.shell, local_file(runs_directory(), name, node), str(variable("goldnode_root", ""))
+                    self.shell,
+                    local_file(runs_directory(), name, node),
+                    str(variable("goldnode_root", "")),
                 )
                 if still_drained
                 else None
@@ -208,6 +213,8 @@ def runs_directory() -> str:
     plugin is not enabled.
     """
     try:
-        return str(C.config.get_config_value("runs", plugin_type="callback", plugin_name="goldnode_report"))
+        return str(
+            C.config.get_config_value("runs", plugin_type="callback", plugin_name="goldnode_report")
+        )
     except AnsibleError:
         return os.environ.get("GOLDNODE_RUNS", ".goldnode/runs")

@@ -21,14 +21,20 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = True
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Perform one operation, in one remote execution where nothing has to be waited for."""
         require_ansible()
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         _, arguments = self.validate_argument_spec(
             {
-                "operation": {"type": "str", "choices": ["claim", "confirm", "observe"], "required": True},
+                "operation": {
+                    "type": "str",
+                    "choices": ["claim", "confirm", "observe"],
+                    "required": True,
+                },
                 "wait": {"type": "int", "default": 0},
             }
         )
@@ -38,11 +44,21 @@ class ActionModule(ActionBase):
         token = str(self.variable("goldnode_claim", ""))
         if arguments["operation"] == "confirm":
             done = self._low_level_execute_command(node_state.confirm(token))
-            return {"changed": False} if done["rc"] == 0 else {"failed": True, "msg": LOST, "lost": True}
+            return (
+                {"changed": False}
+                if done["rc"] == 0
+                else {"failed": True, "msg": LOST, "lost": True}
+            )
         done = self._low_level_execute_command(node_state.claim(token, arguments["wait"]))
         if done["rc"] != 0:
-            reported = str(done.get("stderr") or done["stdout"]).strip() or f"exit status {done['rc']}"
-            return {"failed": True, "msg": f"the node cannot be taken over: {reported}", "busy": True}
+            reported = (
+                str(done.get("stderr") or done["stdout"]).strip() or f"exit status {done['rc']}"
+            )
+            return {
+                "failed": True,
+                "msg": f"the node cannot be taken over: {reported}",
+                "busy": True,
+            }
         return {"changed": False, "boot": node_state.read(str(done["stdout"])).boot_id or ""}
 
     def observe(self, wait: int) -> dict[str, Any]:
@@ -57,7 +73,10 @@ class ActionModule(ActionBase):
             at, found = self.reading()
         accepted = [int(code) for code in self.variable("goldnode_accepted", [0])]
         name = str(self._variables.get("inventory_hostname"))
-        result = {"changed": False, "observation": asdict(node_state.observe(name, at, found, accepted))}
+        result = {
+            "changed": False,
+            "observation": asdict(node_state.observe(name, at, found, accepted)),
+        }
         return {**result, "msg": found.fault} if found.fault else result
 
     def reading(self) -> tuple[float, node_state.NodeReading]:

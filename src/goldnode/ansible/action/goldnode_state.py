@@ -88,7 +88,9 @@ class ActionModule(ActionBase):
     _lacks_program = False
     MODULE = "goldnode_state"  # its full name in the collection
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Plan (one remote execution) or apply a part (one, and none when the part is empty or in check mode)."""
         require_ansible()
         super().run(tmp, task_vars)
@@ -120,11 +122,15 @@ class ActionModule(ActionBase):
             return self.back(arguments, task_vars)
         absent = self.state(task_vars) == ABSENT
         document = {} if absent else self.document(task_vars)
-        if document.get("refusals"):  # of the compatibility check, on this machine: the node is not contacted
+        if document.get(
+            "refusals"
+        ):  # of the compatibility check, on this machine: the node is not contacted
             return self.blocked(
                 f"class {document['class']}", document["refusals"], f"--class {document['class']}"
             )
-        if document and (found := self.denied(document["class"], document["lock"]["digest"], task_vars)):
+        if document and (
+            found := self.denied(document["class"], document["lock"]["digest"], task_vars)
+        ):
             return found
         refusals = self.cohort(task_vars) if document else []
         if refusals:
@@ -132,9 +138,15 @@ class ActionModule(ActionBase):
         if arguments["operation"] == "plan":
             result = self.plan(document, task_vars)
         else:
-            result = {**self.apply(document, arguments["part"], task_vars), "part": arguments["part"]}
+            result = {
+                **self.apply(document, arguments["part"], task_vars),
+                "part": arguments["part"],
+            }
         if document:
-            digests = {"class_digest": document["digest"], "lock_digest": document["lock"]["digest"]}
+            digests = {
+                "class_digest": document["digest"],
+                "lock_digest": document["lock"]["digest"],
+            }
             result["node_class"] = {"class": document["class"], **digests}
         return result
 
@@ -153,7 +165,9 @@ class ActionModule(ActionBase):
                 if own.stem == "site"
                 else "Run it without --tags."
             )
-            raise AnsibleActionFail(f"Nothing was done: --tags {tags} selects no part of {own.stem}. {known}")
+            raise AnsibleActionFail(
+                f"Nothing was done: --tags {tags} selects no part of {own.stem}. {known}"
+            )
         return {"changed": False}
 
     def back(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
@@ -167,18 +181,26 @@ class ActionModule(ActionBase):
         if arguments["operation"] == "apply":
             if not fact:
                 raise AnsibleActionFail("A rollback needs its plan first. Run rollback.yml whole.")
-            result = self.apply({}, arguments["part"], task_vars, state=EARLIER, to=fact["to"]["document"])
+            result = self.apply(
+                {}, arguments["part"], task_vars, state=EARLIER, to=fact["to"]["document"]
+            )
             result.update(part=arguments["part"], rollback=fact)
         else:
-            result = self.execute({}, task_vars, operation="plan", state=EARLIER, to=arguments["to"])
+            result = self.execute(
+                {}, task_vars, operation="plan", state=EARLIER, to=arguments["to"]
+            )
             fact = untagged(result.get("rollback") or {})
-            if fact and (found := self.denied(fact["to"]["class"], fact["to"]["lock_digest"], task_vars)):
+            if fact and (
+                found := self.denied(fact["to"]["class"], fact["to"]["lock_digest"], task_vars)
+            ):
                 return found
             if not result.get("failed"):
                 result = self.planned(result, {}, task_vars, arguments["tolerate"])
                 result.setdefault("ansible_facts", {})[BACK] = fact
         if fact:
-            result["node_class"] = {key: fact["to"][key] for key in ("class", "class_digest", "lock_digest")}
+            result["node_class"] = {
+                key: fact["to"][key] for key in ("class", "class_digest", "lock_digest")
+            }
         return result
 
     def state(self, task_vars: dict[str, Any]) -> str:
@@ -194,7 +216,11 @@ class ActionModule(ActionBase):
 
     def judge(self, task_vars: dict[str, Any]) -> None:
         """Refuse settings on which a later drain or reboot would fail, before packages change."""
-        found = {name: self.option(task_vars, name, None) for name in variables.JUDGED if name in task_vars}
+        found = {
+            name: self.option(task_vars, name, None)
+            for name in variables.JUDGED
+            if name in task_vars
+        }
         try:
             variables.check(str(task_vars.get("inventory_hostname")), found)
         except InventoryError as problem:
@@ -228,7 +254,9 @@ class ActionModule(ActionBase):
         names = sorted({*groups} & {*documents.names()})
         if len(names) > 1:
             # This names both lines, unless a script or plugin made the inventory.
-            ClassDocuments(lambda: Compiler(classes_of_hosts)).check(context.CLIARGS.get("inventory") or ())
+            ClassDocuments(lambda: Compiler(classes_of_hosts)).check(
+                context.CLIARGS.get("inventory") or ()
+            )
             raise InventoryError(
                 f'host "{host}" is in the groups of two classes: {" and ".join(names)}',
                 remedy="keep it in one of the groups",
@@ -241,17 +269,25 @@ class ActionModule(ActionBase):
             )
         document, findings = documents.document(names[0]), documents.remarks(names[0])
         # Files of the catalog with errors do not stop this class; the first of the run's processes names them.
-        with contextlib.suppress(FileExistsError), (Path(C.DEFAULT_LOCAL_TMP) / "told-catalog").open("x"):
+        with (
+            contextlib.suppress(FileExistsError),
+            (Path(C.DEFAULT_LOCAL_TMP) / "told-catalog").open("x"),
+        ):
             for fault in documents.faults():
                 self._display.warning(f"not used: {fault}")
         # The first of the run's processes prints the findings of a class, as the callback plugin does.
-        with contextlib.suppress(FileExistsError), (Path(C.DEFAULT_LOCAL_TMP) / f"told-{names[0]}").open("x"):
+        with (
+            contextlib.suppress(FileExistsError),
+            (Path(C.DEFAULT_LOCAL_TMP) / f"told-{names[0]}").open("x"),
+        ):
             if findings:
                 lines = [f"class {names[0]}, checked:", *(f"  {line}" for line in findings)]
                 self._display.display("\n".join(lines))
         return document
 
-    def denied(self, node_class: str, lock: str, task_vars: dict[str, Any]) -> dict[str, Any] | None:
+    def denied(
+        self, node_class: str, lock: str, task_vars: dict[str, Any]
+    ) -> dict[str, Any] | None:
         """Return the result for a host whose state is on the deny list, or where that could not be checked.
 
         An image that is built is no node: its state may be denied.
@@ -324,7 +360,9 @@ class ActionModule(ActionBase):
             **({"document": document} if document else {"state": ABSENT, **arguments}),
             "lock_timeout": self.option(task_vars, "goldnode_lock_timeout", 120),
             **arguments,
-            **({"report": True} if arguments["operation"] != "report" and self.fleet_data() else {}),
+            **(
+                {"report": True} if arguments["operation"] != "report" and self.fleet_data() else {}
+            ),
             # The root filesystem of an image, in place of the host; set by `goldnode disks build`. The token of a run
             # of a rollout; set by that.
             **{
@@ -372,7 +410,9 @@ class ActionModule(ActionBase):
                 raise ValueError("it is not an object")
             cohort = self.option(task_vars, COHORT, None)
             put(
-                data, name, {**report, "source": "ansible", "cohort": None if cohort is None else str(cohort)}
+                data,
+                name,
+                {**report, "source": "ansible", "cohort": None if cohort is None else str(cohort)},
             )
         except (OSError, ValueError) as problem:
             text = f"the report of {name} cannot be stored in {data}: {problem}"
@@ -405,12 +445,18 @@ class ActionModule(ActionBase):
             report = result.get("report")
         data = load_site().fleet_data().absolute()
         fault = self.stored(report, task_vars, data)
-        return {"changed": False, "failed": bool(fault), "msg": fault or f"the report is in {data / INBOX}"}
+        return {
+            "changed": False,
+            "failed": bool(fault),
+            "msg": fault or f"the report is in {data / INBOX}",
+        }
 
     def plan(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Plan both parts. Refusals of the node end its play before anything was changed."""
         live = not self.option(task_vars, "goldnode_root", "")
-        result: dict[str, Any] = {"plan": self.resident(document, task_vars) if document and live else None}
+        result: dict[str, Any] = {
+            "plan": self.resident(document, task_vars) if document and live else None
+        }
         if result["plan"] is None:
             result = self.execute(document, task_vars, operation="plan")
         return result if result.get("failed") else self.planned(result, document, task_vars)
@@ -452,14 +498,20 @@ class ActionModule(ActionBase):
         all hosts.
         """
         name = str(self.option(task_vars, "goldnode_drain", "none"))
-        node = str(self.option(task_vars, "goldnode_drain_name", task_vars.get("inventory_hostname")))
+        node = str(
+            self.option(task_vars, "goldnode_drain_name", task_vars.get("inventory_hostname"))
+        )
         try:
-            return left(name, node, plan.get("drain", ""), Path(C.DEFAULT_LOCAL_TMP), lambda: choose(name))
+            return left(
+                name, node, plan.get("drain", ""), Path(C.DEFAULT_LOCAL_TMP), lambda: choose(name)
+            )
         except GoldnodeError as problem:
             self._display.display(f"[WARNING]: {problem}", color=C.COLOR_WARN, stderr=True)
             return ""
 
-    def resident(self, document: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any] | None:
+    def resident(
+        self, document: dict[str, Any], task_vars: dict[str, Any]
+    ) -> dict[str, Any] | None:
         """Return the plan by the program that is on the node, where program and class document there are just what would be shipped to it.
 
         The shell there verifies the program first, for one that a user has put in its place would answer as that user likes. None where
@@ -496,7 +548,9 @@ class ActionModule(ActionBase):
             try:
                 self.stored(json.loads(report), task_vars)
             except (ValueError, RecursionError) as problem:
-                self._display.vvv(f"goldnode: the report of the node is not JSON: {problem}", host=name)
+                self._display.vvv(
+                    f"goldnode: the report of the node is not JSON: {problem}", host=name
+                )
         return plan
 
     def check(self, task_vars: dict[str, Any]) -> dict[str, Any]:
@@ -506,7 +560,11 @@ class ActionModule(ActionBase):
         without a verdict has no output.
         """
         if self._task.check_mode:
-            return {"changed": False, "skipped": True, "msg": "a check writes its verdict on the node"}
+            return {
+                "changed": False,
+                "skipped": True,
+                "msg": "a check writes its verdict on the node",
+            }
         words = ["check", "--format", "json"]
         answer = self._low_level_execute_command(guarded.script(words, ENGINE["sha256"]))
         if answer["rc"] == OTHER:
@@ -529,7 +587,9 @@ class ActionModule(ActionBase):
             **({"verdict": verdict} if verdict else {}),
         }
 
-    def report_plan(self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]) -> None:
+    def report_plan(
+        self, plan: dict[str, Any], document: dict[str, Any], task_vars: dict[str, Any]
+    ) -> None:
         """Print the pending changes if there are few hosts, or with -v. For a fleet the report at the end has
         them.
         """
@@ -552,7 +612,9 @@ class ActionModule(ActionBase):
         self._display.display("\n".join([head, *(f"  {text}" for text in summary(plan))]))
 
     @contextlib.contextmanager
-    def progress(self, part: str, actions: list[dict[str, Any]], task_vars: dict[str, Any]) -> Iterator[None]:
+    def progress(
+        self, part: str, actions: list[dict[str, Any]], task_vars: dict[str, Any]
+    ) -> Iterator[None]:
         """Report that a part is applied: the changes of each host if there are few, otherwise one line per
         part.
         """
@@ -645,10 +707,14 @@ def summary(plan: dict[str, Any]) -> list[str]:
         lines.append(f"{action['part']}: {action['kind']} {action['target']}: {action['reason']}")
         lines += [f"    {text}" for text in action["data"].get("lines", [])]
     present = plan["state"] == PRESENT
-    lines = lines or ["the node is what its class says" if present else "goldnode has nothing left to remove"]
+    lines = lines or [
+        "the node is what its class says" if present else "goldnode has nothing left to remove"
+    ]
     lines += [
         f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}"
         for item in plan["waiting"]
     ]
-    lines += [f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]]
+    lines += [
+        f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]
+    ]
     return lines + [f"reboot: {reason}" for reason in plan["reboot"]["after"]]

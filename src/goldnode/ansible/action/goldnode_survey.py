@@ -16,7 +16,9 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
     MODULE = "goldnode_survey"  # its full name in the collection
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Run the module of the same name with the program (one remote execution)."""
         require_ansible()
         super().run(tmp, task_vars)

@@ -137,9 +137,13 @@ class CallbackModule(CallbackBase):
             return
         if refusal := too_old():
             self._refuse(refusal)
-        self.known_tags = {str(tag) for tasks in plays for task in tasks for tag in task.tags} - SPECIAL_TAGS
+        self.known_tags = {
+            str(tag) for tasks in plays for task in tasks for tag in task.tags
+        } - SPECIAL_TAGS
         for option in ("tags", "skip_tags"):
-            for tag in sorted(set(context.CLIARGS.get(option) or ()) - self.known_tags - SPECIAL_TAGS):
+            for tag in sorted(
+                set(context.CLIARGS.get(option) or ()) - self.known_tags - SPECIAL_TAGS
+            ):
                 self._display.warning(
                     f"--{option.replace('_', '-')} {tag} selects nothing in {self.playbook}. {self._tags_like(tag)}"
                 )
@@ -148,19 +152,29 @@ class CallbackModule(CallbackBase):
             return
         found = [task for tasks in plays for task in tasks if _is_named(task, start)]
         if not found:
-            self._refuse(f'No task of {self.playbook} is called "{start}". `--list-tasks` shows their names.')
+            self._refuse(
+                f'No task of {self.playbook} is called "{start}". `--list-tasks` shows their names.'
+            )
         for tasks in managed:
             if any(_is_named(task, start) for task in tasks):
                 part = found[0].args.get("part")
                 self._refuse(
                     f"{self.playbook} cannot start at a task: each part needs the plan that its first task asks the node for. "
-                    + (f"Use --tags {part}." if part in self.known_tags else "Select parts with --tags.")
+                    + (
+                        f"Use --tags {part}."
+                        if part in self.known_tags
+                        else "Select parts with --tags."
+                    )
                 )
 
     def _tags_like(self, tag: str) -> str:
         """Return the tags to use in place of `tag`, as a sentence."""
         close = candidates(tag, self.known_tags)
-        return f"Use {' or '.join(close)}." if close else f"Tags: {', '.join(sorted(self.known_tags))}."
+        return (
+            f"Use {' or '.join(close)}."
+            if close
+            else f"Tags: {', '.join(sorted(self.known_tags))}."
+        )
 
     def _refuse(self, message: str, status: int = 1) -> None:
         """End the run with an error."""
@@ -179,7 +193,11 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """Add the hosts of a play with one of our tasks to the record."""
         if self._name(task) in ACTIONS and task.args.get("operation") not in (TAGS, REPORT):
-            if not self.managed and self._name(task) == "goldnode_state" and not task.args.get("rollback"):
+            if (
+                not self.managed
+                and self._name(task) == "goldnode_state"
+                and not task.args.get("rollback")
+            ):
                 self._show_findings()
             self.managed = True
             for name in self.turn:
@@ -187,7 +205,11 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Announce a reboot, for which Ansible waits in silence."""
-        if self.managed and self._name(task) in REBOOT and self.run.host(host.name).reboots(check=False):
+        if (
+            self.managed
+            and self._name(task) in REBOOT
+            and self.run.host(host.name).reboots(check=False)
+        ):
             variables = self.play.get_variable_manager().get_vars(play=self.play, host=host)
             if boolean(variables.get("goldnode_reboot", False), strict=False):
                 self._display.display(f"[{host.name}] reboots; this may take minutes")
@@ -283,13 +305,19 @@ class CallbackModule(CallbackBase):
             if name is None or name in shown or not lines:
                 continue
             shown.add(name)
-            self._display.display("\n".join([f"class {name}, checked:", *(f"  {line}" for line in lines)]))
+            self._display.display(
+                "\n".join([f"class {name}, checked:", *(f"  {line}" for line in lines)])
+            )
         if self.cohorts:
             self._display.display("\n".join(self.cohorts))
 
     @staticmethod
     def _name(task: Any) -> str:
-        return str(task.action).rpartition(".")[2] if str(task.action) not in REBOOT else str(task.action)
+        return (
+            str(task.action).rpartition(".")[2]
+            if str(task.action) not in REBOOT
+            else str(task.action)
+        )
 
     @staticmethod
     def _state(task: Any, host: runs.HostRun, found: Mapping[str, Any]) -> None:
@@ -344,7 +372,10 @@ class CallbackModule(CallbackBase):
             name = f"{time.strftime('%Y%m%dT%H%M%SZ', self.started)}-{Path(self.playbook).stem}"
             try:
                 path = runs.store_run(
-                    Path(place).expanduser(), name, self.run.to_json(), max(1, self.get_option("keep"))
+                    Path(place).expanduser(),
+                    name,
+                    self.run.to_json(),
+                    max(1, self.get_option("keep")),
                 )
                 lines.append(f"  record: {path}")
             except GoldnodeError as problem:
@@ -364,7 +395,8 @@ def _tasks(items: Iterable[Any]) -> Iterator[Any]:
 def _is_named(task: Any, pattern: str) -> bool:
     """Return whether --start-at-task PATTERN means this task, as Ansible decides it."""
     return any(
-        name and (name == pattern or fnmatch.fnmatch(name, pattern)) for name in (task.name, task.get_name())
+        name and (name == pattern or fnmatch.fnmatch(name, pattern))
+        for name in (task.name, task.get_name())
     )
 
 

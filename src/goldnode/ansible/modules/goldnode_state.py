@@ -228,7 +228,11 @@ def verified(path: str, digest: str) -> bool:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as opened:
             found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid not in owners or found.st_mode & 0o022:
+            if (
+                not stat.S_ISREG(found.st_mode)
+                or found.st_uid not in owners
+                or found.st_mode & 0o022
+            ):
                 return False
             return "sha256:" + hashlib.sha256(opened.read()).hexdigest() == digest
     except OSError:
@@ -268,7 +272,11 @@ def run_program(path: str, request: str) -> tuple[int, str, str]:
     # -I and -S: nothing of the caller's environment or of site-packages, as the program's own first line has it.
     command = [sys.executable, "-I", "-S", path, "answer"]
     done = subprocess.run(command, input=request.encode(), capture_output=True, check=False)
-    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    return (
+        done.returncode,
+        done.stdout.decode("utf-8", "replace"),
+        done.stderr.decode("utf-8", "replace"),
+    )
 
 
 def main() -> None:
@@ -280,7 +288,11 @@ def main() -> None:
                 "type": "str",
                 "choices": list(PARTS),
             },
-            "state": {"type": "str", "choices": ["present", "absent", "earlier"], "default": "present"},
+            "state": {
+                "type": "str",
+                "choices": ["present", "absent", "earlier"],
+                "default": "present",
+            },
             "to": {"type": "str", "default": ""},
             "rollback": {"type": "bool", "default": False},
             "tolerate": {"type": "list", "elements": "str", "default": []},
@@ -288,7 +300,10 @@ def main() -> None:
             "program": {
                 "type": "dict",
                 "required": True,
-                "options": {"sha256": {"type": "str", "required": True}, "content": {"type": "str"}},
+                "options": {
+                    "sha256": {"type": "str", "required": True},
+                    "content": {"type": "str"},
+                },
             },
             "claim": {"type": "str", "default": ""},
             "report": {"type": "bool", "default": False},
@@ -321,7 +336,11 @@ def main() -> None:
             "sources",
         )
     }
-    if request["operation"] != "report" and request["state"] == "present" and not request["document"]:
+    if (
+        request["operation"] != "report"
+        and request["state"] == "present"
+        and not request["document"]
+    ):
         module.fail_json(msg="state is present but all of the following are missing: document")
     if module.check_mode and request["operation"] == "apply":
         request["operation"] = "plan"
@@ -337,7 +356,9 @@ def main() -> None:
             module.fail_json(msg=f"goldnode-node gave no answer ({reported}")
         tried = path
         rc, out, err = run_program(str(path), json.dumps(request))
-        reported = f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
+        reported = (
+            f"exit status {rc}): {err.strip()[-2000:] or out.strip()[-2000:] or 'nothing was said'}"
+        )
         with contextlib.suppress(ValueError):
             answer = json.loads(out)
     if answer.get("failed"):

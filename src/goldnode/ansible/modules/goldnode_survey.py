@@ -53,7 +53,10 @@ def main() -> None:
     # `run_command`, which can lose the output (goldnode_state.py).
     command = [sys.executable, "-I", "-S", str(path), "answer"]
     done = subprocess.run(
-        command, input=json.dumps({"operation": "survey"}).encode(), capture_output=True, check=False
+        command,
+        input=json.dumps({"operation": "survey"}).encode(),
+        capture_output=True,
+        check=False,
     )
     out, err = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
     try:

@@ -41,7 +41,11 @@ class Arrivals:
         for pid, name in names.items():
             if name == "slurmstepd" and pid not in own and not self._of_own_job(pid):
                 return f"a Slurm job runs on the node (process {pid})"
-        found = [pid for pid in names if pid not in own and self._computes(pid) and not self._of_own_run(pid)]
+        found = [
+            pid
+            for pid in names
+            if pid not in own and self._computes(pid) and not self._of_own_run(pid)
+        ]
         again = [pid for pid in found if pid in self._seen]
         self._seen = set(found)
         if again:

@@ -72,7 +72,9 @@ class Starter:
                 )
                 self._running = process
         except OSError as problem:
-            return result(COULD_NOT_CHECK, f"{command[0]} cannot be started ({problem.strerror or problem})")
+            return result(
+                COULD_NOT_CHECK, f"{command[0]} cannot be started ({problem.strerror or problem})"
+            )
         started = time.monotonic()
         try:
             out, err = process.communicate(data, timeout=limit)
@@ -97,7 +99,8 @@ class Starter:
                 f"process {process.pid} (state {process_state(process.pid)}) did not end in {limit:g} s and cannot be killed",
             )
         return result(
-            COULD_NOT_CHECK, f"it did not end within {limit:g} s (process state {state}) and was killed"
+            COULD_NOT_CHECK,
+            f"it did not end within {limit:g} s (process state {state}) and was killed",
         )
 
 
@@ -122,10 +125,13 @@ def answer(status: int, out: bytes, err: bytes, seconds: float) -> Json:
     last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][:300]
     if status == -signal.SIGKILL:
         return result(
-            COULD_NOT_CHECK, "its process was killed from outside, as by the kernel when memory is short"
+            COULD_NOT_CHECK,
+            "its process was killed from outside, as by the kernel when memory is short",
         )
     if status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
         # A crash within a library of the image or driver is a finding: the same call works elsewhere.
         return result(FAILED, f"its process ended by {name}: {last}")
-    return result(COULD_NOT_CHECK, f"its process ended with status {status} after {seconds:.1f} s: {last}")
+    return result(
+        COULD_NOT_CHECK, f"its process ended with status {status} after {seconds:.1f} s: {last}"
+    )

@@ -88,6 +88,7 @@ def all_reduce(
     members: int = 0,
     address: str = "",
     port: int = 0,
+    *,
     processes: int = 1,
     **more: Any,
 ) -> JobResult:
@@ -115,7 +116,11 @@ def result(member: int, members: int, answers: Sequence[Dict[str, Any]]) -> JobR
         facts.update(first["facts"])
         for partner, (low, middle, high) in first["pairs"].items():
             facts.update(
-                {f"pair_{partner}": middle, f"pair_{partner}_low": low, f"pair_{partner}_high": high}
+                {
+                    f"pair_{partner}": middle,
+                    f"pair_{partner}_low": low,
+                    f"pair_{partner}_high": high,
+                }
             )
         metrics = [
             metric(f"cohort{members}_allreduce_{mib}mib", "GB/s", bus, first["device"])
@@ -149,7 +154,9 @@ def forked(count: int, call: Callable[[int], Dict[str, Any]]) -> List[Dict[str, 
         with os.fdopen(reader, encoding="utf-8") as opened:
             text = opened.read()
         _, status = os.waitpid(pid, 0)
-        answers.append(json.loads(text) if text else {"why": f"process {number} ended with status {status}"})
+        answers.append(
+            json.loads(text) if text else {"why": f"process {number} ended with status {status}"}
+        )
     return answers
 
 
@@ -199,7 +206,9 @@ def measured(place: Place, meeting: Meeting, sizes: Sequence[int], samples: int)
         dist.barrier()  # member 0 holds the store until all have finished
     except SumError:
         raise
-    except Exception as problem:  # of PyTorch, by the backend: all of them mean that the collective failed
+    except (
+        Exception
+    ) as problem:  # of PyTorch, by the backend: all of them mean that the collective failed
         raise lost(store, place, _first_line(problem)) from None
     with contextlib.suppress(Exception):  # the measurement is over
         dist.destroy_process_group()
@@ -226,7 +235,9 @@ def met(dist: Any, place: Place, meeting: Meeting) -> Any:
         shown = ", ".join(map(str, absent))
         raise OthersError(f"member {shown} did not come within {meeting.patience:g} s", absent)
     if late:  # it would wait in a collective that nobody joins, and blame the others
-        raise OthersError(f"member {place.member} came after the others had ended their wait", [place.member])
+        raise OthersError(
+            f"member {place.member} came after the others had ended their wait", [place.member]
+        )
     return store
 
 
@@ -267,7 +278,9 @@ def _missing(store: Any, what: str, place: Place, patience: float) -> List[int]:
     store.add(f"{what}/{place.rank}", 1)
     store.add(what, 1)
     end = time.monotonic() + patience
-    while store.add(what, 0) < place.world and time.monotonic() < end and not store.add("closed", 0):
+    while (
+        store.add(what, 0) < place.world and time.monotonic() < end and not store.add("closed", 0)
+    ):
         time.sleep(POLL)
     if store.add(what, 0) >= place.world:
         return []
@@ -308,12 +321,15 @@ class Link:
         for matches in rounds(self.place.members):
             self.dist.barrier()
             partner = next(
-                (_other(pair, self.place.member) for pair in matches if self.place.member in pair), None
+                (_other(pair, self.place.member) for pair in matches if self.place.member in pair),
+                None,
             )
             if partner is not None and not self.place.local:
                 rates = sorted(self._pair(partner))
                 low, high = (rates[at] for at in PAIR_BOUNDS)
-                found[str(partner)] = [float(f"{rate:.6g}") for rate in (low, statistics.median(rates), high)]
+                found[str(partner)] = [
+                    float(f"{rate:.6g}") for rate in (low, statistics.median(rates), high)
+                ]
         return found
 
     def _pair(self, partner: int) -> List[float]:
@@ -341,7 +357,10 @@ class Link:
 
     def state(self) -> Dict[str, Any]:
         """Return versions, and the device with its conditions."""
-        facts: Dict[str, Fact] = {"torch": str(self.torch.__version__), "processes": self.place.processes}
+        facts: Dict[str, Fact] = {
+            "torch": str(self.torch.__version__),
+            "processes": self.place.processes,
+        }
         conditions: Conditions = unread()
         if self.device != "cpu":
             facts["nccl"] = ".".join(str(part) for part in self.torch.cuda.nccl.version())
@@ -373,7 +392,9 @@ def _address(torch: Any, device: str) -> Optional[str]:
 
 def rounds(members: int, most: int = ROUNDS) -> List[List[Tuple[int, int]]]:
     """Return rounds of disjoint pairs. Over all rounds, every pair is there once (the circle method)."""
-    seats: List[int] = list(range(members + members % 2))  # an odd number has a seat without a member
+    seats: List[int] = list(
+        range(members + members % 2)
+    )  # an odd number has a seat without a member
     found = []
     for _ in range(min(most, len(seats) - 1)):
         half = len(seats) // 2
@@ -394,7 +415,9 @@ def interface_to(address: str) -> Optional[str]:
             own = probe.getsockname()[0]
             for _, name in socket.if_nameindex():
                 with contextlib.suppress(OSError):
-                    row = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                    row = fcntl.ioctl(
+                        probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15])
+                    )
                     if socket.inet_ntoa(row[20:24]) == own:
                         return name
     except OSError:

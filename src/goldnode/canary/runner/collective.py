@@ -61,7 +61,10 @@ def _reduce(devices: Devices, library: Any, comms: Any, mib: int, samples: int) 
             places.append((gpu, send, receive))
             bits = struct.unpack("<I", struct.pack("<f", float(rank + 1)))[0]
             devices.cuda.call(
-                "cuMemsetD32_v2", ctypes.c_uint64(send), ctypes.c_uint32(bits), ctypes.c_size_t(count)
+                "cuMemsetD32_v2",
+                ctypes.c_uint64(send),
+                ctypes.c_uint32(bits),
+                ctypes.c_size_t(count),
             )
 
         def once() -> None:
@@ -126,7 +129,8 @@ def gloo(ranks: int = 2, mib: int = 16, samples: int = 20) -> JobResult:
         pid
         for rank in range(ranks)
         for pid in [os.fork()]
-        if pid or _rank(rank, ranks, mib, samples, folder, writer)
+        if pid
+        or _rank(rank, ranks=ranks, mib=mib, samples=samples, folder=folder, answer_to=writer)
     ]
     os.close(writer)
     with os.fdopen(reader, encoding="utf-8") as answers:
@@ -140,13 +144,15 @@ def gloo(ranks: int = 2, mib: int = 16, samples: int = 20) -> JobResult:
     if wrong is not None and wrong.startswith("No module named"):
         raise not_run("PyTorch is not here")
     if wrong is not None or len(lines) != ranks:
-        raise failed(f"the processes did not end well: {wrong or f'{len(lines)} of {ranks} answered'}")
+        raise failed(
+            f"the processes did not end well: {wrong or f'{len(lines)} of {ranks} answered'}"
+        )
     bus = [2 * (ranks - 1) / ranks * mib * MIB / each / 1e9 for each in lines[0]["times"]]
     facts: Dict[str, Fact] = {"ranks": ranks, "torch": lines[0]["torch"], "backend": "gloo"}
     return passed([metric(f"allreduce_{mib}mib", "GB/s", bus)], facts)
 
 
-def _rank(rank: int, ranks: int, mib: int, samples: int, folder: str, answer_to: int) -> bool:
+def _rank(rank: int, ranks: int, mib: int, samples: int, folder: str, *, answer_to: int) -> bool:
     """Run one process of the all-reduce. Never returns."""
     try:
         answer: Dict[str, Any] = {"times": _ring_times(rank, ranks, mib, samples, folder)}
@@ -161,7 +167,9 @@ def _ring_times(rank: int, ranks: int, mib: int, samples: int, folder: str) -> L
     torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a container without a network has no other
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks
+    )
     times = []
     for run in range(samples + 3):
         data = torch.full((mib * MIB // 4,), float(rank + 1))

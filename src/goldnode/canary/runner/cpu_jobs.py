@@ -43,14 +43,18 @@ def memory_bandwidth(mib: int = 64, samples: int = 20, seconds: float = 0.1) -> 
     threads = len(os.sched_getaffinity(0))
     mib = min(mib, max(1, image.memory() // MIB // (4 * threads)))
     pairs = [
-        (ctypes.create_string_buffer(mib * MIB), ctypes.create_string_buffer(b"\1" * (mib * MIB), mib * MIB))
+        (
+            ctypes.create_string_buffer(mib * MIB),
+            ctypes.create_string_buffer(b"\1" * (mib * MIB), mib * MIB),
+        )
         for _ in range(threads)
     ]
 
     def work() -> None:
         # memmove is called without the interpreter's lock.
         running = [
-            threading.Thread(target=ctypes.memmove, args=(to, source, mib * MIB)) for to, source in pairs
+            threading.Thread(target=ctypes.memmove, args=(to, source, mib * MIB))
+            for to, source in pairs
         ]
         for thread in running:
             thread.start()
@@ -58,12 +62,17 @@ def memory_bandwidth(mib: int = 64, samples: int = 20, seconds: float = 0.1) -> 
             thread.join()
 
     rates = timed(work, 2 * threads * mib * MIB / 1e9, samples, seconds)
-    if any(ctypes.string_at(to, mib * MIB) != ctypes.string_at(source, mib * MIB) for to, source in pairs):
+    if any(
+        ctypes.string_at(to, mib * MIB) != ctypes.string_at(source, mib * MIB)
+        for to, source in pairs
+    ):
         raise failed("the copy differs from its source")
     return passed([metric("memory_copy", "GB/s", rates)], {"threads": threads, "mib": mib})
 
 
-def numa_copies(mib: int = 64, samples: int = 10, seconds: float = 0.1, root: str = "/") -> JobResult:
+def numa_copies(
+    mib: int = 64, samples: int = 10, seconds: float = 0.1, root: str = "/"
+) -> JobResult:
     """Copy memory from the CPUs of each NUMA node to memory of each node."""
     before = os.sched_getaffinity(0)
     nodes: List[Tuple[int, Set[int]]] = [
@@ -107,13 +116,15 @@ def gemm(
         left, right = linear.matrix_a(size, size, kind), linear.matrix_b(size, size, kind)
         out = ctypes.create_string_buffer(size * size * linear.KINDS[kind][1])
         begun = time.perf_counter()
-        cpu.call(library, kind, size, size, size, left, right, out)
+        cpu.call(library, kind=kind, m=size, n=size, k=size, left=left, right=right, out=out)
         cold = (time.perf_counter() - begun) * 1e3
         _right(out.raw, size, kind)
         out.raw = b"\xff" * len(out.raw)
 
-        def work(kind: str = kind, left: bytes = left, right: bytes = right, out: object = out) -> None:
-            cpu.call(library, kind, size, size, size, left, right, out)
+        def work(
+            kind: str = kind, left: bytes = left, right: bytes = right, out: object = out
+        ) -> None:
+            cpu.call(library, kind=kind, m=size, n=size, k=size, left=left, right=right, out=out)
 
         rates = timed(work, 2 * size**3 / 1e9, samples, seconds)
         _right(out.raw, size, kind)
@@ -140,7 +151,9 @@ def _right(data: bytes, size: int, kind: str) -> None:
     bad = linear.wrong(data, size, size, size, kind)
     if bad:
         i, j, got, wanted = bad[0]
-        raise failed(f"the {kind} product is wrong in row {i}, column {j}: {got} instead of {wanted}")
+        raise failed(
+            f"the {kind} product is wrong in row {i}, column {j}: {got} instead of {wanted}"
+        )
 
 
 def start_latency(samples: int = 200, program: str = "/bin/true") -> JobResult:
@@ -154,5 +167,6 @@ def start_latency(samples: int = 200, program: str = "/bin/true") -> JobResult:
         os.waitpid(pid, 0)
         times.append((time.perf_counter() - begun) * 1e6)
     return passed(
-        [metric("start", "us", times[:1], cold=True), metric("start", "us", times[5:])], {"program": program}
+        [metric("start", "us", times[:1], cold=True), metric("start", "us", times[5:])],
+        {"program": program},
     )

@@ -68,7 +68,9 @@ def compiled(library: Any, architecture: str) -> bytes:
             log = ctypes.create_string_buffer(size.value + 1)
             _nvrtc(library, "nvrtcGetProgramLog", program, log)
             text = " ".join(log.value.decode("utf-8", "replace").split())[:300]
-            raise failed(f"NVRTC does not compile for sm_{architecture}: {text or f'nvrtcResult {status}'}")
+            raise failed(
+                f"NVRTC does not compile for sm_{architecture}: {text or f'nvrtcResult {status}'}"
+            )
         size = ctypes.c_size_t()
         _nvrtc(library, "nvrtcGetCUBINSize", program, ctypes.byref(size))
         code = ctypes.create_string_buffer(size.value)
@@ -121,7 +123,9 @@ def _nvcc(devices: Devices, architectures: Sequence[str], own: Dict[int, str]) -
         for number, architecture in own.items():
             with open(os.path.join(folder, f"{architecture}.cubin"), "rb") as read:
                 _run(devices, number, read.read(), "nvcc")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    version = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, check=False
+    ).stdout
     found = re.search(r"\bV(\d+(?:\.\d+)+)", version)
     return found[1] if found else "its version cannot be read"
 

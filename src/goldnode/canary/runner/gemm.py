@@ -32,12 +32,30 @@ class Precision(NamedTuple):
 
 # CUDA_R_32F 0, _64F 1, _16F 2, _16BF 14, _8F_E4M3 28; CUBLAS_COMPUTE_32F 68, _64F 70, _32F_FAST_TF32 77.
 PRECISIONS = {
-    "fp16": Precision(2, 2, 68, "fp32", (5, 3), 0x87FF, 0x3800),
-    "bf16": Precision(14, 2, 68, "fp32", (8, 0), 0x80FF, 0x3F00),
-    "tf32": Precision(0, 4, 77, "fp32", (8, 0), 0x80FFFFFF, 0x3F000000),
-    "fp32": Precision(0, 4, 68, "fp32", (0, 0), 0x80FFFFFF, 0x3F000000),
-    "fp64": Precision(1, 8, 70, "fp64", (0, 0), 0x801FFFFFFFFFFFFF, 0x3FE0000000000000),
-    "fp8": Precision(28, 1, 68, "fp32", (8, 9), 0x8F, 0x30),
+    "fp16": Precision(
+        2, size=2, compute=68, result="fp32", capability=(5, 3), mask=0x87FF, base=0x3800
+    ),
+    "bf16": Precision(
+        14, size=2, compute=68, result="fp32", capability=(8, 0), mask=0x80FF, base=0x3F00
+    ),
+    "tf32": Precision(
+        0, size=4, compute=77, result="fp32", capability=(8, 0), mask=0x80FFFFFF, base=0x3F000000
+    ),
+    "fp32": Precision(
+        0, size=4, compute=68, result="fp32", capability=(0, 0), mask=0x80FFFFFF, base=0x3F000000
+    ),
+    "fp64": Precision(
+        1,
+        size=8,
+        compute=70,
+        result="fp64",
+        capability=(0, 0),
+        mask=0x801FFFFFFFFFFFFF,
+        base=0x3FE0000000000000,
+    ),
+    "fp8": Precision(
+        28, size=1, compute=68, result="fp32", capability=(8, 9), mask=0x8F, base=0x30
+    ),
 }
 NOT_SUPPORTED = 15  # cublasStatus_t
 RESULT_TYPES = {"fp32": 0, "fp64": 1}
@@ -74,7 +92,9 @@ def gemm(
                 continue
             facts["size"] = n = fitting(devices.cuda.free(), size)
             try:
-                metrics += _measure(devices, gpu, name, work(n), n, samples, seconds)
+                metrics += _measure(
+                    devices, gpu=gpu, name=name, work=work(n), n=n, samples=samples, seconds=seconds
+                )
             except JobEnded as ended:
                 if ended.result["state"] != NOT_RUN:
                     ended.result["metrics"] = metrics  # what the other precisions showed
@@ -86,7 +106,7 @@ def gemm(
 
 
 def _measure(
-    devices: Devices, gpu: Gpu, name: str, work: Gemm, n: int, samples: int, seconds: float
+    devices: Devices, gpu: Gpu, name: str, work: Gemm, n: int, *, samples: int, seconds: float
 ) -> List[Metric]:
     kind = PRECISIONS[name]
     out_size = n * n * (8 if kind.result == "fp64" else 4)
@@ -95,13 +115,13 @@ def _measure(
         def once() -> None:
             work(left, right, out)
 
-        cold = _exact(devices, gpu, name, once, n, (left, right, out))
+        cold = _exact(devices, gpu=gpu, name=name, once=once, n=n, places=(left, right, out))
         noise = random_numbers(kind, n * n)
         devices.cuda.put(left, noise)
         devices.cuda.put(right, noise)
         rates = devices.rates(gpu, once, 2 * n**3 / 1e12, samples, seconds)
         conditions = devices.watch.take(gpu.address)
-        _exact(devices, gpu, name, once, n, (left, right, out))  # hot
+        _exact(devices, gpu=gpu, name=name, once=once, n=n, places=(left, right, out))  # hot
     found = [
         metric(f"gemm_{name}", "ms", [cold * 1e3], gpu.address, cold=True),
         metric(f"gemm_{name}", "TFLOP/s", rates, gpu.address),
@@ -112,7 +132,13 @@ def _measure(
 
 
 def _exact(
-    devices: Devices, gpu: Gpu, name: str, once: Callable[[], None], n: int, places: Tuple[int, int, int]
+    devices: Devices,
+    gpu: Gpu,
+    name: str,
+    once: Callable[[], None],
+    n: int,
+    *,
+    places: Tuple[int, int, int],
 ) -> float:
     """Multiply matrices with a known product and compare every element. Return the seconds of the call."""
     kind = PRECISIONS[name]
@@ -121,7 +147,9 @@ def _exact(
         devices.cuda.put(place, data)
     size = n * n * (8 if kind.result == "fp64" else 4)
     # NaN reveals elements that are never written.
-    devices.cuda.call("cuMemsetD8_v2", ctypes.c_uint64(out), ctypes.c_ubyte(0xFF), ctypes.c_size_t(size))
+    devices.cuda.call(
+        "cuMemsetD8_v2", ctypes.c_uint64(out), ctypes.c_ubyte(0xFF), ctypes.c_size_t(size)
+    )
     devices.cuda.sync()
     begun = time.perf_counter()
     once()
@@ -241,7 +269,9 @@ class Fp8:
         )
         self._set(self.TRANSPOSE_A, ctypes.c_int32(self.TRANSPOSED))
         self._set(self.FAST_ACCUMULATION, ctypes.c_int8(1))
-        for layout, element in zip(self.layouts, (kind.element, kind.element, RESULT_TYPES["fp32"])):
+        for layout, element in zip(
+            self.layouts, (kind.element, kind.element, RESULT_TYPES["fp32"])
+        ):
             size = ctypes.c_uint64(n)
             check(
                 library,

@@ -41,20 +41,28 @@ class Devices:
         key = (self.cuda.current, code)
         if key not in self._modules:
             module = ctypes.c_void_p()
-            self.cuda.call("cuModuleLoadData", ctypes.byref(module), code or kernels.SOURCE.encode())
+            self.cuda.call(
+                "cuModuleLoadData", ctypes.byref(module), code or kernels.SOURCE.encode()
+            )
             self._modules[key] = module
         found = ctypes.c_void_p()
-        self.cuda.call("cuModuleGetFunction", ctypes.byref(found), self._modules[key], name.encode())
+        self.cuda.call(
+            "cuModuleGetFunction", ctypes.byref(found), self._modules[key], name.encode()
+        )
         return found
 
     def launcher(
         self, function: Any, blocks: int, *arguments: Any, threads: int = kernels.THREADS
     ) -> Callable[[], None]:
         """Return a function that launches a kernel. Arguments are ctypes values, converted once."""
-        pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(ctypes.addressof(one) for one in arguments))
+        pointers = (ctypes.c_void_p * max(1, len(arguments)))(
+            *(ctypes.addressof(one) for one in arguments)
+        )
         call, launch = self.cuda.call, "cuLaunchKernel"
 
-        def run(_alive: Any = arguments) -> None:  # the values must live as long as the pointers to them
+        def run(
+            _alive: Any = arguments,
+        ) -> None:  # the values must live as long as the pointers to them
             call(launch, function, blocks, 1, 1, threads, 1, 1, 0, None, pointers, None)
 
         return run

@@ -26,12 +26,18 @@ def discovery(expected: int = 0, model: str = "", root: str = "/") -> JobResult:
     devices = Devices()
     opened = time.perf_counter()
     metrics = [metric("driver_start", "ms", [(opened - started) * 1e3], cold=True)]
-    facts: Dict[str, Fact] = {**machine.facts(root), **devices.cuda.versions(), "gpus": len(devices.gpus)}
+    facts: Dict[str, Fact] = {
+        **machine.facts(root),
+        **devices.cuda.versions(),
+        "gpus": len(devices.gpus),
+    }
     for gpu in devices.gpus:
         begun = time.perf_counter()
         devices.cuda.use(gpu.number)
         metrics.append(
-            metric("context_start", "ms", [(time.perf_counter() - begun) * 1e3], gpu.address, cold=True)
+            metric(
+                "context_start", "ms", [(time.perf_counter() - begun) * 1e3], gpu.address, cold=True
+            )
         )
         devices.watch.read(gpu.address)
         metrics[-1]["conditions"] = devices.watch.take(gpu.address)
@@ -43,7 +49,9 @@ def discovery(expected: int = 0, model: str = "", root: str = "/") -> JobResult:
     names = sorted({gpu.name for gpu in devices.gpus})
     facts["platform"] = f"{' + '.join(names)} x {len(devices.gpus)}"
     if expected and len(devices.gpus) != expected:
-        raise failed(f"the class has {expected} GPUs, the driver finds {len(devices.gpus)}", metrics)
+        raise failed(
+            f"the class has {expected} GPUs, the driver finds {len(devices.gpus)}", metrics
+        )
     wrong = [name for name in names if model and model.lower() not in name.lower()]
     if wrong:
         raise failed(f"the class has {model}, the driver finds {', '.join(wrong)}", metrics)
@@ -65,8 +73,8 @@ def memory_bandwidth(mib: int = 1024, samples: int = 20) -> JobResult:
                 metrics.append(metric(name, "GB/s", rates, gpu.address))
                 metrics[-1]["conditions"] = devices.watch.take(gpu.address)
                 if name != "memory_triad":
-                    _compare(devices, gpu, to, size, 1.0, name)
-            _compare(devices, gpu, to, size, 7.0, "memory_triad")
+                    _compare(devices, gpu=gpu, place=to, size=size, value=1.0, name=name)
+            _compare(devices, gpu=gpu, place=to, size=size, value=7.0, name="memory_triad")
     return passed(metrics, {"mib": mib, **devices.watch.facts()})
 
 
@@ -78,7 +86,11 @@ def _moves(devices: Devices, size: int, to: int, left: int, right: int) -> Itera
 
     def driver() -> None:
         cuda.call(
-            "cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(left), ctypes.c_size_t(size), None
+            "cuMemcpyDtoDAsync_v2",
+            ctypes.c_uint64(to),
+            ctypes.c_uint64(left),
+            ctypes.c_size_t(size),
+            None,
         )
 
     blocks = size // BLOCK_BYTES
@@ -105,7 +117,7 @@ def _moves(devices: Devices, size: int, to: int, left: int, right: int) -> Itera
         yield name, work, arrays * size
 
 
-def _compare(devices: Devices, gpu: Gpu, place: int, size: int, value: float, name: str) -> None:
+def _compare(devices: Devices, gpu: Gpu, place: int, size: int, value: float, *, name: str) -> None:
     """Compare the first, middle and last MiB of a result."""
     part = min(MIB, size)
     wanted = bytes(ctypes.c_float(value)) * (part // 4)
@@ -145,10 +157,14 @@ def _copies(devices: Devices, host: int, place: int, size: int) -> Iterator[Tupl
     cuda, length = devices.cuda, ctypes.c_size_t(size)
 
     def h2d() -> None:
-        cuda.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(place), ctypes.c_void_p(host), length, None)
+        cuda.call(
+            "cuMemcpyHtoDAsync_v2", ctypes.c_uint64(place), ctypes.c_void_p(host), length, None
+        )
 
     def d2h() -> None:
-        cuda.call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(host), ctypes.c_uint64(place), length, None)
+        cuda.call(
+            "cuMemcpyDtoHAsync_v2", ctypes.c_void_p(host), ctypes.c_uint64(place), length, None
+        )
 
     yield "h2d", h2d
     ctypes.memset(host, 0, size)

@@ -63,7 +63,8 @@ def quota(root: str = "/") -> Optional[float]:
     parts = text.split()
     if len(parts) != 2:
         parts = [
-            read(under(root, f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us")) or "" for name in ("quota", "period")
+            read(under(root, f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us")) or ""
+            for name in ("quota", "period")
         ]
     if all(part.isdigit() and int(part) for part in parts):
         return int(parts[0]) / int(parts[1])

@@ -51,12 +51,12 @@ def request(data: Any) -> Request:
         raise ValueError(f"it is no request of schema {REQUEST}")
     return Request(
         str(data.get("tier") or "auto"),
-        tuple(data.get("jobs") or ()),
-        dict(data.get("arguments") or {}),
-        dict(data.get("limits") or {}),
-        tuple(data.get("site_jobs") or ()),
-        dict(data.get("values") or {}),
-        bool(data.get("watch", True)),
+        names=tuple(data.get("jobs") or ()),
+        arguments=dict(data.get("arguments") or {}),
+        limits=dict(data.get("limits") or {}),
+        site=tuple(data.get("site_jobs") or ()),
+        values=dict(data.get("values") or {}),
+        watch=bool(data.get("watch", True)),
     )
 
 
@@ -84,17 +84,25 @@ def _job(row: Json, wanted: Request, tier: str) -> Job:
     arguments = {**row[tier].get("arguments", {}), **wanted.arguments.get(row["name"], {})}
     return Job(
         row["name"],
-        row[tier]["call"],
-        arguments,
-        (),
-        float(row["limit"]),
-        bool(row.get("site_packages")),
-        tuple(row.get("seen", ())),
+        call=row[tier]["call"],
+        arguments=arguments,
+        command=(),
+        limit=float(row["limit"]),
+        site_packages=bool(row.get("site_packages")),
+        seen=tuple(row.get("seen", ())),
     )
 
 
 def _site_job(row: Json) -> Job:
-    return Job(row["name"], "", {}, tuple(row["command"]), float(row.get("limit", 300)), False, ())
+    return Job(
+        row["name"],
+        call="",
+        arguments={},
+        command=tuple(row["command"]),
+        limit=float(row.get("limit", 300)),
+        site_packages=False,
+        seen=(),
+    )
 
 
 def verified(job: Job, tier: str, platform: str) -> bool:

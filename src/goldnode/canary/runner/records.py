@@ -60,7 +60,9 @@ def not_run(why: str) -> JobEnded:
     return JobEnded(NOT_RUN, why)
 
 
-def passed(metrics: List[Metric], facts: Optional[Dict[str, Fact]] = None, why: str = "") -> JobResult:
+def passed(
+    metrics: List[Metric], facts: Optional[Dict[str, Fact]] = None, why: str = ""
+) -> JobResult:
     """Return the result of a job that passed."""
     return {"state": PASSED, "why": why, "facts": facts or {}, "metrics": metrics}
 

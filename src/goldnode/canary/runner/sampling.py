@@ -63,7 +63,9 @@ class Watch:
 
     def facts(self) -> Dict[str, Any]:
         """Return all clock reasons that were seen, or why there are none."""
-        return {"clock_reasons": self.why or ", ".join(sorted(self.reasons - {"gpu_idle"})) or "none"}
+        return {
+            "clock_reasons": self.why or ", ".join(sorted(self.reasons - {"gpu_idle"})) or "none"
+        }
 
     def _gpu(self, address: str) -> Any:
         if address not in self._handles:

@@ -14,13 +14,26 @@ UNKNOWN = 3
 
 def result(status: int, out: bytes, err: bytes) -> Json:
     """Return the result of a command: {state, why, facts, metrics}."""
-    if status == UNKNOWN or status < 0 or status in (126, 127):  # 126 and 127: a shell did not start it
-        return _ended(COULD_NOT_CHECK, f"the command ended with status {status}: {_last(err or out)}")
+    if (
+        status == UNKNOWN or status < 0 or status in (126, 127)
+    ):  # 126 and 127: a shell did not start it
+        return _ended(
+            COULD_NOT_CHECK, f"the command ended with status {status}: {_last(err or out)}"
+        )
     try:
         metrics, facts = _printed(out)
     # A list in place of an object, a number beyond floats, and brackets without an end are wrong in the same way.
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
-        return _ended(COULD_NOT_CHECK, f"the command printed something else than metrics: {problem}")
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as problem:
+        return _ended(
+            COULD_NOT_CHECK, f"the command printed something else than metrics: {problem}"
+        )
     if status:
         return {
             "state": FAILED,
@@ -43,10 +56,16 @@ def _printed(out: bytes) -> Any:
         if not all(math.isfinite(value) for value in samples):
             raise ValueError(f"metric {row['name']} has a sample that is no finite number")
         one = metric(
-            str(row["name"]), str(row["unit"]), samples, row.get("device"), row.get("phase") == "cold"
+            str(row["name"]),
+            str(row["unit"]),
+            samples,
+            row.get("device"),
+            row.get("phase") == "cold",
         )
         if row["better"] not in ("higher", "lower"):
-            raise ValueError(f"metric {row['name']}: better is higher or lower, not {row['better']}")
+            raise ValueError(
+                f"metric {row['name']}: better is higher or lower, not {row['better']}"
+            )
         one["better"] = row["better"]
         metrics.append(one)
     facts: Dict[str, Fact] = {

@@ -46,8 +46,18 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     found = Parser(prog="goldnode-canary", description=ABOUT, epilog=CODES)
     add = found.add_argument
-    add("--tier", choices=("auto", *plan.TIERS), default="auto", help="auto: gpu where device files are")
-    add("--job", action="append", metavar="NAME", help="run this job only; may be given several times")
+    add(
+        "--tier",
+        choices=("auto", *plan.TIERS),
+        default="auto",
+        help="auto: gpu where device files are",
+    )
+    add(
+        "--job",
+        action="append",
+        metavar="NAME",
+        help="run this job only; may be given several times",
+    )
     add("--limit", type=float, metavar="SECONDS", help="time limit of each job; default: its own")
     add("--request", metavar="FILE", help="JSON of a launcher (goldnode.canary-request/1)")
     add("--out", metavar="FILE", help="write the document to this file, whole or not at all")
@@ -56,8 +66,12 @@ def parser() -> Parser:
         action="store_true",
         help="end the jobs when standard input is closed: the launcher is gone",
     )
-    add("--remove", metavar="DIRECTORY", help="remove this directory at the end: a launcher made it")
-    add("--list", action="store_true", help="print the jobs of this tier and their limits, run none")
+    add(
+        "--remove", metavar="DIRECTORY", help="remove this directory at the end: a launcher made it"
+    )
+    add(
+        "--list", action="store_true", help="print the jobs of this tier and their limits, run none"
+    )
     return found
 
 
@@ -76,7 +90,9 @@ def main(place: str, digest: str, arguments: Optional[List[str]] = None) -> int:
 
 def _main(options: argparse.Namespace, starter: Starter, digest: str) -> int:
     def stop(number: int, _: Any) -> None:
-        starter.stop(f"ended by {signal.Signals(number).name}: other work has arrived, or a person ended it")
+        starter.stop(
+            f"ended by {signal.Signals(number).name}: other work has arrived, or a person ended it"
+        )
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
@@ -146,11 +162,15 @@ def _request(options: Any) -> plan.Request:
     if options.job:
         found = found._replace(names=tuple(options.job))
     if options.limit:
-        found = found._replace(limits={row["name"]: options.limit for row in [*plan.table(), *found.site]})
+        found = found._replace(
+            limits={row["name"]: options.limit for row in [*plan.table(), *found.site]}
+        )
     return found
 
 
-def run(starter: Starter, wanted: plan.Request, tier: str, jobs: List[plan.Job], digest: str) -> Json:
+def run(
+    starter: Starter, wanted: plan.Request, tier: str, jobs: List[plan.Job], digest: str
+) -> Json:
     """Run the jobs and return the document."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     done: List[Json] = []

@@ -39,7 +39,15 @@ def inference(on: str, samples: int = 1000) -> JobResult:
             metrics.append(
                 metric("inference", "ms", [(time.perf_counter() - begun) * 1e3], address, cold=True)
             )
-            times, last = _timed(torch, model, batch, device, address, samples, watch)
+            times, last = _timed(
+                torch,
+                model=model,
+                batch=batch,
+                device=device,
+                address=address,
+                samples=samples,
+                watch=watch,
+            )
         _same(first, last)
         metrics.append(metric("inference", "ms", times, address))
         metrics[-1]["conditions"] = watch.take(address)
@@ -47,7 +55,14 @@ def inference(on: str, samples: int = 1000) -> JobResult:
 
 
 def _timed(
-    torch: Any, model: Any, batch: Any, device: Any, address: Optional[str], samples: int, watch: Watch
+    torch: Any,
+    model: Any,
+    batch: Any,
+    device: Any,
+    address: Optional[str],
+    *,
+    samples: int,
+    watch: Watch,
 ) -> Tuple[List[float], Any]:
     out = None
     for _ in range(20):
@@ -98,7 +113,9 @@ def training(on: str, samples: int = 200) -> JobResult:
         metrics.append(metric("training_step", "ms", times[1:], address))
         metrics[-1]["conditions"] = watch.take(address)
         if not last < first:  # also true if it is NaN
-            raise failed(f"the loss did not fall within {samples} steps: {first:.5g}, {last:.5g}", metrics)
+            raise failed(
+                f"the loss did not fall within {samples} steps: {first:.5g}, {last:.5g}", metrics
+            )
     return passed(metrics, {**facts, **watch.facts()} if on == "gpu" else facts)
 
 
@@ -145,13 +162,16 @@ def _devices(torch: Any, on: str) -> List[Tuple[Any, Optional[str]]]:
             raise not_run(f"PyTorch {torch.__version__} is built without CUDA")
         raise failed("torch.cuda.is_available() is False, although there are device files")
     return [
-        (torch.device("cuda", index), _address(torch, index)) for index in range(torch.cuda.device_count())
+        (torch.device("cuda", index), _address(torch, index))
+        for index in range(torch.cuda.device_count())
     ]
 
 
 def _address(torch: Any, index: int) -> Optional[str]:
     found = torch.cuda.get_device_properties(index)
-    bus, domain, device = (getattr(found, f"pci_{part}_id", None) for part in ("bus", "domain", "device"))
+    bus, domain, device = (
+        getattr(found, f"pci_{part}_id", None) for part in ("bus", "domain", "device")
+    )
     if bus is None or domain is None or device is None:  # PyTorch before 2.6
         return f"cuda:{index}"
     return f"{domain:04x}:{bus:02x}:{device:02x}.0"
@@ -170,10 +190,14 @@ def _model(torch: Any, size: Size, device: Any, half: bool) -> Tuple[Any, Any]:
     )
     options = {"enable_nested_tensor": False}
     model = torch.nn.TransformerEncoder(layer, size.layers, **options)
-    batch = torch.randn(size.batch, size.tokens, size.width, generator=torch.Generator().manual_seed(3))
+    batch = torch.randn(
+        size.batch, size.tokens, size.width, generator=torch.Generator().manual_seed(3)
+    )
     kind = torch.float16 if half else torch.float32
     model = model.to(device=device, dtype=kind)
-    return (model.eval() if half or device.type == "cpu" else model), batch.to(device=device, dtype=kind)
+    return (model.eval() if half or device.type == "cpu" else model), batch.to(
+        device=device, dtype=kind
+    )
 
 
 def _wait(torch: Any, device: Any) -> None:

@@ -16,7 +16,17 @@ import shutil
 import subprocess
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-from .records import COULD_NOT_CHECK, Fact, JobEnded, JobResult, Metric, failed, metric, not_run, passed
+from .records import (
+    COULD_NOT_CHECK,
+    Fact,
+    JobEnded,
+    JobResult,
+    Metric,
+    failed,
+    metric,
+    not_run,
+    passed,
+)
 
 COPIES = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
 PASS, FAIL, WARN, SKIP = "pass", "fail", "warn", "skip"
@@ -39,9 +49,17 @@ def _ran(command: List[str]) -> Tuple[int, str, str]:
     if shutil.which(command[0]) is None:
         raise not_run(f"{command[0]} is not installed")
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
     )
-    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    return (
+        done.returncode,
+        done.stdout.decode("utf-8", "replace"),
+        done.stderr.decode("utf-8", "replace"),
+    )
 
 
 def judged_dcgm(status: int, out: str, err: str) -> JobResult:
@@ -81,13 +99,19 @@ def _dcgm_rows(root: Any) -> Iterator[Tuple[str, str, str]]:
             for row in (test or {}).get("results") or []:
                 place = row.get("gpu_ids", row.get("entity_id"))
                 name = str(test.get("name")) + ("" if place is None else f" (GPU {place})")
-                yield name, str(row.get("status")).lower(), _texts(row.get("warnings") or row.get("info"))
+                yield (
+                    name,
+                    str(row.get("status")).lower(),
+                    _texts(row.get("warnings") or row.get("info")),
+                )
 
 
 def _texts(found: Any) -> str:
     """Return warnings: a text, a list of texts, or a list of objects with a text `warning`, by the version of DCGM."""
     rows = found if isinstance(found, list) else [found] if found else []
-    return "; ".join(str(row.get("warning", row)) if isinstance(row, dict) else str(row) for row in rows)
+    return "; ".join(
+        str(row.get("warning", row)) if isinstance(row, dict) else str(row) for row in rows
+    )
 
 
 def judged_nvbandwidth(status: int, out: str, err: str) -> JobResult:
@@ -97,7 +121,9 @@ def judged_nvbandwidth(status: int, out: str, err: str) -> JobResult:
         raise _unknown(f"nvbandwidth: {str(root['error'])[:300]}")
     rows = [row for row in root.get("testcases") or [] if isinstance(row, dict)]
     states = {str(row.get("name")): str(row.get("status")) for row in rows}
-    wrong = [f"{name}: {state}" for name, state in states.items() if state not in ("Passed", "Waived")]
+    wrong = [
+        f"{name}: {state}" for name, state in states.items() if state not in ("Passed", "Waived")
+    ]
     if wrong:
         # An error may be one of the node, or of the call: the output does not show which.
         raise _unknown(f"nvbandwidth: {'; '.join(wrong)[:300]}")

@@ -43,7 +43,9 @@ def run(request: Json) -> Json:
     except JobEnded as ended:
         return dict(ended.result)
     except Failed as ended:  # raised by code of goldnode-smoke
-        return _ended(FAILED, f"{ended}: expected {ended.result['expected']}, got {ended.result['got']}")
+        return _ended(
+            FAILED, f"{ended}: expected {ended.result['expected']}, got {ended.result['got']}"
+        )
     except NotRun as ended:
         return _ended(COULD_NOT_CHECK if ended.result["required"] else NOT_RUN, str(ended))
     except MemoryError:
@@ -57,7 +59,9 @@ def _place(problem: BaseException) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return (
-        "" if trace is None else f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
+        ""
+        if trace is None
+        else f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
     )
 
 

@@ -17,7 +17,10 @@ _SECTIONS = {
         "show": ("canary.show", "Show results: states, and quantiles with their bounds."),
     },
     "Nodes without a controller": {
-        "program": ("canary.program", "Write goldnode-canary, which runs the suite on a node, to a file."),
+        "program": (
+            "canary.program",
+            "Write goldnode-canary, which runs the suite on a node, to a file.",
+        ),
     },
 }
 SUITE = click.option(

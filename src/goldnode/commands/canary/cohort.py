@@ -90,9 +90,15 @@ class JudgeOptions:
         show_default="nccl where device files are, else gloo",
         help="Backend of torch.distributed (nccl: RCCL on AMD).",
     ),
-    click.option("--address", metavar="ADDRESS", help="Address of the first NODE, as the others reach it."),
     click.option(
-        "--port", type=click.IntRange(1024, 65535), metavar="N", show_default="29500", help="Its port."
+        "--address", metavar="ADDRESS", help="Address of the first NODE, as the others reach it."
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(1024, 65535),
+        metavar="N",
+        show_default="29500",
+        help="Its port.",
     ),
     click.option(
         "--processes",
@@ -148,7 +154,9 @@ class JudgeOptions:
     click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
 )
 @click.option(
-    "--cohort", metavar="NAME", help="Nodes of the inventory with this goldnode_cohort, instead of NODEs."
+    "--cohort",
+    metavar="NAME",
+    help="Nodes of the inventory with this goldnode_cohort, instead of NODEs.",
 )
 @reports("canary-cohort")
 def cohort(
@@ -157,6 +165,7 @@ def cohort(
     link: LinkOptions,
     judging: JudgeOptions,
     cohort: str | None,
+    *,
     form: str,
 ) -> None:
     """Run an all-reduce over the nodes of a cohort.
@@ -207,7 +216,9 @@ def _members(
             raise click.UsageError("--cohort needs -i, and no NODE")
         nodes = tuple(
             sorted(
-                name for name, variables in hosts.items() if str(variables.get("goldnode_cohort")) == cohort
+                name
+                for name, variables in hosts.items()
+                if str(variables.get("goldnode_cohort")) == cohort
             )
         )
         if not nodes:
@@ -291,12 +302,16 @@ def _runs(
         asked = cohorts.request(settings, number, len(nodes), given)
         words: tuple[str, ...] = PROGRAM
         if launch.image:
-            options = launchers.ContainerOptions(launch.image, launch.engine, launch.gpus, network="host")
+            options = launchers.ContainerOptions(
+                launch.image, launch.engine, launch.gpus, network="host"
+            )
             words = launchers.engine_words(options, f"{name}-{number}", name)
         if launch.how == "slurm":
             found.append(
                 launchers.slurm_job(
-                    asked, SlurmJob(node, launch.partition, name=f"{name}-{number}", family=name), words
+                    asked,
+                    SlurmJob(node, launch.partition, name=f"{name}-{number}", family=name),
+                    words,
                 )
             )
         elif launch.how == "engine":
@@ -315,7 +330,11 @@ def _class(name: str | None) -> Any:
 
 
 def _by_ssh(
-    node: str, request: Mapping[str, Any], launch: LaunchOptions, words: tuple[str, ...], hosts: Hosts
+    node: str,
+    request: Mapping[str, Any],
+    launch: LaunchOptions,
+    words: tuple[str, ...],
+    hosts: Hosts,
 ) -> CanaryRun:
     from goldnode.canary import launchers
     from goldnode.fleet.nodes import disk_update
@@ -324,7 +343,9 @@ def _by_ssh(
         raise GoldnodeError(f"the inventory has no host {node}", file=launch.inventory)
     variables = hosts.get(node, {})
     reached = disk_update.reached(node, variables, launch.become)
-    return launchers.ssh(request, node, reached.local_command(*words), busy_by_scheduler(node, variables))
+    return launchers.ssh(
+        request, node, reached.local_command(*words), busy_by_scheduler(node, variables)
+    )
 
 
 def _lines(found: CanaryCohortDocument, launch: LaunchOptions, link: LinkOptions) -> Iterator[str]:

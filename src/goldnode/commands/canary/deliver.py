@@ -38,6 +38,7 @@ def deliver(
     become: bool,
     directory: Path | None,
     parallel: int,
+    *,
     form: str,
 ) -> None:
     """Copy stored results to the gates of nodes over ssh.

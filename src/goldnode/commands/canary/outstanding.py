@@ -44,7 +44,9 @@ class NodeOutcome:
             "error": str(self.error) if self.error else None,
         }
         if self.tests is not None or self.undelivered is not None:
-            found["tests"] = self.tests.model_dump(by_alias=True) if self.tests is not None else None
+            found["tests"] = (
+                self.tests.model_dump(by_alias=True) if self.tests is not None else None
+            )
             found["undelivered"] = str(self.undelivered) if self.undelivered is not None else None
         return found
 
@@ -84,7 +86,9 @@ def delivered(node: HeldNode, outcome: NodeOutcome) -> NodeOutcome:
         return replace(outcome, undelivered=problem)
 
 
-def deliver_stored(node: HeldNode, read: Callable[[str], Iterable[CanaryDocument]]) -> ReturnTestsDocument:
+def deliver_stored(
+    node: HeldNode, read: Callable[[str], Iterable[CanaryDocument]]
+) -> ReturnTestsDocument:
     """Deliver the stored results of a node that may end its tests. Raises GoldnodeError."""
     from goldnode.fleet.nodes.return_delivery import fitting, outstanding
 
@@ -123,7 +127,9 @@ class OutstandingRuns:
             tests = deliver_stored(node, self.read)
             jobs = tuple(job for job in outstanding(tests) if job != COHORT_JOB)
             if len(jobs) < len(outstanding(tests)):
-                self.say(f"{node.name}: {COHORT_JOB} runs over several nodes: `goldnode canary cohort`")
+                self.say(
+                    f"{node.name}: {COHORT_JOB} runs over several nodes: `goldnode canary cohort`"
+                )
             if not jobs:
                 return NodeOutcome(node.name, tests=tests)
             with self._lock:

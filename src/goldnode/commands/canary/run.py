@@ -87,7 +87,9 @@ class SuiteOptions:
         help="Inventory with the nodes: how ssh reaches them, and their schedulers.",
     ),
     BECOME,
-    click.option("--image", metavar="IMAGE", help="Container image, for `engine` and `kubernetes`."),
+    click.option(
+        "--image", metavar="IMAGE", help="Container image, for `engine` and `kubernetes`."
+    ),
     click.option(
         "--engine",
         type=click.Choice(["docker", "podman"]),
@@ -96,13 +98,17 @@ class SuiteOptions:
         help="Program that runs the container.",
     ),
     click.option("--gpus", metavar="all|N", help="Pass NVIDIA GPUs to the container."),
-    click.option("--partition", metavar="NAME", help="Partition of Slurm, or namespace of Kubernetes."),
+    click.option(
+        "--partition", metavar="NAME", help="Partition of Slurm, or namespace of Kubernetes."
+    ),
 )
 @grouped(
     "suite",
     SuiteOptions,
     SUITE,
-    click.option("--job", "names", multiple=True, metavar="NAME", help="Run this job only. Repeatable."),
+    click.option(
+        "--job", "names", multiple=True, metavar="NAME", help="Run this job only. Repeatable."
+    ),
     click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
     click.option(
         "--before-return",
@@ -228,19 +234,22 @@ def _run_outstanding(
 
     runs = OutstandingRuns(
         suites.load_suite(suite.file),
-        stored(directory),
-        limited,
-        lambda given: _outcome(given, directory),
-        class_of,
-        suite.tier,
-        say,
+        read=stored(directory),
+        start=limited,
+        execute=lambda given: _outcome(given, directory),
+        class_of=class_of,
+        tier=suite.tier,
+        say=say,
     )
     with ThreadPoolExecutor(max(1, min(suite.parallel, len(held)))) as threads:
         return list(threads.map(runs.run, held))
 
 
 def held_nodes(
-    nodes: tuple[str, ...], inventory: str | None, become: bool, listing: Mapping[str, Any] | None = None
+    nodes: tuple[str, ...],
+    inventory: str | None,
+    become: bool,
+    listing: Mapping[str, Any] | None = None,
 ) -> list[HeldNode]:
     """Return how to reach the gates of nodes. Without names: all hosts of the inventory whose class declares tests.
 
@@ -258,7 +267,10 @@ def held_nodes(
         say("no host of the inventory has a class with tests after an Xid, a repair or an absence")
     for name in names:
         _known(name, hosts, inventory)
-    return [HeldNode(name, partial(disk_update.reached, name, hosts.get(name, {}), become)) for name in names]
+    return [
+        HeldNode(name, partial(disk_update.reached, name, hosts.get(name, {}), become))
+        for name in names
+    ]
 
 
 def exit_status(done: list[NodeOutcome]) -> int:
@@ -267,7 +279,8 @@ def exit_status(done: list[NodeOutcome]) -> int:
     if "failed" in states:
         return FAILED
     tested = all(
-        one.idle or (one.document and any(job.state == "passed" for job in one.document.jobs)) for one in done
+        one.idle or (one.document and any(job.state == "passed" for job in one.document.jobs))
+        for one in done
     )
     held = any(one.held for one in done)
     return UNKNOWN if held or not tested or states & {"could_not_check", "not_counted"} else PASSED
@@ -349,7 +362,8 @@ def before_return(suite: SuiteOptions) -> tuple[str, ...]:
         say(f"{COHORT_JOB} runs over several nodes: `goldnode canary cohort`")
     if not alone:
         raise GoldnodeError(
-            f"class {suite.class_name} wants {COHORT_JOB} alone", remedy="run `goldnode canary cohort`"
+            f"class {suite.class_name} wants {COHORT_JOB} alone",
+            remedy="run `goldnode canary cohort`",
         )
     return alone
 

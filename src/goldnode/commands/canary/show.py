@@ -54,7 +54,18 @@ def lines(document: CanaryDocument) -> Iterator[str]:
     if rows:
         yield table(
             [
-                ["METRIC", "UNIT", "PHASE", "N", "P50", "P95 (BOUND)", "P99 (BOUND)", "SM MHZ", "°C", "W"],
+                [
+                    "METRIC",
+                    "UNIT",
+                    "PHASE",
+                    "N",
+                    "P50",
+                    "P95 (BOUND)",
+                    "P99 (BOUND)",
+                    "SM MHZ",
+                    "°C",
+                    "W",
+                ],
                 *rows,
             ]
         )

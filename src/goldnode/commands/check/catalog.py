@@ -54,9 +54,7 @@ def check() -> CatalogReport:
 
     own = [fault.error() for fault in audit.faults()]
     if own:  # The checks of everything else look up rows of the facts, and rely on their form.
-        note = (
-            "not checked: the catalog, the site file and the locks, because goldnode's own facts have errors"
-        )
+        note = "not checked: the catalog, the site file and the locks, because goldnode's own facts have errors"
         return CatalogReport(Catalog(()), list(own), [note])
     faults: list[GoldnodeError] = []
     catalog = load_catalog(faults=faults)
@@ -104,8 +102,12 @@ def check() -> CatalogReport:
         except GoldnodeError as problem:
             if str(problem) not in map(str, found.wrong):
                 found.wrong.append(problem)
-        found.notes += [f"not checked: class {name}: {sentence}" for sentence in checks.not_checked(entry)]
-        found.notes += [f"warn: class {name}: {sentence}" for sentence in checks.past_suppressions(entry)]
+        found.notes += [
+            f"not checked: class {name}: {sentence}" for sentence in checks.not_checked(entry)
+        ]
+        found.notes += [
+            f"warn: class {name}: {sentence}" for sentence in checks.past_suppressions(entry)
+        ]
     found.notes += [f"warn: {sentence}" for sentence in exceptions.unmatched(site, judged, today)]
     for _, stack in sorted(catalog.stacks.items()):
         try:
@@ -134,7 +136,9 @@ def site_faults(site: Site) -> Iterator[SiteError]:
     def fault(message: str, *path: str | int, remedy: str) -> SiteError:
         return SiteError(message, file=site.file, line=source.line(path), remedy=remedy)
 
-    files: list[tuple[tuple[str, str], str | None]] = [(("images", "public_key"), site.images.public_key)]
+    files: list[tuple[tuple[str, str], str | None]] = [
+        (("images", "public_key"), site.images.public_key)
+    ]
     if site.module_signing is not None:
         files.append((("module_signing", "certificate"), site.module_signing.certificate))
     if site.mirror is not None:
@@ -182,7 +186,9 @@ def site_faults(site: Site) -> Iterator[SiteError]:
         try:
             known = {row.index for row in load_matrix().images.values() if row.index is not None}
         except GoldnodeError as problem:  # an error in the matrix, not in the site file
-            yield SiteError(problem.message, file=problem.file, line=problem.line, remedy=problem.remedy)
+            yield SiteError(
+                problem.message, file=problem.file, line=problem.line, remedy=problem.remedy
+            )
             return
         for name in site.indexes:
             if name not in known:
@@ -193,7 +199,10 @@ def site_faults(site: Site) -> Iterator[SiteError]:
                     else "take it out, or name it as `index` of a component of the matrix"
                 )
                 yield fault(
-                    f'no image of the matrix comes from index "{name}"', "indexes", name, remedy=remedy
+                    f'no image of the matrix comes from index "{name}"',
+                    "indexes",
+                    name,
+                    remedy=remedy,
                 )
 
 
@@ -206,7 +215,9 @@ def absent_secrets(site: Site) -> Iterator[str]:
     if site.module_signing is not None:
         named.append(("module_signing.key", site.module_signing.key))
     # `mirror.signing_key` is a file, or the fingerprint of a key in the user's keyring.
-    if site.mirror is not None and not re.fullmatch(r"(0x)?[0-9A-Fa-f]{8,40}", site.mirror.signing_key or ""):
+    if site.mirror is not None and not re.fullmatch(
+        r"(0x)?[0-9A-Fa-f]{8,40}", site.mirror.signing_key or ""
+    ):
         named.append(("mirror.signing_key", site.mirror.signing_key))
     for key, name in named:
         if name is not None and not site.resolve(name).is_file():

@@ -29,23 +29,34 @@ def check_catalog(require_lock: bool, form: str) -> None:
 
     found = check()
     catalog = found.catalog
-    sizes = {kind: len(getattr(catalog, kind)) for kind in ("classes", "stacks", "platforms", "archives")}
+    sizes = {
+        kind: len(getattr(catalog, kind)) for kind in ("classes", "stacks", "platforms", "archives")
+    }
     lines = list(found.notes)
     if not found.wrong:
         lines.append(
             f"{sizes['classes']} classes, {sizes['stacks']} stacks, {sizes['platforms']} platforms and "
-            f"{sizes['archives']} archives: no errors. {not_applicable(found.unlocked)}".rstrip(". ")
+            f"{sizes['archives']} archives: no errors. {not_applicable(found.unlocked)}".rstrip(
+                ". "
+            )
         )
     emit(
         form,
         {
             "counts": sizes,
             "errors": [
-                {"error": fault.message, "file": fault.file, "line": fault.line, "remedy": fault.remedy}
+                {
+                    "error": fault.message,
+                    "file": fault.file,
+                    "line": fault.line,
+                    "remedy": fault.remedy,
+                }
                 for fault in found.wrong
             ],
             "messages": found.notes,
-            "unlocked": [{"class": name, "stack": stack, "why": why} for name, stack, why in found.unlocked],
+            "unlocked": [
+                {"class": name, "stack": stack, "why": why} for name, stack, why in found.unlocked
+            ],
         },
         "\n".join(lines),
     )

@@ -23,7 +23,9 @@ def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 @click.command()
-@click.option("-c", "--class", "classes", multiple=True, metavar="CLASS", help="Check this node class.")
+@click.option(
+    "-c", "--class", "classes", multiple=True, metavar="CLASS", help="Check this node class."
+)
 @click.option(
     "-s",
     "--stack",
@@ -86,7 +88,9 @@ def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     is_flag=True,
     help="Exit with 1 if a class cannot be applied because its stack has no lock.",
 )
-@click.option("--explain", metavar="RULE", help="Explain a rule: what it compares, why, and its sources.")
+@click.option(
+    "--explain", metavar="RULE", help="Explain a rule: what it compares, why, and its sources."
+)
 @click.option("--list-rules", is_flag=True, help="List all rules.")
 def check(
     form: str,
@@ -94,6 +98,7 @@ def check(
     explain: str | None,
     list_rules: bool,
     to: str | None,
+    *,
     rollouts: Path | None,
     **subjects: Any,
 ) -> None:
@@ -112,14 +117,19 @@ def check(
     if explain is not None or list_rules:
         from goldnode.compat.check import registry, rule
 
-        rules = [rule(explain)] if explain is not None else [item for _, item in sorted(registry().items())]
+        rules = (
+            [rule(explain)]
+            if explain is not None
+            else [item for _, item in sorted(registry().items())]
+        )
         width = max(len(item.id) for item in rules)
         emit(
             form,
             {
                 "schema": "goldnode.rules/1",
                 "rules": [
-                    {"id": item.id, "title": item.title, "explanation": item.explanation} for item in rules
+                    {"id": item.id, "title": item.title, "explanation": item.explanation}
+                    for item in rules
                 ],
             },
             report.explain(rules[0])
@@ -151,7 +161,9 @@ def check(
 def _compare(form: str, request: CheckRequest, to: str, rollouts: Path | None) -> None:
     """Report the consequences of an upgrade to `to`."""
     if form == "sarif" or request.stacks:
-        raise click.UsageError(f"--to does not go with {'--format sarif' if form == 'sarif' else '--stack'}.")
+        raise click.UsageError(
+            f"--to does not go with {'--format sarif' if form == 'sarif' else '--stack'}."
+        )
     from goldnode.commands.check import what_if_report
     from goldnode.commands.check.what_if import what_if
 

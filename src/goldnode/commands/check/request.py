@@ -69,7 +69,10 @@ def compatibility_report(
         if host.on is not None:
             checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
             exceptions.check_exceptions(site, name, entry.item.stack, host.on)
-        seen[name] = (host, [*workloads_of_class(entry, host.architecture), *given(host.architecture)])
+        seen[name] = (
+            host,
+            [*workloads_of_class(entry, host.architecture), *given(host.architecture)],
+        )
     everything = [
         *seen.values(),
         *(
@@ -129,7 +132,9 @@ class SelectedClasses:
         return {cohort: name for name, cohort in self.cohorts if name in self.broken}
 
 
-def select(request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeError]) -> SelectedClasses:
+def select(
+    request: CheckRequest, catalog: Catalog, faults: Sequence[GoldnodeError]
+) -> SelectedClasses:
     """Return the classes to check. If the request names nothing: those of the site, or all if it declares none.
 
     Raises InventoryError, CatalogError for a catalog without classes, and one of `faults` if nothing else is left.
@@ -191,7 +196,9 @@ def _exclude_broken(chosen: SelectedClasses, catalog: Catalog) -> None:
     Raises a fault if nothing else is left, or if the broken file decides which classes there are.
     """
     if ("site", None) in catalog.broken:
-        unknown = {*chosen.classes} - {*catalog.class_names()} or {*chosen.stacks} - {*catalog.stacks}
+        unknown = {*chosen.classes} - {*catalog.class_names()} or {*chosen.stacks} - {
+            *catalog.stacks
+        }
         if chosen.left_out or unknown:
             raise catalog.broken["site", None]
     for kind, names in (("class", chosen.classes), ("stack", chosen.stacks)):
@@ -222,9 +229,12 @@ def given_workloads(request: CheckRequest, architecture: str) -> list[Workload]:
 def _cohorts(
     cohorts: Sequence[tuple[str, str]], seen: dict[str, tuple[CompatHost, list[Workload]]]
 ) -> list[CompatFinding]:
-    members = [dataclasses.replace(seen[name][0], cohort=cohort) for name, cohort in dict.fromkeys(cohorts)]
+    members = [
+        dataclasses.replace(seen[name][0], cohort=cohort) for name, cohort in dict.fromkeys(cohorts)
+    ]
     return settle(
-        rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}), None
+        rules_host.check_cohorts(members, {host.subject: loads for host, loads in seen.values()}),
+        None,
     )
 
 
@@ -232,12 +242,15 @@ def not_judged(selected: SelectedClasses, faults: Sequence[GoldnodeError]) -> li
     """Return sentences without full stop about wrong catalog files, and about cohorts that depend on them."""
     files = [f"catalog file {fault.file}, which is wrong: {fault.message}" for fault in faults]
     cohorts = [
-        f"class {name} in cohort {cohort}" for cohort, name in sorted(selected.cohorts_with_broken().items())
+        f"class {name} in cohort {cohort}"
+        for cohort, name in sorted(selected.cohorts_with_broken().items())
     ]
     return [*files, *([few(cohorts)] if cohorts else [])]
 
 
-def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]) -> list[str]:
+def _not_checked(
+    hosts: Sequence[CompatHost], without: Sequence[str], left_out: Sequence[str]
+) -> list[str]:
     left = []
     if without:
         left.append(f"the workloads of {few(without)}, which name no image and no requirements")
@@ -248,7 +261,9 @@ def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: 
     if unlocked:
         left.append(f"exact versions of {few(unlocked)}, which have no lock")
     never = [row.id for row in known_bad.rows() if row.never is not None]
-    left.append(f"{len(never)} known bad combinations of things that no class states ({few(never)})")
+    left.append(
+        f"{len(never)} known bad combinations of things that no class states ({few(never)})"
+    )
     if left_out:
         left.append(f"hosts of no class: {few(left_out)}")
     return left
@@ -256,7 +271,9 @@ def _not_checked(hosts: Sequence[CompatHost], without: Sequence[str], left_out: 
 
 def few(names: Sequence[str], most: int = 6) -> str:
     return (
-        ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
+        ", ".join(names)
+        if len(names) <= most
+        else f"{', '.join(names[:most])} and {len(names) - most} more"
     )
 
 

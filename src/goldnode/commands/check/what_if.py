@@ -105,7 +105,11 @@ def what_if(
     if request.model is not None:
         require_auto(selected.classes, catalog)
     target = target_of(to, catalog, site)
-    stays = {name: why for name in selected.classes if (why := _stays(name, request, target, catalog, site))}
+    stays = {
+        name: why
+        for name in selected.classes
+        if (why := _stays(name, request, target, catalog, site))
+    }
     moving = [name for name in selected.classes if name not in stays]
     if not moving:
         raise CatalogError(
@@ -119,25 +123,42 @@ def what_if(
     for name in moving:
         entry = catalog.node_class(name)
         lock, fault = _lock_of(catalog.stacks[entry.item.stack], site)
-        refusals = [(f"its present lock is not usable: {fault.message}", fault.remedy)] if fault else []
+        refusals = (
+            [(f"its present lock is not usable: {fault.message}", fault.remedy)] if fault else []
+        )
         judged = judge(name, catalog), judge(name, moved, target.lock)
         compared[name] = ComparedClass(entry, *judged, lock, refusals)
     staying = {name: judge(name, catalog) for name in stays}
     pairs = [pair for pair in selected.cohorts if pair[0] not in selected.broken]
     cohorts = _cohorts(pairs, compared, staying, target)
     for name, item in compared.items():
-        _refuse(name, item, moved, site, target, on)
+        _refuse(name, item=item, moved=moved, site=site, target=target, on=on)
     for cohort, broken in selected.cohorts_with_broken().items():
         for name in compared.keys() & {name for name, other in selected.cohorts if other == cohort}:
             compared[name].refusals.append(
-                (f"it shares cohort {cohort} with class {broken}, which cannot be judged", "correct its file")
+                (
+                    f"it shares cohort {cohort} with class {broken}, which cannot be judged",
+                    "correct its file",
+                )
             )
     _refuse_cohorts(compared, cohorts)
     subjects = [
         *(subject for name, item in compared.items() for subject in _subjects(name, item)),
-        *(_subject("cohort", few(group.names), None, group.before, group.after) for group in cohorts),
+        *(
+            _subject("cohort", few(group.names), None, group.before, group.after)
+            for group in cohorts
+        ),
     ]
-    upgrade = Upgrade(catalog, site, target, selected, stays, compared, cohorts, request)
+    upgrade = Upgrade(
+        catalog,
+        site=site,
+        target=target,
+        selected=selected,
+        stays=stays,
+        compared=compared,
+        cohorts=cohorts,
+        request=request,
+    )
     return _document(upgrade, subjects, faults), selected.faults
 
 
@@ -192,12 +213,16 @@ def _stays(
     if stack.name == target.stack.name:
         lock = _lock_of(stack, site)[0]
         if target.lock is None or (lock is not None and lock.digest == target.lock.digest):
-            return f"it is on stack {stack.name} already" + (", with this lock" if target.lock else "")
+            return f"it is on stack {stack.name} already" + (
+                ", with this lock" if target.lock else ""
+            )
         return None
     if name in request.classes:
         return None
     if target.file is not None:
-        return f"it is on stack {stack.name}, and {target.file} is a lock of stack {target.stack.name}"
+        return (
+            f"it is on stack {stack.name}, and {target.file} is a lock of stack {target.stack.name}"
+        )
     vendor = new.driver.vendor if new.driver is not None else None
     if checks.VENDOR_OF_BACKEND[item.backend] != vendor:
         return f"its backend is {item.backend}, and stack {target.stack.name} has {f'a driver of vendor {vendor}' if vendor else 'no GPU driver'}"
@@ -267,7 +292,9 @@ def _cohorts(
         later = [
             dataclasses.replace(
                 side,
-                host=dataclasses.replace(side.host, subject=f"{side.host.subject} on {target.stack.name}"),
+                host=dataclasses.replace(
+                    side.host, subject=f"{side.host.subject} on {target.stack.name}"
+                ),
             )
             for name, side in zip(names, new, strict=True)
             if name in compared
@@ -288,7 +315,13 @@ def _cohort_findings(cohort: str, judged: Sequence[JudgedSide]) -> list[CompatFi
 
 
 def _refuse(
-    name: str, item: ComparedClass, moved: Catalog, site: Site, target: UpgradeTarget, on: dt.date | None
+    name: str,
+    item: ComparedClass,
+    moved: Catalog,
+    site: Site,
+    target: UpgradeTarget,
+    *,
+    on: dt.date | None,
 ) -> None:
     """Collect the reasons why a class cannot move: findings, its own declaration, the lock, another OS."""
     item.refusals += [
@@ -321,18 +354,24 @@ def _refuse(
             check_installable(moved.classes[name], target.stack, target.lock, site)
     except GoldnodeError as problem:
         where = (
-            "" if problem.file is None else f" ({problem.file}{f':{problem.line}' if problem.line else ''})"
+            ""
+            if problem.file is None
+            else f" ({problem.file}{f':{problem.line}' if problem.line else ''})"
         )
         item.refusals.append((f"{problem.message}{where}", problem.remedy))
 
 
-def _refuse_cohorts(compared: Mapping[str, ComparedClass], cohorts: Sequence[ComparedCohorts]) -> None:
+def _refuse_cohorts(
+    compared: Mapping[str, ComparedClass], cohorts: Sequence[ComparedCohorts]
+) -> None:
     """Collect the reasons that come from cohorts: a finding, or a class that must move too and cannot."""
     for group in cohorts:
         for finding in group.after:
             if finding.fatal:
                 for name in compared.keys() & set(group.classes):
-                    compared[name].refusals.append((f"{finding.subject}: {finding.message}", finding.remedy))
+                    compared[name].refusals.append(
+                        (f"{finding.subject}: {finding.message}", finding.remedy)
+                    )
     for names, shared in _together(compared, cohorts):
         refused = [name for name in names if compared[name].refusals]
         for name in names if refused else ():
@@ -379,7 +418,9 @@ def _subjects(name: str, item: ComparedClass) -> list[WhatIfSubject]:
             about = finding.subject.removesuffix(f" on {side.host.subject}")
             of[about if about in of else ""][index].append(finding)
     return [
-        _subject(kinds.get(subject, "class"), subject or name, name if subject else None, before, after)
+        _subject(
+            kinds.get(subject, "class"), subject or name, name if subject else None, before, after
+        )
         for subject, (before, after) in of.items()
     ]
 
@@ -404,7 +445,11 @@ def _subject(
 
 
 def _change(change: FindingChange) -> Json:
-    return {"change": change.change, "before": _finding(change.before), "after": _finding(change.after)}
+    return {
+        "change": change.change,
+        "before": _finding(change.before),
+        "after": _finding(change.after),
+    }
 
 
 def _finding(finding: CompatFinding | None) -> Json | None:
@@ -437,7 +482,9 @@ def _document(
                 {"class": name, "stack": upgrade.catalog.node_class(name).item.stack, "why": why}
                 for name, why in upgrade.stays.items()
             ],
-            "counts": {kind: changes.count(kind) for kind in ("new", "gone", "changed", "unchanged")},
+            "counts": {
+                kind: changes.count(kind) for kind in ("new", "gone", "changed", "unchanged")
+            },
             "subjects": subjects,
             "locks": _locks(upgrade),
             "order": _order(upgrade, subjects),
@@ -504,7 +551,9 @@ def _order(upgrade: Upgrade, subjects: Sequence[WhatIfSubject]) -> list[Json]:
         why = "blocked until the node that runs it has moved"
         steps.append({"do": "start", "what": names[False], "why": why})
     left = {
-        entry.item.stack for name, entry in upgrade.catalog.classes.items() if name not in upgrade.compared
+        entry.item.stack
+        for name, entry in upgrade.catalog.classes.items()
+        if name not in upgrade.compared
     }
     old = [
         name
@@ -512,7 +561,9 @@ def _order(upgrade: Upgrade, subjects: Sequence[WhatIfSubject]) -> list[Json]:
         if name != new and name not in left
     ]
     if old:
-        why = "no class of the catalog uses it then; nodes that may roll back still need its packages"
+        why = (
+            "no class of the catalog uses it then; nodes that may roll back still need its packages"
+        )
         steps.append({"do": "drop", "what": [f"stack {name}" for name in old], "why": why})
     return steps
 
@@ -551,7 +602,9 @@ def _not_checked(upgrade: Upgrade, faults: Sequence[GoldnodeError]) -> list[str]
     if not upgrade.request.inventories:
         found.append("cohorts, which an inventory declares (-i)")
     if upgrade.request.limit is not None:
-        found.append(f"hosts outside of --limit {upgrade.request.limit}, which may share cohorts with these")
+        found.append(
+            f"hosts outside of --limit {upgrade.request.limit}, which may share cohorts with these"
+        )
     if upgrade.selected.left_out:
         found.append(f"hosts of no class: {few(upgrade.selected.left_out)}")
     found += upgrade.selected.odd

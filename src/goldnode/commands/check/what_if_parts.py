@@ -18,9 +18,15 @@ Side = tuple[Stack, Lock | None]
 _TIES = {
     "kernel": ("kernel-driver", "the driver's module is built for exactly this kernel"),
     "driver": ("driver-packages", "kernel module, firmware and libraries have one version"),
-    "fabric manager": ("fabric-manager", "it has the driver's version; without it CUDA does not start"),
+    "fabric manager": (
+        "fabric-manager",
+        "it has the driver's version; without it CUDA does not start",
+    ),
     "subnet manager": ("fabric-manager", "the fabric manager of NVLink 5 boards needs it"),
-    "container engine": ("toolkit-cdi", "it reads the device specifications that the toolkit writes"),
+    "container engine": (
+        "toolkit-cdi",
+        "it reads the device specifications that the toolkit writes",
+    ),
     "container toolkit": ("toolkit-floor", "it puts the libraries of this driver into containers"),
 }
 _MODULE = ("other-modules", "it is built for this kernel and uses the symbols of this driver")
@@ -40,7 +46,9 @@ def locks_of(
     conditions = {*options, *(["nvswitch"] if nvswitch else [])}
     diff = LockDiff()
     if before[1] is not None and after[1] is not None:
-        diff = compare_locks(before[1], after[1], ChangeReason(intent=before[0].stack != after[0].stack))
+        diff = compare_locks(
+            before[1], after[1], ChangeReason(intent=before[0].stack != after[0].stack)
+        )
     changes = [change for change in diff.changes if _applies(change, conditions)]
     return WhatIfLocks.model_validate(
         {
@@ -81,7 +89,13 @@ def _parts(before: Side, after: Side, options: Sequence[str], nvswitch: bool) ->
         if old.get(part) is None and new.get(part) is None:
             continue
         rule, why = _TIES.get(part) or (_MODULE if part.startswith("module ") else _OPTION)
-        yield {"part": part, "before": old.get(part), "after": new.get(part), "rule": rule, "why": why}
+        yield {
+            "part": part,
+            "before": old.get(part),
+            "after": new.get(part),
+            "rule": rule,
+            "why": why,
+        }
 
 
 def _versions(side: Side, options: Sequence[str], nvswitch: bool) -> dict[str, str | None]:
@@ -89,7 +103,9 @@ def _versions(side: Side, options: Sequence[str], nvswitch: bool) -> dict[str, s
     stack, lock = side
     locked = {} if lock is None else {row.name: row.version for row in lock.packages}
     found: dict[str, str | None] = {
-        "kernel": lock.kernel_release if lock is not None else stack.kernel.release or stack.kernel.series
+        "kernel": lock.kernel_release
+        if lock is not None
+        else stack.kernel.release or stack.kernel.series
     }
     driver, runtime = stack.driver, stack.runtime
     if driver is not None:

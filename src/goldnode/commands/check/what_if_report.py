@@ -25,7 +25,9 @@ from goldnode.documents.what_if import (
     WhatIfSubject,
 )
 
-OWNERS = "canary pool, waves, soak times, requirements, windows and approvals are the owner's to add"
+OWNERS = (
+    "canary pool, waves, soak times, requirements, windows and approvals are the owner's to add"
+)
 _STEPS = {
     "replace": "replace before the nodes move",
     "move": "move",
@@ -54,7 +56,9 @@ def text(document: WhatIfDocument) -> str:
         lines += _wrapped(f"{number}. {_STEPS[step.do]}: {'; '.join(step.what)}", "  ", "     ")
         lines += _wrapped(step.why, "     ")
     lines += ["", *_end(document), ""]
-    lines += _wrapped(f"Facts of {document.facts}. Not checked: {'; '.join(document.not_checked)}.", "")
+    lines += _wrapped(
+        f"Facts of {document.facts}. Not checked: {'; '.join(document.not_checked)}.", ""
+    )
     return "\n".join(_single_blank(lines))
 
 
@@ -126,9 +130,18 @@ def _lock(digest: str | None) -> str:
 def _verdicts(document: WhatIfDocument) -> list[str]:
     rows = [["subject", "before", "after", ""]]
     for subject in document.subjects:
-        name = f"  {subject.kind} {subject.name}" if subject.class_ else f"{subject.kind} {subject.name}"
+        name = (
+            f"  {subject.kind} {subject.name}"
+            if subject.class_
+            else f"{subject.kind} {subject.name}"
+        )
         rows.append(
-            [name, subject.before, subject.after, "<- changes" if subject.before != subject.after else ""]
+            [
+                name,
+                subject.before,
+                subject.after,
+                "<- changes" if subject.before != subject.after else "",
+            ]
         )
     return table(rows).splitlines()
 
@@ -140,7 +153,9 @@ def _differing(subject: WhatIfSubject) -> list[WhatIfChange]:
 def _change(change: WhatIfChange) -> list[str]:
     now, was = change.after or change.before, change.before if change.change == "changed" else None
     assert now is not None  # noqa: S101 - a change has one side at least
-    lines = _wrapped(f"{_severity(now)}: {now.message} [{now.rule}]", f"  {change.change:<9}", " " * 11)
+    lines = _wrapped(
+        f"{_severity(now)}: {now.message} [{now.rule}]", f"  {change.change:<9}", " " * 11
+    )
     if was is not None:
         lines += _wrapped(f"before: {_severity(was)}: {was.message}", " " * 11, " " * 13)
     if now.remedy and change.change != "gone":
@@ -167,10 +182,14 @@ def _locks(locks: WhatIfLocks) -> list[str]:
         )
         lines += _wrapped(f"{part.part:<{width}}  {move}", "  ")
         if part.before != part.after:
-            lines += _wrapped(f"{part.why}{f' [{part.rule}]' if part.rule else ''}", " " * (width + 4))
+            lines += _wrapped(
+                f"{part.why}{f' [{part.rule}]' if part.rule else ''}", " " * (width + 4)
+            )
     held = [row for row in locks.packages if row.held]
     if held:
-        lines.append(f"packages of the stack set, {len(held)} of {len(locks.packages)} that differ:")
+        lines.append(
+            f"packages of the stack set, {len(held)} of {len(locks.packages)} that differ:"
+        )
         packages = [
             [f"  {row.kind}", row.name, f"{row.before or '-'} -> {row.after or '-'}", row.reason]
             for row in held
@@ -199,9 +218,13 @@ def _end(document: WhatIfDocument) -> list[str]:
         for item in document.refused:
             if item.class_ == name:
                 lines += _wrapped(item.why, "  - ", "    ")
-                lines += _wrapped(f"instead: {item.remedy}", "    ", "      ") if item.remedy else []
+                lines += (
+                    _wrapped(f"instead: {item.remedy}", "    ", "      ") if item.remedy else []
+                )
     for move in document.moves if document.rollouts else ():
-        if move.stack != document.to_stack and move.class_ in {item.class_ for item in document.rollouts}:
+        if move.stack != document.to_stack and move.class_ in {
+            item.class_ for item in document.rollouts
+        }:
             place = where(DeclaredAt(Path(move.file), move.line))
             lines += _wrapped(f"To declare it: `stack: {document.to_stack}` in {place}", "")
     return lines

@@ -8,7 +8,10 @@ from goldnode.commands import LazyGroup
 
 _SECTIONS = {
     "Build and test": {
-        "list": ("disks.build", "List the node classes with the locks and builds of their disk images."),
+        "list": (
+            "disks.build",
+            "List the node classes with the locks and builds of their disk images.",
+        ),
         "lock": ("disks.build", "Resolve the packages of disk images and write their locks."),
         "build": ("disks.build", "Build disk images from their locks, without a network."),
         "compare": ("disks.compare", "Compare two raw disks byte by byte."),
@@ -26,13 +29,25 @@ _SECTIONS = {
         "diff": ("disks.publish", "Show the differences between two disk images."),
     },
     "Publish and update": {
-        "publish": ("disks.publish", "Copy disk images and their evidence to a published directory."),
+        "publish": (
+            "disks.publish",
+            "Copy disk images and their evidence to a published directory.",
+        ),
         "pull": ("disks.publish", "Download a published disk image into the store."),
-        "promote": ("disks.publish", "Point a channel to a disk image that meets its requirements."),
+        "promote": (
+            "disks.publish",
+            "Point a channel to a disk image that meets its requirements.",
+        ),
         "rollback": ("disks.publish", "Point a channel back to its previous disk image."),
         "status": ("disks.publish", "Show the channels and verify them against their history."),
-        "gc": ("disks.publish", "Remove disk images that no channel, history, class or lock needs."),
-        "update": ("disks.update", "Write an image to the inactive slot of a node and boot it next."),
+        "gc": (
+            "disks.publish",
+            "Remove disk images that no channel, history, class or lock needs.",
+        ),
+        "update": (
+            "disks.update",
+            "Write an image to the inactive slot of a node and boot it next.",
+        ),
     },
 }
 

@@ -52,7 +52,11 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
         }
         try:
             lock = find_disk_lock(target(name, definition, catalog, site))
-            row |= {"lock": f"locked {lock.resolved}", "packages": len(lock.debs), "fetched_bytes": lock.size}
+            row |= {
+                "lock": f"locked {lock.resolved}",
+                "packages": len(lock.debs),
+                "fetched_bytes": lock.size,
+            }
         except GoldnodeError as problem:
             state = "stale" if lock_file(name, definition) is not None else "no lock"
             row |= {"lock": state, "why": str(problem), "packages": 0, "fetched_bytes": 0}
@@ -79,7 +83,8 @@ def list_(definition_file: Path | None, store_path: Path | None, form: str) -> N
 @DEFINITION
 @disk_store("store_path")
 @lock_options(
-    "Upgrade the packages outside of the stack to the newest versions in the archives.", OFFLINE_INDEXES
+    "Upgrade the packages outside of the stack to the newest versions in the archives.",
+    OFFLINE_INDEXES,
 )
 @out_directory("where each lock is searched first")
 @reports("disk-locks")
@@ -89,6 +94,7 @@ def lock(
     store_path: Path | None,
     how: LockOptions,
     out: Path | None,
+    *,
     form: str,
 ) -> None:
     """Resolve the packages of disk images and write their locks.
@@ -110,7 +116,9 @@ def lock(
     )
     if not chosen:
         raise DiskError(
-            "no class has a lock of its disk image yet", file=definition.locks, remedy="name the classes"
+            "no class has a lock of its disk image yet",
+            file=definition.locks,
+            remedy="name the classes",
         )
     for name in names:
         catalog.node_class(name)
@@ -123,7 +131,9 @@ def lock(
                 item = locking.target(name, definition, catalog, site)
                 problems = [
                     f"{row.kind}: {row.message}"
-                    for row in locking.check(item, locking.find_disk_lock(item), offline=how.offline)
+                    for row in locking.check(
+                        item, locking.find_disk_lock(item), offline=how.offline
+                    )
                 ]
             except GoldnodeError as problem:
                 problems = [str(problem)]
@@ -169,6 +179,7 @@ def build(
     store_path: Path | None,
     kinds: tuple[str, ...],
     how: BuildOptions,
+    *,
     form: str,
 ) -> None:
     """Build disk images from their locks, without a network.
@@ -193,20 +204,28 @@ def build(
     started = time.monotonic()
     for kind in kinds:
         if kind not in FORMATS:
-            raise DiskError(f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS))
+            raise DiskError(
+                f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS)
+            )
     definition, catalog, site = load_definition(definition_file), load_catalog(), load_site()
     # Report all errors before the first image is built.
     items = [locking.target(name, definition, catalog, site) for name in names]
     recipes = [building.recipe(item, locking.find_disk_lock(item)) for item in items]
     store = open_store(store_path)
     known = {
-        plan.name: (store.built / plan.item.name / plan.build_id / MANIFEST).is_file() for plan in recipes
+        plan.name: (store.built / plan.item.name / plan.build_id / MANIFEST).is_file()
+        for plan in recipes
     }
     if how.dry_run:
         emit(
             form,
-            {"dry_run": True, "disks": [{"name": name, "built": there} for name, there in known.items()]},
-            "\n".join(f"{name}  {'is there' if there else 'to be built'}" for name, there in known.items()),
+            {
+                "dry_run": True,
+                "disks": [{"name": name, "built": there} for name, there in known.items()],
+            },
+            "\n".join(
+                f"{name}  {'is there' if there else 'to be built'}" for name, there in known.items()
+            ),
         )
         return
     rows: list[dict[str, Any]] = []
@@ -233,9 +252,15 @@ def build(
                 size = f"{item.size / 1e6:9.1f} MB"
                 click.echo(
                     f"  {item.sha256}  {size}  {item.file}"
-                    + (f" ({disk.raw.allocated / 1e6:.1f} MB on disk)" if item.format == "raw" else "")
+                    + (
+                        f" ({disk.raw.allocated / 1e6:.1f} MB on disk)"
+                        if item.format == "raw"
+                        else ""
+                    )
                 )
-        if made and [row for row in authenticate(disk, (), content=False).rows if row.state == "refused"]:
+        if made and [
+            row for row in authenticate(disk, (), content=False).rows if row.state == "refused"
+        ]:
             say(
                 f"the evidence of {plan.name} describes its previous formats: write it again with `goldnode "
                 f"disks evidence {plan.name}`"
@@ -244,7 +269,9 @@ def build(
             with second_build(store.cache / "twice") as place, progress.steps() as show:
                 found = building.twice(plan, store, place, say=show)
             for text in found:
-                click.echo(f"error: {plan.name} is not the same when it is built twice: {text}", err=True)
+                click.echo(
+                    f"error: {plan.name} is not the same when it is built twice: {text}", err=True
+                )
             if found:
                 click.echo(f"the second build is in {place}", err=True)
             else:

@@ -37,7 +37,9 @@ def compare(first: Path, second: Path, limit: int, form: str) -> None:
     from goldnode.disks.compare import differences
     from goldnode.disks.model import BuiltDisk
 
-    paths = [BuiltDisk.load(path).path("raw") if path.is_dir() else path for path in (first, second)]
+    paths = [
+        BuiltDisk.load(path).path("raw") if path.is_dir() else path for path in (first, second)
+    ]
     found = differences(paths[0], paths[1])
     shown = found[:limit] if limit else found
     lines = [str(row) for row in shown]

@@ -58,6 +58,7 @@ def evidence(
     made: shared.EvidenceKeys,
     against: str | None,
     backend: str | None,
+    *,
     policy: Path | None,
     form: str,
 ) -> None:
@@ -74,7 +75,8 @@ def evidence(
     product = DiskProduct(location)
     if against and len(disks) > 1:
         raise DiskError(
-            f"--against is for one disk, and {len(disks)} are named", remedy="name the one that it precedes"
+            f"--against is for one disk, and {len(disks)} are named",
+            remedy="name the one that it precedes",
         )
     signer, known, builder = shared.made_with(made)
     options = DiskEvidenceOptions(
@@ -106,7 +108,9 @@ def evidence(
 @click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
 @_STORE
 @shared.TRUST
-@click.option("--no-content", is_flag=True, help="Check only the documents, not the files of the disk image.")
+@click.option(
+    "--no-content", is_flag=True, help="Check only the documents, not the files of the disk image."
+)
 @reports("verification")
 def authenticate(
     disks: tuple[str, ...], location: Location, trust: tuple[Path, ...], no_content: bool, form: str
@@ -122,7 +126,9 @@ def authenticate(
 
     product, keys = DiskProduct(location), shared.trusted(trust)
     found = [product.build(name) for name in disks]
-    shared.show_verified([(disk.name, check(disk, keys, content=not no_content)) for disk in found], form)
+    shared.show_verified(
+        [(disk.name, check(disk, keys, content=not no_content)) for disk in found], form
+    )
 
 
 @click.command()
@@ -153,7 +159,11 @@ def diff(old: str, new: str, location: Location, files: bool, form: str) -> None
 @shared.WAIVED
 @reports("published-disks")
 def publish(
-    disks: tuple[str, ...], location: Location, keys: shared.Keys, decision: shared.Decision, form: str
+    disks: tuple[str, ...],
+    location: Location,
+    keys: shared.Keys,
+    decision: shared.Decision,
+    form: str,
 ) -> None:
     """Copy disk images and their evidence to a published directory.
 
@@ -177,13 +187,19 @@ def publish(
     for name in disks:
         disk = product.build(name)
         done = publishing(disk, place, signer, trust=trust, waivers=waivers)
-        reported = "there already, and whole" if done.before else f"{done.files} files ({human(done.size)})"
+        reported = (
+            "there already, and whole"
+            if done.before
+            else f"{done.files} files ({human(done.size)})"
+        )
         line = f"{done.directory}  {done.digest[:19]}  {reported}"
         rows.append(shared.show_published(done, line, form))
         # A publication never changes, so documents that a later channel requires must be in it now.
         short = [name for name in AFTER_BUILD if not judge_one(name, disk, given).met]
         if not done.before and short:
-            say(f"note: canary or stable also require {', '.join(short)}, which this publication lacks")
+            say(
+                f"note: canary or stable also require {', '.join(short)}, which this publication lacks"
+            )
     emit(form, {"disks": rows})
 
 
@@ -216,6 +232,7 @@ def pull(
     location: Location,
     trust: tuple[Path, ...],
     ca: Path | None,
+    *,
     formats: tuple[str, ...],
     form: str,
 ) -> None:
@@ -230,7 +247,13 @@ def pull(
     class_, _, wanted = name.partition(":")
     source, store, keys = source_of(origin, ca), DiskProduct(location).store, shared.trusted(trust)
     done = pulling(
-        source, store, class_, wanted or "stable", trust=keys, formats=formats or ("raw.zst",), say=say
+        source,
+        store,
+        class_,
+        wanted or "stable",
+        trust=keys,
+        formats=formats or ("raw.zst",),
+        say=say,
     )
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
@@ -252,10 +275,18 @@ def pull(
 @click.argument("disk", metavar="CLASS[:BUILDID]|NAME")
 @_AT
 @shared.KEYS
-@shared.approved("Approve another series of kernel or driver; requires --by and --reason. Repeatable.")
+@shared.approved(
+    "Approve another series of kernel or driver; requires --by and --reason. Repeatable."
+)
 @reports("channel-move")
 def promote(
-    channel: str, disk: str, location: Location, keys: shared.Keys, decision: shared.Decision, form: str
+    channel: str,
+    disk: str,
+    location: Location,
+    keys: shared.Keys,
+    decision: shared.Decision,
+    *,
+    form: str,
 ) -> None:
     """Point a channel to a disk image that meets its requirements.
 
@@ -270,7 +301,8 @@ def promote(
 @click.command()
 @click.argument("class_", metavar="CLASS")
 @shared.location(
-    _TO, offline="Change only this store. The next move that reaches the directory publishes the change."
+    _TO,
+    offline="Change only this store. The next move that reaches the directory publishes the change.",
 )
 @shared.KEYS
 @shared.DECIDED
@@ -288,13 +320,24 @@ def rollback(
     keys: shared.Keys,
     decision: shared.Decision,
     channel: str,
+    *,
     to_disk: str | None,
     form: str,
 ) -> None:
     """Point a channel back to its previous disk image."""
     from goldnode.disks.product import DiskProduct
 
-    shared.show_moved(shared.rollback(DiskProduct(location), class_, channel, to_disk, keys, decision), form)
+    shared.show_moved(
+        shared.rollback(
+            DiskProduct(location),
+            line=class_,
+            channel=channel,
+            to=to_disk,
+            keys=keys,
+            decision=decision,
+        ),
+        form,
+    )
 
 
 @click.command()
@@ -314,6 +357,7 @@ def status(
     trust: tuple[Path, ...],
     with_history: bool,
     repair: bool,
+    *,
     form: str,
 ) -> None:
     """Show the channels and verify them against their history.
@@ -322,7 +366,14 @@ def status(
     """
     from goldnode.disks.product import DiskProduct
 
-    shared.show_status(DiskProduct(location), classes, trust, repair, with_history, form)
+    shared.show_status(
+        DiskProduct(location),
+        names=classes,
+        trust=trust,
+        repairing=repair,
+        with_history=with_history,
+        form=form,
+    )
 
 
 @click.command()

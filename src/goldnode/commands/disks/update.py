@@ -60,7 +60,9 @@ class BootOptions:
         help="Number of boots after which an image that is not good is given up.",
     ),
 )
-@click.option("--back", is_flag=True, help="Write nothing; boot the last good image of the other slot next.")
+@click.option(
+    "--back", is_flag=True, help="Write nothing; boot the last good image of the other slot next."
+)
 @grouped(
     "boot",
     BootOptions,
@@ -86,6 +88,7 @@ def update(
     chosen: ImageChoice,
     back: bool,
     boot: BootOptions,
+    *,
     become: bool,
     form: str,
 ) -> None:

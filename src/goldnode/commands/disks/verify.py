@@ -55,7 +55,9 @@ class GuestOptions:
         show_default="next to the image",
         help="Directory for overlays and logs.",
     ),
-    click.option("--keep", is_flag=True, help="Do not delete overlays, consoles and logs of the guests."),
+    click.option(
+        "--keep", is_flag=True, help="Do not delete overlays, consoles and logs of the guests."
+    ),
 )
 @click.option("--all", "everything", is_flag=True, help="Show passed checks, too.")
 @reports("disk-boots", json_flag=True)

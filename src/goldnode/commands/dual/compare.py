@@ -55,6 +55,7 @@ def compare(
     tolerances: Path | None,
     html: Path | None,
     report: Path | None,
+    *,
     keys: CompareKeys,
     form: str,
 ) -> None:
@@ -79,7 +80,9 @@ def compare(
     content = found.model_dump(mode="json", by_alias=True)
     if report is not None:
         signed_file.write(report, f"{json_text('dual', content)}\n".encode(), key, signing.REPORT)
-        say(f"wrote {report} ({'signed' if key is not None else 'not signed: name a key with --key'})")
+        say(
+            f"wrote {report} ({'signed' if key is not None else 'not signed: name a key with --key'})"
+        )
     if html is not None:
         replace_file(html, dual_text.html(found).encode())
         say(f"wrote {html}")

@@ -85,7 +85,9 @@ class RecordContent:
         help="Python that has the framework.",
     ),
     click.option(
-        "--gpus", metavar="all|N", help="Pass NVIDIA GPUs to the container, as `docker run --gpus` does."
+        "--gpus",
+        metavar="all|N",
+        help="Pass NVIDIA GPUs to the container, as `docker run --gpus` does.",
     ),
     click.option(
         "--device",
@@ -105,7 +107,12 @@ class RecordContent:
         help="Use the inputs of another record.",
     ),
     click.option(
-        "--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of inputs and weights."
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Seed of inputs and weights.",
     ),
     click.option(
         "--torch-device",
@@ -121,7 +128,9 @@ class RecordContent:
         show_default=True,
         help="Precision that model and inputs are moved to; native leaves them.",
     ),
-    click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of PyTorch on the CPU."),
+    click.option(
+        "--threads", type=click.IntRange(1), metavar="N", help="Threads of PyTorch on the CPU."
+    ),
     click.option(
         "--runs",
         type=click.IntRange(0),
@@ -199,6 +208,7 @@ def record(
     model: Path | None,
     place: RecordPlace,
     how: RecordSettings,
+    *,
     content: RecordContent,
     form: str,
 ) -> None:
@@ -215,7 +225,14 @@ def record(
         raise click.UsageError("--host and --image exclude each other")
     if words and how.inputs is not None:
         raise click.UsageError("--inputs needs --model: a command reads its own inputs")
-    target = launch.DualTarget(place.host, place.image, place.engine, place.python, place.gpus, place.devices)
+    target = launch.DualTarget(
+        place.host,
+        image=place.image,
+        engine=place.engine,
+        python=place.python,
+        gpus=place.gpus,
+        devices=place.devices,
+    )
     given = None if how.inputs is None else store.read(how.inputs)
     job = launch.DualJob(_arguments(how, content, bool(words)), model, words, given, content.limit)
     key = signing_key(content.key)
@@ -233,7 +250,14 @@ def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tu
         words += [] if value is None else [f"{name}={value}"]
     if command:
         return tuple(words)
-    words += ["--device", how.torch_device, "--precision", how.precision, "--warmup", str(how.warmup)]
+    words += [
+        "--device",
+        how.torch_device,
+        "--precision",
+        how.precision,
+        "--warmup",
+        str(how.warmup),
+    ]
     words += ["--cold", str(how.cold), "--draws", str(how.draws)]
     words += [] if how.threads is None else ["--threads", str(how.threads)]
     words += ["--no-layers"] if content.no_layers else []
@@ -246,7 +270,8 @@ def _text(out: Path, found: DualRecord) -> str:
     document = found.document
     roles = [row.role for row in document.arrays]
     counts = ", ".join(
-        f"{roles.count(role)} {role}{'s' * (roles.count(role) != 1)}" for role in dict.fromkeys(roles)
+        f"{roles.count(role)} {role}{'s' * (roles.count(role) != 1)}"
+        for role in dict.fromkeys(roles)
     )
     lines = [f"{out}: {document.name}, {stack(document)}", f"arrays: {counts}"]
     if document.repeatable is False:

@@ -6,7 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from goldnode.commands.output import html_page, table
-from goldnode.documents.dual import DualArray, DualDocument, DualLatency, DualPlace, DualQuantile, DualSide
+from goldnode.documents.dual import (
+    DualArray,
+    DualDocument,
+    DualLatency,
+    DualPlace,
+    DualQuantile,
+    DualSide,
+)
 
 _ROWS = 400  # of the table of layers in a page
 _WIDTH, _HEIGHT = 900, 150  # of a chart
@@ -30,10 +37,16 @@ def _lines(found: DualDocument) -> Iterator[str]:
     yield f"first difference in bits: {place(found.first_difference)}"
     yield f"first divergence:         {place(found.first_divergence)}"
     yield ""
-    shown = [row for row in found.arrays if row.role == "output" or row.state in ("outside", "not_compared")]
+    shown = [
+        row
+        for row in found.arrays
+        if row.role == "output" or row.state in ("outside", "not_compared")
+    ]
     rows = [_row(row) for row in shown[:20]]
     if rows:
-        yield table([("array", "state", "outside", "max ULP", "max absolute", "relative L2"), *rows])
+        yield table(
+            [("array", "state", "outside", "max ULP", "max absolute", "relative L2"), *rows]
+        )
         more = len(shown) - len(rows)
         if more:
             yield f"and {more} more outside of their tolerance (--format json, --html)"
@@ -101,7 +114,13 @@ def _row(row: DualArray) -> tuple[str, ...]:
 def _times(times: DualLatency) -> Iterator[str]:
     yield f"{times.phase} runs, {times.runs_a} and {times.runs_b}, milliseconds with bounds:"
     rows = [
-        (f"p{row.quantile * 100:g}", span(row, "a"), span(row, "b"), ratio(row), row.answer or "not judged")
+        (
+            f"p{row.quantile * 100:g}",
+            span(row, "a"),
+            span(row, "b"),
+            ratio(row),
+            row.answer or "not judged",
+        )
         for row in times.quantiles
     ]
     yield table([("", "a", "b", "b / a", "answer"), *rows])
@@ -139,10 +158,16 @@ def profile(rows: Sequence[DualArray]) -> list[dict[str, float | str]]:
     for index, row in enumerate(rows):
         share = 1.0 if row.state == "outside" and row.l2 is None else _share(row.l2)
         high = max(2.0, share * _HEIGHT)
-        label = f"{row.role} {row.name}: {row.state.replace('_', ' ')}, relative L2 {number(row.l2)}"
+        label = (
+            f"{row.role} {row.name}: {row.state.replace('_', ' ')}, relative L2 {number(row.l2)}"
+        )
         box = {"x": index * wide, "y": _HEIGHT - high, "width": max(0.5, wide - 1), "height": high}
         bars.append(
-            {**{name: round(value, 2) for name, value in box.items()}, "state": row.state, "label": label}
+            {
+                **{name: round(value, 2) for name, value in box.items()},
+                "state": row.state,
+                "label": label,
+            }
         )
     return bars
 
@@ -155,7 +180,8 @@ def histogram(times: DualLatency) -> list[dict[str, float]]:
     """Return the bars of both sides: share of the runs per bin."""
     bins = len(times.histogram_a)
     shares = [
-        [count / max(1, sum(counts)) for count in counts] for counts in (times.histogram_a, times.histogram_b)
+        [count / max(1, sum(counts)) for count in counts]
+        for counts in (times.histogram_a, times.histogram_b)
     ]
     most = max(max(row) for row in shares) or 1.0
     wide = _WIDTH / bins

@@ -51,6 +51,8 @@ def hook_of(site: Site, name: str) -> SiteHook:
 
     if name not in site.events.hooks:
         raise GoldnodeError(
-            f'the site has no hook "{name}"', file=site.file, remedy=nearest(name, site.events.hooks)
+            f'the site has no hook "{name}"',
+            file=site.file,
+            remedy=nearest(name, site.events.hooks),
         )
     return site.events.hooks[name]

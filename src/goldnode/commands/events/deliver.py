@@ -69,7 +69,9 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
     waiting = _waiting(found, states)
     content = {
         "collected": collected,
-        "hooks": [{"name": name, "waiting": waiting[name], "error": states[name].error} for name in states],
+        "hooks": [
+            {"name": name, "waiting": waiting[name], "error": states[name].error} for name in states
+        ],
     }
     lines = [f"{name}: {_line(waiting[name], states[name])}" for name in states]
     emit(form, content, "\n".join([f"{collected} new events", *lines]))
@@ -119,7 +121,10 @@ class _Sources:
 def _waiting(delivery: EventDelivery, states: dict[str, HookState]) -> dict[str, int]:
     from goldnode.fleet.events.view import waiting
 
-    return {name: waiting(delivery.outbox, delivery.site.events.hooks[name], states[name]) for name in states}
+    return {
+        name: waiting(delivery.outbox, delivery.site.events.hooks[name], states[name])
+        for name in states
+    }
 
 
 def _line(count: int, state: HookState) -> str:

@@ -25,7 +25,9 @@ from goldnode.core.site import load_site
     metavar="N",
     help="Number of events, the last ones.",
 )
-@click.option("--kind", default="*", show_default=True, metavar="KIND", help="Only this kind, or a pattern.")
+@click.option(
+    "--kind", default="*", show_default=True, metavar="KIND", help="Only this kind, or a pattern."
+)
 @reports("events")
 def list_(lines: int, kind: str, form: str) -> None:
     """List the last events.
@@ -70,7 +72,9 @@ def status(out: Path | None, form: str) -> None:
     rows: list[dict[str, Any]] = []
     for name, hook in site.events.hooks.items():
         state = states[name]
-        kind = next(key for key in ("command", "webhook", "alertmanager") if getattr(hook, key) is not None)
+        kind = next(
+            key for key in ("command", "webhook", "alertmanager") if getattr(hook, key) is not None
+        )
         rows.append(
             {
                 "name": name,
@@ -99,10 +103,18 @@ def status(out: Path | None, form: str) -> None:
 def _table(rows: list[dict[str, Any]]) -> str:
     shown = [["hook", "kind", "waiting", "delivered last", "failures"]]
     shown += [
-        [row["name"], row["kind"], str(row["waiting"]), row["delivered"] or "never", str(row["failures"])]
+        [
+            row["name"],
+            row["kind"],
+            str(row["waiting"]),
+            row["delivered"] or "never",
+            str(row["failures"]),
+        ]
         for row in rows
     ]
-    failed = [f"{row['name']}: {row['error']}; again at {row['again']}" for row in rows if row["error"]]
+    failed = [
+        f"{row['name']}: {row['error']}; again at {row['again']}" for row in rows if row["error"]
+    ]
     return "\n".join([table(shown), *failed])
 
 

@@ -12,7 +12,10 @@ _SECTIONS = {
         "serve": ("fleet.serve", "Run the lock service (FleetLock) in front of the store."),
         "status": ("fleet.view", "Show limits, holds, freezes and rollouts."),
         "log": ("fleet.view", "Show the log of the store."),
-        "monitoring": ("fleet.monitoring", "Write rules for Prometheus and dashboards for Grafana."),
+        "monitoring": (
+            "fleet.monitoring",
+            "Write rules for Prometheus and dashboards for Grafana.",
+        ),
     },
     "Captures of the fleet": {
         "report": (
@@ -25,13 +28,19 @@ _SECTIONS = {
             "fleet.hardware",
             "List the parts of the nodes: serial numbers, part numbers, slots and firmware.",
         ),
-        "ingest": ("fleet.ingest", "Write captures, verdicts and canary results to the fleet's data."),
+        "ingest": (
+            "fleet.ingest",
+            "Write captures, verdicts and canary results to the fleet's data.",
+        ),
         "prune": ("fleet.ingest", "Remove captures that are older than a number of days."),
     },
     "Orders of a person": {
         "freeze": ("fleet.orders", "Stop all grants of a class, of a rack, or of the fleet."),
         "unfreeze": ("fleet.orders", "Remove a freeze."),
-        "release": ("fleet.orders", "Remove the holds of a node that is overdue, failed or drained."),
+        "release": (
+            "fleet.orders",
+            "Remove the holds of a node that is overdue, failed or drained.",
+        ),
     },
     "Maintain": {
         "store": ("fleet.store", "Migrate, copy, restore and verify the store."),

@@ -29,7 +29,10 @@ STORE = click.option(
     help="The store: a file (SQLite) or postgresql://USER@HOST/DATABASE.",
 )
 REASON = click.option(
-    "--reason", required=True, metavar="REASON", help="Reason, for the log and for everyone who is refused."
+    "--reason",
+    required=True,
+    metavar="REASON",
+    help="Reason, for the log and for everyone who is refused.",
 )
 
 

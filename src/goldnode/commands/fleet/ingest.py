@@ -37,7 +37,9 @@ def directory(given: Path | None) -> Path:
 @click.command()
 @click.argument("sources", nargs=-1, type=_PATH, metavar="[FILE|DIRECTORY]...")
 @options(
-    click.option("--class", "class_name", metavar="CLASS", help="Class of nodes whose capture names none."),
+    click.option(
+        "--class", "class_name", metavar="CLASS", help="Class of nodes whose capture names none."
+    ),
     click.option(
         "--backfill",
         is_flag=True,
@@ -57,6 +59,7 @@ def ingest(
     backfill: bool,
     anonymous: bool,
     data: Path | None,
+    *,
     form: str,
 ) -> None:
     """Write captures, verdicts and canary results to the fleet's data.
@@ -74,7 +77,14 @@ def ingest(
     now = datetime.now(UTC)
     # A backfill is of the past: nothing has just happened.
     observe = _nothing if backfill else _observe
-    request = IngestRequest(where, sources, None if backfill else now, class_name, anonymous, observe)
+    request = IngestRequest(
+        where,
+        sources=sources,
+        received=None if backfill else now,
+        class_=class_name,
+        anonymous=anonymous,
+        observe=observe,
+    )
     result = run(request, now)
     for refusal in result.refused:
         remedy = f". {refusal.remedy[:1].upper()}{refusal.remedy[1:]}" if refusal.remedy else ""
@@ -102,7 +112,8 @@ def _observe(reports: Sequence[NodeReport]) -> None:
 
 def _content(result: IngestResult) -> dict[str, object]:
     refused = [
-        {"file": str(one.file), "message": one.message, "remedy": one.remedy} for one in result.refused
+        {"file": str(one.file), "message": one.message, "remedy": one.remedy}
+        for one in result.refused
     ]
     parts = [{"class": part.class_, "day": part.day, "id": part.id} for part in result.parts]
     return {
@@ -118,7 +129,9 @@ def _text(result: IngestResult, where: Path) -> str:
     days = len({(part.class_, part.day) for part in result.parts})
     counts = [f"{result.stored} captures stored in {where}"]
     if result.results:
-        counts[0] = f"{result.stored} captures and {result.results} canary results stored in {where}"
+        counts[0] = (
+            f"{result.stored} captures and {result.results} canary results stored in {where}"
+        )
     if days:
         counts[0] += f", of {days} classes and days" if days > 1 else ""
     if result.known:
@@ -142,7 +155,9 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     from goldnode.fleet.ingest import prune as pruning
 
     found = pruning.candidates(where, pruning.days(keep), datetime.now(UTC))
-    lines = [f"{day.day}  {day.class_}  {len(day.parts)} parts, {day.size / 1e6:.1f} MB" for day in found]
+    lines = [
+        f"{day.day}  {day.class_}  {len(day.parts)} parts, {day.size / 1e6:.1f} MB" for day in found
+    ]
     content: dict[str, list[dict[str, Any]]] = {
         "removed": [
             {
@@ -163,8 +178,13 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     left = pruning.prune(where, found)
     remaining = [(day.class_, day.day) for day in left]
     content["left"] = [{"class": class_, "day": day} for class_, day in remaining]
-    content["removed"] = [row for row in content["removed"] if (row["class"], row["day"]) not in remaining]
+    content["removed"] = [
+        row for row in content["removed"] if (row["class"], row["day"]) not in remaining
+    ]
     total = sum(day.size for day in found if day not in left)
     lines = [f"removed {len(found) - len(left)} classes and days, {total / 1e6:.1f} MB"]
-    lines += [f"{day.day}  {day.class_}: has captures that arrived meanwhile; run it again" for day in left]
+    lines += [
+        f"{day.day}  {day.class_}: has captures that arrived meanwhile; run it again"
+        for day in left
+    ]
     emit(form, content, "\n".join(lines))

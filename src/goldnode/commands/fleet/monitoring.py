@@ -38,7 +38,9 @@ def monitoring(directory: Path, runbooks: str | None, form: str) -> None:
     dashboards and a file for Grafana's provisioning. Files of an earlier version are replaced.
     """
     if runbooks is not None and not re.fullmatch(r"https?://[^\s#'\"]+", runbooks):
-        raise click.UsageError(f"--runbooks {runbooks} is no address: give https://HOST/…/alerts.html")
+        raise click.UsageError(
+            f"--runbooks {runbooks} is no address: give https://HOST/…/alerts.html"
+        )
     top = data("integrations")
     files = [path for pattern in _PATTERNS for path in sorted(top.glob(pattern))]
     for path in files:
@@ -58,4 +60,8 @@ def monitoring(directory: Path, runbooks: str | None, form: str) -> None:
         f"  {directory}/prometheus/*.rules.yml  for rule_files of Prometheus",
         f"  {directory}/grafana/*.json  for Grafana (appearance not verified)",
     ]
-    emit(form, {"files": [str(directory / path.relative_to(top)) for path in files]}, "\n".join(lines))
+    emit(
+        form,
+        {"files": [str(directory / path.relative_to(top)) for path in files]},
+        "\n".join(lines),
+    )

@@ -86,4 +86,6 @@ def _order(
         chosen.append(Scope())
     if len(chosen) != 1:
         raise click.UsageError("give one of --all, --class, --rack and --rollout")
-    return chosen[0], give(where, reason, lambda connection, order: work(connection, chosen[0], order))
+    return chosen[0], give(
+        where, reason, lambda connection, order: work(connection, chosen[0], order)
+    )

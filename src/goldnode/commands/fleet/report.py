@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from goldnode.fleet.report.frame import ReportSettings, ReportSource
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_FORMS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%MZ", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ")
+_FORMS = (
+    "%Y-%m-%d",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%dT%H:%MZ",
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%dT%H:%M:%SZ",
+)
 _AGO = re.compile(r"(\d+)([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
@@ -35,7 +41,9 @@ class Moment(click.ParamType[datetime]):
 
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
         """Return the time, to the second."""
         if isinstance(value, datetime):
             return value
@@ -51,7 +59,9 @@ class Moment(click.ParamType[datetime]):
             with suppress(ValueError):
                 return datetime.strptime(value, form).replace(tzinfo=UTC)
         return self.fail(
-            f"{value!r} is no time: give UTC as 2026-11-26T08:00Z, or how long ago, as 24h or 7d", param, ctx
+            f"{value!r} is no time: give UTC as 2026-11-26T08:00Z, or how long ago, as 24h or 7d",
+            param,
+            ctx,
         )
         return None
 
@@ -118,7 +128,9 @@ _VIEWS = click.option(
     help="Your own views, NN_NAME.sql, created after goldnode's.",
 )
 _ANONYMOUS = click.option(
-    "--anonymous", is_flag=True, help="Replace names of nodes and groups, addresses and serial numbers."
+    "--anonymous",
+    is_flag=True,
+    help="Replace names of nodes and groups, addresses and serial numbers.",
 )
 _OPTIONS = grouped("what", ReportOptions, _AT, _STALE, _NODES, _GROUPS, _FLOORS, TRUST, _VIEWS)
 
@@ -156,8 +168,12 @@ def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: s
 
 
 @click.command()
-@click.option("--from", "start", type=Moment(), required=True, metavar="TIME", help="The earlier time.")
-@click.option("--to", "end", type=Moment(), metavar="TIME", show_default="now", help="The later time.")
+@click.option(
+    "--from", "start", type=Moment(), required=True, metavar="TIME", help="The earlier time."
+)
+@click.option(
+    "--to", "end", type=Moment(), metavar="TIME", show_default="now", help="The later time."
+)
 @click.option(
     "--stale-after",
     type=click.FloatRange(min=0.1, max=2160),
@@ -170,7 +186,13 @@ def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: s
 @DATA
 @reports("fleet-diff")
 def diff(
-    start: datetime, end: datetime | None, stale_after: float, anonymous: bool, data: Path | None, form: str
+    start: datetime,
+    end: datetime | None,
+    stale_after: float,
+    anonymous: bool,
+    data: Path | None,
+    *,
+    form: str,
 ) -> None:
     """Show what changed on the nodes between two times.
 
@@ -203,7 +225,9 @@ def diff(
 )
 @DATA
 @reports("fleet-sql")
-def sql(query: str | None, what: ReportOptions, script: str | None, data: Path | None, form: str) -> None:
+def sql(
+    query: str | None, what: ReportOptions, script: str | None, data: Path | None, form: str
+) -> None:
     """Run SQL on the captures and on the views of the report.
 
     With QUERY, it prints the rows. Without, it reads statements from a terminal, each up to a semicolon; `views` lists
@@ -217,7 +241,9 @@ def sql(query: str | None, what: ReportOptions, script: str | None, data: Path |
         if script:
             from goldnode.fleet.report.clickhouse import statements
 
-            click.echo(";\n\n".join(statements(source, settings, keys_of(connection), what.views)) + ";")
+            click.echo(
+                ";\n\n".join(statements(source, settings, keys_of(connection), what.views)) + ";"
+            )
             return
         fleet_sql.lock(connection)
         if query is None:
@@ -251,7 +277,9 @@ def _source(what: ReportOptions, data: Path | None) -> ReportSource:
         extras.require("fleet")
         from goldnode.fleet.store.fleet_file import load
 
-        expected = [ExpectedNode(node.name, node.node_class, node.cohort) for node in load(what.nodes).nodes]
+        expected = [
+            ExpectedNode(node.name, node.node_class, node.cohort) for node in load(what.nodes).nodes
+        ]
     groups = _groups(what.groups) if what.groups else []
     return ReportSource(where, expected, groups, _floors(what) if what.floors else [])
 
@@ -303,7 +331,9 @@ def _groups(path: Path) -> list[tuple[str, str]]:
 
 def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: ReportOutput) -> None:
     """Print a document as text, JSON, HTML or metrics, or write it to a file."""
-    from goldnode.commands.fleet import report_text as text  # start-up time: it imports the documents
+    from goldnode.commands.fleet import (
+        report_text as text,
+    )  # start-up time: it imports the documents
 
     if form == "text" and output.out is None and sys.stdout.isatty():
         text.show(found)

@@ -51,7 +51,12 @@ def html(found: doc.FleetReportDocument) -> str:
         figure=figure,
         slow=by_node(found.slow),
         slowing=by_node(found.slowing),
-        lines={"slow": slow_line, "slowing": slowing_line, "measured": measured_line, "basis": basis},
+        lines={
+            "slow": slow_line,
+            "slowing": slowing_line,
+            "measured": measured_line,
+            "basis": basis,
+        },
         evidence=evidence,
         data=_script(_data(found)),
     )
@@ -117,7 +122,10 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
             classes[node.class_],
             None if not node.cohort else cohorts[node.cohort],
             _seconds(node.at),
-            [[_seconds(e.at), statuses[e.status], int(e.booted), int(e.class_changed)] for e in node.history],
+            [
+                [_seconds(e.at), statuses[e.status], int(e.booted), int(e.class_changed)]
+                for e in node.history
+            ],
         ]
         for node in found.nodes
     ]
@@ -147,7 +155,11 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
             for one in found.causes
         ],
         "changed": [
-            {"topic": one.topic, "changes": _changes(one.changes), "nodes": _ranges(one.nodes, index)}
+            {
+                "topic": one.topic,
+                "changes": _changes(one.changes),
+                "nodes": _ranges(one.nodes, index),
+            }
             for one in found.changed
         ],
         "mixed": [
@@ -167,7 +179,9 @@ def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, l
     """Return the sentences on single nodes, by the place of the node."""
     result: dict[int, list[str]] = {}
     for slow in by_node(found.slow):
-        result.setdefault(index[slow.worst.node], []).append(with_others(slow_line(slow.worst), slow.also))
+        result.setdefault(index[slow.worst.node], []).append(
+            with_others(slow_line(slow.worst), slow.also)
+        )
     for slowing in by_node(found.slowing):
         line = with_others(slowing_line(slowing.worst), slowing.also)
         result.setdefault(index[slowing.worst.node], []).append(line)

@@ -68,22 +68,34 @@ def show(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> None:
         )
         for place, row in enumerate(section.rows):
             style = section.styles[place] if place < len(section.styles) else ""
-            shown.add_row(Text(row[0], style=style), *(Text(one, overflow="fold") for one in row[1:]))
+            shown.add_row(
+                Text(row[0], style=style), *(Text(one, overflow="fold") for one in row[1:])
+            )
         console.print()
         console.print(shown)
 
 
 def _headline(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
-    return _report_headline(found) if isinstance(found, doc.FleetReportDocument) else _diff_headline(found)
+    return (
+        _report_headline(found)
+        if isinstance(found, doc.FleetReportDocument)
+        else _diff_headline(found)
+    )
 
 
 def _sections(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> Iterator[_TextSection]:
-    return _report_sections(found) if isinstance(found, doc.FleetReportDocument) else _diff_sections(found)
+    return (
+        _report_sections(found)
+        if isinstance(found, doc.FleetReportDocument)
+        else _diff_sections(found)
+    )
 
 
 def _report_headline(found: doc.FleetReportDocument) -> str:
     counts = (
-        ", ".join(f"{number} {words(state)}" for state, number in totals_of(found).items() if number)
+        ", ".join(
+            f"{number} {words(state)}" for state, number in totals_of(found).items() if number
+        )
         or "no nodes"
     )
     return f"{len(found.nodes)} nodes as of {found.at}: {counts}; {_number(len(found.causes), 'cause')}"
@@ -122,7 +134,10 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
                 )
                 for one in found.causes
             ],
-            [{"drain": "red", "degraded": "yellow"}.get(one.severity or "", "") for one in found.causes],
+            [
+                {"drain": "red", "degraded": "yellow"}.get(one.severity or "", "")
+                for one in found.causes
+            ],
         )
     if found.unchecked:
         yield _limited(
@@ -192,11 +207,15 @@ def _single(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
             ],
         )
     if found.slow:
-        rows = [(one.worst.node, with_others(slow_line(one.worst), one.also)) for one in by_node(found.slow)]
+        rows = [
+            (one.worst.node, with_others(slow_line(one.worst), one.also))
+            for one in by_node(found.slow)
+        ]
         yield _limited("Slow nodes", ("node", "metric"), rows)
     if found.slowing:
         rows = [
-            (one.worst.node, with_others(slowing_line(one.worst), one.also)) for one in by_node(found.slowing)
+            (one.worst.node, with_others(slowing_line(one.worst), one.also))
+            for one in by_node(found.slowing)
         ]
         yield _limited("Nodes that become slower", ("node", "metric"), rows)
     if found.measured:
@@ -204,7 +223,9 @@ def _single(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
         yield _TextSection("Canary results", ("class",), lines)
     if found.trends:
         yield _limited(
-            "Counters that grow", ("node", "counter"), [(one.node, trend_line(one)) for one in found.trends]
+            "Counters that grow",
+            ("node", "counter"),
+            [(one.node, trend_line(one)) for one in found.trends],
         )
     if found.lemons:
         yield _limited(
@@ -247,7 +268,10 @@ def _changed(title: str, items: Sequence[doc.ReportDifference]) -> _TextSection:
     return _limited(
         title,
         ("topic", "nodes", "", "change"),
-        [(one.topic, str(one.nodes.count), _nodes(one.nodes), _changes(one.changes)) for one in items],
+        [
+            (one.topic, str(one.nodes.count), _nodes(one.nodes), _changes(one.changes))
+            for one in items
+        ],
     )
 
 
@@ -270,7 +294,8 @@ def _key(key: str, part: str | None) -> str:
 
 def _changes(items: Sequence[doc.ReportChange]) -> str:
     shown = [
-        f"{_key(one.key, one.part)} {_value(one.expected)} → {_value(one.got)}" for one in items[:_CHANGES]
+        f"{_key(one.key, one.part)} {_value(one.expected)} → {_value(one.got)}"
+        for one in items[:_CHANGES]
     ]
     return "; ".join([*shown, f"{len(items) - _CHANGES} more"] if len(items) > _CHANGES else shown)
 

@@ -17,7 +17,9 @@ _PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
+@click.argument(
+    "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE"
+)
 @STORE
 @reports("fleet-nodes")
 def nodes(file: Path, where: str | None, form: str) -> None:
@@ -45,7 +47,9 @@ def nodes(file: Path, where: str | None, form: str) -> None:
                 f"the limits of class {name} in {file} are not in force: those of rollout {rollout} are. "
                 "Change its document and submit it again; after its end, submit another rollout."
             )
-    counts = ", ".join(f"{len(getattr(change, kind))} {kind}" for kind in ("added", "changed", "retired"))
+    counts = ", ".join(
+        f"{len(getattr(change, kind))} {kind}" for kind in ("added", "changed", "retired")
+    )
     content = {"added": change.added, "changed": change.changed, "retired": change.retired}
     emit(form, content, f"{len(found.nodes)} nodes in {len(found.limits)} classes: {counts}")
 
@@ -53,15 +57,30 @@ def nodes(file: Path, where: str | None, form: str) -> None:
 @click.command()
 @options(
     click.option(
-        "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on."
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        metavar="ADDRESS",
+        help="Address to listen on.",
     ),
     click.option(
-        "--port", type=click.IntRange(1, 65535), default=9180, show_default=True, metavar="PORT", help="Port."
+        "--port",
+        type=click.IntRange(1, 65535),
+        default=9180,
+        show_default=True,
+        metavar="PORT",
+        help="Port.",
     ),
     click.option(
-        "--tls-certificate", "certificate", type=_PEM, metavar="FILE", help="Certificate chain, PEM."
+        "--tls-certificate",
+        "certificate",
+        type=_PEM,
+        metavar="FILE",
+        help="Certificate chain, PEM.",
     ),
-    click.option("--tls-key", "key", type=_PEM, metavar="FILE", help="Secret key of the certificate, PEM."),
+    click.option(
+        "--tls-key", "key", type=_PEM, metavar="FILE", help="Secret key of the certificate, PEM."
+    ),
     click.option(
         "--client-ca",
         type=_PEM,

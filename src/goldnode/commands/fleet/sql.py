@@ -30,7 +30,9 @@ class QueryResult:
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:
     """Let the connection read the files of its views, write no file, load no extension, and change no setting."""
-    files = [row[0] for row in connection.execute("SELECT DISTINCT file FROM report_files").fetchall()]
+    files = [
+        row[0] for row in connection.execute("SELECT DISTINCT file FROM report_files").fetchall()
+    ]
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     connection.execute(f"SET allowed_paths=[{listed}]")
     connection.execute("SET enable_external_access=false")
@@ -80,7 +82,9 @@ def shell(connection: duckdb.DuckDBPyConnection, more: Path | None) -> None:
     if sys.stdin.isatty():
         with suppress(ImportError):  # line editing, where Python was built with it
             import readline  # noqa: F401
-        click.echo("Statements end with a semicolon. `views;` lists the views, Control-D ends.", err=True)
+        click.echo(
+            "Statements end with a semicolon. `views;` lists the views, Control-D ends.", err=True
+        )
     for statement in _statements():
         if statement in ("views", ".tables"):
             click.echo(_views(more))

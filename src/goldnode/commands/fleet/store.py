@@ -38,7 +38,9 @@ def migrate(where: str | None, form: str) -> None:
         before, after = database.run(schema.migrate)
     finally:
         database.close()
-    text = f"the store has schema {after}" + ("" if before == after else f", before: {before or 'none'}")
+    text = f"the store has schema {after}" + (
+        "" if before == after else f", before: {before or 'none'}"
+    )
     emit(form, {"before": before, "after": after, "store": database.name}, text)
 
 
@@ -56,7 +58,9 @@ def backup(file: Path, where: str | None, form: str) -> None:
         from goldnode.fleet.store import backup as copies
         from goldnode.fleet.store import log
 
-        database.run(lambda connection: log.seal(connection, time.time(), key_file(site, "signing_key")))
+        database.run(
+            lambda connection: log.seal(connection, time.time(), key_file(site, "signing_key"))
+        )
         done = copies.backup(database, file, key_file(site, "public_key"))
     emit(
         form,
@@ -66,7 +70,9 @@ def backup(file: Path, where: str | None, form: str) -> None:
 
 
 @store.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
+@click.argument(
+    "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE"
+)
 @STORE
 @reports("fleet-store-backup")
 def restore(file: Path, where: str | None, form: str) -> None:

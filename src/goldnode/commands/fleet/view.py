@@ -26,7 +26,9 @@ def status(where: str | None, form: str) -> None:
 
 @click.command()
 @click.option("--rollout", metavar="NAME", help="Only the lines of a rollout.")
-@click.option("--subject", metavar="SUBJECT", help="Only the lines about a node, or about another subject.")
+@click.option(
+    "--subject", metavar="SUBJECT", help="Only the lines about a node, or about another subject."
+)
 @click.option(
     "--lines",
     type=click.IntRange(min=1),
@@ -51,7 +53,10 @@ def log(rollout: str | None, subject: str | None, lines: int, where: str | None,
 
 def _status(found: Mapping[str, Any]) -> Iterator[str]:
     for row in found["freezes"]:
-        yield f"FROZEN: {row['scope']} {row['subject']}".rstrip() + f", by {row['who']}: {row['reason']}"
+        yield (
+            f"FROZEN: {row['scope']} {row['subject']}".rstrip()
+            + f", by {row['who']}: {row['reason']}"
+        )
     heading = ("domain", "nodes", "planned", "failed", "by persons", "out")
     shown = [
         (
@@ -96,11 +101,16 @@ def _line(row: Mapping[str, Any]) -> str:
     details = {
         key: value
         for key, value in row["content"].items()
-        if key not in ("action", "who", "node", "document", "before") and value not in (None, "", [])
+        if key not in ("action", "who", "node", "document", "before")
+        and value not in (None, "", [])
     }
     words = " ".join(f"{key}={value}" for key, value in details.items())
     return f"{row['seq']:>6}  {_time(row['at'])}  {row['who']}  {row['action']} {row['subject']}  {words}".rstrip()
 
 
 def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{dt.datetime.fromtimestamp(seconds, tz=dt.UTC):%Y-%m-%d %H:%M:%S}Z"
+    return (
+        "-"
+        if seconds is None
+        else f"{dt.datetime.fromtimestamp(seconds, tz=dt.UTC):%Y-%m-%d %H:%M:%S}Z"
+    )

@@ -10,8 +10,14 @@ from goldnode.commands import LazyGroup
 
 _SECTIONS = {
     "Baselines": {
-        "learn": ("floors.learn", "Learn the floors of a class from canary results, and sign them."),
-        "show": ("floors.show", "Show a baseline: its floors, its conditions, and who was left out."),
+        "learn": (
+            "floors.learn",
+            "Learn the floors of a class from canary results, and sign them.",
+        ),
+        "show": (
+            "floors.show",
+            "Show a baseline: its floors, its conditions, and who was left out.",
+        ),
     },
     "Verdicts": {
         "check": (

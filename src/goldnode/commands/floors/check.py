@@ -48,7 +48,9 @@ class ChangeOptions:
         help="Baseline that `goldnode floors learn` wrote, to find slow nodes.",
     ),
     TRUST,
-    click.option("--node", "nodes", multiple=True, metavar="NODE", help="Judge this node only. Repeatable."),
+    click.option(
+        "--node", "nodes", multiple=True, metavar="NODE", help="Judge this node only. Repeatable."
+    ),
 )
 @grouped(
     "change",
@@ -85,7 +87,11 @@ class ChangeOptions:
 )
 @reports("floors-check")
 def check(
-    results: tuple[Path, ...], slow: SlowOptions, change: ChangeOptions, metrics: tuple[str, ...], form: str
+    results: tuple[Path, ...],
+    slow: SlowOptions,
+    change: ChangeOptions,
+    metrics: tuple[str, ...],
+    form: str,
 ) -> None:
     """Check canary results against a baseline, or against results before a change.
 
@@ -119,10 +125,14 @@ def _slow(
 
     paths = tuple(map(str, results))
     found = baselines.read(baseline, trusted(slow.trust))
-    return slowness.judge(canary.read(results), found, slowness.SlowQuestion(metrics, slow.nodes, paths))
+    return slowness.judge(
+        canary.read(results), found, slowness.SlowQuestion(metrics, slow.nodes, paths)
+    )
 
 
-def _change(results: tuple[Path, ...], options: ChangeOptions, metrics: tuple[str, ...]) -> SpeedReport:
+def _change(
+    results: tuple[Path, ...], options: ChangeOptions, metrics: tuple[str, ...]
+) -> SpeedReport:
     from goldnode.floors import change
     from goldnode.floors import results as canary
 

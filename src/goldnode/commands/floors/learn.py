@@ -46,7 +46,9 @@ class LearnOptions:
     LearnOptions,
     click.option("--class", "class_name", metavar="CLASS", help="Take the results of this class."),
     click.option(
-        "--platform", metavar="PLATFORM", help="Take the results of this platform, such as 'NVIDIA H200 x 8'."
+        "--platform",
+        metavar="PLATFORM",
+        help="Take the results of this platform, such as 'NVIDIA H200 x 8'.",
     ),
     click.option(
         "--margin",
@@ -58,7 +60,9 @@ class LearnOptions:
     ),
 )
 @reports("floors-baseline")
-def learn(results: tuple[Path, ...], out: Path, key: Path | None, how: LearnOptions, form: str) -> None:
+def learn(
+    results: tuple[Path, ...], out: Path, key: Path | None, how: LearnOptions, form: str
+) -> None:
     """Learn the floors of a class from canary results, and sign them.
 
     RESULTS are files or directories that `goldnode canary run` wrote. A floor is the median of the devices less the

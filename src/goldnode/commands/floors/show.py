@@ -11,7 +11,9 @@ from goldnode.commands.output import emit, reports
 
 
 @click.command()
-@click.argument("baseline", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="BASELINE")
+@click.argument(
+    "baseline", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="BASELINE"
+)
 @TRUST
 @reports("floors-baseline")
 def show(baseline: Path, trust: tuple[Path, ...], form: str) -> None:

@@ -30,8 +30,14 @@ def data(found: FloorBaseline) -> dict[str, Any]:
 def baseline_text(found: FloorBaseline) -> str:
     """Return a baseline as text."""
     document = found.document
-    parts = [_head(found), table([_HEADING, *(row for one in document.metrics for row in _rows(one))])]
-    below = [f"{name} below {value:g} TFLOPS" for name, value in dead_board_floors(document.platform).items()]
+    parts = [
+        _head(found),
+        table([_HEADING, *(row for one in document.metrics for row in _rows(one))]),
+    ]
+    below = [
+        f"{name} below {value:g} TFLOPS"
+        for name, value in dead_board_floors(document.platform).items()
+    ]
     if below:
         parts.append(
             f"{DEAD_BOARD} (the floor of goldnode-smoke, a share of the data sheet's peak): {', '.join(below)}"
@@ -76,7 +82,11 @@ def _head(found: FloorBaseline) -> str:
         f"class digest: {short(document.class_digest)}; runner: {short(document.runner)}",
         f"signature: {'not verified' if found.keyid is None else f'by key {found.keyid[:12]}'}",
     ]
-    for name, unit in (("temperature_c", "°C"), ("power_w", "W"), ("sm_mhz", "MHz, highest of each result")):
+    for name, unit in (
+        ("temperature_c", "°C"),
+        ("power_w", "W"),
+        ("sm_mhz", "MHz, highest of each result"),
+    ):
         ranges = [getattr(one, name) for one in document.metrics if getattr(one, name) is not None]
         if ranges:
             low, high = min(one[0] for one in ranges), max(one[1] for one in ranges)
@@ -89,7 +99,9 @@ def _left_out(document: FloorsDocument) -> str:
     if not found:
         return "left out: nothing"
     rows = [f"  {_place(one)}: {one.why} ({one.results})" for one in found[:_SHOWN]]
-    more = f"\n  and {len(found) - _SHOWN} more; --format json has all" if len(found) > _SHOWN else ""
+    more = (
+        f"\n  and {len(found) - _SHOWN} more; --format json has all" if len(found) > _SHOWN else ""
+    )
     return "left out:\n" + "\n".join(rows) + more
 
 
@@ -112,12 +124,15 @@ def report_data(report: SpeedReport) -> dict[str, Any]:
 def report_text(report: SpeedReport) -> str:
     """Return verdicts as text: failures first."""
     order = {"fails": 0, "inconclusive": 1, "passes": 2}
-    lines = [one.sentence() for one in sorted(report.verdicts, key=lambda one: order[one.answer.value])]
+    lines = [
+        one.sentence() for one in sorted(report.verdicts, key=lambda one: order[one.answer.value])
+    ]
     counts: dict[UncountedRow, int] = {}
     for row in report.uncounted:
         counts[row] = counts.get(row, 0) + 1
     lines += [
-        f"not counted: {_place(row)}: {row.why} ({number})" for row, number in list(counts.items())[:_SHOWN]
+        f"not counted: {_place(row)}: {row.why} ({number})"
+        for row, number in list(counts.items())[:_SHOWN]
     ]
     if len(counts) > _SHOWN:
         lines.append(f"and {len(counts) - _SHOWN} more; --format json has all")

@@ -12,17 +12,29 @@ _SECTIONS = {
         "lock": ("images.lock", "Resolve the packages and wheels of images and write their locks."),
         "build": ("images.build", "Build images from their locks, without a network."),
         "derive": ("images.derive", "Build an image of your own on a base."),
-        "inspect": ("images.inspect", "Inspect images for content of another backend and for wrong tags."),
+        "inspect": (
+            "images.inspect",
+            "Inspect images for content of another backend and for wrong tags.",
+        ),
         "smoke": ("images.smoke", "Run the smoke tests inside images."),
     },
     "Evidence": {
-        "evidence": ("images.evidence", "Write and attach SBOMs, provenance, reports and a signature."),
-        "verify": ("images.evidence", "Verify the content, the evidence and the signatures of images."),
+        "evidence": (
+            "images.evidence",
+            "Write and attach SBOMs, provenance, reports and a signature.",
+        ),
+        "verify": (
+            "images.evidence",
+            "Verify the content, the evidence and the signatures of images.",
+        ),
         "diff": ("images.evidence", "Show the differences between two images."),
     },
     "Registry and channels": {
         "publish": ("images.publish", "Push images and their evidence to a registry."),
-        "index": ("images.index", "Publish one tag for the builds of an image for several architectures."),
+        "index": (
+            "images.index",
+            "Publish one tag for the builds of an image for several architectures.",
+        ),
         "pull": ("images.publish", "Download an image from a registry into the store."),
         "promote": ("images.publish", "Point a channel to an image that meets its requirements."),
         "rollback": ("images.publish", "Point a channel back to its previous image."),

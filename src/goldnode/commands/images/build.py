@@ -51,6 +51,7 @@ def build(
     store_path: Path | None,
     engine_name: str | None,
     jobs: int | None,
+    *,
     how: BuildOptions,
     form: str,
 ) -> None:
@@ -90,21 +91,30 @@ def build(
     }
     for name, why in sorted(left.items()):
         click.echo(f"left out: {name} {why}", err=True)
-    locks = [(row, find_lock(row)) for row in rows if row.name not in left and row.image.parent not in left]
+    locks = [
+        (row, find_lock(row))
+        for row in rows
+        if row.name not in left and row.image.parent not in left
+    ]
     recipes = building.recipes(locks, engines.tools(engine), building.smoke_program())
     builder = building.Builder(store, engine, jobs)
     pending = builder.pending(recipes)
     waiting = {item.image.name for item in pending}
     if how.dry_run:
         states = [
-            (recipe, "to be built" if recipe.image.name in waiting else "is there") for recipe in recipes
+            (recipe, "to be built" if recipe.image.name in waiting else "is there")
+            for recipe in recipes
         ]
         emit(
             form,
             {
                 "dry_run": True,
                 "images": [
-                    {"image": recipe.image.name, "ref": recipe.ref, "built": recipe.image.name not in waiting}
+                    {
+                        "image": recipe.image.name,
+                        "ref": recipe.ref,
+                        "built": recipe.image.name not in waiting,
+                    }
                     for recipe, _ in states
                 ],
             },
@@ -146,12 +156,16 @@ def build(
             for item, recipe in zip(built, recipes, strict=True)
         ),
     )
-    say(f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}")
+    say(
+        f"{len(waiting)} of {len(built)} images built in {seconds:.1f} s with {engine.name} {engine.version}"
+    )
     if how.twice:
         with second_build(store.cache / "twice") as place, progress.steps() as show:
             differences = building.twice(store, recipes, engine, place, jobs=jobs, say=show)
         for row in differences:
-            click.echo(f"error: {row.image} is not the same when it is built twice: {row.what}", err=True)
+            click.echo(
+                f"error: {row.image} is not the same when it is built twice: {row.what}", err=True
+            )
         if differences:
             click.echo(f"the second build is in {place}", err=True)
             sys.exit(1)

@@ -33,7 +33,9 @@ class DeriveRun:
 
 
 @click.command()
-@click.argument("place", type=click.Path(exists=True, path_type=Path), default=Path(), metavar="[DIR|FILE]")
+@click.argument(
+    "place", type=click.Path(exists=True, path_type=Path), default=Path(), metavar="[DIR|FILE]"
+)
 @image_store("store_path")
 @grouped(
     "how",
@@ -43,12 +45,18 @@ class DeriveRun:
         is_flag=True,
         help="Use the lock as it is: follow no channel, and fail if the lock is stale.",
     ),
-    click.option("--upgrade", is_flag=True, help="Upgrade the wheels to the newest versions in the indexes."),
     click.option(
-        "--offline", is_flag=True, help="Download nothing; the base and all wheels must be in the store."
+        "--upgrade", is_flag=True, help="Upgrade the wheels to the newest versions in the indexes."
     ),
     click.option(
-        "--twice", is_flag=True, help="Build a second time, in another directory, and compare the digests."
+        "--offline",
+        is_flag=True,
+        help="Download nothing; the base and all wheels must be in the store.",
+    ),
+    click.option(
+        "--twice",
+        is_flag=True,
+        help="Build a second time, in another directory, and compare the digests.",
     ),
 )
 @shared.TRUST
@@ -60,6 +68,7 @@ def derive(
     how: DeriveRun,
     trust: tuple[Path, ...],
     ca: Path | None,
+    *,
     form: str,
 ) -> None:
     """Build an image of your own on a base.
@@ -100,7 +109,11 @@ def derive(
         "digest": built.digest,
         "state": state,
         "base": {"ref": recipe.base.identity.ref, "digest": recipe.base.image.digest},
-        "lock": {"file": str(ready.lock_file), "digest": recipe.lock.digest, "written": ready.locked},
+        "lock": {
+            "file": str(ready.lock_file),
+            "digest": recipe.lock.digest,
+            "written": ready.locked,
+        },
         "notes": list(ready.notes),
         "inspection": inspected,
         "passed": passed,
@@ -120,7 +133,9 @@ def derive(
         sys.exit(1)
 
 
-def _inspected(store: ImageStore, image: OciImage, ref: str) -> tuple[bool, list[str], dict[str, Any]]:
+def _inspected(
+    store: ImageStore, image: OciImage, ref: str
+) -> tuple[bool, list[str], dict[str, Any]]:
     """Inspect the image and attach the results. Return the verdict, its text and its document."""
     from goldnode.images.locked_packages import locked_in
     from goldnode.inspect import examine, policy, report, targets
@@ -142,7 +157,9 @@ def _pulled(name: str, store: ImageStore, ca: Path | None) -> str:
     found = parse_reference(name.removeprefix("http://").removeprefix("https://"))
     wanted = found.digest or found.tag
     if found.registry is None or wanted is None:
-        raise ImageError(f'"{name}" names no image', remedy="write it as HOST[:PORT]/NAME:TAG or …@sha256:…")
+        raise ImageError(
+            f'"{name}" names no image', remedy="write it as HOST[:PORT]/NAME:TAG or …@sha256:…"
+        )
     place = reached(Where(found.registry, plain_http=name.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     how = ImagePull(shared.trust_policy(()))

@@ -63,6 +63,7 @@ def evidence(
     matrix_file: Path | None,
     made: shared.EvidenceKeys,
     about: _EvidenceAbout,
+    *,
     form: str,
 ) -> None:
     """Write and attach SBOMs, provenance, reports and a signature.
@@ -95,7 +96,8 @@ def evidence(
     images = {image.name for image, _, _ in todo}
     if about.against and len(images) > 1:
         raise ImageError(
-            f"--against is for one image, and {len(images)} are named", remedy="name the one that it precedes"
+            f"--against is for one image, and {len(images)} are named",
+            remedy="name the one that it precedes",
         )
     if about.scans and len(images) > 1:
         raise ImageError(
@@ -109,7 +111,9 @@ def evidence(
             {
                 "image": image.name,
                 "digest": item.digest,
-                "documents": [{"type": one.kind, "state": one.state, "line": one.line} for one in written],
+                "documents": [
+                    {"type": one.kind, "state": one.state, "line": one.line} for one in written
+                ],
             }
         )
         if form == "text":
@@ -151,7 +155,9 @@ def _chosen(
         fits = [
             item
             for item in built
-            if item.image == row.name and item.lock == locks[-1].digest and store.layout.has(item.digest)
+            if item.image == row.name
+            and item.lock == locks[-1].digest
+            and store.layout.has(item.digest)
         ]
         # A backend or a glob also matches images that are not built yet, and a name its parents.
         if not fits and row.name not in patterns:
@@ -170,7 +176,9 @@ def _chosen(
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @image_store()
 @shared.TRUST
-@click.option("--no-layers", is_flag=True, help="Check only the sizes of the layers, not their content.")
+@click.option(
+    "--no-layers", is_flag=True, help="Check only the sizes of the layers, not their content."
+)
 @click.option(
     "--export",
     "export_to",
@@ -185,6 +193,7 @@ def verify(
     trust: tuple[Path, ...],
     no_layers: bool,
     export_to: Path | None,
+    *,
     form: str,
 ) -> None:
     """Verify the content, the evidence and the signatures of images.
@@ -201,12 +210,17 @@ def verify(
     opened, keys = open_store(store), shared.trusted(trust)
     built = list(opened.built().values())
     results = [
-        check(opened.layout, find(opened.layout, name, built), keys, layers=not no_layers) for name in names
+        check(opened.layout, find(opened.layout, name, built), keys, layers=not no_layers)
+        for name in names
     ]
     if export_to is not None:
         for result in results:
-            export(opened.layout, result.digest, export_to / result.digest.removeprefix("sha256:")[:12])
-    shared.show_verified([(reference(opened.layout, result.digest), result) for result in results], form)
+            export(
+                opened.layout, result.digest, export_to / result.digest.removeprefix("sha256:")[:12]
+            )
+    shared.show_verified(
+        [(reference(opened.layout, result.digest), result) for result in results], form
+    )
 
 
 @click.command()
@@ -215,10 +229,12 @@ def verify(
 @image_store()
 @shared.FILES
 @click.option(
-    "--attach", is_flag=True, help="Attach the differences to NEW. An existing signature does not cover them."
+    "--attach",
+    is_flag=True,
+    help="Attach the differences to NEW. An existing signature does not cover them.",
 )
 @reports("image-diff")
-def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form: str) -> None:
+def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, *, form: str) -> None:
     """Show the differences between two images.
 
     OLD and NEW are references in the store, digests, or images of the matrix. Packages, files, libraries,
@@ -233,7 +249,9 @@ def diff(old: str, new: str, store: Path | None, files: bool, attach: bool, form
     opened = open_store(store)
     built = list(opened.built().values())
     digests = [find(opened.layout, name, built) for name in (old, new)]
-    was, now = (examine(opened.layout, digest, cache=opened.cache / "evidence") for digest in digests)
+    was, now = (
+        examine(opened.layout, digest, cache=opened.cache / "evidence") for digest in digests
+    )
     shown = (reference(opened.layout, digests[0]), reference(opened.layout, digests[1]))
     difference = compare_images(was, now, shown)
     emit(form, difference.data(), lambda: difference.text(files=files))

@@ -25,7 +25,11 @@ def index(names: tuple[str, ...], location: Location, form: str) -> None:
     from goldnode.images.product import ImageProduct
 
     product, matrix = ImageProduct(location), load_matrix()
-    wanted = [each for name in names for each in (matrix.architectures(name) if ":" not in name else [name])]
+    wanted = [
+        each
+        for name in names
+        for each in (matrix.architectures(name) if ":" not in name else [name])
+    ]
     refs = list(dict.fromkeys(ref for name in wanted for ref in product.builds(name)))
     with product.registry() as (where, registry):
         found = publish_index(product.store, refs, where, registry)

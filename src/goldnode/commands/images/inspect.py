@@ -48,6 +48,7 @@ def inspect(
     policy: Path | None,
     scan: ScanOptions,
     no_attach: bool,
+    *,
     form: str,
 ) -> None:
     """Inspect images for content of another backend and for wrong tags.

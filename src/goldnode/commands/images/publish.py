@@ -47,7 +47,9 @@ AT = shared.location(_TO)
     help="Publish content whose licence forbids redistribution; the registry must be private.",
 )
 @click.option(
-    "--full", is_flag=True, help="Read back all layers, also those that were sent or that were read lately."
+    "--full",
+    is_flag=True,
+    help="Read back all layers, also those that were sent or that were read lately.",
 )
 @reports("published-images")
 def publish(
@@ -56,6 +58,7 @@ def publish(
     trust: tuple[Path, ...],
     decision: shared.Decision,
     private: bool,
+    *,
     full: bool,
     form: str,
 ) -> None:
@@ -82,7 +85,9 @@ def publish(
             with _moving(registry, f"publishing {ref}"):
                 done = publishing(layout, ref, where, registry, how)
             listed = "Referrers API" if done.api else "tag sha256-…"
-            reported = "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
+            reported = (
+                "there already" if done.before else f"{done.sent} blobs sent ({human(done.size)})"
+            )
             documents = f"{done.evidence} documents ({listed})"
             line = f"{done.name}@{done.digest}  {reported}; {done.there} were there; {documents}"
             rows.append(shared.show_published(done, line, form))
@@ -109,6 +114,7 @@ def pull(
     ca: Path | None,
     system: str | None,
     trust: tuple[Path, ...],
+    *,
     no_evidence: bool,
     form: str,
 ) -> None:
@@ -126,17 +132,23 @@ def pull(
 
     found = parse_reference(reference.removeprefix("http://").removeprefix("https://"))
     if found.registry is None:
-        raise ImageError(f'"{reference}" names no registry', remedy="write it as HOST[:PORT]/NAME@sha256:…")
+        raise ImageError(
+            f'"{reference}" names no registry', remedy="write it as HOST[:PORT]/NAME@sha256:…"
+        )
     wanted = found.digest or found.tag
     if wanted is None:
-        raise ImageError(f'"{reference}" names no image of {found.name}', remedy="add @sha256:… or :TAG")
+        raise ImageError(
+            f'"{reference}" names no image of {found.name}', remedy="add @sha256:… or :TAG"
+        )
     place = reached(Where(found.registry, plain_http=reference.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     target = registry.repository(found.name)
     layout, policy = open_store(store).layout, shared.trust_policy(trust)
     with _moving(registry, f"pulling {found.name}"):
         done = pulling(layout, target, wanted, ImagePull(policy, not no_evidence, system))
-    signed = f"signed by key {', '.join(done.signed_by)}" if done.signed_by else "signature not verified"
+    signed = (
+        f"signed by key {', '.join(done.signed_by)}" if done.signed_by else "signature not verified"
+    )
     emit(
         form,
         {**vars(done), "signed_by": list(done.signed_by)},
@@ -155,10 +167,18 @@ def pull(
 @click.argument("name", metavar="NAME")
 @AT
 @shared.KEYS
-@shared.approved("Approve a new major version of cudnn or nccl; requires --by and --reason. Repeatable.")
+@shared.approved(
+    "Approve a new major version of cudnn or nccl; requires --by and --reason. Repeatable."
+)
 @reports("channel-move")
 def promote(
-    channel: str, name: str, location: Location, keys: shared.Keys, decision: shared.Decision, form: str
+    channel: str,
+    name: str,
+    location: Location,
+    keys: shared.Keys,
+    decision: shared.Decision,
+    *,
+    form: str,
 ) -> None:
     """Point a channel to an image that meets its requirements.
 
@@ -173,7 +193,8 @@ def promote(
 @click.command()
 @click.argument("line")
 @shared.location(
-    _TO, offline="Change only this store. The next move that reaches the registry publishes the change."
+    _TO,
+    offline="Change only this store. The next move that reaches the registry publishes the change.",
 )
 @shared.KEYS
 @shared.DECIDED
@@ -191,6 +212,7 @@ def rollback(
     keys: shared.Keys,
     decision: shared.Decision,
     channel: str,
+    *,
     to_image: str | None,
     form: str,
 ) -> None:
@@ -202,7 +224,14 @@ def rollback(
     from goldnode.oci.registry import UnreachableError
 
     try:
-        shown = shared.rollback(ImageProduct(location), line, channel, to_image, keys, decision)
+        shown = shared.rollback(
+            ImageProduct(location),
+            line=line,
+            channel=channel,
+            to=to_image,
+            keys=keys,
+            decision=decision,
+        )
     except UnreachableError as problem:
         problem.remedy = (
             f"roll back in this store alone with --offline, or {problem.remedy or 'run it again'}"
@@ -228,6 +257,7 @@ def status(
     trust: tuple[Path, ...],
     with_history: bool,
     repair: bool,
+    *,
     form: str,
 ) -> None:
     """Show the channels and verify them against their history.
@@ -238,7 +268,14 @@ def status(
     """
     from goldnode.images.product import ImageProduct
 
-    shared.show_status(ImageProduct(location), lines, trust, repair, with_history, form)
+    shared.show_status(
+        ImageProduct(location),
+        names=lines,
+        trust=trust,
+        repairing=repair,
+        with_history=with_history,
+        form=form,
+    )
 
 
 @click.command()
@@ -261,6 +298,7 @@ def gc(
     days: float,
     repositories: tuple[str, ...],
     dry_run: bool,
+    *,
     form: str,
 ) -> None:
     """Remove images that no channel, history, class or lock needs.

@@ -125,7 +125,9 @@ def smoke(
             click.echo(report.text(result))
     emit(form, {"records": records})
     codes = {result["exit_code"] for result in records.values()}
-    sys.exit(report.BAD if report.BAD in codes else report.UNKNOWN if codes != {report.OK} else report.OK)
+    sys.exit(
+        report.BAD if report.BAD in codes else report.UNKNOWN if codes != {report.OK} else report.OK
+    )
 
 
 def digest_of(store: ImageStore, name: str) -> str:

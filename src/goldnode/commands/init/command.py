@@ -22,13 +22,17 @@ _QUESTIONS = options(
         help="Host of the inventory, or a range such as gpu[01:08]; repeat it for more.",
     ),
     click.option("--local", is_flag=True, help="The host is this machine."),
-    click.option("-c", "--class", "node_class", metavar="CLASS", help="Class of the catalog for the hosts."),
+    click.option(
+        "-c", "--class", "node_class", metavar="CLASS", help="Class of the catalog for the hosts."
+    ),
     click.option(
         "--gpu",
         metavar="GPU",
         help="GPUs of each host: auto (one NVIDIA card of any model), none, MODEL, or 'COUNT x MODEL'.",
     ),
-    click.option("--stack", metavar="STACK", help="Stack of the catalog: OS, kernel, driver and engine."),
+    click.option(
+        "--stack", metavar="STACK", help="Stack of the catalog: OS, kernel, driver and engine."
+    ),
     click.option(
         "--name",
         metavar="NAME",
@@ -40,7 +44,9 @@ _QUESTIONS = options(
         is_flag=True,
         help="A monitor is on an NVIDIA card: add the stack's optional part of that name.",
     ),
-    click.option("--user", metavar="USER", help="SSH user; one other than root becomes root with sudo."),
+    click.option(
+        "--user", metavar="USER", help="SSH user; one other than root becomes root with sudo."
+    ),
 )
 
 
@@ -52,7 +58,9 @@ def _terminal() -> bool:
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
 @_QUESTIONS
-@click.option("-y", "--yes", is_flag=True, help="Use the default of every question that no option answers.")
+@click.option(
+    "-y", "--yes", is_flag=True, help="Use the default of every question that no option answers."
+)
 @click.option("--overwrite", is_flag=True, help="Replace files that exist with another content.")
 @reports("init")
 def init(directory: Path, yes: bool, overwrite: bool, form: str, **given: Any) -> None:

@@ -83,7 +83,9 @@ class InitResult:
         width = min(60, max(len(command) for command, _ in self.next))
         steps = [f"  {command:<{width}}  # {purpose}" for command, purpose in self.next]
         notes = [f"warning: {note}; site.yml would refuse it." for note in self.notes]
-        return "\n".join([*lines, "", report.text(self.report).rstrip(), *notes, "", "Next:", *steps])
+        return "\n".join(
+            [*lines, "", report.text(self.report).rstrip(), *notes, "", "Next:", *steps]
+        )
 
 
 def ask(question: str, default: str, convert: Callable[[str], Any]) -> Any:
@@ -159,7 +161,8 @@ def hosts_of(text: str) -> tuple[str, ...]:
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise GoldnodeError(
-                f'"{host}" is not the name of a host', remedy="write names or addresses, separated by spaces"
+                f'"{host}" is not the name of a host',
+                remedy="write names or addresses, separated by spaces",
             )
     return hosts
 
@@ -176,16 +179,17 @@ def _class(
     def gpus_or_class(text: str) -> NodeGpus | str:
         return text.strip() if text.strip() in catalog.classes else first_class.parse_gpus(text)
 
-    question = (
-        "GPUs of each host: auto (one NVIDIA card of any model), none, MODEL, COUNT x MODEL, or a class"
+    question = "GPUs of each host: auto (one NVIDIA card of any model), none, MODEL, COUNT x MODEL, or a class"
+    chosen = (
+        gpus_or_class(flags.gpu) if flags.gpu is not None else ask(question, default, gpus_or_class)
     )
-    chosen = gpus_or_class(flags.gpu) if flags.gpu is not None else ask(question, default, gpus_or_class)
     if isinstance(chosen, str):
         return chosen, {}
     stacks = first_class.stacks_for(chosen, catalog, here)
     if not stacks:
         raise GoldnodeError(
-            f"the catalog has no stack with the driver that {chosen} needs", remedy="declare a stack first"
+            f"the catalog has no stack with the driver that {chosen} needs",
+            remedy="declare a stack first",
         )
     if flags.stack is None:
         width = max(map(len, stacks))
@@ -195,7 +199,11 @@ def _class(
     def stack_of(text: str) -> str:
         return catalog.stack(text.strip()).name
 
-    stack = stack_of(flags.stack) if flags.stack is not None else ask("OS and stack", stacks[0], stack_of)
+    stack = (
+        stack_of(flags.stack)
+        if flags.stack is not None
+        else ask("OS and stack", stacks[0], stack_of)
+    )
     parts = (first_class.GRAPHICS,) if flags.graphics else ()
     return first_class.class_of(chosen, stack, catalog, flags.name, parts)
 
@@ -239,7 +247,9 @@ def _checked(
     """Check the written directory, as `goldnode check` does there."""
     catalog = load_catalog([*catalog_directories(), directory / site.CATALOG])
     settings = load_site(directory / site.SITE)
-    classes_of_hosts(directory / site.INVENTORY, catalog)  # as site.yml reads it: no host in two classes
+    classes_of_hosts(
+        directory / site.INVENTORY, catalog
+    )  # as site.yml reads it: no host in two classes
     item = catalog.node_class(contents.node_class).item
     auto = item.gpu is not None and item.gpu.model == AUTO
     model = here.gpus[0][0] if here is not None and auto and here.gpus else None
@@ -252,7 +262,15 @@ def _checked(
         locked = False
     steps = _next(directory, item.stack, contents, locked=locked, collection=collection)
     notes = () if here is None else first_class.unlike(here, item, catalog.stacks[item.stack].item)
-    return InitResult(directory, contents, item.stack, written, found, tuple(steps), tuple(notes))
+    return InitResult(
+        directory,
+        contents=contents,
+        stack=item.stack,
+        written=written,
+        report=found,
+        next=tuple(steps),
+        notes=tuple(notes),
+    )
 
 
 def _next(
@@ -266,11 +284,17 @@ def _next(
         steps.append((f"goldnode lock {stack}", "resolve every package of the stack"))
     if not installed("ansible"):
         steps.append(
-            (f"pipx install --force {INCLUDE_DEPS} 'goldnode[ansible]'", "Ansible, which applies the class")
+            (
+                f"pipx install --force {INCLUDE_DEPS} 'goldnode[ansible]'",
+                "Ansible, which applies the class",
+            )
         )
     if contents.hosts == (site.THIS_MACHINE,):
         steps.append(
-            (f"sudo {_program('goldnode', full=True)} apply --local", "show the plan, ask, and apply it")
+            (
+                f"sudo {_program('goldnode', full=True)} apply --local",
+                "show the plan, ask, and apply it",
+            )
         )
         return steps
     run = f"{_program('ansible-playbook')} {shlex.quote(site.playbook(collection=collection))}"

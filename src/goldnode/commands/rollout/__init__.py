@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 
 _SECTIONS = {
     "Before a rollout": {
-        "check": ("rollout.check", "Check a rollout document: what each wave proves, and how long it takes."),
+        "check": (
+            "rollout.check",
+            "Check a rollout document: what each wave proves, and how long it takes.",
+        ),
         "simulate": ("rollout.simulate", "Run a rollout document on simulated nodes with faults."),
         "sign": ("rollout.sign", "Sign a rollout document as its author."),
     },
     "Run": {
         "submit": ("rollout.run", "Submit a rollout to the store, where a controller takes it up."),
-        "run": ("rollout.run", "Run a rollout to its end: wave by wave, with rollback if it fails."),
+        "run": (
+            "rollout.run",
+            "Run a rollout to its end: wave by wave, with rollback if it fails.",
+        ),
     },
     "Denied states": {
         "denied": ("rollout.denied", "List the denied states."),
@@ -46,7 +52,10 @@ _SECTIONS = {
         # The same commands as in `goldnode fleet`.
         "freeze": ("fleet.orders", "Stop all grants of a class, of a rack, or of the fleet."),
         "unfreeze": ("fleet.orders", "Remove a freeze."),
-        "release": ("fleet.orders", "Remove the holds of a node that is overdue, failed or drained."),
+        "release": (
+            "fleet.orders",
+            "Remove the holds of a node that is overdue, failed or drained.",
+        ),
         "rollback": ("rollout.orders", "Roll a rollout back, and deny its target."),
     },
     "Nodes that follow a channel": {

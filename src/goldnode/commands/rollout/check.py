@@ -98,7 +98,11 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     if inventory is not None and assumed.size is not None:
         raise click.UsageError("--nodes and --inventory exclude each other")
     file = load(document)
-    nodes = None if inventory is None else nodes_of(inventory, file.document.class_, file.settings.origin)
+    nodes = (
+        None
+        if inventory is None
+        else nodes_of(inventory, file.document.class_, file.settings.origin)
+    )
     basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
     catalog = load_catalog()
     cold = caches.cold(file.document, catalog, load_site(), assumed.locks)
@@ -182,7 +186,9 @@ def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
                 share(wave.excludes),
                 share(wave.excludes_all),
                 "?" if wave.stops_at is None else f"{wave.stops_at} failed",
-                share(wave.detects) if wave.detects is not None or wave.stops_at is None else "nothing",
+                share(wave.detects)
+                if wave.detects is not None or wave.stops_at is None
+                else "nothing",
                 number(wave.hours),
                 number(wave.ends_after),
             ]

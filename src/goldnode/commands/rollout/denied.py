@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 _STATE = options(
     click.argument("digest", metavar="STATE"),
-    click.option("--class", "class_name", metavar="CLASS", required=True, help="Class of the state."),
+    click.option(
+        "--class", "class_name", metavar="CLASS", required=True, help="Class of the state."
+    ),
 )
 
 
 @click.command()
-@click.option("--write", is_flag=True, help="Write the deny list of the site, signed if the site has a key.")
+@click.option(
+    "--write", is_flag=True, help="Write the deny list of the site, signed if the site has a key."
+)
 @click.option(
     "--accept-older",
     is_flag=True,
@@ -40,7 +44,9 @@ def denied(write: bool, accept_older: bool, where: str | None, form: str) -> Non
     """
     if accept_older:
         if write:
-            raise click.UsageError("--accept-older reads the file, and --write writes it: give one of them")
+            raise click.UsageError(
+                "--accept-older reads the file, and --write writes it: give one of them"
+            )
         _accept(where, form)
         return
     with opened(where) as store:
@@ -71,9 +77,7 @@ def deny(digest: str, class_name: str, reason: str, where: str | None, form: str
         given = order(reason)
         changed = store.run(lambda connection: orders.deny(connection, class_name, digest, given))
         done = _written(store, path)
-    text = (
-        f"{digest} {'is' if changed else 'was'} denied for class {class_name}{'' if changed else ' already'}"
-    )
+    text = f"{digest} {'is' if changed else 'was'} denied for class {class_name}{'' if changed else ' already'}"
     content = {"class": class_name, "digest": digest, "changed": changed, "file": done["file"]}
     emit(form, content, f"{text}; {done['file']} has it")
 
@@ -93,7 +97,9 @@ def lift(digest: str, class_name: str, reason: str, where: str | None, form: str
     path = _place(where)
     with opened(where) as store:
         given = order(reason)
-        changed = store.run(lambda connection: orders.lift_denial(connection, class_name, digest, given))
+        changed = store.run(
+            lambda connection: orders.lift_denial(connection, class_name, digest, given)
+        )
         if not changed:
             raise GoldnodeError(
                 f"{digest} is not denied for class {class_name}",
@@ -102,7 +108,9 @@ def lift(digest: str, class_name: str, reason: str, where: str | None, form: str
         done = _written(store, path)
     content = {"class": class_name, "digest": digest, "changed": changed, "file": done["file"]}
     emit(
-        form, content, f"{digest} is no longer denied for class {class_name}; {done['file']} does not have it"
+        form,
+        content,
+        f"{digest} is no longer denied for class {class_name}; {done['file']} does not have it",
     )
 
 

@@ -65,7 +65,9 @@ def log(rollout: str | None, node: str | None, lines: int, where: str | None, fo
     help="Time between two looks at the store, with --follow.",
 )
 @STORE
-def events(rollout: str | None, follow: bool, after: int | None, every: float, where: str | None) -> None:
+def events(
+    rollout: str | None, follow: bool, after: int | None, every: float, where: str | None
+) -> None:
     """Print transitions as JSON, one object a line, for alerting.
 
     The schema is goldnode.rollout-event/1. Without ROLLOUT: events of all rollouts. Orders on the fleet, on a
@@ -96,7 +98,9 @@ def events(rollout: str | None, follow: bool, after: int | None, every: float, w
                 away = False
             for row in rows:
                 seen = row["seq"]
-                click.echo(json.dumps(event(row).model_dump(by_alias=True, mode="json"), sort_keys=True))
+                click.echo(
+                    json.dumps(event(row).model_dump(by_alias=True, mode="json"), sort_keys=True)
+                )
             if not follow:
                 return
             time.sleep(every)

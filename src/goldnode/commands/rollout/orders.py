@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 @click.argument("rollout")
 @click.argument("wave")
 @click.option(
-    "--role", required=True, metavar="ROLE", help="Role in which you approve, as the document names it."
+    "--role",
+    required=True,
+    metavar="ROLE",
+    help="Role in which you approve, as the document names it.",
 )
 @click.option(
     "--document",
@@ -30,7 +33,14 @@ if TYPE_CHECKING:
 @STORE
 @reports("rollout-approval")
 def approve(
-    rollout: str, wave: str, role: str, document: Path | None, reason: str, where: str | None, form: str
+    rollout: str,
+    wave: str,
+    role: str,
+    document: Path | None,
+    reason: str,
+    *,
+    where: str | None,
+    form: str,
 ) -> None:
     """Approve a wave of a rollout in a role.
 
@@ -50,7 +60,9 @@ def approve(
             roles = [f"{one} ({', '.join(of)})" for one, of in wanted.items()]
             raise StoreError(
                 f"rollout {name} asks for no approval of wave {wave} by {role}",
-                remedy=f"it asks for: {'; '.join(roles)}" if roles else "no wave of it needs an approval",
+                remedy=f"it asks for: {'; '.join(roles)}"
+                if roles
+                else "no wave of it needs an approval",
             )
         if document is not None and load(document).text != rollouts.document(connection, name):
             raise StoreError(
@@ -92,7 +104,9 @@ def rollback(rollout: str, what: str, reason: str, where: str | None, form: str)
     from goldnode.fleet.rollout.model import BackScope
     from goldnode.fleet.store import orders
 
-    done = give(where, reason, lambda c, order: orders.roll_back(c, rollout, BackScope(what), order))
+    done = give(
+        where, reason, lambda c, order: orders.roll_back(c, rollout, BackScope(what), order)
+    )
     text = (
         f"rollout {rollout} is rolled back ({what}), and its target is denied; `goldnode rollout status {rollout}` "
         "shows the progress"

@@ -51,13 +51,20 @@ class ChannelImages:
         from goldnode.disks.model import find, store_directory
         from goldnode.fleet.nodes.disk_update import open_image
 
-        return [open_image(find(name, store_directory(self.store)), self.unverified) for name in self.images]
+        return [
+            open_image(find(name, store_directory(self.store)), self.unverified)
+            for name in self.images
+        ]
 
 
 @click.command()
 @click.argument("what", metavar="ROLLOUT|DOCUMENT")
 @click.option(
-    "--channel", required=True, type=_DIRECTORY, metavar="DIR", help="Directory of the channel to write."
+    "--channel",
+    required=True,
+    type=_DIRECTORY,
+    metavar="DIR",
+    help="Directory of the channel to write.",
 )
 @grouped(
     "keys",
@@ -108,6 +115,7 @@ def publish(
     keys: ChannelKeys,
     days: int,
     added: ChannelImages,
+    *,
     where: str | None,
     form: str,
 ) -> None:
@@ -151,10 +159,13 @@ def _submitted(store: StoreDatabase, what: str) -> str:
     path = Path(what)
     name = load(path).settings.name if path.is_file() else what
     with store.read() as connection:
-        stored = connection.scalar(select(tables.rollout.c.document).where(tables.rollout.c.name == name))
+        stored = connection.scalar(
+            select(tables.rollout.c.document).where(tables.rollout.c.name == name)
+        )
     if stored is None:
         raise GoldnodeError(
-            f'the store has no rollout "{name}"', remedy="submit it: `goldnode rollout submit DOCUMENT`"
+            f'the store has no rollout "{name}"',
+            remedy="submit it: `goldnode rollout submit DOCUMENT`",
         )
     if path.is_file() and stored != path.read_text(encoding="utf-8"):
         raise GoldnodeError(
@@ -166,7 +177,9 @@ def _submitted(store: StoreDatabase, what: str) -> str:
 
 
 @click.command("rotate-keys")
-@click.argument("channel", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="CHANNEL")
+@click.argument(
+    "channel", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="CHANNEL"
+)
 @_KEY
 @click.option(
     "--root-key",
@@ -200,6 +213,7 @@ def rotate_keys(
     root_keys: tuple[Path, ...],
     new_keys: tuple[Path, ...],
     threshold: int | None,
+    *,
     form: str,
 ) -> None:
     """Replace the keys of a channel.

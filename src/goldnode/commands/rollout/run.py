@@ -130,7 +130,9 @@ class RolloutControl:
     ),
 )
 @reports("rollout-run")
-def run(document: Path, inventory: str | None, where: str | None, control: RolloutControl, form: str) -> None:
+def run(
+    document: Path, inventory: str | None, where: str | None, control: RolloutControl, form: str
+) -> None:
     """Run a rollout to its end: wave by wave, with rollback if it fails.
 
     Submits the document first, unless the store has it already. One that another document has replaced since is
@@ -156,7 +158,9 @@ def run(document: Path, inventory: str | None, where: str | None, control: Rollo
             done = _submit(store, file, members, replaces=False)
             _print_line(_submitted(file, done, len(members)), form)
         if phase is None or control.stay:
-            phase = _run(store, file, control, (address(where, load_site()), str(inventory), hosts, form))
+            phase = _run(
+                store, file, control, (address(where, load_site()), str(inventory), hosts, form)
+            )
         behind = _behind(store, file)
     content = {
         "rollout": file.document.rollout,
@@ -169,7 +173,9 @@ def run(document: Path, inventory: str | None, where: str | None, control: Rollo
         emit(form, content, f"stopped: the nodes stay where they are. `{again}` continues.")
         sys.exit(130)
     lines = [f"rollout {file.document.rollout} {PHASES[phase]}"]
-    lines += [f"  {state}: {', '.join(names)}{_HINTS.get(state, '')}" for state, names in behind.items()]
+    lines += [
+        f"  {state}: {', '.join(names)}{_HINTS.get(state, '')}" for state, names in behind.items()
+    ]
     emit(form, content, "\n".join(lines))
     sys.exit(0 if phase.value == "completed" else 1)
 
@@ -182,7 +188,9 @@ def _behind(store: StoreDatabase, file: RolloutFile) -> dict[str, list[str]]:
     with store.read() as connection:
         steps = rollouts.load(connection, file.settings).state.steps.values()
     states = (StepPhase.FAILED, StepPhase.OVERDUE, StepPhase.DEFERRED, StepPhase.LEFT)
-    found = {state.value: sorted(step.node for step in steps if step.phase is state) for state in states}
+    found = {
+        state.value: sorted(step.node for step in steps if step.phase is state) for state in states
+    }
     return {state: names for state, names in found.items() if names}
 
 
@@ -202,13 +210,13 @@ def _run(
     holder = f"{identity.controller()}/{identity.actor().run}"
     site = assembly.RolloutSite(
         holder,
-        place,
-        inventory,
-        hosts,
-        control.jobs,
-        control.become,
-        control.channel,
-        control.channel_keys,
+        store=place,
+        inventory=inventory,
+        hosts=hosts,
+        parallel=control.jobs,
+        become=control.become,
+        channel=control.channel,
+        channel_keys=control.channel_keys,
     )
     own = ControllerSettings(holder, tick=control.tick, quiet=control.quiet, clock=site.clock)
     parts = assembly.parts(file, site, store, lambda line: _print_line(line, form))
@@ -250,7 +258,9 @@ def _checked(
         content = {
             "rollout": file.document.rollout,
             "refused": True,
-            "findings": [{**asdict(finding), "file": str(finding.file)} for finding in found.findings],
+            "findings": [
+                {**asdict(finding), "file": str(finding.file)} for finding in found.findings
+            ],
         }
         emit(form, content, "refused: nothing was changed")
         sys.exit(1)
@@ -294,7 +304,9 @@ def _submitted(file: RolloutFile, done: SubmittedRollout, count: int) -> str:
         for kind in ("added", "changed", "retired")
         if getattr(done.nodes, kind)
     ]
-    nodes = f"{count} nodes of class {file.document.class_}" + (f" ({', '.join(moved)})" if moved else "")
+    nodes = f"{count} nodes of class {file.document.class_}" + (
+        f" ({', '.join(moved)})" if moved else ""
+    )
     return f"rollout {file.document.rollout} {what}: {nodes}"
 
 

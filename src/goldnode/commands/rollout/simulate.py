@@ -72,6 +72,7 @@ def simulate(
     how: SimulationOptions,
     faults: tuple[str, ...],
     chart: Path | None,
+    *,
     form: str,
 ) -> None:
     """Run a rollout document on simulated nodes with faults.
@@ -111,7 +112,9 @@ def simulate(
             f'{inventory} has no host of class "{settings.class_}"',
             remedy="correct -i, or the class of the document",
         )
-    runs = [Simulation(settings, nodes, chosen, how.seed + number).run() for number in range(how.runs)]
+    runs = [
+        Simulation(settings, nodes, chosen, how.seed + number).run() for number in range(how.runs)
+    ]
     summary = report.summarize(runs)
     title = f"rollout {settings.name}: {len(nodes)} nodes, faults {chosen.text()}"
     if chart is not None:
@@ -126,5 +129,7 @@ def simulate(
     reason = report.middle(runs).reason
     lines = [f"simulated: {title}", report.text(summary)]
     if reason:
-        lines.append(f"reason of the stop, in the run with seed {report.middle(runs).seed}: {reason}")
+        lines.append(
+            f"reason of the stop, in the run with seed {report.middle(runs).seed}: {reason}"
+        )
     emit(form, content, "\n".join(lines))

@@ -63,11 +63,15 @@ def status(rollout: str | None, shown: StatusOutput, where: str | None, form: st
     runs the rollout, the reasons begin with that, and with the command that continues it.
     """
     if shown.watch and (form != "text" or shown.page is not None):
-        raise click.UsageError("--watch shows a live terminal view: give no --html and no --format with it")
+        raise click.UsageError(
+            "--watch shows a live terminal view: give no --html and no --format with it"
+        )
     if shown.page is not None and form != "text":
         raise click.UsageError("--html and --format exclude each other")
     if shown.watch and not sys.stdout.isatty():
-        raise click.UsageError("--watch needs a terminal; `goldnode rollout events --follow` does not")
+        raise click.UsageError(
+            "--watch needs a terminal; `goldnode rollout events --follow` does not"
+        )
     with opened(where) as store:
         reader = _reader(store, rollout)
         if shown.watch:
@@ -76,7 +80,9 @@ def status(rollout: str | None, shown: StatusOutput, where: str | None, form: st
             watch(lambda: _read(reader, store), shown.every)
             return
         found = _read(reader, store)
-    from goldnode.commands.rollout import text as rollout_text  # start-up time: it imports the document
+    from goldnode.commands.rollout import (
+        text as rollout_text,
+    )  # start-up time: it imports the document
 
     if shown.page is not None:
         replace_file(shown.page, rollout_text.html(found).encode())
@@ -88,7 +94,10 @@ def status(rollout: str | None, shown: StatusOutput, where: str | None, form: st
 @click.command()
 @click.argument("node")
 @click.option(
-    "--rollout", metavar="NAME", show_default="the one under way, else the last one", help="The rollout."
+    "--rollout",
+    metavar="NAME",
+    show_default="the one under way, else the last one",
+    help="The rollout.",
 )
 @STORE
 @reports("rollout-node")
@@ -112,7 +121,9 @@ def explain(node: str, rollout: str | None, where: str | None, form: str) -> Non
                     remedy="name a node of this class, or the rollout of its class with --rollout",
                 )
             lines = rollout_view.lines(connection, reader.name, limit=10, node=node)
-    found = explained(facts, node, time.time(), of_class(facts.settings.class_, "rollout").outstanding)
+    found = explained(
+        facts, node, time.time(), of_class(facts.settings.class_, "rollout").outstanding
+    )
     one = facts.state.nodes[node]
     content = {
         "node": asdict(one),

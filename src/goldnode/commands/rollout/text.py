@@ -26,7 +26,9 @@ def headline(found: RolloutStatusDocument) -> str:
     present = next((wave for wave in found.waves if wave.state in ("present", "stopped")), None)
     text = f"rollout {found.rollout} of class {found.class_}: {found.phase}"
     return (
-        text if present is None else f"{text}, wave {present.number} of {len(found.waves)} ({present.name})"
+        text
+        if present is None
+        else f"{text}, wave {present.number} of {len(found.waves)} ({present.name})"
     )
 
 
@@ -98,7 +100,9 @@ def _lines(found: RolloutStatusDocument) -> Iterator[str]:
     )
     yield ""
     if found.requirements:
-        rows = [(item.name, item.answer, item.reason, item.at or "-") for item in found.requirements]
+        rows = [
+            (item.name, item.answer, item.reason, item.at or "-") for item in found.requirements
+        ]
         yield table([("requirement", "answer", "reason", "at"), *rows])
         yield ""
     if found.buffers:
@@ -109,7 +113,9 @@ def _lines(found: RolloutStatusDocument) -> Iterator[str]:
     for state, names in by_state(found).items():
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         yield f"  {state}: {' '.join(names[:_NAMES])}{more}"
-    causes = [(node.node, node.state, node.cause or "-") for node in found.nodes if serious(node.state)]
+    causes = [
+        (node.node, node.state, node.cause or "-") for node in found.nodes if serious(node.state)
+    ]
     if causes:
         yield ""
         yield table([("node", "state", "cause"), *causes[:_NAMES]])
@@ -118,7 +124,10 @@ def _lines(found: RolloutStatusDocument) -> Iterator[str]:
     for item in found.freezes:
         if f"frozen by {item.who}: {item.reason}" in waits:
             continue
-        yield f"frozen: {item.scope} {item.subject}".rstrip() + f", by {item.who} at {item.at}: {item.reason}"
+        yield (
+            f"frozen: {item.scope} {item.subject}".rstrip()
+            + f", by {item.who} at {item.at}: {item.reason}"
+        )
     for digest, reason in found.denied.items():
         yield f"denied: {digest}: {reason}"
 

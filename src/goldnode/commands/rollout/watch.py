@@ -36,13 +36,18 @@ _NODES = 10
 _WIDE = 90  # columns of a terminal in which each state has a column
 
 
-def watch(read: Callable[[], RolloutStatusDocument], every: float, console: Console | None = None) -> None:
+def watch(
+    read: Callable[[], RolloutStatusDocument], every: float, console: Console | None = None
+) -> None:
     """Show the state again and again, until interrupted. A store that is away is reported with the last state.
 
     Raises KeyboardInterrupt at the end.
     """
     found, problem = read(), None
-    with _interrupt() as interrupted, Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        _interrupt() as interrupted,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         while not interrupted.is_set():
             live.update(rendered(found, problem, live.console.width), refresh=True)
             if interrupted.wait(every):
@@ -73,7 +78,9 @@ def _interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def rendered(found: RolloutStatusDocument, problem: str | None = None, width: int = _WIDE) -> RenderableType:
+def rendered(
+    found: RolloutStatusDocument, problem: str | None = None, width: int = _WIDE
+) -> RenderableType:
     """Return the state as rich shows it in a terminal of this width."""
     parts: list[RenderableType] = []
     if found.simulated:
@@ -85,7 +92,13 @@ def rendered(found: RolloutStatusDocument, problem: str | None = None, width: in
     parts.append(Text(controller(found), style="" if works else "bold red"))
     if problem is not None:
         parts.append(Text(f"as of {found.at}; {problem}", style="bold red"))
-    parts += [_waits(found), _waves(found, width), _requirements(found), _buffers(found), _nodes(found)]
+    parts += [
+        _waits(found),
+        _waves(found, width),
+        _requirements(found),
+        _buffers(found),
+        _nodes(found),
+    ]
     parts.append(Text(f"{found.at}   Ctrl-C ends the view, not the rollout", style="dim"))
     return Group(*parts)
 
@@ -98,7 +111,9 @@ def _waits(found: RolloutStatusDocument) -> RenderableType:
         if wait.remedy:
             lines.append(f"  {wait.remedy}\n", style="cyan")
     lines.rstrip()
-    return Panel(lines if lines.plain else Text("nothing"), title="held back by", title_align="left")
+    return Panel(
+        lines if lines.plain else Text("nothing"), title="held back by", title_align="left"
+    )
 
 
 def _waves(found: RolloutStatusDocument, width: int) -> RenderableType:
@@ -115,10 +130,23 @@ def _waves(found: RolloutStatusDocument, width: int) -> RenderableType:
         notes += [wave.soak_until] if wave.soak_until else []
         notes += [approvals(wave)] if wave.approvals else []
         size = str(wave.nodes) if wave.nodes else wave.size
-        cells = [Text(str(_number(wave.states, name) or "-"), style=style) for name, _, style in shown]
-        style = "bold" if wave.state in ("present", "stopped") else "dim" if wave.state == "later" else ""
+        cells = [
+            Text(str(_number(wave.states, name) or "-"), style=style) for name, _, style in shown
+        ]
+        style = (
+            "bold"
+            if wave.state in ("present", "stopped")
+            else "dim"
+            if wave.state == "later"
+            else ""
+        )
         table.add_row(
-            f"{wave.number} {wave.name}", wave.state, size, *cells, Text("  ".join(notes)), style=style
+            f"{wave.number} {wave.name}",
+            wave.state,
+            size,
+            *cells,
+            Text("  ".join(notes)),
+            style=style,
         )
     return table
 
@@ -131,7 +159,9 @@ def _requirements(found: RolloutStatusDocument) -> RenderableType:
     styles = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
     table = Table.grid(padding=(0, 2))
     for item in found.requirements:
-        table.add_row(Text(item.name), Text(item.answer, style=styles[item.answer]), Text(item.reason))
+        table.add_row(
+            Text(item.name), Text(item.answer, style=styles[item.answer]), Text(item.reason)
+        )
     return Panel(table, title="requirements", title_align="left")
 
 
@@ -166,5 +196,7 @@ def _nodes(found: RolloutStatusDocument) -> RenderableType:
     if more > 0:
         table.add_row(Text(f"and {more} more"))
     return Panel(
-        table if found.nodes else Text("none"), title="nodes under way or with a problem", title_align="left"
+        table if found.nodes else Text("none"),
+        title="nodes under way or with a problem",
+        title_align="left",
     )

@@ -67,10 +67,14 @@ def record(options: CommandOptions, writer: RecordWriter) -> Json:
 
 
 def _run(options: CommandOptions, out: str) -> float:
-    words = [word.replace("{out}", out).replace("{seed}", str(options.seed)) for word in options.words]
+    words = [
+        word.replace("{out}", out).replace("{seed}", str(options.seed)) for word in options.words
+    ]
     begin = time.perf_counter()
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=2, timeout=options.timeout, check=False)
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=2, timeout=options.timeout, check=False
+        )
     except OSError as problem:
         raise RecorderError(f"{words[0]} cannot be run: {problem.strerror}") from None
     except subprocess.TimeoutExpired:

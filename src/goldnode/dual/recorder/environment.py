@@ -52,7 +52,9 @@ def machine() -> Json:
             )
             if (text := _line(path)) is not None
         },
-        "variables": {name: os.environ[name][:_LONGEST] for name in VARIABLES if name in os.environ},
+        "variables": {
+            name: os.environ[name][:_LONGEST] for name in VARIABLES if name in os.environ
+        },
         "node": _node(),
     }
 
@@ -135,7 +137,12 @@ def torch_device(torch: Any, name: str) -> Json:
     """Return the facts of the device of a recording."""
     kind = torch.device(name).type
     if kind != "cuda":  # PyTorch for ROCm calls its devices cuda too
-        return {"kind": kind, "name": _cpu() if kind == "cpu" else None, "capability": None, "memory": None}
+        return {
+            "kind": kind,
+            "name": _cpu() if kind == "cpu" else None,
+            "capability": None,
+            "memory": None,
+        }
     found = torch.cuda.get_device_properties(torch.device(name))
     return {
         "kind": "rocm" if getattr(torch.version, "hip", None) else "cuda",

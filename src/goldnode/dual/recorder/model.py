@@ -53,7 +53,9 @@ class Recording:
         self._seed(options.seed)
         made = self.file.inputs(options.seed)
         given = made if isinstance(made, tuple) else (made,)  # a tuple: several arguments
-        self.named = [row for index, one in enumerate(given) for row in flattened(f"input.{index}", one)]
+        self.named = [
+            row for index, one in enumerate(given) for row in flattened(f"input.{index}", one)
+        ]
         if options.inputs is not None:
             given = self._replaced(given)
             self.named = list(options.inputs)
@@ -97,7 +99,9 @@ class Recording:
         """Return the inputs with the values of another record in the places of their own."""
         left = dict(self.options.inputs or ())
         if self.torch is None or set(left) != {name for name, _ in self.named}:
-            raise RecorderError("the inputs of the other record do not fit this model: their names differ")
+            raise RecorderError(
+                "the inputs of the other record do not fit this model: their names differ"
+            )
 
         def put(name: str, one: Any) -> Any:
             if isinstance(one, dict):
@@ -127,7 +131,9 @@ class Recording:
         if isinstance(found, (tuple, list)):
             return type(found)(self._moved(one, kind) for one in found)
         if self.torch is not None and isinstance(found, self.torch.Tensor):
-            return found.to(device=self.options.device, dtype=kind if found.is_floating_point() else None)
+            return found.to(
+                device=self.options.device, dtype=kind if found.is_floating_point() else None
+            )
         return found
 
     # Runs

@@ -24,7 +24,11 @@ def arguments() -> argparse.ArgumentParser:
         prog="goldnode-dual", description="Record what a model or a command computes."
     )
     add = parser.add_argument
-    add("--out", required=True, help="new directory of the record; - writes a tar archive to standard output")
+    add(
+        "--out",
+        required=True,
+        help="new directory of the record; - writes a tar archive to standard output",
+    )
     add("--name", default="", help="name of this side, such as before or cuda")
     add("--model", metavar="FILE", help="Python file with inputs(seed) and model()")
     add("--seed", type=int, default=0)
@@ -99,7 +103,9 @@ def _write(given: argparse.Namespace, place: str) -> None:
         found = model.record(_model(given), writer)
         found["latency"]["cold"] += [_cold() for _ in range(given.cold - 1)]
     else:
-        options = command.CommandOptions(given.words, given.seed, min(given.runs, 1000), given.timeout)
+        options = command.CommandOptions(
+            given.words, given.seed, min(given.runs, 1000), given.timeout
+        )
         found = command.record(options, writer)
     machine = environment.machine()
     node = machine.pop("node")
@@ -141,7 +147,9 @@ def inputs(directory: str) -> List[Tuple[str, Value]]:
         with open(os.path.join(directory, "record.json"), encoding="utf-8") as file:
             document = json.load(file)
         if document["schema"] != SCHEMA:
-            raise RecorderError(f"{directory} is a record of {document['schema']}, and {SCHEMA} is expected")
+            raise RecorderError(
+                f"{directory} is a record of {document['schema']}, and {SCHEMA} is expected"
+            )
         rows = [row for row in document["arrays"] if row["role"] == "input"]
         found = []
         for row in rows:

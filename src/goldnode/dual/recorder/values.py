@@ -63,7 +63,9 @@ class Value:
 def value(dtype: str, shape: Tuple[int, ...], data: bytes) -> Value:
     """Return an array. Raises RecorderError for a type that a record cannot have."""
     if dtype not in TYPES:
-        raise RecorderError(f"an array has the type {dtype}, and a record can have {', '.join(TYPES)}")
+        raise RecorderError(
+            f"an array has the type {dtype}, and a record can have {', '.join(TYPES)}"
+        )
     if sys.byteorder != "little":
         raise RecorderError("this machine is not little-endian")
     head = f"{dtype} {','.join(map(str, shape))}\n".encode()
@@ -78,7 +80,14 @@ def thinned(given: Value, limit: int) -> Value:
     stride = -(-count // limit)
     items: Any = memoryview(given.data)
     part = items.cast({1: "B", 2: "H", 4: "I", 8: "Q"}[TYPES[given.dtype][1]])[::stride].tobytes()
-    return Value(given.dtype, (-(-count // stride),), part, given.digest, given.shape, stride)
+    return Value(
+        given.dtype,
+        shape=(-(-count // stride),),
+        data=part,
+        digest=given.digest,
+        of=given.shape,
+        stride=stride,
+    )
 
 
 # From objects of a framework
@@ -120,7 +129,9 @@ def of(found: Any) -> Value:
 def _of_torch(found: Any) -> Value:
     there = found.detach()
     if getattr(there, "is_sparse", False) or getattr(there, "is_quantized", False):
-        raise RecorderError("a tensor is sparse or quantized: return to_dense() or dequantize() of it")
+        raise RecorderError(
+            "a tensor is sparse or quantized: return to_dense() or dequantize() of it"
+        )
     there = there.to("cpu").contiguous()
     size = there.numel() * there.element_size()
     data = ctypes.string_at(there.data_ptr(), size) if size else b""

@@ -68,7 +68,10 @@ class RecordWriter:
 def send(directory: str, out: IO[bytes]) -> None:
     """Write a record as a tar archive."""
     with tarfile.open(fileobj=out, mode="w|") as archive:
-        for name in ("record.json", *sorted(f"arrays/{one}" for one in os.listdir(f"{directory}/arrays"))):
+        for name in (
+            "record.json",
+            *sorted(f"arrays/{one}" for one in os.listdir(f"{directory}/arrays")),
+        ):
             info = tarfile.TarInfo(name)
             info.size = os.path.getsize(os.path.join(directory, name))
             with open(os.path.join(directory, name), "rb") as file:

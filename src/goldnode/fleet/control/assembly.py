@@ -64,7 +64,9 @@ def parts(
         settings = _push(file, site)
         worker, nodes = Push(settings), PushReader(settings)
     else:
-        own = DrainWorker(RolloutDrains(file.settings.name, drains, clock=site.clock, tests=_tests(file)))
+        own = DrainWorker(
+            RolloutDrains(file.settings.name, drains, clock=site.clock, tests=_tests(file))
+        )
         worker = FollowWorker(file.settings.name, drains_of(drains), own, site.clock)
         nodes = FollowReader(store, file.settings.class_, site.clock)
     duties = _duties(file, site, store, tell)
@@ -73,7 +75,10 @@ def parts(
         scheduler=schedulers,
         nodes=nodes,
         requirements=RequirementEvaluator(
-            file.settings, sources(load_site()), site.clock, lambda: stored_moves(store, file.settings)
+            file.settings,
+            sources(load_site()),
+            site.clock,
+            lambda: stored_moves(store, file.settings),
         ),
         written=duties,
         closed=duties.close,

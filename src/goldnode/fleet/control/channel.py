@@ -46,7 +46,9 @@ from goldnode.fleet.store import tables
 from goldnode.fleet.store.database import StoreDatabase
 
 LOGGER = logging.getLogger("goldnode.rollout")
-PROGRAM = "goldnode-node"  # name of the target with the node program, which has the writer of disk images
+PROGRAM = (
+    "goldnode-node"  # name of the target with the node program, which has the writer of disk images
+)
 KEPT = 32  # versions of the metadata that stay
 RETRY = 10.0  # seconds after a publication that failed
 _PUBLISHED = ("running", "rolling-back", "completed", "rolled-back")
@@ -55,13 +57,19 @@ _PUBLISHED = ("running", "rolling-back", "completed", "rolled-back")
 # Documents
 
 
-def documents(connection: Connection, images: Mapping[str, ChannelImage]) -> dict[str, ChannelDocument]:
+def documents(
+    connection: Connection, images: Mapping[str, ChannelImage]
+) -> dict[str, ChannelDocument]:
     """Return the document of each class of the store. An image is in the document of its class."""
-    classes = connection.scalars(select(tables.node.c["class"]).where(~tables.node.c.retired).distinct())
+    classes = connection.scalars(
+        select(tables.node.c["class"]).where(~tables.node.c.retired).distinct()
+    )
     return {name: _document(connection, name, images) for name in sorted(classes)}
 
 
-def _document(connection: Connection, node_class: str, images: Mapping[str, ChannelImage]) -> ChannelDocument:
+def _document(
+    connection: Connection, node_class: str, images: Mapping[str, ChannelImage]
+) -> ChannelDocument:
     rollout = _rollout(connection, node_class)
     denied = connection.execute(
         select(tables.denied.c.digest, tables.denied.c.reason).where(
@@ -87,7 +95,9 @@ def _rollout(connection: Connection, node_class: str) -> ChannelRollout | None:
     row = connection.execute(
         select(table)
         .where(table.c["class"] == node_class, table.c.phase.in_(_PUBLISHED))
-        .order_by(table.c.ended_at.is_(None).desc(), table.c.ended_at.desc(), table.c.submitted_at.desc())
+        .order_by(
+            table.c.ended_at.is_(None).desc(), table.c.ended_at.desc(), table.c.submitted_at.desc()
+        )
         .limit(1)
     ).first()
     if row is None:
@@ -104,7 +114,9 @@ def _rollout(connection: Connection, node_class: str) -> ChannelRollout | None:
     step = tables.step
     back = connection.execute(
         select(step.c.node, step.c.target).where(
-            step.c.rollout == row.name, step.c.direction == "back", step.c.phase.in_(("granted", "applying"))
+            step.c.rollout == row.name,
+            step.c.direction == "back",
+            step.c.phase.in_(("granted", "applying")),
         )
     )
     return ChannelRollout(
@@ -113,7 +125,9 @@ def _rollout(connection: Connection, node_class: str) -> ChannelRollout | None:
         origin=document.from_.digest,
         to=ChannelTarget(kind="lock" if document.to.lock else "disk", digest=document.to.digest),
         waves=[
-            ChannelWave(name=wave.name, start=_moment(starts.get(number)), nodes=members.get(number, []))
+            ChannelWave(
+                name=wave.name, start=_moment(starts.get(number)), nodes=members.get(number, [])
+            )
             for number, wave in enumerate(document.waves)
         ],
         back={row.node: row.target for row in back},
@@ -162,7 +176,9 @@ def _frozen(connection: Connection, node_class: str, rollout: str) -> Iterator[C
 
 def _moment(at: float | None) -> str | None:
     return (
-        None if at is None else dt.datetime.fromtimestamp(int(at), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        None
+        if at is None
+        else dt.datetime.fromtimestamp(int(at), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     )
 
 

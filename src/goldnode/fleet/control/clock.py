@@ -35,7 +35,9 @@ class SteadyClock:
         """Return the time."""
         with self._lock:
             now, at = self.machine(), self._elapsed()
-            self._last = max(now, self._last + (_SPEED * (at - self._at) if now < self._last else 0.0))
+            self._last = max(
+                now, self._last + (_SPEED * (at - self._at) if now < self._last else 0.0)
+            )
             self._at = at
             return self._last
 

@@ -70,7 +70,9 @@ class ControllerSettings:
     holder: str  # MACHINE/RUN: the name of this controller, for the store and for persons
     tick: float = 2.0  # between two decisions: a freeze is seen within it
     scheduler: float = 30.0  # between two readings of the scheduler
-    nodes: float = 300.0  # between two readings of changed nodes in the present wave, and of unknown ones
+    nodes: float = (
+        300.0  # between two readings of changed nodes in the present wave, and of unknown ones
+    )
     all_nodes: float = 3600.0  # age of an observation after which any node is read again
     quiet: float = 60.0  # silence after which another controller is taken for dead
     clock: Callable[[], float] = time.time  # a SteadyClock, where the parts share it
@@ -209,7 +211,9 @@ class RolloutController:
             # First: a process that was stopped for long must not act on what it knew.
             if self._controller is not None:
                 self._controller.check(connection)
-            stale = self._state is None or rollouts.changed(connection, self.settings.name, self._seen)
+            stale = self._state is None or rollouts.changed(
+                connection, self.settings.name, self._seen
+            )
             others = rollouts.others(connection, self.settings)
         state = self._load() if stale or self._state is None else self._state
         state.others = others
@@ -224,7 +228,9 @@ class RolloutController:
                     self.observations.record(item)
         self.clock.follow(loaded.at)
         state = loaded.state
-        known: list[NodeObservation | SchedulerObservation] = list(self.observations.scheduler.values())
+        known: list[NodeObservation | SchedulerObservation] = list(
+            self.observations.scheduler.values()
+        )
         for item in [*known, *self.observations.nodes.values()]:
             state.note(item)
         self._state, self._seen = state, loaded.seen
@@ -234,12 +240,18 @@ class RolloutController:
         """Return why there is no basis for a decision yet. A rollout does not begin with an empty wave."""
         begins = state.record.phase is RolloutPhase.QUEUED
         waits = [
-            Wait("rollout", reading.problem or f"{reading.what} is read for the first time", self.own.holder)
+            Wait(
+                "rollout",
+                reading.problem or f"{reading.what} is read for the first time",
+                self.own.holder,
+            )
             for reading in self._readings
             if not reading.tried or (begins and reading.problem)
         ]
         if begins and not waits and not any(node.in_service for node in state.nodes.values()):
-            waits = [Wait("rollout", "no node of the class is known to be in service", self.own.holder)]
+            waits = [
+                Wait("rollout", "no node of the class is known to be in service", self.own.holder)
+            ]
         return tuple(waits)
 
     # Observations
@@ -259,7 +271,9 @@ class RolloutController:
         """Read nodes outside of a step. One that answers serves, where no scheduler can be asked."""
         found = reader.read(names)
         asks = self.parts.scheduler.asks if self.parts.scheduler is not None else lambda name: False
-        serving = [SchedulerObservation(item.node, item.at, True) for item in found if not asks(item.node)]
+        serving = [
+            SchedulerObservation(item.node, item.at, True) for item in found if not asks(item.node)
+        ]
         return [*serving, *found]
 
     def _to_survey(self) -> list[str]:
@@ -276,7 +290,9 @@ class RolloutController:
             step, last = state.steps.get(name), known.get(name)
             changed = step is not None and step.phase is StepPhase.DONE and step.wave == wave
             old = last is None or last.at < now - self.own.all_nodes
-            unknown = not node.digest or (name not in self.observations.scheduler and not asks(name))
+            unknown = not node.digest or (
+                name not in self.observations.scheduler and not asks(name)
+            )
             if name not in state.active and (old or changed or unknown):
                 names.append(name)
         return names
@@ -285,7 +301,9 @@ class RolloutController:
         """Take what workers, readers, other services and evaluations have found since the last tick."""
         own = [*self.parts.worker.results(), *self._read(), *self._answers()]
         with self.store.read() as connection:
-            foreign, self._observed = observations.after(connection, self.settings.class_, self._observed)
+            foreign, self._observed = observations.after(
+                connection, self.settings.class_, self._observed
+            )
         for reported in foreign:
             self.clock.follow(reported.at)
             if reported.node in state.nodes:
@@ -338,7 +356,9 @@ class RolloutController:
                 yield from outcome.found or ()
                 reading.problem, reading.running = outcome.problem, None
                 # Without any answer nothing moves: ask again soon. A single node that is away can wait.
-                nothing = outcome.problem is not None or not (outcome.found or self.observations.nodes)
+                nothing = outcome.problem is not None or not (
+                    outcome.found or self.observations.nodes
+                )
                 pause = min(reading.every, _AGAIN) if nothing else reading.every
                 reading.due, reading.tried = now + pause, True
             if reading.running is None and now >= reading.due:
@@ -366,7 +386,9 @@ class RolloutController:
 
     # Writes
 
-    def _write(self, actions: Sequence[Action], state: RolloutState, now: float) -> Sequence[Action]:
+    def _write(
+        self, actions: Sequence[Action], state: RolloutState, now: float
+    ) -> Sequence[Action]:
         """Write actions and take them into the state; return those that were written.
 
         A limit that another rollout or service has reached since the state was loaded refuses single grants; the
@@ -434,11 +456,11 @@ class RolloutController:
         tasks = [
             NodeTask(
                 step.node,
-                step.phase,
-                step.direction,
-                step.attempt,
-                step.prior,
-                _tested_since(step, self.clock.behind()),
+                phase=step.phase,
+                direction=step.direction,
+                attempt=step.attempt,
+                prior=step.prior,
+                tested_since=_tested_since(step, self.clock.behind()),
             )
             for step in state.active.values()
             if step.prior is not None
@@ -456,7 +478,9 @@ class RolloutController:
             step = state.steps.get(name)
             phase = step.phase if step is not None else None
             newer = step is None or seen.at > step.changed_at
-            back = state.record.phase in BACK_PHASES and state.waits(name)  # it goes back before it serves
+            back = state.record.phase in BACK_PHASES and state.waits(
+                name
+            )  # it goes back before it serves
             if phase in _SERVING and newer and not back and name not in state.ledger.by_node:
                 prior = Prior(in_service=True, digest=state.nodes[name].digest, boot_id=None)
                 direction, attempt = Direction.FORWARD, step.attempt if step is not None else 0

@@ -58,13 +58,19 @@ class RolloutDrains:
         """
         at, settings = self.clock(), self.nodes[name]
         drainer = settings.drainer()
-        found = drainer.drain(settings.node or name, self._why(), self._caller(prior), self.records(name))
+        found = drainer.drain(
+            settings.node or name, self._why(), self._caller(prior), self.records(name)
+        )
         if found.ours and not found.empty:
             return None
-        reason = found.record.reason if found.record is not None and found.ours else found.note or ""
+        reason = (
+            found.record.reason if found.record is not None and found.ours else found.note or ""
+        )
         return self._seen(name, drainer, SchedulerObservation(name, at, False, 0.0, reason))
 
-    def resume(self, name: str, prior: Prior, tested_since: float | None = None) -> SchedulerObservation:
+    def resume(
+        self, name: str, prior: Prior, tested_since: float | None = None
+    ) -> SchedulerObservation:
         """Return a node to service if this rollout has drained it, and return its state.
 
         A node that another holds out of service stays so. Its reason says who that is. A node whose tests have not
@@ -80,12 +86,16 @@ class RolloutDrains:
             self.reported[name] = outstanding
             LOGGER.warning("%s: %s", name, outstanding or "its tests have passed")
         if since is not None and outstanding:
-            return self._seen(name, drainer, SchedulerObservation(name, at, False, 0.0, self._mark(since)))
+            return self._seen(
+                name, drainer, SchedulerObservation(name, at, False, 0.0, self._mark(since))
+            )
         found = drainer.resume(
             settings.node or name, self._caller(prior), self.records(name), before=prior.in_service
         )
         serves = found.in_service and not found.note
-        return self._seen(name, drainer, SchedulerObservation(name, at, serves, 0.0, found.note or ""))
+        return self._seen(
+            name, drainer, SchedulerObservation(name, at, serves, 0.0, found.note or "")
+        )
 
     def _since(self, name: str, drainer: Drainer, tested_since: float | None) -> str | None:
         """Return the time from which results of tests count; None if no test is asked."""
@@ -98,7 +108,9 @@ class RolloutDrains:
         actor = rollout_actor(self.rollout)
         return reason(actor.run, actor.controller, since, self._why())
 
-    def _seen(self, name: str, drainer: Drainer, said: SchedulerObservation) -> SchedulerObservation:
+    def _seen(
+        self, name: str, drainer: Drainer, said: SchedulerObservation
+    ) -> SchedulerObservation:
         """Return the scheduler's present state; what the drain said where the scheduler shows none."""
         if not isinstance(drainer, SchedulerDrainer):
             return said
@@ -107,7 +119,9 @@ class RolloutDrains:
         return SchedulerObservation(name, at, state.in_service, 0.0, state.why)
 
     def _caller(self, prior: Prior) -> DrainCaller:
-        return DrainCaller(rollout_actor(self.rollout), waits=False, was=prior.reason, clock=self._machine)
+        return DrainCaller(
+            rollout_actor(self.rollout), waits=False, was=prior.reason, clock=self._machine
+        )
 
     def _machine(self) -> float:
         return machine_time(self.clock)

@@ -37,7 +37,9 @@ class ControllerDuties:
     tell: Callable[[str], None] = LOGGER.info
     events: BackgroundDelivery | None = None
     _powered: bool = False  # nodes that were overdue before this controller have had their attempt
-    _one: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "power"), repr=False)
+    _one: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "power"), repr=False
+    )
 
     def __call__(self, actions: Sequence[Action]) -> None:
         """Do what has become due."""

@@ -52,7 +52,9 @@ def moves(state: RolloutState) -> RolloutMoves:
         if step.direction is Direction.FORWARD and step.phase is StepPhase.DONE
     }
     first = frozenset(name for name, wave in state.wave_of.items() if wave == 0)
-    return RolloutMoves(min(granted.values(), default=None), changed, granted, frozenset(state.nodes), first)
+    return RolloutMoves(
+        min(granted.values(), default=None), changed, granted, frozenset(state.nodes), first
+    )
 
 
 def stored_moves(store: StoreDatabase, settings: RolloutSettings) -> RolloutMoves:
@@ -74,7 +76,9 @@ class StoredResults:
         from goldnode.floors import results
 
         if directory is None:
-            raise results.FloorsError("the site file names no directory of canary results (fleet.canary)")
+            raise results.FloorsError(
+                "the site file names no directory of canary results (fleet.canary)"
+            )
         if self._cache is None:
             self._cache = results.result_cache()
         return results.read([directory], self._cache)
@@ -107,7 +111,9 @@ def judge(
     return answer, f"{label}{deciding[0].subject}: {'; '.join(texts)}{more}"
 
 
-def _arms(requirement: RolloutFloors, documents: Sequence[CanaryDocument], moved: RolloutMoves) -> ChangeArms:
+def _arms(
+    requirement: RolloutFloors, documents: Sequence[CanaryDocument], moved: RolloutMoves
+) -> ChangeArms:
     from goldnode.floors.change import ChangeArms
 
     begin = moved.begin or 0.0
@@ -128,7 +134,11 @@ def _arms(requirement: RolloutFloors, documents: Sequence[CanaryDocument], moved
         for one, at in timed
         if at < (moved.changed[one.node].granted_at if one.node in changed else begin)
     ]
-    after = [one for one, at in timed if one.node in changed and _is_after(one, moved.changed[one.node], at)]
+    after = [
+        one
+        for one, at in timed
+        if one.node in changed and _is_after(one, moved.changed[one.node], at)
+    ]
     after += [one for one in meanwhile if one.node in control]
     return ChangeArms(before, after, changed, control if requirement.control else None)
 
@@ -139,7 +149,11 @@ def _is_after(document: CanaryDocument, step: Step, at: float) -> bool:
         return True
     earlier = step.prior.boot_id if step.prior is not None else None
     # The node's identity of a boot is the kernel's id, which results have, and the start of its first process.
-    return earlier is not None and at >= step.granted_at and document.boot_id != earlier.partition("/")[0]
+    return (
+        earlier is not None
+        and at >= step.granted_at
+        and document.boot_id != earlier.partition("/")[0]
+    )
 
 
 def seconds_of(moment: str) -> float:

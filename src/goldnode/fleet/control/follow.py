@@ -80,7 +80,9 @@ class FollowWorker:
 class FollowReader:
     """A NodeReader of what the lock service has recorded."""
 
-    def __init__(self, store: StoreDatabase, node_class: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: StoreDatabase, node_class: str, clock: Callable[[], float] = time.time
+    ) -> None:
         self.store, self.node_class, self.clock = store, node_class, clock
 
     def read(self, names: Iterable[str]) -> list[NodeObservation]:

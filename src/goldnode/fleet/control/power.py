@@ -50,7 +50,9 @@ class PowerCycle:
                 remedy="write {node} where the name of the node belongs",
             )
         if not self.node or self.node.startswith("-"):
-            raise PowerCycleError(f'"{self.node}" cannot be passed to a command as the name of a node')
+            raise PowerCycleError(
+                f'"{self.node}" cannot be passed to a command as the name of a node'
+            )
         return [word.replace("{node}", self.node) for word in self.command]
 
 
@@ -63,7 +65,9 @@ class PowerCycleResult:
     text: str = ""
 
 
-def power_cycle(store: StoreDatabase, given: PowerCycle, clock: Callable[[], float]) -> PowerCycleResult:
+def power_cycle(
+    store: StoreDatabase, given: PowerCycle, clock: Callable[[], float]
+) -> PowerCycleResult:
     """Cycle the power of an overdue node, once for its step. Waits for the command, so call it in a thread."""
     words = given.words()
     attempt = store.run(lambda connection: _begin(connection, given, words, clock()))
@@ -77,7 +81,14 @@ def power_cycle(store: StoreDatabase, given: PowerCycle, clock: Callable[[], flo
         "succeeded": result.succeeded,
         "result": result.text,
     }
-    line = LogLine(clock(), given.who, POWER_CYCLED, given.node, content, given.rollout)
+    line = LogLine(
+        clock(),
+        who=given.who,
+        action=POWER_CYCLED,
+        subject=given.node,
+        content=content,
+        rollout=given.rollout,
+    )
     store.run(lambda connection: append(connection, line))
     return result
 
@@ -87,7 +98,9 @@ def _begin(connection: Connection, given: PowerCycle, words: list[str], now: flo
     step, hold = tables.step, tables.hold
     attempt: int | None = connection.scalar(
         select(step.c.attempt)
-        .join(hold, and_(hold.c.owner == step.c.rollout, hold.c.node == step.c.node))  # not released since
+        .join(
+            hold, and_(hold.c.owner == step.c.rollout, hold.c.node == step.c.node)
+        )  # not released since
         .where(
             step.c.rollout == given.rollout,
             step.c.node == given.node,
@@ -98,7 +111,10 @@ def _begin(connection: Connection, given: PowerCycle, words: list[str], now: flo
     if attempt is None:
         return None
     before = entries(
-        connection, rollout=given.rollout, subject=given.node, where=tables.log.c.action == POWER_CYCLE
+        connection,
+        rollout=given.rollout,
+        subject=given.node,
+        where=tables.log.c.action == POWER_CYCLE,
     )
     if any(decoded(dict(row))["content"]["attempt"] == attempt for row in before):
         return None
@@ -108,7 +124,17 @@ def _begin(connection: Connection, given: PowerCycle, words: list[str], now: flo
         "attempt": attempt,
         "command": shlex.join(words),
     }
-    append(connection, LogLine(now, given.who, POWER_CYCLE, given.node, content, given.rollout))
+    append(
+        connection,
+        LogLine(
+            now,
+            who=given.who,
+            action=POWER_CYCLE,
+            subject=given.node,
+            content=content,
+            rollout=given.rollout,
+        ),
+    )
     return attempt
 
 
@@ -135,5 +161,7 @@ def _ran(words: list[str], timeout: float) -> PowerCycleResult:
         return PowerCycleResult(True, False, f"did not end within {timeout:g} s")
     tail = " ".join(output.split())[-_TAIL:]
     if process.returncode:
-        return PowerCycleResult(True, False, f"exit status {process.returncode}: {tail or 'no output'}")
+        return PowerCycleResult(
+            True, False, f"exit status {process.returncode}: {tail or 'no output'}"
+        )
     return PowerCycleResult(True, True, f"succeeded: {tail}" if tail else "succeeded")

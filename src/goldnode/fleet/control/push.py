@@ -51,9 +51,19 @@ _LONGEST_PAUSE = 300.0
 # arrived later. Seconds until the first time, doubled each time.
 _STAYS, _LONGEST_STAY = 120.0, 3600.0
 _ASKING = frozenset(
-    {"-k", "--ask-pass", "-K", "--ask-become-pass", "-J", "--ask-vault-pass", "--ask-vault-password"}
+    {
+        "-k",
+        "--ask-pass",
+        "-K",
+        "--ask-become-pass",
+        "-J",
+        "--ask-vault-pass",
+        "--ask-vault-password",
+    }
 )
-_FORBIDDEN = frozenset({"-i", "--inventory", "-l", "--limit", "-C", "--check", "-t", "--tags", "--skip-tags"})
+_FORBIDDEN = frozenset(
+    {"-i", "--inventory", "-l", "--limit", "-C", "--check", "-t", "--tags", "--skip-tags"}
+)
 
 
 class PushError(GoldnodeError):
@@ -107,11 +117,15 @@ class PushSettings:
         """Raise PushError for settings that cannot work, MissingExtraError without Ansible."""
         require("ansible")
         if not self.project.is_dir():
-            raise PushError("this is no directory", file=self.project, remedy="name the site directory")
+            raise PushError(
+                "this is no directory", file=self.project, remedy="name the site directory"
+            )
         for text in self.inventory:
             if "," not in text and not Path(self.source(text)).exists():
                 raise PushError(
-                    "there is no such inventory", file=Path(self.source(text)), remedy="name another with -i"
+                    "there is no such inventory",
+                    file=Path(self.source(text)),
+                    remedy="name another with -i",
                 )
         if not self.inventory:
             raise PushError("no inventory is named", remedy="name one with -i")
@@ -132,7 +146,9 @@ class PushSettings:
         if other:
             raise PushError(f"{other[0]} is set by the rollout itself", remedy="leave it out")
         if min(self.parallel, self.group, self.tries) < 1:
-            raise PushError("parallel, group and tries are at least 1", remedy="give a larger number")
+            raise PushError(
+                "parallel, group and tries are at least 1", remedy="give a larger number"
+            )
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the environment of a run."""
@@ -151,7 +167,9 @@ class PushSettings:
             "GOLDNODE_RUNS_KEEP": environ.get(
                 "GOLDNODE_RUNS_KEEP", "1000"
             ),  # one record for each phase of a node
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)]),
+            "PATH": os.pathsep.join(
+                [str(Path(sys.executable).parent), environ.get("PATH", os.defpath)]
+            ),
         }
 
 
@@ -186,7 +204,9 @@ class Runs:
     The directories are in one of this controller, which goes with it; those of dead controllers go as well.
     """
 
-    def __init__(self, settings: PushSettings, begin: Callable[[Path], AnsibleProcess] = start) -> None:
+    def __init__(
+        self, settings: PushSettings, begin: Callable[[Path], AnsibleProcess] = start
+    ) -> None:
         self.settings, self.begin = settings, begin
         root = settings.directory
         try:
@@ -194,13 +214,17 @@ class Runs:
             self.place = Path(tempfile.mkdtemp(prefix=f"run-{identity.actor().run}.", dir=root))
         except OSError as problem:
             why = f"the files of the rollout cannot be written here: {problem.strerror}"
-            raise PushError(why, file=root, remedy="let this user write to the site directory") from None
+            raise PushError(
+                why, file=root, remedy="let this user write to the site directory"
+            ) from None
         for left in root.glob("run-*"):
             if identity.works(left.name.removeprefix("run-").rpartition(".")[0]) is False:
                 shutil.rmtree(left, ignore_errors=True)
         self._numbers = itertools.count(1)
 
-    def begin_run(self, names: Sequence[str], variables: Mapping[str, Any]) -> tuple[Path, AnsibleProcess]:
+    def begin_run(
+        self, names: Sequence[str], variables: Mapping[str, Any]
+    ) -> tuple[Path, AnsibleProcess]:
         """Start a run on these nodes; return its directory and process."""
         directory = self.place / str(next(self._numbers))
         directory.mkdir(mode=0o700)
@@ -274,7 +298,9 @@ class _Progress:
 class Push:
     """NodeWorker: drains, applies, boots, judges and returns nodes over ssh, each in a run of its own."""
 
-    def __init__(self, settings: PushSettings, begin: Callable[[Path], AnsibleProcess] = start) -> None:
+    def __init__(
+        self, settings: PushSettings, begin: Callable[[Path], AnsibleProcess] = start
+    ) -> None:
         """Raises PushError for settings that cannot work, MissingExtraError without Ansible."""
         settings.check()
         self.settings = settings
@@ -350,14 +376,20 @@ class Push:
         try:
             directory, process = self._runs.begin_run([task.node], self._variables(task))
         except OSError as problem:  # no space, no processes: it may pass
-            known.problem, known.due = f"no run can be started: {problem}", now + self.settings.pause
+            known.problem, known.due = (
+                f"no run can be started: {problem}",
+                now + self.settings.pause,
+            )
             LOGGER.error("%s: %s", task.node, known.problem)
             return
         self._work[task.node] = _Work(task, directory, process, now)
 
     def _lost(self, known: _Progress, now: float) -> None:
         """Report a node that has no earlier state to go back to."""
-        known.done, known.problem = True, "its state before the step is unknown, so it cannot go back"
+        known.done, known.problem = (
+            True,
+            "its state before the step is unknown, so it cannot go back",
+        )
         if known.task.phase is StepPhase.APPLYING:
             self._found.append(NodeObservation(known.task.node, now, not_applied=known.problem))
 
@@ -429,7 +461,9 @@ class Push:
 class PushReader:
     """NodeReader: reads digest, boot and verdict of many nodes in few Ansible runs, one light execution each."""
 
-    def __init__(self, settings: PushSettings, begin: Callable[[Path], AnsibleProcess] = start) -> None:
+    def __init__(
+        self, settings: PushSettings, begin: Callable[[Path], AnsibleProcess] = start
+    ) -> None:
         settings.check()
         self.settings, self._begin = settings, begin
 

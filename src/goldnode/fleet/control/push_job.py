@@ -74,10 +74,14 @@ def line(event: dict[str, Any]) -> dict[str, Any] | None:
     if "results" in found and what != UNREACHABLE:  # the sum of items that were reported one by one
         return None
     result = {name: _short(found[name]) for name in _FIELDS if name in found}
-    errors = [row for row in found.get("resources") or () if isinstance(row, dict) and row.get("error")]
+    errors = [
+        row for row in found.get("resources") or () if isinstance(row, dict) and row.get("error")
+    ]
     if errors:
         row = errors[-1]
-        result["error"] = {name: _short(row.get(name)) for name in ("part", "kind", "resource", "error")}
+        result["error"] = {
+            name: _short(row.get(name)) for name in ("part", "kind", "resource", "error")
+        }
     return {"host": data.get("host"), "task": data.get("task"), "what": what, "result": result}
 
 
@@ -95,7 +99,9 @@ def run(directory: Path) -> int:
     job = PushJob(**json.loads((directory / JOB).read_text(encoding="utf-8")))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller, which ends its runs
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the controller, which ends its runs
     threading.Thread(target=_await_end_of_controller, args=(stop,), daemon=True).start()
     with (directory / RESULTS).open("w", encoding="utf-8", buffering=1) as out:
 

@@ -62,7 +62,9 @@ class PushTerms:
     mark: str
 
 
-def result(task: NodeTask, lines: Sequence[Line], began: float, ended: float, terms: PushTerms) -> PushResult:
+def result(
+    task: NodeTask, lines: Sequence[Line], began: float, ended: float, terms: PushTerms
+) -> PushResult:
     """Return the result of a run for the node of its task."""
     own = [line for line in lines if line.get("host") == task.node]
     bad = next((line for line in own if line["what"] in (FAILED, UNREACHABLE)), None)
@@ -72,7 +74,9 @@ def result(task: NodeTask, lines: Sequence[Line], began: float, ended: float, te
     if status != "successful":
         return PushResult(PushEnd.AGAIN, problem=f"Ansible did not finish ({status})")
     if task.phase is StepPhase.APPLYING:
-        return _applied(own, terms.target if task.direction is Direction.FORWARD else task.prior.digest)
+        return _applied(
+            own, terms.target if task.direction is Direction.FORWARD else task.prior.digest
+        )
     found = next((line["result"] for line in reversed(own) if line["result"].get("drain")), None)
     if found is None:
         return PushResult(PushEnd.AGAIN, problem="Ansible reported nothing of the node")
@@ -105,7 +109,11 @@ def _applied(own: Sequence[Line], wanted: str | None) -> PushResult:
     if found.verdict in (Answer.PASSES, Answer.FAILS):
         return PushResult(PushEnd.DONE, (found,))
     why = next(
-        (str(line["result"].get("msg") or "") for line in reversed(own) if line["result"].get("observation")),
+        (
+            str(line["result"].get("msg") or "")
+            for line in reversed(own)
+            if line["result"].get("observation")
+        ),
         "",
     )
     return PushResult(PushEnd.AGAIN, (found,), clean(why) or "its check could not check everything")
@@ -130,9 +138,12 @@ def _returned(task: NodeTask, drain: Mapping[str, Any], ended: float) -> PushRes
         drain["in_service"] and note
     ):  # another run may still work on it, or its record is of another scheduler
         return PushResult(PushEnd.AGAIN, problem=note)
-    reason = "" if drain["in_service"] else clean(str((drain.get("record") or {}).get("was") or note))
+    reason = (
+        "" if drain["in_service"] else clean(str((drain.get("record") or {}).get("was") or note))
+    )
     return PushResult(
-        PushEnd.DONE, (SchedulerObservation(task.node, ended, bool(drain["in_service"]), 0.0, reason),)
+        PushEnd.DONE,
+        (SchedulerObservation(task.node, ended, bool(drain["in_service"]), 0.0, reason),),
     )
 
 

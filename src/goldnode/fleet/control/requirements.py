@@ -59,11 +59,11 @@ def sources(site: Site) -> RequirementSources:
         return RequirementSources(canary=canary, keys=keys)
     return RequirementSources(
         own.url.rstrip("/"),
-        site.resolve(own.token) if own.token else None,
-        site.resolve(own.ca) if own.ca else None,
-        own.timeout,
-        canary,
-        keys,
+        token=site.resolve(own.token) if own.token else None,
+        ca=site.resolve(own.ca) if own.ca else None,
+        timeout=own.timeout,
+        canary=canary,
+        keys=keys,
     )
 
 
@@ -92,7 +92,9 @@ class RequirementEvaluator:
             answer, reason = self._answer(requirement, wave)
         except (_Unknown, dual_requirement.NoReportError, GoldnodeError) as problem:
             answer, reason = Answer.UNKNOWN, str(problem)
-        except Exception as problem:  # whatever a program of the site returns must not end a controller
+        except (
+            Exception
+        ) as problem:  # whatever a program of the site returns must not end a controller
             answer, reason = Answer.UNKNOWN, f"the answer could not be read: {problem!r}"
         return RequirementResult(requirement, wave, answer, at, shown(reason))
 
@@ -200,7 +202,9 @@ def _request(given: RequirementSources, text: str) -> tuple[int, bytes]:
     except urllib3.exceptions.HTTPError as problem:
         raise _Unknown(f"Prometheus cannot be asked: {problem}") from None
     except OSError as problem:  # files of the token and of the authority
-        raise _Unknown(f"Prometheus cannot be asked: {problem.strerror}: {problem.filename}") from None
+        raise _Unknown(
+            f"Prometheus cannot be asked: {problem.strerror}: {problem.filename}"
+        ) from None
 
 
 def _series(row: Any) -> _Series:
@@ -238,11 +242,15 @@ def _compared(factor: float, found: Sequence[_Series]) -> tuple[Answer, str]:
     for series in found:
         arm = series.labels.get("arm", "")
         if set(series.labels) != {"arm"} or arm not in (CHANGED, CONTROL):
-            raise _Unknown(f"a series has the labels {dict(series.labels)}, and only arm is expected")
+            raise _Unknown(
+                f"a series has the labels {dict(series.labels)}, and only arm is expected"
+            )
         if arm in arms:
             raise _Unknown(f"the query returned several series of arm {arm}")
         if series.value < 0:
-            raise _Unknown(f"arm {arm} has {series.value:g}, and no factor is over a negative value")
+            raise _Unknown(
+                f"arm {arm} has {series.value:g}, and no factor is over a negative value"
+            )
         arms[arm] = series.value
     missing = {CHANGED, CONTROL} - set(arms)
     if missing:
@@ -267,7 +275,11 @@ class _Commands:
     def run(self, item: RolloutCommand, settings: RolloutSettings, wave: str) -> tuple[Answer, str]:
         """Run a command and return its answer. Raises _Unknown."""
         words = [word.replace("{wave}", wave) for word in item.run]
-        own = {"GOLDNODE_ROLLOUT": settings.name, "GOLDNODE_CLASS": settings.class_, "GOLDNODE_WAVE": wave}
+        own = {
+            "GOLDNODE_ROLLOUT": settings.name,
+            "GOLDNODE_CLASS": settings.class_,
+            "GOLDNODE_WAVE": wave,
+        }
         try:
             process = self._started(words, {**os.environ, **own})
         except OSError as problem:

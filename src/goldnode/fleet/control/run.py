@@ -54,7 +54,9 @@ class RolloutRun:
             text = action_sentence(action, waves)
             if text is not None:
                 self.tell(text)
-        known: object = report.problem or {(wait.subject, wait.reason, wait.owner) for wait in report.waits}
+        known: object = report.problem or {
+            (wait.subject, wait.reason, wait.owner) for wait in report.waits
+        }
         lines = [report.problem] if report.problem else waiting(report.waits)
         if not report.holds and not report.problem:
             known = _STANDBY
@@ -70,7 +72,9 @@ class RolloutRun:
         try:
             with controller.store.read() as connection:
                 return rollouts.ended(connection, controller.settings.name)
-        except StoreUnavailableError:  # a controller that waits must outlive the failover of the store
+        except (
+            StoreUnavailableError
+        ):  # a controller that waits must outlive the failover of the store
             return None
 
 

@@ -39,14 +39,19 @@ Ask = Callable[[Sequence[str]], str]
 
 LISTED = ("slurm", "kubectl")  # schedulers that show the state of nodes
 TIMEOUT = 60.0  # seconds for one question
-NO_END = 365 * 86400.0  # until the end of work without a known end; Slurm has the same for an unlimited job
+NO_END = (
+    365 * 86400.0
+)  # until the end of work without a known end; Slurm has the same for an unlimited job
 OVERTIME = 600.0  # work that should have ended is expected to end at the next full ten minutes
 MAINTENANCE = "MAINTENANCE"
 
 
 def ask(argv: Sequence[str], timeout: float = TIMEOUT) -> str:
     """Run a question to a scheduler, with a timeout. Raises GoldnodeError with the scheduler's own message."""
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}  # seconds since the epoch: no zone to guess
+    environment = {
+        **os.environ,
+        "SLURM_TIME_FORMAT": "%s",
+    }  # seconds since the epoch: no zone to guess
     remedy = f"run `{' '.join(argv[:3])}` as the user of the controller; until it works, nodes keep their last state"
     try:
         done = subprocess.run(
@@ -65,9 +70,13 @@ def ask(argv: Sequence[str], timeout: float = TIMEOUT) -> str:
             remedy="install the scheduler's client on each controller",
         ) from None
     except subprocess.TimeoutExpired:
-        raise GoldnodeError(f"{' '.join(argv[:3])}: no answer within {timeout:g} s", remedy=remedy) from None
+        raise GoldnodeError(
+            f"{' '.join(argv[:3])}: no answer within {timeout:g} s", remedy=remedy
+        ) from None
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+        said = (
+            done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+        ).splitlines()
         raise GoldnodeError(f"{' '.join(argv[:3])} failed: {said[-1]}", remedy=remedy)
     return done.stdout
 
@@ -125,7 +134,9 @@ class SiteSchedulers:
             for name, node in in_scheduler.items():
                 if (row := seen.get(node)) is not None:
                     free_at = _ahead(row.free_at, late)
-                    found.append(SchedulerObservation(name, at, row.in_service, free_at, row.reason))
+                    found.append(
+                        SchedulerObservation(name, at, row.in_service, free_at, row.reason)
+                    )
         return found
 
 
@@ -149,10 +160,14 @@ def slurm_nodes(
         )
     )
     if any(_works(row) and name not in ends for name, row in rows.items()):
-        rows = _slurm_states(ask, wanted)  # a job has ended between the two questions, or is not shown
+        rows = _slurm_states(
+            ask, wanted
+        )  # a job has ended between the two questions, or is not shown
     foreign = {}
     if any(MAINTENANCE in row.state.split("+") for row in rows.values()):
-        foreign = maintained(ask(["scontrol", "--all", "show", "reservation", "--oneliner"]), reservation)
+        foreign = maintained(
+            ask(["scontrol", "--all", "show", "reservation", "--oneliner"]), reservation
+        )
     found = {}
     for name, row in rows.items():
         end = ends.get(name)
@@ -160,7 +175,9 @@ def slurm_nodes(
             end = at if "COMPLETING" in row.state.split("+") else math.inf
         node = ScheduledNode(row.in_service, 0.0 if end is None else expected_end(end, at), row.why)
         if row.in_service and name in foreign:
-            node = replace(node, in_service=False, reason=f"maintenance reservation {foreign[name]}")
+            node = replace(
+                node, in_service=False, reason=f"maintenance reservation {foreign[name]}"
+            )
         found[name] = node
     return found
 
@@ -189,7 +206,9 @@ def maintained(text: str, own: str | None) -> dict[str, str]:
     """Return the nodes in active maintenance reservations other than `own`, with the name of the reservation."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        fields: dict[str, str] = dict(re.findall(r"(?:^|\s)(ReservationName|Nodes|Flags|State)=(\S+)", line))
+        fields: dict[str, str] = dict(
+            re.findall(r"(?:^|\s)(ReservationName|Nodes|Flags|State)=(\S+)", line)
+        )
         if (
             fields.get("State") == "ACTIVE"
             and "MAINT" in fields.get("Flags", "").split(",")
@@ -246,7 +265,9 @@ def kubectl_nodes(ask: Ask, wanted: Collection[str], at: float) -> dict[str, Sch
     A node in service has work if a pod runs there that nothing starts elsewhere, such as one of a Job. A cordoned
     node has work until the last pod has left that its drain evicts.
     """
-    names = ask(["kubectl", "get", "nodes", "--no-headers", "-o", "custom-columns=NAME:.metadata.name"])
+    names = ask(
+        ["kubectl", "get", "nodes", "--no-headers", "-o", "custom-columns=NAME:.metadata.name"]
+    )
     # Whole nodes only of those that are cordoned: the JSON of one has 10 KB and more.
     cordoned = ["kubectl", "get", "nodes", "--field-selector=spec.unschedulable=true"]
     rows = json.loads(ask([*cordoned, "-o", "json", "--show-managed-fields"]))["items"]

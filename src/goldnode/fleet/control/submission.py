@@ -95,5 +95,8 @@ def _stored(connection: Connection, class_: str, members: Sequence[FleetNode]) -
         row.name: row.machine
         for row in connection.execute(select(node.name, node.machine).where(~node.retired))
     }
-    stored = [StoredNode(one.name, class_, one.rack, one.leaf, one.cohort, tags=one.tags) for one in members]
+    stored = [
+        StoredNode(one.name, class_, one.rack, one.leaf, one.cohort, tags=one.tags)
+        for one in members
+    ]
     return [replace(one, machine=machines.get(one.name)) for one in stored]

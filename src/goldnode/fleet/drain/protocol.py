@@ -57,7 +57,10 @@ def run(argv: Sequence[str]) -> str:
             text=True,
             check=False,
             timeout=3600,
-            env={**os.environ, "SLURM_TIME_FORMAT": "standard"},  # scontrol writes it after each reason
+            env={
+                **os.environ,
+                "SLURM_TIME_FORMAT": "standard",
+            },  # scontrol writes it after each reason
         )
     except FileNotFoundError:
         raise GoldnodeError(
@@ -66,7 +69,8 @@ def run(argv: Sequence[str]) -> str:
         ) from None
     except subprocess.TimeoutExpired:
         raise GoldnodeError(
-            f"{' '.join(argv)}: no answer within an hour", remedy="Look at the scheduler, then run again"
+            f"{' '.join(argv)}: no answer within an hour",
+            remedy="Look at the scheduler, then run again",
         ) from None
     if done.returncode != 0:
         raise GoldnodeError(
@@ -109,7 +113,8 @@ class DrainCaller:
             return alive
         try:
             age = (
-                self.clock() - datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+                self.clock()
+                - datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
             )
         except ValueError:
             age = LEASE + 1
@@ -180,7 +185,11 @@ class Drainer(Protocol):
         """
 
     def resume(
-        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+        self,
+        node: str,
+        caller: DrainCaller,
+        records: DrainRecords | None = None,
+        before: bool | None = None,
     ) -> DrainOutcome:
         """Return a node that a run has drained.
 
@@ -213,16 +222,25 @@ class NoDrainer:
         return DrainOutcome(changed=False, in_service=True)
 
     def resume(
-        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+        self,
+        node: str,
+        caller: DrainCaller,
+        records: DrainRecords | None = None,
+        before: bool | None = None,
     ) -> DrainOutcome:
         found = records.read() if records else None
         if found is None or (found.node is None and found.damaged is None):
             return DrainOutcome(changed=False, in_service=True)
         if found.node is None:
             note = f"{FILE} on the node cannot be read ({found.damaged}): an earlier run may have left {node} out of service. See the scheduler"
-            return DrainOutcome(changed=False, in_service=True, note=f"{note}, then delete the file.")
+            return DrainOutcome(
+                changed=False, in_service=True, note=f"{note}, then delete the file."
+            )
         return DrainOutcome(
-            changed=False, in_service=True, left=found.node.about(), note=moved(found.node, "none", node)
+            changed=False,
+            in_service=True,
+            left=found.node.about(),
+            note=moved(found.node, "none", node),
         )
 
     def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
@@ -242,7 +260,9 @@ def by_hand(by: str, node: str) -> str:
 
 def moved(record: DrainRecord, by: str, node: str) -> str:
     """Return a sentence about a drain by another scheduler, or under another name, than the inventory's."""
-    now = "goldnode_drain is now `none`" if by == "none" else f"the inventory says {node} by {by} now"
+    now = (
+        "goldnode_drain is now `none`" if by == "none" else f"the inventory says {node} by {by} now"
+    )
     hand = by_hand(record.by, record.node)
     return (
         f"{record.by} has {record.node} drained since {record.about()}, and {now}: it stays drained. "
@@ -275,7 +295,9 @@ def own(found: drain_record.FoundRecords, by: str, node: str) -> DrainRecord | N
     """
     record = found.node
     if record is not None and (record.by, record.node) != (by, node):
-        raise GoldnodeError(moved(record, by, node).rstrip("."), remedy="Then run again; nothing was changed")
+        raise GoldnodeError(
+            moved(record, by, node).rstrip("."), remedy="Then run again; nothing was changed"
+        )
     return record
 
 
@@ -330,7 +352,8 @@ class SchedulerDrainer:
                 break
         else:
             raise GoldnodeError(
-                f"{node} changes while it is to be drained", remedy="See who else drains it, then run again"
+                f"{node} changes while it is to be drained",
+                remedy="See who else drains it, then run again",
             )
         empty = True
         if caller.waits:
@@ -344,14 +367,27 @@ class SchedulerDrainer:
             )
         note = None if free else f"{node} was out of service before ({self.shown(seen)})"
         again = not empty and not self.drains_by_itself
-        return DrainOutcome(free, free, free, left, note, record, empty, again)
+        return DrainOutcome(
+            free,
+            in_service=free,
+            ours=free,
+            left=left,
+            note=note,
+            record=record,
+            empty=empty,
+            again=again,
+        )
 
     def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
         """See :class:`Drainer`."""
         return self._end(node, caller, records, returns=False)
 
     def resume(
-        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+        self,
+        node: str,
+        caller: DrainCaller,
+        records: DrainRecords | None = None,
+        before: bool | None = None,
     ) -> DrainOutcome:
         """See :class:`Drainer`."""
         return self._end(node, caller, records, returns=True)
@@ -363,7 +399,10 @@ class SchedulerDrainer:
         record = found.node
         if record is not None and (record.by, record.node) != (self.name, node):
             return DrainOutcome(
-                changed=False, in_service=True, left=record.about(), note=moved(record, self.name, node)
+                changed=False,
+                in_service=True,
+                left=record.about(),
+                note=moved(record, self.name, node),
             )
         left = record.about() if record and record.run != caller.actor.run else None
         for _ in range(TRIES):
@@ -374,12 +413,16 @@ class SchedulerDrainer:
                 return DrainOutcome(changed=False, in_service=True, left=left, note=str(problem))
             left = since(held) if held and held.run != caller.actor.run else left
             if held and not returns:
-                return DrainOutcome(changed=False, in_service=True, ours=True, left=left, record=record)
+                return DrainOutcome(
+                    changed=False, in_service=True, ours=True, left=left, record=record
+                )
             # The note of a node in service, which a run that was killed has not given back with it, is given back as well.
             was = record.was if record and record.in_service and (held or seen.in_service) else ""
             if record is None and held:
                 was = caller.was
-            if not (held or (was and seen.in_service and not seen.reason)) or self.give(node, seen, was):
+            if not (held or (was and seen.in_service and not seen.reason)) or self.give(
+                node, seen, was
+            ):
                 break
         else:
             raise GoldnodeError(
@@ -399,7 +442,9 @@ class SchedulerDrainer:
         return DrainOutcome(changed=False, in_service=False, left=left, note=note, record=record)
 
     @staticmethod
-    def _held(node: str, seen: DrainState, record: DrainRecord | None, caller: DrainCaller) -> Mark | None:
+    def _held(
+        node: str, seen: DrainState, record: DrainRecord | None, caller: DrainCaller
+    ) -> Mark | None:
         """Return the mark of the run that holds the node.
 
         Raises GoldnodeError if another run may still work on it.
@@ -416,18 +461,35 @@ class SchedulerDrainer:
         return held
 
     def _record(
-        self, node: str, text: str, seen: DrainState, before: DrainRecord | None, caller: DrainCaller
+        self,
+        node: str,
+        text: str,
+        seen: DrainState,
+        before: DrainRecord | None,
+        caller: DrainCaller,
     ) -> DrainRecord:
         """Return the record of a drain. A continued drain has the state and note that the first run found."""
         actor, state, was = caller.actor, seen.state, seen.reason
         if seen.held and before and before.run == actor.run and before.reason == seen.reason:
             return before  # this run's own drain, unchanged
         if seen.held:
-            state, was = (before.state, before.was) if before and before.in_service else ("", caller.was)
+            state, was = (
+                (before.state, before.was) if before and before.in_service else ("", caller.was)
+            )
         elif seen.in_service and not was and before and before.in_service:
             was = before.was  # that run was killed between the return and the note
         free = seen.in_service or seen.held is not None
-        return DrainRecord(self.name, node, actor.run, actor.controller, caller.now(), text, free, state, was)
+        return DrainRecord(
+            self.name,
+            node=node,
+            run=actor.run,
+            controller=actor.controller,
+            since=caller.now(),
+            reason=text,
+            in_service=free,
+            state=state,
+            was=was,
+        )
 
     def shown(self, seen: DrainState) -> str:
         """Return the state for a person."""
@@ -472,7 +534,9 @@ class SlurmDrainer(SchedulerDrainer):
     def give(self, node: str, seen: DrainState, note: str) -> bool:
         if seen.held:
             self._update(
-                node, lambda now: not scheduler.DRAIN_FLAGS & set(now.state.split("+")), "State=RESUME"
+                node,
+                lambda now: not scheduler.DRAIN_FLAGS & set(now.state.split("+")),
+                "State=RESUME",
             )
         if note:
             self.run(["scontrol", "update", f"NodeName={node}", f"Reason={note}"])
@@ -528,7 +592,9 @@ class KubectlDrainer(SchedulerDrainer):
 
     def state_of(self, node: str) -> DrainState:
         return self.state_in(
-            json.loads(self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"]))
+            json.loads(
+                self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"])
+            )
         )
 
     def state_in(self, found: Mapping[str, Any]) -> DrainState:
@@ -555,7 +621,9 @@ class KubectlDrainer(SchedulerDrainer):
     def give(self, node: str, seen: DrainState, note: str) -> bool:
         return self._patch(node, seen, None, None)
 
-    def _patch(self, node: str, seen: DrainState, why: str | None, unschedulable: bool | None) -> bool:
+    def _patch(
+        self, node: str, seen: DrainState, why: str | None, unschedulable: bool | None
+    ) -> bool:
         """Change reason and cordon together; False where the node has changed since it was seen."""
         metadata = {"resourceVersion": seen.version} if seen.version else {}
         patch = {
@@ -583,14 +651,28 @@ class KubectlDrainer(SchedulerDrainer):
 
     def finish(self, node: str) -> None:
         self.run(
-            ["kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3600s"]
+            [
+                "kubectl",
+                "drain",
+                node,
+                "--ignore-daemonsets",
+                "--delete-emptydir-data",
+                "--timeout=3600s",
+            ]
         )
 
     def settle(self, node: str) -> bool:
         owners = {pod.owner for pod in pods(self.run, node)} - OF_NODE
         if owners - REPLACED:
             return False  # work that would not be continued elsewhere
-        evict = ["kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s"]
+        evict = [
+            "kubectl",
+            "drain",
+            node,
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+            "--timeout=60s",
+        ]
         try:
             if owners:
                 self.run(evict)
@@ -695,11 +777,20 @@ class CommandDrainer:
         known = self._known(old, found, records)
         actor = caller.actor
         text = reason(actor.run, actor.controller, caller.now(), why)
-        record = DrainRecord("command", node, actor.run, actor.controller, caller.now(), text, known or None)
+        record = DrainRecord(
+            "command",
+            node=node,
+            run=actor.run,
+            controller=actor.controller,
+            since=caller.now(),
+            reason=text,
+            in_service=known or None,
+        )
         if records:
             records.write(record)
         status, said = self._call(
-            [*self.drain_command, node, text], records.status_file(actor.run, DRAIN) if records else None
+            [*self.drain_command, node, text],
+            records.status_file(actor.run, DRAIN) if records else None,
         )
         if status not in (0, 3):
             raise GoldnodeError(
@@ -717,7 +808,11 @@ class CommandDrainer:
         if records:
             records.write(record)
         left = old.about() if old and status == 3 and in_service else None
-        note = None if in_service else f"{node} was out of service before, as {self.drain_command[0]} says"
+        note = (
+            None
+            if in_service
+            else f"{node} was out of service before, as {self.drain_command[0]} says"
+        )
         if not in_service and old and known is None:
             note = f"{note}; {old.about()} was cut off as it drained the node, and it cannot be seen whose drain this is"
         elif not in_service and found.damaged:
@@ -725,7 +820,12 @@ class CommandDrainer:
         elif not in_service and found.local and not old:
             note = f"{note}; {found.local.about()} of this controller had drained it, and the node has no record of that any more"
         return DrainOutcome(
-            changed=status == 0, in_service=in_service, ours=in_service, left=left, note=note, record=record
+            changed=status == 0,
+            in_service=in_service,
+            ours=in_service,
+            left=left,
+            note=note,
+            record=record,
         )
 
     def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
@@ -733,13 +833,22 @@ class CommandDrainer:
         return self._end(node, caller, records, None, returns=False)
 
     def resume(
-        self, node: str, caller: DrainCaller, records: DrainRecords | None = None, before: bool | None = None
+        self,
+        node: str,
+        caller: DrainCaller,
+        records: DrainRecords | None = None,
+        before: bool | None = None,
     ) -> DrainOutcome:
         """See :class:`Drainer`."""
         return self._end(node, caller, records, before, returns=True)
 
     def _end(
-        self, node: str, caller: DrainCaller, records: DrainRecords | None, before: bool | None, returns: bool
+        self,
+        node: str,
+        caller: DrainCaller,
+        records: DrainRecords | None,
+        before: bool | None,
+        returns: bool,
     ) -> DrainOutcome:
         found = records.read() if records else drain_record.FoundRecords()
         if found.node and (found.node.by, found.node.node) != ("command", node):
@@ -767,7 +876,9 @@ class CommandDrainer:
             # Done already by a run that was killed before it could forget the drain?
             done = bool(records and record and records.status(record.run, RESUME) == 0)
             if not done and not returns:
-                return DrainOutcome(changed=False, in_service=True, ours=True, left=left, record=record)
+                return DrainOutcome(
+                    changed=False, in_service=True, ours=True, left=left, record=record
+                )
             if not done:
                 noted = records.status_file(record.run, RESUME) if records and record else None
                 status, said = self._call([*self.resume_command, node], noted)
@@ -786,7 +897,9 @@ class CommandDrainer:
                 if found.damaged
                 else "the run was cut off as it drained it"
             )
-            note = f"It cannot be seen whether {node} was in service before: {why}. It stays as it is."
+            note = (
+                f"It cannot be seen whether {node} was in service before: {why}. It stays as it is."
+            )
         if records:
             records.clear()
         return DrainOutcome(
@@ -813,7 +926,9 @@ class CommandDrainer:
         if found.local and found.local.run == record.run and found.local.in_service is not None:
             return found.local.in_service
         return {0: True, 3: False}.get(
-            -1 if (status := records.status(record.run, DRAIN) if records else None) is None else status
+            -1
+            if (status := records.status(record.run, DRAIN) if records else None) is None
+            else status
         )
 
     @staticmethod
@@ -824,13 +939,19 @@ class CommandDrainer:
         """
         if shutil.which(argv[0]) is None:
             raise GoldnodeError(
-                f"{argv[0]}: not found", remedy="Correct goldnode_drain_command and goldnode_resume_command"
+                f"{argv[0]}: not found",
+                remedy="Correct goldnode_drain_command and goldnode_resume_command",
             )
         words = ["/bin/sh", "-c", NOTING, "sh", str(noted), *argv] if noted else list(argv)
         # Files and no pipes, which would end it as well.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             status = subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False, start_new_session=True
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                check=False,
+                start_new_session=True,
             ).returncode
             said = []
             for file in (out, err):
@@ -839,7 +960,9 @@ class CommandDrainer:
         return status, said[0] if status in (0, 3) else said[1] or said[0]
 
 
-def choose(name: str, drain_command: Sequence[str] = (), resume_command: Sequence[str] = ()) -> Drainer:
+def choose(
+    name: str, drain_command: Sequence[str] = (), resume_command: Sequence[str] = ()
+) -> Drainer:
     """The drain called `none`, `command`, `slurm` or `kubectl`."""
     if name == "none":
         return NoDrainer()

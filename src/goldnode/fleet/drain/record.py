@@ -68,7 +68,9 @@ def parse(text: str) -> DrainRecord:
     except TypeError as problem:
         raise ValueError(str(problem)) from None
     words = [value for name, value in asdict(record).items() if name != "in_service"]
-    if not all(isinstance(word, str) for word in words) or not isinstance(record.in_service, bool | None):
+    if not all(isinstance(word, str) for word in words) or not isinstance(
+        record.in_service, bool | None
+    ):
         raise ValueError("a value is of another type")
     return record
 
@@ -153,7 +155,9 @@ class DrainRecords:
     def _script(self, script: str, text: str = "") -> str:
         file = self.root.rstrip("/") + FILE
         return script.format(
-            file=shlex.quote(file), folder=shlex.quote(str(Path(file).parent)), text=shlex.quote(text)
+            file=shlex.quote(file),
+            folder=shlex.quote(str(Path(file).parent)),
+            text=shlex.quote(text),
         )
 
 

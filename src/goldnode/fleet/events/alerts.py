@@ -35,7 +35,9 @@ def alerts(event: EventDocument) -> list[FleetAlert]:
     """Return the alerts that an event raises or resolves; none for most events."""
     rows = _ALERTS[event.kind](event) if event.kind in _ALERTS else []
     return [
-        FleetAlert({"alertname": name, **{key: text for key, text in labels.items() if text}}, active)
+        FleetAlert(
+            {"alertname": name, **{key: text for key, text in labels.items() if text}}, active
+        )
         for name, labels, active in rows
     ]
 
@@ -54,13 +56,17 @@ def _rollout(event: EventDocument, **more: str | None) -> dict[str, str | None]:
 def _finished(event: EventDocument) -> _Rows:
     phase = event.details.get("phase")
     failed = bool(event.details.get("failed")) or phase == "failed"
-    rows: _Rows = [("GoldnodeNodeFailed", _node(event), failed)] if failed or phase == "done" else []
+    rows: _Rows = (
+        [("GoldnodeNodeFailed", _node(event), failed)] if failed or phase == "done" else []
+    )
     return [*rows, ("GoldnodeNodeOverdue", _node(event), False)]
 
 
 def _alarm(event: EventDocument) -> _Rows:
     code, subject = event.details.get("code"), event.details.get("subject")
-    return [("GoldnodeRolloutAlarm", _rollout(event, code=_text(code), subject=_text(subject)), True)]
+    return [
+        ("GoldnodeRolloutAlarm", _rollout(event, code=_text(code), subject=_text(subject)), True)
+    ]
 
 
 def _text(value: Any) -> str | None:
@@ -71,8 +77,12 @@ _ALERTS: Mapping[str, Callable[[EventDocument], _Rows]] = {
     "node.verdict": lambda one: [
         ("GoldnodeNodeNotHealthy", _node(one), one.details.get("status") != "healthy")
     ],
-    "node.gate": lambda one: [("GoldnodeGateClosed", _node(one), one.details.get("open") is not True)],
-    "node.silent": lambda one: [("GoldnodeNodeSilent", _node(one), one.details.get("silent") is True)],
+    "node.gate": lambda one: [
+        ("GoldnodeGateClosed", _node(one), one.details.get("open") is not True)
+    ],
+    "node.silent": lambda one: [
+        ("GoldnodeNodeSilent", _node(one), one.details.get("silent") is True)
+    ],
     "node.finished": _finished,
     "node.overdue": lambda one: [("GoldnodeNodeOverdue", _node(one), True)],
     "node.released": lambda one: [
@@ -90,8 +100,12 @@ _ALERTS: Mapping[str, Callable[[EventDocument], _Rows]] = {
         )
     ],
     "rollout.alarm": _alarm,
-    "fleet.frozen": lambda one: [("GoldnodeFrozen", {"freeze": _text(one.details.get("id"))}, True)],
-    "fleet.unfrozen": lambda one: [("GoldnodeFrozen", {"freeze": _text(one.details.get("id"))}, False)],
+    "fleet.frozen": lambda one: [
+        ("GoldnodeFrozen", {"freeze": _text(one.details.get("id"))}, True)
+    ],
+    "fleet.unfrozen": lambda one: [
+        ("GoldnodeFrozen", {"freeze": _text(one.details.get("id"))}, False)
+    ],
     "channel.moved": lambda one: [
         (
             "GoldnodeChannelRolledBack",
@@ -109,14 +123,19 @@ NAMES = {
     "GoldnodeNodeOverdue": ("node.overdue", "the step ends, or `goldnode rollout release`"),
     "GoldnodeRolloutRollsBack": ("rollout.phase", "another phase"),
     "GoldnodeRequirementNotMet": ("rollout.requirement", "the answer is pass"),
-    "GoldnodeRolloutAlarm": ("rollout.alarm", "nothing: it ends when it is not raised again for a day"),
+    "GoldnodeRolloutAlarm": (
+        "rollout.alarm",
+        "nothing: it ends when it is not raised again for a day",
+    ),
     "GoldnodeFrozen": ("fleet.frozen", "`goldnode rollout unfreeze`"),
     "GoldnodeChannelRolledBack": ("channel.moved", "the next promotion of the channel"),
     "GoldnodeTest": ("hook.test", "at once: it is sent as resolved"),
 }
 
 
-def payload(event: EventDocument, alert: FleetAlert, labels: Mapping[str, str], now: float) -> dict[str, Any]:
+def payload(
+    event: EventDocument, alert: FleetAlert, labels: Mapping[str, str], now: float
+) -> dict[str, Any]:
     """Return one element of the body of `POST /api/v2/alerts` (postableAlert of Alertmanager's openapi.yaml).
 
     A resolved alert has no start: Alertmanager refuses one that is not before the end, and keeps its own.

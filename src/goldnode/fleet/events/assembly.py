@@ -21,7 +21,9 @@ def delivery(
     return of_hooks(site, store, channels) if site.events.hooks else None
 
 
-def of_hooks(site: Site, store: StoreDatabase | None = None, channels: Iterable[Path] = ()) -> EventDelivery:
+def of_hooks(
+    site: Site, store: StoreDatabase | None = None, channels: Iterable[Path] = ()
+) -> EventDelivery:
     """Return the delivery of a site that has hooks."""
     own = {site.resolve(name) for name in site.events.channels}
     directories = sorted({*own, *(path.absolute() for path in channels)})
@@ -31,6 +33,10 @@ def of_hooks(site: Site, store: StoreDatabase | None = None, channels: Iterable[
 
 def log_source(store: StoreDatabase) -> LogSource:
     """Return the log of a store as a source. Its name has no password."""
-    from goldnode.fleet.events import store_log  # the extra `fleet`, which a site with captures alone lacks
+    from goldnode.fleet.events import (
+        store_log,
+    )  # the extra `fleet`, which a site with captures alone lacks
 
-    return LogSource(store.name, lambda: store_log.newest(store), lambda after: store_log.read(store, after))
+    return LogSource(
+        store.name, lambda: store_log.newest(store), lambda after: store_log.read(store, after)
+    )

@@ -28,7 +28,9 @@ from goldnode.fleet.events.outbox import DIRECTORY, LONGEST_PAUSE, HookState, Ou
 
 LOGGER = logging.getLogger("goldnode.events")
 _PAGE = 100  # events of one reading
-_LAST_WORDS = 15.0  # seconds for the events of a rollout that has ended; later ones are for the next delivery
+_LAST_WORDS = (
+    15.0  # seconds for the events of a rollout that has ended; later ones are for the next delivery
+)
 
 LogReader = Callable[[int], tuple[list[FleetEvent], int]]
 
@@ -133,7 +135,9 @@ class EventDelivery:
         """Return how far a source was read; its end, if it ends before that: what follows there is new."""
         if last >= before:
             return before
-        LOGGER.warning("events: %s ends at %d, and was read to %d: it was replaced", source, last, before)
+        LOGGER.warning(
+            "events: %s ends at %d, and was read to %d: it was replaced", source, last, before
+        )
         with self.outbox.write() as connection:
             self.outbox.put_place(connection, source, str(last))
         return last
@@ -165,7 +169,9 @@ class EventDelivery:
 
     def _deliver(self, name: str, stop: Callable[[], bool]) -> None:
         hook, state = self.site.events.hooks[name], self.outbox.hooks()[name]
-        if 0 < state.again - self.clock() <= LONGEST_PAUSE:  # not longer, where the clock was set back
+        if (
+            0 < state.again - self.clock() <= LONGEST_PAUSE
+        ):  # not longer, where the clock was set back
             return
         try:
             self._pages(name, hook, state.seq, stop)
@@ -278,7 +284,9 @@ class BackgroundDelivery:
             try:
                 self.delivery.collect()
                 self.delivery.deliver(self._now.is_set)
-            except Exception as problem:  # a rollout goes on without its events; the next delivery has them
+            except (
+                Exception
+            ) as problem:  # a rollout goes on without its events; the next delivery has them
                 LOGGER.error("events are not delivered: %s", problem)
             if last:
                 return

@@ -77,7 +77,9 @@ def run(command: SiteHookCommand, event: EventDocument) -> None:
         process.wait()
     if process.returncode != 0:
         shown = _shown(output.decode("utf-8", "replace"))
-        raise EventHookError(f"{name} ended with {process.returncode}{f': {shown}' if shown else ''}")
+        raise EventHookError(
+            f"{name} ended with {process.returncode}{f': {shown}' if shown else ''}"
+        )
 
 
 # Webhook
@@ -131,13 +133,21 @@ def secrets(file: Path) -> list[bytes]:
 # Alertmanager
 
 
-def post_alerts(hook: SiteHookAlertmanager, content: list[dict[str, Any]], resolve: Resolve) -> None:
+def post_alerts(
+    hook: SiteHookAlertmanager, content: list[dict[str, Any]], resolve: Resolve
+) -> None:
     """Post alerts to the API, version 2. Raises EventHookError unless the answer is 2xx."""
     headers = {"Content-Type": "application/json", "User-Agent": "goldnode"}
     if hook.token:
         headers["Authorization"] = f"Bearer {_private(resolve(hook.token)).strip()}"
     url = f"{hook.url.rstrip('/')}/api/v2/alerts"
-    _post(url, json.dumps(content).encode(), headers, resolve(hook.ca) if hook.ca else None, hook.timeout)
+    _post(
+        url,
+        json.dumps(content).encode(),
+        headers,
+        resolve(hook.ca) if hook.ca else None,
+        hook.timeout,
+    )
 
 
 def _private(file: Path) -> str:
@@ -147,13 +157,19 @@ def _private(file: Path) -> str:
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as problem:
         why = getattr(problem, "strerror", None) or problem
-        raise EventHookError(f"the secret cannot be read: {why}", file=file, remedy=_MAKE) from problem
+        raise EventHookError(
+            f"the secret cannot be read: {why}", file=file, remedy=_MAKE
+        ) from problem
     if mode & 0o007:
-        raise EventHookError("any user can read or change this secret", file=file, remedy=f"chmod o= {file}")
+        raise EventHookError(
+            "any user can read or change this secret", file=file, remedy=f"chmod o= {file}"
+        )
     return text
 
 
-def _post(url: str, content: bytes, headers: Mapping[str, str], ca: Path | None, timeout: float) -> None:
+def _post(
+    url: str, content: bytes, headers: Mapping[str, str], ca: Path | None, timeout: float
+) -> None:
     """Post once, without following a redirect: the site's file names the receiver."""
     pool = urllib3.PoolManager(ca_certs=str(ca) if ca else None, num_pools=1)
     try:
@@ -175,7 +191,9 @@ def _post(url: str, content: bytes, headers: Mapping[str, str], ca: Path | None,
         pool.clear()
     if not 200 <= answer.status < 300:
         shown = _shown(text)
-        raise EventHookError(f"{_place(url)} answered {answer.status}{f': {shown}' if shown else ''}")
+        raise EventHookError(
+            f"{_place(url)} answered {answer.status}{f': {shown}' if shown else ''}"
+        )
 
 
 def _place(url: str) -> str:

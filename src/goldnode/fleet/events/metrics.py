@@ -10,7 +10,10 @@ from goldnode.fleet.ground.exposition import MetricSample, exposition
 # name -> (type, help), in the order of the output.
 METRICS = {
     "goldnode_hook_waiting": ("gauge", "Events that wait for a hook."),
-    "goldnode_hook_failures": ("gauge", "Failed deliveries of a hook since its last one that succeeded."),
+    "goldnode_hook_failures": (
+        "gauge",
+        "Failed deliveries of a hook since its last one that succeeded.",
+    ),
     "goldnode_hook_delivered_timestamp_seconds": (
         "gauge",
         "Last delivery of a hook. No sample: it had none.",

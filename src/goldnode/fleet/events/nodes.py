@@ -49,7 +49,9 @@ class NodeState:
 def observe(outbox: Outbox, states: Iterable[NodeState], now: float) -> int:
     """Add the events of these states. Return how many there are."""
     with outbox.write() as connection:
-        return sum(_observe(outbox, connection, state, now) for state in sorted(states, key=lambda s: s.at))
+        return sum(
+            _observe(outbox, connection, state, now) for state in sorted(states, key=lambda s: s.at)
+        )
 
 
 def _observe(outbox: Outbox, connection: sqlite3.Connection, state: NodeState, now: float) -> int:
@@ -61,7 +63,9 @@ def _observe(outbox: Outbox, connection: sqlite3.Connection, state: NodeState, n
     return outbox.add(connection, _events(state, before), now)
 
 
-def _store(connection: sqlite3.Connection, node: str, at: float, content: Mapping[str, Any]) -> None:
+def _store(
+    connection: sqlite3.Connection, node: str, at: float, content: Mapping[str, Any]
+) -> None:
     row = (node, at, json.dumps(content, sort_keys=True))
     connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?)", row)
 
@@ -74,14 +78,18 @@ def silence(outbox: Outbox, before: float, now: float) -> int:
         for row in connection.execute(query, (before,)).fetchall():
             content = json.loads(row["state"])
             _store(connection, row["name"], row["at"], {**content, "silent": True})
-            last = NodeState(row["name"], content["class"], row["at"], None, simulated=content["simulated"])
+            last = NodeState(
+                row["name"], content["class"], row["at"], None, simulated=content["simulated"]
+            )
             added += outbox.add(connection, [_silent(last, row["at"], True, now)], now)
     return added
 
 
 def _silent(state: NodeState, last: float, silent: bool, at: float) -> FleetEvent:
     when = f"{datetime.fromtimestamp(last, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    text = f"{state.node} has not reported since {when}" if silent else f"{state.node} reports again"
+    text = (
+        f"{state.node} has not reported since {when}" if silent else f"{state.node} reports again"
+    )
     found = _event(state, "node.silent", text, {"silent": silent, "last": when}, not silent)
     return replace(found, at=at)
 
@@ -117,7 +125,9 @@ def _gate(state: NodeState, gate: Mapping[str, Any]) -> FleetEvent:
     return _event(state, "node.gate", text, dict(gate), bool(gate["open"]))
 
 
-def _event(state: NodeState, kind: str, text: str, details: dict[str, Any], good: bool) -> FleetEvent:
+def _event(
+    state: NodeState, kind: str, text: str, details: dict[str, Any], good: bool
+) -> FleetEvent:
     return FleetEvent(
         id=identity(kind, state.node, state.at, json.dumps(details, sort_keys=True)),
         at=state.at,
@@ -138,12 +148,12 @@ def state_of(report: NodeReport) -> NodeState:
     verdict = report.verdict
     return NodeState(
         report.node,
-        report.class_,
-        report.time.timestamp(),
-        None if verdict is None else str(verdict.get("status")),
-        failing(verdict),
-        report.gate,
-        report.capture.get("simulated") is True,
+        node_class=report.class_,
+        at=report.time.timestamp(),
+        status=None if verdict is None else str(verdict.get("status")),
+        findings=failing(verdict),
+        gate=report.gate,
+        simulated=report.capture.get("simulated") is True,
     )
 
 

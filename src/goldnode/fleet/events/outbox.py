@@ -156,7 +156,9 @@ class Outbox:
         """Return the directories of channels that were read."""
         with self.write() as connection:
             rows = connection.execute("SELECT name FROM source").fetchall()
-        return [Path(row[0].removeprefix(DIRECTORY)) for row in rows if row[0].startswith(DIRECTORY)]
+        return [
+            Path(row[0].removeprefix(DIRECTORY)) for row in rows if row[0].startswith(DIRECTORY)
+        ]
 
     # Hooks
 
@@ -165,7 +167,9 @@ class Outbox:
         with self.write() as connection:
             newest = self.newest(connection)
             for name in names:
-                connection.execute("INSERT OR IGNORE INTO hook (name, seq) VALUES (?, ?)", (name, newest))
+                connection.execute(
+                    "INSERT OR IGNORE INTO hook (name, seq) VALUES (?, ?)", (name, newest)
+                )
             rows = connection.execute("SELECT * FROM hook ORDER BY name").fetchall()
         return {row["name"]: HookState(**dict(row)) for row in rows}
 
@@ -187,7 +191,9 @@ class Outbox:
             self.delivered_in(connection, name, seq, now)
             more(connection)
 
-    def delivered_in(self, connection: sqlite3.Connection, name: str, seq: int, now: float | None) -> None:
+    def delivered_in(
+        self, connection: sqlite3.Connection, name: str, seq: int, now: float | None
+    ) -> None:
         """Record the same in a transaction."""
         connection.execute(
             "UPDATE hook SET seq = MAX(seq, ?), failures = 0, error = NULL, again = 0, "

@@ -85,7 +85,9 @@ def event(row: Mapping[str, Any], classes: Mapping[str, str]) -> FleetEvent | No
         source="log",
         subject=subject,
         text=f"{rollout}: {sentence(row)}" if rollout else sentence(row),
-        details={name: value for name, value in content.items() if name not in ("action", "document")},
+        details={
+            name: value for name, value in content.items() if name not in ("action", "document")
+        },
         node=content.get("node"),
         node_class=classes.get(rollout or "") or content.get("class") or of_class,
         rollout=rollout,

@@ -85,7 +85,9 @@ def read(place: DenyListPlace | None) -> tuple[Denial, ...]:
         raise _unchecked("the deny list of the site file is missing", path) from None
     except OSError as problem:
         raise _unchecked(
-            f"the deny list cannot be read: {problem.strerror}", path, "make it readable for this user"
+            f"the deny list cannot be read: {problem.strerror}",
+            path,
+            "make it readable for this user",
         ) from None
     if len(data) > _LARGEST:
         raise _unchecked(f"the deny list is larger than {_LARGEST} bytes", path)
@@ -97,7 +99,14 @@ def read(place: DenyListPlace | None) -> tuple[Denial, ...]:
             raise
         return read(place)  # a later list was written, and read by another process, meanwhile
     return tuple(
-        Denial(item.class_, item.digest, item.rollout, item.reason, item.who, item.at)
+        Denial(
+            item.class_,
+            digest=item.digest,
+            rollout=item.rollout,
+            reason=item.reason,
+            who=item.who,
+            at=item.at,
+        )
         for item in document.denied
     )
 
@@ -107,7 +116,9 @@ def _in_order(place: DenyListPlace, number: int | None) -> None:
     try:
         denylist_seen.check(place, number)
     except denylist_seen.DenyListSeenError as problem:
-        raise _unchecked(problem.message, Path(problem.file or place.file), problem.remedy) from None
+        raise _unchecked(
+            problem.message, Path(problem.file or place.file), problem.remedy
+        ) from None
 
 
 def _document(data: bytes, path: Path, keys: str | None) -> DenyListDocument:
@@ -136,18 +147,24 @@ def _payload(data: bytes, path: Path, keys: str | None) -> bytes:
             return payload_of(data)
         opened = open_envelope(data, load_public(Path(keys)))
     except ImportError:
-        raise _unchecked("its signature cannot be verified", path, extras.missing(["fleet"]).remedy) from None
+        raise _unchecked(
+            "its signature cannot be verified", path, extras.missing(["fleet"]).remedy
+        ) from None
     except SigningKeyError as problem:
         raise _unchecked(f"the key of the deny list cannot be used: {problem}", path) from None
     except ImageError as problem:
-        raise _unchecked(f"the signature of the deny list is wrong: {problem.message}", path) from None
+        raise _unchecked(
+            f"the signature of the deny list is wrong: {problem.message}", path
+        ) from None
     if opened.payload_type != PAYLOAD_TYPE:
         raise _unchecked(f"this is signed as {opened.payload_type}, and is no deny list", path)
     return opened.payload
 
 
 def _unchecked(why: str, path: Path, remedy: str | None = _WRITE) -> DenyListError:
-    return DenyListError(f"could not check whether the state is denied: {why}", file=path, remedy=remedy)
+    return DenyListError(
+        f"could not check whether the state is denied: {why}", file=path, remedy=remedy
+    )
 
 
 def check(denials: Iterable[Denial], node_class: str, digest: str) -> None:

@@ -29,6 +29,8 @@ def exposition(known: Mapping[str, tuple[str, str]], samples: Iterable[MetricSam
 
 def _labels(labels: Mapping[str, object]) -> str:
     found = ",".join(
-        f'{name}="{escaped(value)}"' for name, value in labels.items() if value is not None and value != ""
+        f'{name}="{escaped(value)}"'
+        for name, value in labels.items()
+        if value is not None and value != ""
     )
     return f"{{{found}}}" if found else ""

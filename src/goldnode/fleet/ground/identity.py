@@ -29,7 +29,8 @@ def actor() -> Actor:
     parent = multiprocessing.parent_process()
     pid = (parent.pid if parent else None) or os.getpid()
     return Actor(
-        run_id(pid) or f"{place()}-{_short(str(pid), 6)}", re.sub(r"\s", "", controller()) or "unknown"
+        run_id(pid) or f"{place()}-{_short(str(pid), 6)}",
+        re.sub(r"\s", "", controller()) or "unknown",
     )
 
 

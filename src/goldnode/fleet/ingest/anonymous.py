@@ -63,7 +63,9 @@ class FleetNames:
         content = {"hostname": report.node, "capture": report.capture, "verdict": report.verdict}
         found = command.anonymous(content, self.name)
         cohort = report.origin.cohort
-        origin = replace(report.origin, cohort=None if cohort is None else self.name("COHORT", cohort))
+        origin = replace(
+            report.origin, cohort=None if cohort is None else self.name("COHORT", cohort)
+        )
         # Reasons quote what was found, which may be a name.
         gate = None if report.gate is None else {**report.gate, "reasons": []}
         return replace(

@@ -58,7 +58,9 @@ def lock_for_reading(directory: Path) -> int | None:
     return None
 
 
-def compact(directory: Path, places: Iterable[tuple[str, str]], work: Path) -> dict[PartName, list[PartName]]:
+def compact(
+    directory: Path, places: Iterable[tuple[str, str]], work: Path
+) -> dict[PartName, list[PartName]]:
     """Merge small parts of these classes and days where there are many. Return new parts with those that they replace.
 
     The caller holds the lock of writers. `work` is a directory on the same file system.
@@ -67,7 +69,9 @@ def compact(directory: Path, places: Iterable[tuple[str, str]], work: Path) -> d
     for table in PART_TABLES:
         if replacements(directory, table):  # a reader has held off the removal: one step at a time
             continue
-        small: dict[tuple[str, str], list[tuple[PartName, int]]] = {place: [] for place in set(places)}
+        small: dict[tuple[str, str], list[tuple[PartName, int]]] = {
+            place: [] for place in set(places)
+        }
         for part in listed_parts(directory, table):
             size = _size(directory, table, part) if (part.class_, part.day) in small else SMALL
             if size < SMALL:
@@ -162,7 +166,11 @@ def origins(directory: Path, table: str, part: PartName) -> tuple[str, ...]:
 def _rows(files: Iterable[Path], table: str) -> pa.Table:
     """Return the rows of the files of one table, ordered by key as the ingest orders them."""
     # A column of nulls has no dictionary.
-    texts = [field.name for field in SCHEMAS[table] if field.type == pa.string() and field.name != "fault"]
+    texts = [
+        field.name
+        for field in SCHEMAS[table]
+        if field.type == pa.string() and field.name != "fault"
+    ]
     found = pa.concat_tables(
         [pq.read_table(file, partitioning=None, read_dictionary=texts) for file in files]
     ).unify_dictionaries()
@@ -185,5 +193,7 @@ def _size(directory: Path, table: str, part: PartName) -> int:
         except pa.ArrowException:  # damaged: a report names it, and no merge takes it in
             return SMALL
         else:
-            content += sum(found.row_group(group).total_byte_size for group in range(found.num_row_groups))
+            content += sum(
+                found.row_group(group).total_byte_size for group in range(found.num_row_groups)
+            )
     return max(total, content // _CONTENT)

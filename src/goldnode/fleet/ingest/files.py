@@ -93,8 +93,12 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                     added = out.add_result(names.result(found) if names else found)
                     result.results += added
                 else:
-                    report = attached(report_of(content, data, origin, now), _verdict(file), file.name)
-                    report = names.report(report) if names else report  # events have no names either
+                    report = attached(
+                        report_of(content, data, origin, now), _verdict(file), file.name
+                    )
+                    report = (
+                        names.report(report) if names else report
+                    )  # events have no names either
                     added = out.add(report)
                     observed.append(brief(report))
                     result.stored += added
@@ -159,7 +163,9 @@ def _files(sources: tuple[Path, ...], inbox: bool) -> Iterator[Path]:
         elif source.exists():
             yield source
         elif not inbox:
-            raise GoldnodeError("there is no such file or directory", file=source, remedy="correct its name")
+            raise GoldnodeError(
+                "there is no such file or directory", file=source, remedy="correct its name"
+            )
 
 
 def is_verdict(name: str) -> bool:
@@ -172,7 +178,9 @@ def _verdict(file: Path) -> Mapping[str, Any] | None:
     if file.name == "capture.json":
         beside = file.with_name("verdict.json")
     else:
-        beside = file.with_name(f"{file.name.removesuffix('.json').removesuffix('.capture')}.verdict.json")
+        beside = file.with_name(
+            f"{file.name.removesuffix('.json').removesuffix('.capture')}.verdict.json"
+        )
     if not beside.exists():
         return None
     found = load(read(beside))

@@ -128,13 +128,19 @@ class Flattener:
             for known, count in zip(dictionaries, texts, strict=True):
                 while len(known) > count:
                     known.popitem()
-            self._root, self._names = _Name(""), 0  # what it remembers may have codes of the refused capture
+            self._root, self._names = (
+                _Name(""),
+                0,
+            )  # what it remembers may have codes of the refused capture
             raise
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield the leaves of all captures, facts first."""
         rows, facts, keys, items = self.rows, list(self.facts), list(self.keys), list(self.items)
-        for starts, end in ((rows.fact_starts, len(rows.facts)), (rows.number_starts, len(rows.numbers))):
+        for starts, end in (
+            (rows.fact_starts, len(rows.facts)),
+            (rows.number_starts, len(rows.numbers)),
+        ):
             for item, first, last in zip(rows.items, starts, [*starts, end][1:], strict=True):
                 for row in range(first, last):
                     if starts is rows.fact_starts:
@@ -162,7 +168,8 @@ class Flattener:
             return code
         if len(item) > LONGEST_ITEM:
             raise RefusedReportError(
-                f"the identity of a part has {len(item)} characters, more than {LONGEST_ITEM}", remedy=AGAIN
+                f"the identity of a part has {len(item)} characters, more than {LONGEST_ITEM}",
+                remedy=AGAIN,
             )
         self.text += len(item)
         return self.items.setdefault(item, len(self.items))
@@ -174,7 +181,8 @@ class Flattener:
         own = clean(name) if parent.key else RENAMED.get(name, clean(name))
         if len(parent.key) + len(own) > LONGEST_KEY:
             raise RefusedReportError(
-                f"a key has more than {LONGEST_KEY} characters: {f'{parent.key}.{own}'[:60]}…", remedy=AGAIN
+                f"a key has more than {LONGEST_KEY} characters: {f'{parent.key}.{own}'[:60]}…",
+                remedy=AGAIN,
             )
         found = parent.children[name] = _Name(f"{parent.key}.{own}" if parent.key else own)
         return found
@@ -265,7 +273,9 @@ class Flattener:
             for run in range(runs, len(rows.items)):
                 below = items[rows.items[run]]
                 relative = below[len(item) :] if item or not below else f"{SEPARATOR}{below}"
-                found.append((relative, rows.fact_starts[run] - facts, rows.number_starts[run] - numbers))
+                found.append(
+                    (relative, rows.fact_starts[run] - facts, rows.number_starts[run] - numbers)
+                )
         return _Remembered(rows.facts[facts:], rows.keys[numbers:], rows.numbers[numbers:], found)
 
     def _container(self, value: Any, name: _Name, item: str, depth: int) -> None:
@@ -282,7 +292,9 @@ class Flattener:
 
     def _parts(self, value: Mapping[str, Any], name: _Name, item: str, depth: int) -> None:
         """Walk the elements of an object, each as a part."""
-        given = [(clean(one), identity(inner, name.fields or (), one)) for one, inner in value.items()]
+        given = [
+            (clean(one), identity(inner, name.fields or (), one)) for one, inner in value.items()
+        ]
         for (one, own), unique, inner in zip(given, _unique(given), value.values(), strict=True):
             below = f"{item}{SEPARATOR}{unique}" if item else unique
             if name.nested and type(inner) is dict and "fault" not in inner:
@@ -337,7 +349,9 @@ def identity(value: Any, fields: tuple[str, ...], name: str) -> str:
     """
     if type(value) is dict:
         if fields == EVENT:
-            return " ".join(clean(str(value[field])) for field in fields if value.get(field) is not None)
+            return " ".join(
+                clean(str(value[field])) for field in fields if value.get(field) is not None
+            )
         for field in fields:
             own = value.get(field)
             if type(own) in (str, int) and own != "":

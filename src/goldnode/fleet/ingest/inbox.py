@@ -29,7 +29,9 @@ def put(data: Path, node: str, report: Mapping[str, Any]) -> Path:
 def content_of(node: str, report: Mapping[str, Any]) -> bytes:
     """Return the content of a file of the inbox for the report of a node. Raise ValueError if it is too large."""
     kept = {key: report[key] for key in _KEYS if report.get(key) is not None}
-    text = json.dumps({"schema": SCHEMA, "node": node, **kept}, separators=(",", ":"), sort_keys=True)
+    text = json.dumps(
+        {"schema": SCHEMA, "node": node, **kept}, separators=(",", ":"), sort_keys=True
+    )
     content = text.encode()
     if len(content) > BIGGEST:
         raise ValueError(f"the report has {len(content)} bytes, more than {BIGGEST}")

@@ -143,7 +143,10 @@ _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     ("pci.power_state", KeyKind.STATE),
     ("pci.limits.*", KeyKind.FACT),
     ("pci.iommu_group", KeyKind.ORDER),
-    ("numa.nodes.memory_mib", KeyKind.GAUGE),  # by a few MiB different on equal machines, as is the total
+    (
+        "numa.nodes.memory_mib",
+        KeyKind.GAUGE,
+    ),  # by a few MiB different on equal machines, as is the total
     ("numa.*", KeyKind.FACT),
     ("cpu.mhz*", KeyKind.GAUGE),
     ("cpu.*", KeyKind.FACT),

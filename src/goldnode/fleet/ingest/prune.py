@@ -26,7 +26,9 @@ class PrunedDay(NamedTuple):
     day: str
     parts: list[tuple[PartName, str]]  # each with the table that completes it
     size: int
-    origins: frozenset[str] = frozenset()  # parts that ingests wrote, whether they were merged since or not
+    origins: frozenset[str] = (
+        frozenset()
+    )  # parts that ingests wrote, whether they were merged since or not
 
 
 def days(text: str) -> int:
@@ -57,7 +59,11 @@ def candidates(directory: Path, keep: int, now: datetime) -> list[PrunedDay]:
             class_,
             day,
             [(part, table) for _, part, table in sorted(parts)],
-            sum(_size(part.file(directory, name)) for _, part, table in parts for name in PART_TABLES[table]),
+            sum(
+                _size(part.file(directory, name))
+                for _, part, table in parts
+                for name in PART_TABLES[table]
+            ),
             frozenset(of_days[day, class_]),
         )
         for (day, class_), parts in sorted(found.items())

@@ -43,7 +43,9 @@ def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBP
     handle = compact.lock_for_reading(directory)
     connection = duckdb.connect(":memory:")
     if handle is not None:
-        weakref.finalize(connection, os.close, handle)  # replaced files stay as long as the connection
+        weakref.finalize(
+            connection, os.close, handle
+        )  # replaced files stay as long as the connection
     parts = _within(found_parts(directory), limits)
     connection.execute(
         f"SET memory_limit='{limits.memory}'; SET threads={limits.threads}; SET TimeZone='UTC'"
@@ -60,12 +62,17 @@ def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBP
     results = _within(found_parts(directory, CANARY), limits)
     if results:
         rows = _source([str(part.file(directory, CANARY)) for part in results])
-        connection.execute(f"CREATE VIEW canary AS SELECT * FROM {rows} {_where(limits, received=True)}")  # noqa: S608
+        connection.execute(
+            f"CREATE VIEW canary AS SELECT * FROM {rows} {_where(limits, received=True)}"  # noqa: S608
+        )
     return connection
 
 
 def _views(
-    connection: duckdb.DuckDBPyConnection, directory: Path, parts: list[PartName], limits: ReadLimits
+    connection: duckdb.DuckDBPyConnection,
+    directory: Path,
+    parts: list[PartName],
+    limits: ReadLimits,
 ) -> None:
     if limits.last:
         parts = _last(connection, directory, parts, limits)
@@ -81,7 +88,10 @@ def _views(
 
 
 def _last(
-    connection: duckdb.DuckDBPyConnection, directory: Path, parts: list[PartName], limits: ReadLimits
+    connection: duckdb.DuckDBPyConnection,
+    directory: Path,
+    parts: list[PartName],
+    limits: ReadLimits,
 ) -> list[PartName]:
     """Create the table of the last capture of each node; return the parts that have one of them."""
     files = {str(part.file(directory, NODES)): part for part in parts}

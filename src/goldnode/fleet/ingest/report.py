@@ -110,7 +110,9 @@ def _identity(capture: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def report_of(document: dict[str, Any], data: bytes, origin: ReportOrigin, now: datetime) -> NodeReport:
+def report_of(
+    document: dict[str, Any], data: bytes, origin: ReportOrigin, now: datetime
+) -> NodeReport:
     """Return the report in a document of these bytes: a capture, or an object with `capture` and `verdict`.
 
     Raise RefusedReportError for anything else, and for a time that cannot be right.
@@ -122,7 +124,9 @@ def report_of(document: dict[str, Any], data: bytes, origin: ReportOrigin, now: 
         capture, verdict = document.get("capture"), document.get("verdict")  # type: ignore[assignment]
         origin = _named(document, origin)
     else:
-        raise RefusedReportError(f"schema {str(schema)[:60]!r}, not {CAPTURE} or {REPORT}", remedy=_RECORD)
+        raise RefusedReportError(
+            f"schema {str(schema)[:60]!r}, not {CAPTURE} or {REPORT}", remedy=_RECORD
+        )
     if not isinstance(capture, dict) or capture.get("schema") != CAPTURE:
         raise RefusedReportError(f"no capture of schema {CAPTURE}", remedy=_RECORD)
     if verdict is not None and not isinstance(verdict, dict):
@@ -132,13 +136,13 @@ def report_of(document: dict[str, Any], data: bytes, origin: ReportOrigin, now: 
     return _checked(
         NodeReport(
             node_name(origin.node or identity.get("hostname")),
-            _class(origin.class_, verdict, identity),
-            moment(capture.get("time"), now),
-            origin,
-            capture,
-            verdict,
-            hashlib.sha256(data).hexdigest(),
-            gate,
+            class_=_class(origin.class_, verdict, identity),
+            time=moment(capture.get("time"), now),
+            origin=origin,
+            capture=capture,
+            verdict=verdict,
+            digest=hashlib.sha256(data).hexdigest(),
+            gate=gate,
         )
     )
 
@@ -160,7 +164,12 @@ def _gate(value: Any) -> dict[str, Any] | None:
         for one in reasons[:_MOST_REASONS]
         if isinstance(one, str)
     ]
-    return {"mode": value["mode"], "open": value["open"], "reasons": shown, "drained": value.get("drained")}
+    return {
+        "mode": value["mode"],
+        "open": value["open"],
+        "reasons": shown,
+        "drained": value.get("drained"),
+    }
 
 
 _RECORD = "record it with `goldnode-node capture`"
@@ -183,13 +192,20 @@ def load(data: bytes) -> dict[str, Any]:
 
 def too_large() -> RefusedReportError:
     """Return the refusal of a report that is too large."""
-    return RefusedReportError(f"larger than {LARGEST >> 20} MiB", remedy="give one capture in each file")
+    return RefusedReportError(
+        f"larger than {LARGEST >> 20} MiB", remedy="give one capture in each file"
+    )
 
 
 def _named(document: Mapping[str, Any], origin: ReportOrigin) -> ReportOrigin:
     """Return the origin with the names of a report, where the controller gave none."""
     found = {}
-    for key, name in (("node", "node"), ("class", "class_"), ("cohort", "cohort"), ("engine", "engine")):
+    for key, name in (
+        ("node", "node"),
+        ("class", "class_"),
+        ("cohort", "cohort"),
+        ("engine", "engine"),
+    ):
         value = document.get(key)
         if value is not None and (not isinstance(value, str) or len(value) > 255):
             raise RefusedReportError(f"its {key} is not a text", remedy=_RECORD)
@@ -210,11 +226,15 @@ def node_name(name: Any) -> str:
     return name
 
 
-def _class(given: str | None, verdict: Mapping[str, Any] | None, identity: Mapping[str, Any]) -> str:
+def _class(
+    given: str | None, verdict: Mapping[str, Any] | None, identity: Mapping[str, Any]
+) -> str:
     for name in (given, (verdict or {}).get("class"), identity.get("class")):
         if isinstance(name, str) and name:
             if not is_class(name):
-                raise RefusedReportError(f"{clean(name[:60])!r} is not a name of a class", remedy=_RECORD)
+                raise RefusedReportError(
+                    f"{clean(name[:60])!r} is not a name of a class", remedy=_RECORD
+                )
             return name
     return NO_CLASS
 

@@ -21,7 +21,14 @@ from goldnode.fleet.ingest.class_names import NO_CLASS, is_class
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import moment, node_name
 from goldnode.fleet.ingest.text import clean
-from goldnode.floors.counting import CONFIDENCE, SHARES, job_problem, metric_name, metric_problem, runs_needed
+from goldnode.floors.counting import (
+    CONFIDENCE,
+    SHARES,
+    job_problem,
+    metric_name,
+    metric_problem,
+    runs_needed,
+)
 
 SCHEMA = "goldnode.canary/1"
 _AGAIN = "measure the node again with `goldnode canary run`"
@@ -49,7 +56,9 @@ class CanaryResult:
         return self.digest[:24]
 
 
-def parse(content: Mapping[str, Any], data: bytes, class_: str | None, now: datetime) -> CanaryResult:
+def parse(
+    content: Mapping[str, Any], data: bytes, class_: str | None, now: datetime
+) -> CanaryResult:
     """Return the result in a document. Raise RefusedReportError for one that cannot be stored."""
     try:
         found = CanaryDocument.model_validate_json(data)
@@ -64,11 +73,11 @@ def parse(content: Mapping[str, Any], data: bytes, class_: str | None, now: date
         raise RefusedReportError(f"{clean(name[:60])!r} is not a name of a class", remedy=_AGAIN)
     return CanaryResult(
         node_name(found.node),
-        name,
-        found.boot_id,
-        moment(content.get("started"), now),
-        found,
-        hashlib.sha256(data).hexdigest(),
+        class_=name,
+        boot_id=found.boot_id,
+        time=moment(content.get("started"), now),
+        document=found,
+        digest=hashlib.sha256(data).hexdigest(),
     )
 
 

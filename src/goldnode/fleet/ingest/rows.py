@@ -27,7 +27,9 @@ class Group:
     """Rows of one class and day."""
 
     def __init__(self) -> None:
-        self.members: list[tuple[str, str]] = []  # digest of the report, and node, in the order of arrival
+        self.members: list[
+            tuple[str, str]
+        ] = []  # digest of the report, and node, in the order of arrival
         self.size = 0  # rows, and long texts as rows: what the memory that it takes grows with
         self._text = 0  # characters of findings
         self._flattener = Flattener()
@@ -46,7 +48,9 @@ class Group:
         self._capture_ends[NUMBERS].append(len(rows.numbers))
         self.members.append((report.digest, report.node))
         self._text += sum(len(text) for row in findings for text in row.values() if text)
-        self.size = len(rows.facts) + len(rows.numbers) + len(self._rows[FINDINGS]) + len(self.members)
+        self.size = (
+            len(rows.facts) + len(rows.numbers) + len(self._rows[FINDINGS]) + len(self.members)
+        )
         self.size += (self._text + self._flattener.text) // _TEXT
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -71,7 +75,9 @@ class Group:
         """Return the columns node, time and item."""
         rows = self._flattener.rows
         items = _decoded(self._run_ends(name), _int32(rows.items))
-        return self._nodes(self._captures(name)) | {"item": _texts(items, list(self._flattener.items))}
+        return self._nodes(self._captures(name)) | {
+            "item": _texts(items, list(self._flattener.items))
+        }
 
     def _captures(self, name: str) -> Any:
         """Return the number of each row's capture."""
@@ -82,12 +88,17 @@ class Group:
         """Return the columns node and time."""
         nodes = self._rows[NODES]
         times = pa.array([row["time"] for row in nodes], pa.timestamp("ms"))
-        return {"node": _texts(captures, [row["node"] for row in nodes]), "time": times.take(captures)}
+        return {
+            "node": _texts(captures, [row["node"] for row in nodes]),
+            "time": times.take(captures),
+        }
 
     def _run_ends(self, name: str) -> Any:
         rows = self._flattener.rows
         starts, end = (
-            (rows.fact_starts, len(rows.facts)) if name == FACTS else (rows.number_starts, len(rows.numbers))
+            (rows.fact_starts, len(rows.facts))
+            if name == FACTS
+            else (rows.number_starts, len(rows.numbers))
         )
         return pa.concat_arrays([_int32(starts)[1:], pa.array([end], pa.int32())])
 
@@ -97,7 +108,9 @@ class Group:
         columns: dict[str, Any] = {}
         for place, name in enumerate(("key", "value", "fault")):
             texts: dict[Any, int] = {}
-            own = pa.array([texts.setdefault(fact[place], len(texts)) for fact in facts], pa.int32())
+            own = pa.array(
+                [texts.setdefault(fact[place], len(texts)) for fact in facts], pa.int32()
+            )
             columns[name] = _texts(own.take(codes), list(texts))
         columns["fault"] = columns["fault"].cast(pa.string())  # a null has no place in a dictionary
         return columns | {"order": text_order(columns["key"])}
@@ -116,7 +129,9 @@ class Group:
         """
         rows, facts = self._flattener.rows, list(self._flattener.facts)
         codes = _int32(rows.facts)
-        compared = pa.array([kind(key, number=False) in _COMPARED for key, _, _ in facts]).take(codes)
+        compared = pa.array([kind(key, number=False) in _COMPARED for key, _, _ in facts]).take(
+            codes
+        )
         sections: dict[str, int] = {}
         section = [sections.setdefault(key.partition(".")[0], len(sections)) for key, _, _ in facts]
         items = _decoded(self._run_ends(FACTS), _int32(rows.items))
@@ -126,9 +141,15 @@ class Group:
         )
         captures = self._captures(FACTS)
         found = pa.table(
-            {"capture": captures, "section": pa.array(section, pa.int32()).take(codes), "digest": hashes}
+            {
+                "capture": captures,
+                "section": pa.array(section, pa.int32()).take(codes),
+                "digest": hashes,
+            }
         )
-        sums = found.filter(compared).group_by(["capture", "section"]).aggregate([("digest", "sum")])
+        sums = (
+            found.filter(compared).group_by(["capture", "section"]).aggregate([("digest", "sum")])
+        )
         sums = sums.sort_by([("section", "ascending"), ("capture", "ascending")])
         texts = pa.array([f"{value:016x}" for value in sums["digest_sum"].to_pylist()], pa.string())
         who = self._nodes(sums["capture"].combine_chunks())
@@ -144,7 +165,9 @@ def _decoded(ends: Any, values: Any) -> Any:
     """Return the values of runs, one for each row. Runs of no row are left out."""
     starts = pa.concat_arrays([pa.array([0], pa.int32()), ends[:-1]])
     some = pc.greater(ends, starts)
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends.filter(some), values.filter(some)))
+    return pc.run_end_decode(
+        pa.RunEndEncodedArray.from_arrays(ends.filter(some), values.filter(some))
+    )
 
 
 _COMPARED = (KeyKind.FACT, KeyKind.IDENTITY)

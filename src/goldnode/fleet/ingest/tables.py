@@ -89,7 +89,12 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
     # One row for each section of a capture: a digest of its facts. Equal digests need no comparison of facts.
     DIGESTS: pa.schema(
-        [("node", pa.string()), ("time", _MOMENT), ("section", pa.string()), ("digest", pa.string())]
+        [
+            ("node", pa.string()),
+            ("time", _MOMENT),
+            ("section", pa.string()),
+            ("digest", pa.string()),
+        ]
     ),
     # One row for each quantile of a metric in a canary result, and one without metric for each other job.
     CANARY: pa.schema(
@@ -113,12 +118,21 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("device", pa.string()),  # PCI address; "" for the node as a whole
             ("unit", pa.string()),
             ("better", pa.string()),  # higher or lower
-            ("quantile", pa.string()),  # p50; p95 and p99 on the bad side, where the runs bound them
+            (
+                "quantile",
+                pa.string(),
+            ),  # p50; p95 and p99 on the bad side, where the runs bound them
             ("runs", pa.int32()),
             ("value", pa.float64()),
-            ("bound", pa.float64()),  # 99 % bound of the quantile in favour of the device; null: too few runs
+            (
+                "bound",
+                pa.float64(),
+            ),  # 99 % bound of the quantile in favour of the device; null: too few runs
             ("sm_mhz", pa.float64()),  # highest SM clock of the runs
-            ("device_sm_mhz", pa.float64()),  # highest SM clock of the device over all metrics of the result
+            (
+                "device_sm_mhz",
+                pa.float64(),
+            ),  # highest SM clock of the device over all metrics of the result
             ("uncounted", pa.string()),  # why the metric does not count; null: it counts
         ]
     ),
@@ -179,7 +193,9 @@ def replacements(directory: Path, table: str = NODES) -> dict[PartName, list[Par
             ) from None
         if ids is None:
             found[part] = _same_rows(directory, table, part)
-            LOGGER.warning("%s is damaged: found %d replaced parts by their rows", file, len(found[part]))
+            LOGGER.warning(
+                "%s is damaged: found %d replaced parts by their rows", file, len(found[part])
+            )
         else:
             found[part] = [PartName(part.class_, part.day, one) for one in ids]
     return found
@@ -191,7 +207,9 @@ def _ids(data: bytes) -> list[str] | None:
         ids = json.loads(data)
     except ValueError:
         return None
-    right = isinstance(ids, list) and all(isinstance(one, str) and _ID.fullmatch(one) for one in ids)
+    right = isinstance(ids, list) and all(
+        isinstance(one, str) and _ID.fullmatch(one) for one in ids
+    )
     return ids if right and ids else None
 
 
@@ -201,7 +219,9 @@ def _same_rows(directory: Path, table: str, part: PartName) -> list[PartName]:
     if part not in others:  # it is not complete, so it replaces nothing yet
         return []
     own = _keys(directory, table, part)
-    same = (one for one in others if one != part and (one.class_, one.day) == (part.class_, part.day))
+    same = (
+        one for one in others if one != part and (one.class_, one.day) == (part.class_, part.day)
+    )
     return [one for one in same if _keys(directory, table, one) <= own]
 
 

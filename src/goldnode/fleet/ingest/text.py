@@ -11,5 +11,7 @@ LONGEST = 16_384  # characters of one text
 def clean(text: str) -> str:
     """Return a text with control characters escaped. Raise RefusedReportError for one that is too long."""
     if len(text) > LONGEST:
-        raise RefusedReportError(f"a text has {len(text)} characters, more than {LONGEST}", remedy=AGAIN)
+        raise RefusedReportError(
+            f"a text has {len(text)} characters, more than {LONGEST}", remedy=AGAIN
+        )
     return node_text.clean(text)

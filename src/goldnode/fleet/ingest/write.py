@@ -22,7 +22,15 @@ from goldnode.fleet.ingest.compact import FORMAT
 from goldnode.fleet.ingest.report import NodeReport
 from goldnode.fleet.ingest.results import CanaryResult
 from goldnode.fleet.ingest.rows import Group
-from goldnode.fleet.ingest.tables import CANARY, NODES, ORDER, SCHEMAS, PartName, found_parts, listed_parts
+from goldnode.fleet.ingest.tables import (
+    CANARY,
+    NODES,
+    ORDER,
+    SCHEMAS,
+    PartName,
+    found_parts,
+    listed_parts,
+)
 
 MOST_ROWS = 2_000_000  # rows that wait in memory, of all groups together
 _MOST_OPEN = 64  # groups with open files
@@ -111,7 +119,9 @@ class PartWriter:
             if len(self._results) >= _MOST_OPEN:
                 self._close_results(next(iter(self._results)))
             self._opened += 1
-            self._results[place] = _OpenResults(self._work / f"{self._opened}.parquet", self._received)
+            self._results[place] = _OpenResults(
+                self._work / f"{self._opened}.parquet", self._received
+            )
         self._results[place].add(result.id, rows)
         known.add(result.id)
         return True
@@ -125,7 +135,9 @@ class PartWriter:
 
     def compact(self) -> None:
         """Merge the small parts of the days of this ingest where there are many."""
-        merged = compact.compact(self.directory, {(part.class_, part.day) for part in self.parts}, self._work)
+        merged = compact.compact(
+            self.directory, {(part.class_, part.day) for part in self.parts}, self._work
+        )
         for new, old in merged.items():
             self.parts[:] = [part for part in self.parts if part not in old]
             self.parts.append(new)
@@ -220,7 +232,9 @@ class _OpenResults:
     def add(self, result: str, rows: list[dict[str, Any]]) -> None:
         """Add the rows of a result. Without a time of this ingest, it arrived when it was measured."""
         arrived = self._received
-        self._rows += [row | {"received": row["time"] if arrived is None else arrived} for row in rows]
+        self._rows += [
+            row | {"received": row["time"] if arrived is None else arrived} for row in rows
+        ]
         self._digest.update(result.encode())
         if len(self._rows) > _MOST_RESULT_ROWS:
             self._flush()

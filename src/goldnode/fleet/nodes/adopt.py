@@ -55,7 +55,9 @@ class AdoptProposal:
 # Looking
 
 
-def survey_host(host: str, inventory: str | None = None, options: Sequence[str] = ()) -> dict[str, Any]:
+def survey_host(
+    host: str, inventory: str | None = None, options: Sequence[str] = ()
+) -> dict[str, Any]:
     """Survey `host` through Ansible, with the connection variables of the inventory.
 
     Nothing is changed on it.
@@ -96,7 +98,9 @@ def survey_host(host: str, inventory: str | None = None, options: Sequence[str] 
     survey = told.get("survey")
     if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
         lines = [
-            line for line in (told.get("msg") or done.stderr or done.stdout).splitlines() if line.strip()
+            line
+            for line in (told.get("msg") or done.stderr or done.stdout).splitlines()
+            if line.strip()
         ]
         said = next(
             (line for line in lines if "Could not match" in line or "ERROR" in line),
@@ -125,7 +129,9 @@ def read(path: Path) -> dict[str, Any]:
         survey = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise AdoptError(
-            f"the survey cannot be read: {problem}", file=path, remedy="save it again with --save-survey"
+            f"the survey cannot be read: {problem}",
+            file=path,
+            remedy="save it again with --save-survey",
         ) from problem
     if not isinstance(survey, dict) or survey.get("schema") != SCHEMA:
         raise AdoptError(
@@ -166,7 +172,7 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     gpu = _gpu(survey, found)
     vendor = facts.gpu(gpu["model"]).vendor if gpu else None
     driver = _driver(survey, vendor, catalog, found)
-    stack = _stack(survey, name, driver, catalog, site, found)
+    stack = _stack(survey, name=name, driver=driver, catalog=catalog, site=site, found=found)
     if gpu and not driver:
         found.notes.append(
             f"The class below is for no GPU, although the node has {gpu['count']} x {gpu['model']}: give it a stack and `gpu`."
@@ -189,7 +195,9 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
     document: dict[str, Any] = {
         "class": name,
         "description": "adopted from a running node",
-        "backend": {"nvidia": "cuda", "amd": "rocm", None: "cpu"}[driver["vendor"] if driver else None],
+        "backend": {"nvidia": "cuda", "amd": "rocm", None: "cpu"}[
+            driver["vendor"] if driver else None
+        ],
         "stack": found.stack,
     }
     if gpu and driver:
@@ -287,7 +295,8 @@ def _driver(
         )
     version = module["version"]
     dkms = next(
-        (row for row in survey["dkms"] if row["version"] == version and row["package"] in family), None
+        (row for row in survey["dkms"] if row["version"] == version and row["package"] in family),
+        None,
     )
     if dkms is None:
         found.notes.append(
@@ -324,6 +333,7 @@ def _stack(
     driver: dict[str, Any] | None,
     catalog: Catalog,
     site: Site | None,
+    *,
     found: AdoptProposal,
 ) -> dict[str, Any]:
     system = survey["os"]
@@ -362,7 +372,9 @@ def _stack(
         if toolkit and driver:
             stated["toolkit"] = {
                 "vendor": driver["vendor"],
-                "packages": sorted(toolkit, key=lambda item: (item != "nvidia-container-toolkit", item)),
+                "packages": sorted(
+                    toolkit, key=lambda item: (item != "nvidia-container-toolkit", item)
+                ),
             }
         document["runtime"] = stated
     own = driver["dkms"]["name"] if driver and driver.get("dkms") else None
@@ -378,7 +390,9 @@ def _stack(
     ]
     for row in others:
         state = (
-            f"of package {row['package']}" if row["package"] else "of no package, so it is not in the stack"
+            f"of package {row['package']}"
+            if row["package"]
+            else "of no package, so it is not in the stack"
         )
         found.notes.append(
             f"Out-of-tree module {row['name']} {row['version']} ({state}). Check its name for modinfo "
@@ -407,13 +421,18 @@ def _stack(
             found.notes.append(
                 f"{pin['file']}:{pin['line']}: pins {pin['package']}. Remove it before site.yml: the lock pins the stack set."
             )
-    document["fence"] = sorted(name for name in FAMILIES[system["id"]].fence if name in survey["packages"])
+    document["fence"] = sorted(
+        name for name in FAMILIES[system["id"]].fence if name in survey["packages"]
+    )
     document["end_of_life"] = _end_of_life(system, driver, catalog, found)
     return document
 
 
 def _end_of_life(
-    system: Mapping[str, str], driver: Mapping[str, Any] | None, catalog: Catalog, found: AdoptProposal
+    system: Mapping[str, str],
+    driver: Mapping[str, Any] | None,
+    catalog: Catalog,
+    found: AdoptProposal,
 ) -> dict[str, str]:
     """Return the end of support: that of another stack of the same release, or of the driver's branch if it
     is earlier.
@@ -422,8 +441,14 @@ def _end_of_life(
     """
     for entry in catalog.stacks.values():
         stack = entry.item
-        if stack.os.id == system["id"] and stack.os.version == system["version"] and stack.driver is None:
-            last, source = min([(stack.end_of_life.date, stack.end_of_life.source), *_branch_ends(driver)])
+        if (
+            stack.os.id == system["id"]
+            and stack.os.version == system["version"]
+            and stack.driver is None
+        ):
+            last, source = min(
+                [(stack.end_of_life.date, stack.end_of_life.source), *_branch_ends(driver)]
+            )
             return {"date": last.isoformat(), "source": source}
     found.notes.append(
         "No stack of the catalog says until when this release is supported: the date below is a placeholder, correct it."
@@ -447,11 +472,17 @@ def _branch_ends(driver: Mapping[str, Any] | None) -> list[tuple[dt.date, str]]:
     ]
 
 
-def _archives(survey: Survey, catalog: Catalog, site: Site | None, found: AdoptProposal) -> list[str]:
+def _archives(
+    survey: Survey, catalog: Catalog, site: Site | None, found: AdoptProposal
+) -> list[str]:
     chosen = []
     for row in survey["sources"]:
         name = next(
-            (name for name, entry in catalog.archives.items() if _is(row, name, entry.item, survey, site)),
+            (
+                name
+                for name, entry in catalog.archives.items()
+                if _is(row, name, entry.item, survey, site)
+            ),
             None,
         )
         if name:
@@ -489,9 +520,9 @@ def _fitting(survey: Survey, stack: Mapping[str, Any], catalog: Catalog) -> str 
             continue
         if not set(item.archives) <= set(stack["archives"]):
             continue
-        if _same_driver(item.driver, driver) and (item.runtime.engine if item.runtime else None) == stack.get(
-            "runtime", {}
-        ).get("engine"):
+        if _same_driver(item.driver, driver) and (
+            item.runtime.engine if item.runtime else None
+        ) == stack.get("runtime", {}).get("engine"):
             return name
     return None
 
@@ -503,7 +534,9 @@ def _same_driver(have: Driver | None, want: Mapping[str, Any] | None) -> bool:
     return all(getattr(have, key) == want.get(key) for key in keys)
 
 
-def _platform(survey: Survey, gpu: Mapping[str, Any], catalog: Catalog, found: AdoptProposal) -> str | None:
+def _platform(
+    survey: Survey, gpu: Mapping[str, Any], catalog: Catalog, found: AdoptProposal
+) -> str | None:
     fits = [
         name
         for name, entry in sorted(catalog.platforms.items())
@@ -538,7 +571,9 @@ def _policy(survey: Survey, vendor: str, found: AdoptProposal) -> dict[str, Any]
     """
     rows = survey["settings"]
     if vendor != "nvidia":
-        found.notes.append("Settings of AMD's GPUs are not read: the class declares no policy for them.")
+        found.notes.append(
+            "Settings of AMD's GPUs are not read: the class declares no policy for them."
+        )
         return {}
     if not rows:
         found.notes.append(
@@ -553,7 +588,11 @@ def _policy(survey: Survey, vendor: str, found: AdoptProposal) -> dict[str, Any]
         (
             "compute_mode",
             "compute_mode",
-            {"Default": "default", "Exclusive_Process": "exclusive_process", "Prohibited": "prohibited"}.get,
+            {
+                "Default": "default",
+                "Exclusive_Process": "exclusive_process",
+                "Prohibited": "prohibited",
+            }.get,
         ),
     ):
         values = {row.get(field_, "") for row in rows}

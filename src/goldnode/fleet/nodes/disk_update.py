@@ -93,7 +93,9 @@ def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, st
             left -= len(data)
     if left:
         raise DiskError(
-            f"the file ends {left} bytes too early", file=path, remedy="run `goldnode disks build` again"
+            f"the file ends {left} bytes too early",
+            file=path,
+            remedy="run `goldnode disks build` again",
         )
     return size, found.hexdigest()
 
@@ -222,13 +224,13 @@ def open_image(disk: BuiltDisk, unverified: str | None = None, tries: int = 3) -
     options = command_line(raw, part["esp"].start, disk.build_id)
     first = StreamHeader(
         disk.name,
-        disk.class_,
-        disk.build_id,
-        disk.kernel,
-        options,
-        digest(raw, start, part["root-a"].size),
-        tries,
-        reason,
+        node_class=disk.class_,
+        build_id=disk.build_id,
+        kernel=disk.kernel,
+        options=options,
+        root=digest(raw, start, part["root-a"].size),
+        tries=tries,
+        unverified=reason,
     ).data()
     return UpdateImage(disk, raw, start, first)
 
@@ -247,7 +249,9 @@ def command_line(raw: Path, esp: int, build_id: str) -> str:
     if done.returncode or not options:
         said = done.stderr.decode("utf-8", "replace").strip() or "it has no command line"
         raise DiskError(
-            f"the entry {entry} cannot be read: {said}", file=raw, remedy="run `goldnode disks build` again"
+            f"the entry {entry} cannot be read: {said}",
+            file=raw,
+            remedy="run `goldnode disks build` again",
         )
     return options
 
@@ -278,10 +282,16 @@ class SshNode:
         give: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
         try:
             return subprocess.run(
-                self.local_command(*command), capture_output=True, check=False, timeout=timeout, **give
+                self.local_command(*command),
+                capture_output=True,
+                check=False,
+                timeout=timeout,
+                **give,
             )
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(command, 255, b"", f"no answer within {timeout:g} s".encode())
+            return subprocess.CompletedProcess(
+                command, 255, b"", f"no answer within {timeout:g} s".encode()
+            )
 
     def output_of(self, *command: str, **more: Any) -> str:
         """Run a command on the node and return its stdout.
@@ -312,7 +322,9 @@ def node(name: str, inventory: str | None, become: bool = False) -> SshNode:
     Raises DiskError.
     """
     if inventory is None:
-        return SshNode(name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ())
+        return SshNode(
+            name.rpartition("@")[2], (*SSH, "--", name), ("sudo", "-n") if become else ()
+        )
     require("ansible")
     environment = {
         **ansible_environment(),
@@ -353,7 +365,9 @@ def reached(name: str, variables: Mapping[str, Any], become: bool = False) -> Ss
         )
 
     def variable(*keys: str) -> str | None:
-        return next((str(variables[key]) for key in keys if variables.get(key) not in (None, "")), None)
+        return next(
+            (str(variables[key]) for key in keys if variables.get(key) not in (None, "")), None
+        )
 
     words = [*SSH]
     for option, value in (
@@ -386,7 +400,9 @@ class InstalledProgram:
 
     def survey(self) -> dict[str, Any]:
         """Return the state of the node's slots. Raises DiskError if the node has no slots."""
-        return answer(self.node.run(*self.slot_command("status", "--format", "json")), self.node.name)
+        return answer(
+            self.node.run(*self.slot_command("status", "--format", "json")), self.node.name
+        )
 
     def back(self) -> dict[str, Any]:
         """Boot the other slot's last good image next.
@@ -465,14 +481,18 @@ def write(there: InstalledProgram, image: UpdateImage, say: Say) -> dict[str, An
     Raises DiskError on failure; the running slot then stays the default.
     """
     return answer(
-        feed(there.node.local_command(*there.slot_command("write", "--format", "json")), image, say),
+        feed(
+            there.node.local_command(*there.slot_command("write", "--format", "json")), image, say
+        ),
         there.node.name,
     )
 
 
 def feed(words: Sequence[str], image: UpdateImage, say: Say) -> subprocess.CompletedProcess[bytes]:
     """Run a command and send it the image. Pass on its stderr line by line."""
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     told: dict[str, bytes] = {}
 
     def listen(name: str, stream: IO[bytes] | None, line: Say) -> None:
@@ -490,7 +510,10 @@ def feed(words: Sequence[str], image: UpdateImage, say: Say) -> subprocess.Compl
         thread.start()
     try:
         # A node that refuses the image closes the pipe and reports the reason.
-        with contextlib.suppress(BrokenPipeError), process.stdin or contextlib.nullcontext() as stdin:
+        with (
+            contextlib.suppress(BrokenPipeError),
+            process.stdin or contextlib.nullcontext() as stdin,
+        ):
             if stdin is not None:
                 send(image.raw, image.start, image.first, stdin.write)
         process.wait()
@@ -500,7 +523,9 @@ def feed(words: Sequence[str], image: UpdateImage, say: Say) -> subprocess.Compl
             process.wait()
         for thread in threads:
             thread.join()
-    return subprocess.CompletedProcess(words, process.returncode, told.get("out", b""), told.get("err", b""))
+    return subprocess.CompletedProcess(
+        words, process.returncode, told.get("out", b""), told.get("err", b"")
+    )
 
 
 def drain_of(target: SshNode) -> draining.Drainer:
@@ -524,7 +549,9 @@ def boot_id(target: SshNode) -> str | None:
     return done.stdout.decode("ascii", "replace").strip() if done.returncode == 0 else None
 
 
-def run_installed(target: SshNode, *words: str, timeout: float) -> subprocess.CompletedProcess[bytes]:
+def run_installed(
+    target: SshNode, *words: str, timeout: float
+) -> subprocess.CompletedProcess[bytes]:
     """Run the program that the node's image installed, of any version, if only root can change it.
 
     Otherwise return OTHER.
@@ -554,6 +581,7 @@ def restart(
     image: str,
     limit: float,
     say: Say,
+    *,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Reboot the node and wait until the image under trial is good.
@@ -687,7 +715,10 @@ def text(found: Mapping[str, Any], name: str) -> str:
     for slot, row in found["slots"].items():
         marks = [
             word
-            for word, true in (("runs", slot == found["running"]), ("boots next", slot == found["next"]))
+            for word, true in (
+                ("runs", slot == found["running"]),
+                ("boots next", slot == found["next"]),
+            )
             if true
         ]
         state = "used up" if row["state"] == FAILED else row["state"]

@@ -75,7 +75,11 @@ class RootRotation:
 
     def content(self) -> dict[str, object]:
         """Return the fields of the command's document."""
-        return {"root": str(self.root), "threshold": self.threshold, "threshold_before": self.before}
+        return {
+            "root": str(self.root),
+            "threshold": self.threshold,
+            "threshold_before": self.before,
+        }
 
     def text(self) -> str:
         """Return the document, and the change of the threshold."""
@@ -94,11 +98,15 @@ def publish(repository: Path, wanted: FactsPublication) -> tuple[int, updates.Ro
     directory = wanted.directory or FACTS
     files = {path.name: path.read_bytes() for path in sorted(directory.glob("*.yml"))}
     if not files:
-        raise FactsError(f"{directory} has no facts files", remedy="name a directory with facts files")
+        raise FactsError(
+            f"{directory} has no facts files", remedy="name a directory with facts files"
+        )
     _valid(files)
     keys = _signers(wanted.keys)
     if updates.newest_root(repository) is None and wanted.root_keys:
-        updates.create(repository, updates.RootKeys(_signers(wanted.root_keys), wanted.threshold), keys)
+        updates.create(
+            repository, updates.RootKeys(_signers(wanted.root_keys), wanted.threshold), keys
+        )
     root = updates.root_state(repository, f"{ROTATE} {repository}")
     version = updates.publish(repository, files, keys, wanted.days)
     if wanted.bundle is not None:
@@ -110,7 +118,9 @@ def rotate(repository: Path, keys: Sequence[Path], change: RootChange) -> RootRo
     """Replace the keys of a repository. Raises UpdateError."""
     require("updates")
     newest = updates.newest_root(repository)
-    following = updates.RootKeys(_signers(change.following), change.threshold, _signers(change.present))
+    following = updates.RootKeys(
+        _signers(change.following), change.threshold, _signers(change.present)
+    )
     root = updates.rotate(repository, following, _signers(keys))
     now = updates.threshold_of(root)
     return RootRotation(root, now if newest is None else updates.threshold_of(newest), now)
@@ -131,12 +141,16 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
     origin = source or site.facts.source
     if origin is None:
         raise updates.UpdateError(
-            "no repository of updates is named", file=site.file, remedy="give --from, or write `facts.source`"
+            "no repository of updates is named",
+            file=site.file,
+            remedy="give --from, or write `facts.source`",
         )
     if source is None and not origin.startswith(("http://", "https://")):
         origin = str(site.resolve(origin.removeprefix("file://")))
     directory = site.resolve(site.facts.directory)
-    found = updates.fetch(origin, site.resolve(site.facts.root), directory / "metadata", sorted(FILES))
+    found = updates.fetch(
+        origin, site.resolve(site.facts.root), directory / "metadata", sorted(FILES)
+    )
     _valid(found.files)
     compiled = max(_compiled(name, data) for name, data in found.files.items())
     if compiled < str(host.built_in()):
@@ -155,7 +169,9 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
         folder=folder,
     )
     same = (
-        before is not None and before.version == update.version and _files(directory / folder) == found.files
+        before is not None
+        and before.version == update.version
+        and _files(directory / folder) == found.files
     )
     if not same:
         _write(directory, folder, found.files)

@@ -41,7 +41,11 @@ class NodeGpus:
 
     def __str__(self) -> str:
         return (
-            NONE if self.model == NONE else self.model if self.count == 1 else f"{self.count} x {self.model}"
+            NONE
+            if self.model == NONE
+            else self.model
+            if self.count == 1
+            else f"{self.count} x {self.model}"
         )
 
 
@@ -75,7 +79,9 @@ def this_machine(host: Host | None = None) -> ThisMachine:
         for name, count in counted.most_common()
         if name in facts.gpus() or name.startswith(("10de:", "1002:"))
     ]
-    return ThisMachine((system["id"], system["version"]), platform.release(), tuple(gpus), container)
+    return ThisMachine(
+        (system["id"], system["version"]), platform.release(), tuple(gpus), container
+    )
 
 
 def gpus_of(machine: ThisMachine) -> NodeGpus:
@@ -98,7 +104,9 @@ def parse_gpus(text: str) -> NodeGpus:
     """Return the GPUs that a person writes: `auto`, `none`, MODEL, or COUNT x MODEL. Raises GoldnodeError."""
     found = re.fullmatch(r"(?:(\d+)\s*[x*]\s*)?(\S.*)", text.strip())
     if found is None or found.group(1) == "0":
-        raise GoldnodeError(f'"{text}" names no GPU', remedy="write auto, none, MODEL or COUNT x MODEL")
+        raise GoldnodeError(
+            f'"{text}" names no GPU', remedy="write auto, none, MODEL or COUNT x MODEL"
+        )
     count, name = int(found.group(1) or 1), found.group(2).strip()
     if name.casefold() in (AUTO, NONE):
         return NodeGpus(name.casefold(), count if name.casefold() == AUTO else 1)
@@ -163,23 +171,35 @@ def class_of(
             gpu = entry.item.gpu
             have = NodeGpus(NONE) if gpu is None else NodeGpus(gpu.model, gpu.count)
             item = entry.item
-            if (have, item.stack, tuple(item.options), item.simulated) == (gpus, stack, tuple(parts), False):
+            if (have, item.stack, tuple(item.options), item.simulated) == (
+                gpus,
+                stack,
+                tuple(parts),
+                False,
+            ):
                 return known, {}
     elif name in catalog.classes:
         raise CatalogError(
-            f'class "{name}" exists already', file=catalog.classes[name].file, remedy="choose another name"
+            f'class "{name}" exists already',
+            file=catalog.classes[name].file,
+            remedy="choose another name",
         )
     chosen = name or _free_name(gpus, stack, catalog)
     document = _class_document(chosen, gpus, stack, catalog)
     if parts:
         document["options"] = list(parts)
-    return chosen, {f"classes/{chosen}.yml": _HEAD + yaml.safe_dump(document, sort_keys=False, width=110)}
+    return chosen, {
+        f"classes/{chosen}.yml": _HEAD + yaml.safe_dump(document, sort_keys=False, width=110)
+    }
 
 
 def _free_name(gpus: NodeGpus, stack: str, catalog: Catalog) -> str:
     base = {AUTO: "workstation", NONE: "cpu"}.get(gpus.model, gpus.model)
     slug = re.sub(
-        r"[^a-z0-9]+", "_", f"{base}_{gpus.count}" if gpus.count > 1 else base.casefold(), flags=re.IGNORECASE
+        r"[^a-z0-9]+",
+        "_",
+        f"{base}_{gpus.count}" if gpus.count > 1 else base.casefold(),
+        flags=re.IGNORECASE,
     )
     names = [slug.casefold(), f"{slug}_{stack}".casefold()]
     names += [f"{slug}_{stack}_{number}".casefold() for number in range(2, 100)]
@@ -228,7 +248,9 @@ def unlike(machine: ThisMachine, node_class: NodeClass, stack: Stack) -> list[st
     if machine.container:
         return found  # it does not show its GPUs
     if gpu is None and have:
-        found.append(f"this machine has {have} GPU ({', '.join(sorted(models))}), and the class has none")
+        found.append(
+            f"this machine has {have} GPU ({', '.join(sorted(models))}), and the class has none"
+        )
     elif gpu is not None and have != gpu.count:
         found.append(f"this machine has {have or 'no'} GPU, and the class has {gpu.count}")
     elif gpu is not None and gpu.model != AUTO and models != {gpu.model}:

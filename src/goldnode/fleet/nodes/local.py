@@ -127,7 +127,9 @@ def run(target: LocalTarget, *, quiet: bool) -> None:
             "ANSIBLE_DEPRECATION_WARNINGS": "false",
         }
         sys.stdout.flush()
-        done = subprocess.run(command, env=environment, stdout=sys.stderr if quiet else None, check=False)
+        done = subprocess.run(
+            command, env=environment, stdout=sys.stderr if quiet else None, check=False
+        )
     if done.returncode != 0:
         raise LocalError(
             f"site.yml did not finish on this machine (status {done.returncode}); its report above names the reason",

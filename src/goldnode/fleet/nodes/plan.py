@@ -50,8 +50,26 @@ PACKAGES, FILES, UNITS, MODULES, INITRAMFS, BOOT = (
     "boot loader",
 )
 GPU, HOST = "GPU settings", "host settings"
-REFUSALS, WAITS, HOLDERS, REBOOTS = "refused", "waits for a drain", "holds a GPU", "reboot afterwards"
-SECTIONS = (REFUSALS, HOLDERS, PACKAGES, MODULES, INITRAMFS, BOOT, FILES, UNITS, GPU, HOST, WAITS, REBOOTS)
+REFUSALS, WAITS, HOLDERS, REBOOTS = (
+    "refused",
+    "waits for a drain",
+    "holds a GPU",
+    "reboot afterwards",
+)
+SECTIONS = (
+    REFUSALS,
+    HOLDERS,
+    PACKAGES,
+    MODULES,
+    INITRAMFS,
+    BOOT,
+    FILES,
+    UNITS,
+    GPU,
+    HOST,
+    WAITS,
+    REBOOTS,
+)
 PLACES = (
     (UNITS, r"^/etc/systemd/system/"),
     (MODULES, r"^/etc/(modprobe\.d|modules-load\.d|modules)\b"),
@@ -101,7 +119,11 @@ class PlannedChange:
 
     def to_json(self) -> dict[str, Any]:
         """The item for a program."""
-        return {"text": self.line, **dict(self.data), **({"diff": list(self.detail)} if self.detail else {})}
+        return {
+            "text": self.line,
+            **dict(self.data),
+            **({"diff": list(self.detail)} if self.detail else {}),
+        }
 
 
 @dataclass
@@ -118,7 +140,9 @@ class HostPlan:
     def __post_init__(self) -> None:
         if self.plan is not None and not self.state:
             plan = self.plan
-            pending = WAITING if plan["waiting"] else REBOOT if plan["reboot"]["reasons"] else CONVERGED
+            pending = (
+                WAITING if plan["waiting"] else REBOOT if plan["reboot"]["reasons"] else CONVERGED
+            )
             self.state = REFUSED if plan["refusals"] else CHANGE if plan["actions"] else pending
 
 
@@ -192,7 +216,9 @@ def fleet_plans(
         ]
         number = len(groups["all"])
         progress.step(
-            lambda: f"asking {_plural(number, 'host')}: {sum(1 for _ in Path(tree).iterdir())} answered"
+            lambda: (
+                f"asking {_plural(number, 'host')}: {sum(1 for _ in Path(tree).iterdir())} answered"
+            )
         )
         done = subprocess.run(
             [*command, *(["--forks", str(forks)] if forks else []), *options],
@@ -203,12 +229,16 @@ def fleet_plans(
         )
         progress.step("comparing the plans")
         said = (
-            runs.first_line(done.stderr) if done.stderr.strip() else f"ansible ended with {done.returncode}"
+            runs.first_line(done.stderr)
+            if done.stderr.strip()
+            else f"ansible ended with {done.returncode}"
         )
         return _hosts(groups["all"], classes, Path(tree), said)
 
 
-def _hosts(names: Iterable[str], classes: Mapping[str, str], tree: Path, said: str) -> list[HostPlan]:
+def _hosts(
+    names: Iterable[str], classes: Mapping[str, str], tree: Path, said: str
+) -> list[HostPlan]:
     """Return the hosts with the answers in `tree`, one file each. Equal plans are one object, so that memory does
     not grow with the hosts.
     """
@@ -316,13 +346,23 @@ def _host(name: str, node_class: str | None, answer: str | None, said: str) -> H
         return HostPlan(name, told.get("class") or node_class, plan, left=left)
     message = runs.unwrapped(str(result.get("msg") or "no reason was given"))
     if result.get("refusals"):  # of the class or the cohort: the node was not asked
-        rows = [f"[{row['code']}] {row['message']} {row['remedy']}".rstrip() for row in result["refusals"]]
+        rows = [
+            f"[{row['code']}] {row['message']} {row['remedy']}".rstrip()
+            for row in result["refusals"]
+        ]
         return HostPlan(
-            name, node_class, state=FAILED, message=f"{message.partition(': ')[0]}: {' '.join(rows)}"
+            name,
+            node_class,
+            state=FAILED,
+            message=f"{message.partition(': ')[0]}: {' '.join(rows)}",
         )
     if result.get("unreachable"):
-        return HostPlan(name, node_class, state=UNREACHABLE, message=runs.masked(runs.lost_reason(message)))
-    return HostPlan(name, node_class, state=FAILED, message=runs.masked(runs.gist(runs.advised(message))))
+        return HostPlan(
+            name, node_class, state=UNREACHABLE, message=runs.masked(runs.lost_reason(message))
+        )
+    return HostPlan(
+        name, node_class, state=FAILED, message=runs.masked(runs.gist(runs.advised(message)))
+    )
 
 
 # Items
@@ -340,8 +380,14 @@ def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChan
     if not any(row["code"] == "gpu-in-use" for row in plan["refusals"]):
         found += [PlannedChange(HOLDERS, holder(row)) for row in plan["holders"]]
     for action in plan["actions"]:
-        found += _transaction(action, parts) if action["kind"] == "packages.transact" else [_item(action)]
-    found += [PlannedChange(WAITS, f"{row['subject']}: {row['message']}") for row in plan["waiting"]]
+        found += (
+            _transaction(action, parts)
+            if action["kind"] == "packages.transact"
+            else [_item(action)]
+        )
+    found += [
+        PlannedChange(WAITS, f"{row['subject']}: {row['message']}") for row in plan["waiting"]
+    ]
     found += [PlannedChange(REBOOTS, reason) for reason in plan["reboot"]["after"]]
     return sorted(found, key=lambda item: SECTIONS.index(item.section))
 
@@ -367,11 +413,17 @@ def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[Pl
             before, after = "", versions.split(" ")[0]
         elif verb == "remove":
             before, after = versions, ""
-        rows.append((parts.get(name, "driver" if verb == "remove" else "other"), name, verb, before, after))
+        rows.append(
+            (parts.get(name, "driver" if verb == "remove" else "other"), name, verb, before, after)
+        )
     order = {part: number for number, part in enumerate(PARTS)}
     found = []
-    for part, name, verb, before, after in sorted(rows, key=lambda row: (order.get(row[0], 9), row[1])):
-        move = {"install": after, "remove": before}.get(verb) or f"{before or 'half installed'} → {after}"
+    for part, name, verb, before, after in sorted(
+        rows, key=lambda row: (order.get(row[0], 9), row[1])
+    ):
+        move = {"install": after, "remove": before}.get(
+            verb
+        ) or f"{before or 'half installed'} → {after}"
         data = (
             ("part", part),
             ("verb", verb),
@@ -505,11 +557,18 @@ def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[H
 
 
 def _notes(hosts: Sequence[HostPlan]) -> list[str]:
-    found = [str(note["message"]) for host in hosts if host.plan is not None for note in host.plan["notes"]]
+    found = [
+        str(note["message"])
+        for host in hosts
+        if host.plan is not None
+        for note in host.plan["notes"]
+    ]
     return sorted(set(found))
 
 
-def text(hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], full: bool = False) -> str:
+def text(
+    hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], full: bool = False
+) -> str:
     """The whole for a person. `full`: every line of every diff."""
     named = sorted({host.node_class or "" for host in hosts}, key=lambda name: (not name, name))
     known = len([name for name in named if name])

@@ -65,7 +65,11 @@ def read_plan(text: str, class_digest: str) -> dict[str, Any]:
         if action["part"] not in PARTS or action["phase"] not in PHASES:
             raise PlanError("an action is of no known part or phase")
     lines = {
-        part: [f"{a['kind']} {a['target']}: {a['reason']}" for a in plan["actions"] if a["part"] == part]
+        part: [
+            f"{a['kind']} {a['target']}: {a['reason']}"
+            for a in plan["actions"]
+            if a["part"] == part
+        ]
         for part in PARTS
     }
     if plan["parts"] != lines:

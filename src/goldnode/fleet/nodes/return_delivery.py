@@ -54,7 +54,9 @@ class HeldNode:
         except ValidationError as problem:
             shown = last_line(done.stderr)
             if done.returncode == 255:
-                raise GoldnodeError(f"{self.name}: {shown or 'ssh failed'}", remedy=REACH) from problem
+                raise GoldnodeError(
+                    f"{self.name}: {shown or 'ssh failed'}", remedy=REACH
+                ) from problem
             if done.returncode in (126, 127) or "invalid choice" in shown:
                 raise GoldnodeError(
                     f"{self.name} has no goldnode-node with tests before a return",
@@ -76,7 +78,9 @@ def without_samples(document: CanaryDocument) -> dict[str, object]:
     return found
 
 
-def fitting(documents: Iterable[CanaryDocument], tests: ReturnTestsDocument) -> list[CanaryDocument]:
+def fitting(
+    documents: Iterable[CanaryDocument], tests: ReturnTestsDocument
+) -> list[CanaryDocument]:
     """Return the results that may end an outstanding test of a node, by their time."""
     since = [row.since for row in tests.causes if row.outstanding and row.since is not None]
     found = [
@@ -105,9 +109,15 @@ def summary(name: str, tests: ReturnTestsDocument) -> list[str]:
     if held:
         return shown + held
     if tests.error:
-        return [*shown, f"{name}: no test is outstanding, but its gate could not act: {tests.error}"]
+        return [
+            *shown,
+            f"{name}: no test is outstanding, but its gate could not act: {tests.error}",
+        ]
     if not tests.open:
-        return [*shown, f"{name}: no test is outstanding; its gate is closed: {'; '.join(tests.reasons)}"]
+        return [
+            *shown,
+            f"{name}: no test is outstanding; its gate is closed: {'; '.join(tests.reasons)}",
+        ]
     if tests.drained is not None:
         return [*shown, f"{name}: no test is outstanding; it is still drained, see its scheduler"]
     return [*shown, f"{name}: no test is outstanding, and its gate is open{simulated}"]

@@ -100,7 +100,9 @@ def held_by_gate(text: str) -> str:
         tests = None
     if tests is None:
         return "its gate does not show which tests it wants. Run `goldnode-node check` on it"
-    held = [f"({row.cause}) {'; '.join(row.outstanding)}" for row in tests.causes if row.outstanding]
+    held = [
+        f"({row.cause}) {'; '.join(row.outstanding)}" for row in tests.causes if row.outstanding
+    ]
     if not held:
         return ""
     return f"its gate wants tests before its return: {', '.join(held)}. Run `goldnode canary run --outstanding -i INVENTORY`"
@@ -118,7 +120,10 @@ def of_class(name: str, cause: Cause) -> OutstandingTests:
 
 
 def drained_at(
-    drainer: Drainer, node: str, records: DrainRecords | None, clock: Callable[[], float] = time.time
+    drainer: Drainer,
+    node: str,
+    records: DrainRecords | None,
+    clock: Callable[[], float] = time.time,
 ) -> str | None:
     """Return when a run took a node out of service, in UTC as in results.
 

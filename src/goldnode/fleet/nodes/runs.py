@@ -196,8 +196,15 @@ class HostRun:
         """Findings of the latest verdict that speak against the node, as lines; what could not be verified here is none of them."""
         if self.verdict is None:
             return []
-        wrong = [row for row in self.verdict["findings"] if row["outcome"] in ("mismatch", "could_not_read")]
-        return [f"{row['id']}: want {row['expected']}, have {row['got']}. {row['remedy']}" for row in wrong]
+        wrong = [
+            row
+            for row in self.verdict["findings"]
+            if row["outcome"] in ("mismatch", "could_not_read")
+        ]
+        return [
+            f"{row['id']}: want {row['expected']}, have {row['got']}. {row['remedy']}"
+            for row in wrong
+        ]
 
     def why(self, check: bool) -> str | None:
         """The reason of an outcome with its remedy, in one line; None for a host that is fine."""
@@ -206,7 +213,9 @@ class HostRun:
         if self.out_of_service:
             text = f"{text or ''} It was taken out of service by this run and is still out.".strip()
         elif self.left:
-            text = f"{text or ''} It was left out of service by {self.left}, and is still out.".strip()
+            text = (
+                f"{text or ''} It was left out of service by {self.left}, and is still out.".strip()
+            )
         elif self.drain and self.drain["changed"] and self.drain["left"] and not self.drain["ours"]:
             text = f"{text or ''} It was left out of service by {self.drain['left']}; it is back.".strip()
         if self.drain and self.drain["note"]:
@@ -218,15 +227,22 @@ class HostRun:
             return self.unreachable
         if outcome in (REFUSED, HELD):
             return " ".join(
-                f"[{refusal['code']}] {refusal['message']} {refusal['remedy']}" for refusal in self.refusals
+                f"[{refusal['code']}] {refusal['message']} {refusal['remedy']}"
+                for refusal in self.refusals
             )
         if outcome == FAILED and self.error is not None:
             place = (
-                f"in part {self.error['part']}" if self.error["part"] else f"in task “{self.error['task']}”"
+                f"in part {self.error['part']}"
+                if self.error["part"]
+                else f"in task “{self.error['task']}”"
             )
             return f"{place}: {gist(self.error['message'])}"
         if outcome == NOT_REACHED:
-            left = f"not applied: part {', '.join(self._left())}" if self.plan else "its turn did not come"
+            left = (
+                f"not applied: part {', '.join(self._left())}"
+                if self.plan
+                else "its turn did not come"
+            )
             return f"{left}, because the run ended before or its tags leave it out. Run again."
         if outcome == REBOOT:
             allow = "" if check else " Allow it with -e goldnode_reboot=true."
@@ -237,10 +253,14 @@ class HostRun:
                 allow = f" It is held back, since {'; '.join(held)}: see policy.ecc and policy.mig of `goldnode-node check` on the node."
             return f"{'Would need' if check else 'Needs'} a reboot: {'; '.join(self.reboots(check))}.{allow}"
         if outcome == WAITING and self.plan is not None:
-            items = "; ".join(f"{item['subject']}: {item['message']}" for item in self.plan["waiting"])
+            items = "; ".join(
+                f"{item['subject']}: {item['message']}" for item in self.plan["waiting"]
+            )
             return f"{items.rstrip('.')}. {self.ended or 'Allow the drain with -e goldnode_drain_for_waiting=true.'}"
         if check and outcome == CHANGED:
-            parts = {part: sum(row["part"] == part for row in self.resources) for part in self._left()}
+            parts = {
+                part: sum(row["part"] == part for row in self.resources) for part in self._left()
+            }
             return f"{len(self.resources)} differences: {', '.join(f'{part} {number}' for part, number in parts.items())}. See them with -v."
         faults = self.faults()
         return f"the check finds {'; '.join(faults)}" if faults else None
@@ -266,7 +286,10 @@ class HostRun:
             "drain": self.drain,
             "rollback": self.rollback,
             "verdict": self.verdict
-            and {key: self.verdict[key] for key in ("status", "exit_code", "simulated", "time", "counts")},
+            and {
+                key: self.verdict[key]
+                for key in ("status", "exit_code", "simulated", "time", "counts")
+            },
             "faults": self.faults(),
             "error": self.error and {**self.error, "message": cut(self.error["message"])},
             "unreachable": self.unreachable,
@@ -294,7 +317,9 @@ def gist(text: str) -> str:
         return clean(first)
     rest = text[text.index(first) + len(first) :]
     lines = rest.splitlines()
-    found = next(filter(None, ([line for line in lines if re.search(cause, line)] for cause in CAUSES)), [])
+    found = next(
+        filter(None, ([line for line in lines if re.search(cause, line)] for cause in CAUSES)), []
+    )
     told = min(found, key=_place, default=first_line(rest))
     return clean(f"{first} {told.strip()}")
 
@@ -388,14 +413,19 @@ class PlaybookRun:
             why = host.why(self.check)
             if why:
                 rows.setdefault((host.outcome(self.check), alike(why)), []).append(host)
-        said = ", ".join(f"{number} {self._word(outcome)}" for outcome, number in self.counts().items())
-        simulated = sum(bool(host.verdict and host.verdict["simulated"]) for host in self.hosts.values())
+        said = ", ".join(
+            f"{number} {self._word(outcome)}" for outcome, number in self.counts().items()
+        )
+        simulated = sum(
+            bool(host.verdict and host.verdict["simulated"]) for host in self.hosts.values()
+        )
         label = f" ({simulated} with SIMULATED HARDWARE)" if simulated else ""
         lines = [
             f"goldnode: {len(self.hosts)} host{'s'[: len(self.hosts) != 1]} in {seconds:.0f} s: {said}{label}"
         ]
         order = sorted(
-            rows.items(), key=lambda item: (OUTCOMES.index(item[0][0]), -len(item[1]), item[1][0].name)
+            rows.items(),
+            key=lambda item: (OUTCOMES.index(item[0][0]), -len(item[1]), item[1][0].name),
         )
         for (outcome, general), hosts in order[:REASONS]:
             # Alone, a host keeps its own words; of many that differ only in a number or an address, the words that they share.
@@ -411,7 +441,13 @@ class PlaybookRun:
         rows: dict[tuple[str, ...], list[HostRun]] = {}
         for host in self.hosts.values():
             back = host.rollback
-            if back and host.outcome(self.check) not in (UNREACHABLE, FAILED, REFUSED, HELD, NOT_REACHED):
+            if back and host.outcome(self.check) not in (
+                UNREACHABLE,
+                FAILED,
+                REFUSED,
+                HELD,
+                NOT_REACHED,
+            ):
                 to, left = back["to"], back["left"]
                 key = (
                     str(back["again"]),
@@ -424,7 +460,9 @@ class PlaybookRun:
                 )
                 rows.setdefault(key, []).append(host)
         lines: list[str] = []
-        for (again, name, stack, lock, release, left_lock, left_stack), hosts in sorted(rows.items()):
+        for (again, name, stack, lock, release, left_lock, left_stack), hosts in sorted(
+            rows.items()
+        ):
             there = f"class {name}, lock {digest_start(lock)} ({stack}, kernel {release})"
             if again == "True":
                 lines += [
@@ -486,10 +524,13 @@ def store_run(directory: Path, name: str, record: Mapping[str, Any], most: int) 
             number += 1
             path = directory / f"{name}-{number}.json"
         temporary = directory / f".{path.name}.{os.getpid()}"
-        temporary.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         temporary.replace(path)
         records = sorted(
-            directory.glob("[0-9]*T*Z-*.json"), key=lambda found: (found.stat().st_mtime_ns, found.name)
+            directory.glob("[0-9]*T*Z-*.json"),
+            key=lambda found: (found.stat().st_mtime_ns, found.name),
         )
         for old in records[:-most]:
             old.unlink(missing_ok=True)

@@ -106,7 +106,9 @@ def collection_installed() -> bool:
     home = Path(os.environ.get("ANSIBLE_HOME") or "~/.ansible").expanduser()
     roots += [home / "collections", Path("/usr/share/ansible/collections")]
     roots += [Path(part) for part in sys.path]
-    return any((root / "ansible_collections" / COLLECTION.replace(".", "/")).is_dir() for root in roots)
+    return any(
+        (root / "ansible_collections" / COLLECTION.replace(".", "/")).is_dir() for root in roots
+    )
 
 
 def playbook(*, collection: bool) -> str:
@@ -116,7 +118,11 @@ def playbook(*, collection: bool) -> str:
 
 def files(contents: SiteContents, *, collection: bool) -> dict[str, str]:
     """Return the content of every file by its path in the directory."""
-    plugins = _OF_COLLECTION if collection else _OF_INSTALLATION.format(package=PACKAGE, roles=data("roles"))
+    plugins = (
+        _OF_COLLECTION
+        if collection
+        else _OF_INSTALLATION.format(package=PACKAGE, roles=data("roles"))
+    )
     found = {
         SITE: _SITE,
         "ansible.cfg": _ANSIBLE.format(plugins=plugins),
@@ -133,26 +139,33 @@ def files(contents: SiteContents, *, collection: bool) -> dict[str, str]:
 
 def _inventory(contents: SiteContents) -> str:
     hosts: dict[str, dict[str, str] | None] = {
-        host: {"ansible_connection": "local"} if host == THIS_MACHINE else None for host in contents.hosts
+        host: {"ansible_connection": "local"} if host == THIS_MACHINE else None
+        for host in contents.hosts
     }
     group: dict[str, object] = {"hosts": hosts}
     if contents.user is not None:
         group["vars"] = {"ansible_user": contents.user, "ansible_become": contents.user != "root"}
-    text = yaml.safe_dump({contents.node_class: group}, sort_keys=False, width=110).replace(": null\n", ":\n")
+    text = yaml.safe_dump({contents.node_class: group}, sort_keys=False, width=110).replace(
+        ": null\n", ":\n"
+    )
     head = "# Hosts, in the group that is named after their class; `goldnode classes` lists the classes.\n"
     if contents.user is None and contents.hosts != (THIS_MACHINE,):
         head += "# For another SSH user than yours, add to the group: vars: {ansible_user: ubuntu, ansible_become: true}\n"
     return head + text
 
 
-def write(directory: Path, content: Mapping[str, str], may_replace: Callable[[Path], bool]) -> SiteWritten:
+def write(
+    directory: Path, content: Mapping[str, str], may_replace: Callable[[Path], bool]
+) -> SiteWritten:
     """Write all files, or none of them.
 
     A file with another content is replaced only if `may_replace` allows it. Raises SiteDirectoryError for one that
     must not be replaced, before anything is written.
     """
     if directory.exists() and not directory.is_dir():
-        raise SiteDirectoryError("this is not a directory", file=directory, remedy="name another one")
+        raise SiteDirectoryError(
+            "this is not a directory", file=directory, remedy="name another one"
+        )
     same = [name for name, text in content.items() if _there(directory / name, text)]
     rest = [name for name in content if name not in same]
     for name in rest:

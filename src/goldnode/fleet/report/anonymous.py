@@ -15,7 +15,9 @@ from goldnode.node.probe.command import INTERNET, PATTERNS
 _Document = TypeVar("_Document", FleetReportDocument, FleetDiffDocument)
 _IPV6 = r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F]{1,4})+(?![\w:])"
 _ADDRESSES = (*PATTERNS, ("SERVER", INTERNET), ("SERVER", _IPV6))
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # of a slot, the same on all nodes
+_PCI = re.compile(
+    r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+)  # of a slot, the same on all nodes
 # Topics and findings whose values are identities as a whole.
 _IDENTITIES = ("part", "GPU identity")
 
@@ -26,7 +28,9 @@ def anonymous(found: _Document) -> _Document:
     Names of classes, topics and keys remain, and PCI addresses, which name a slot of every machine of a model.
     """
     content = found.model_dump(by_alias=True, mode="json")
-    nodes = sorted({name for block in _blocks(content) for name in block["names"]} | set(_single(content)))
+    nodes = sorted(
+        {name for block in _blocks(content) for name in block["names"]} | set(_single(content))
+    )
     groups = sorted(set(_groups(content)) - set(nodes))
     names = {name: f"node-{place:0{len(str(len(nodes)))}}" for place, name in enumerate(nodes, 1)}
     names |= {name: f"group-{place}" for place, name in enumerate(groups, 1)}
@@ -75,7 +79,9 @@ class _Replacer:
         """Return a value without names; `whole`: a text is an identity as a whole."""
         if isinstance(content, dict):
             identity = whole or content.get("topic") in _IDENTITIES
-            own = identity or _is_identity(content.get("key") if isinstance(content.get("key"), str) else "")
+            own = identity or _is_identity(
+                content.get("key") if isinstance(content.get("key"), str) else ""
+            )
             return {
                 name: self.replace(value, name, identity or (own and name != "key"))
                 for name, value in content.items()
@@ -112,7 +118,9 @@ class _Replacer:
         return made
 
     def _giver(self, name: str) -> Callable[[re.Match[str]], str]:
-        return lambda found: found[0] if _PCI.fullmatch(found[0]) else self._placeholder(name, found[0])
+        return lambda found: (
+            found[0] if _PCI.fullmatch(found[0]) else self._placeholder(name, found[0])
+        )
 
     def _placeholder(self, name: str, text: str) -> str:
         if text not in self._given:

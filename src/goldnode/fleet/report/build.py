@@ -24,7 +24,9 @@ _PARTS = ("faults", "drains", "repeats", "kinds", "xids", "boots")
 
 def moment(seconds: float | None) -> str | None:
     """Return a time in UTC, to the second."""
-    return None if seconds is None else f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return (
+        None if seconds is None else f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%dT%H:%M:%SZ}"
+    )
 
 
 def report(
@@ -101,7 +103,9 @@ class _Builder:
                 "at": moment(self.settings.at.timestamp()),
                 "compared": moment(self.settings.compared.timestamp()),
                 "stale_after_hours": self.settings.stale_after.total_seconds() / 3600,
-                "simulated": any(row["simulated"] for row in (*self.latest, *self.measured, *self.failed)),
+                "simulated": any(
+                    row["simulated"] for row in (*self.latest, *self.measured, *self.failed)
+                ),
                 "anonymous": False,
                 "classes": self._classes(),
                 "causes": causes(declared, self.rows("majority"), changed),
@@ -181,7 +185,9 @@ class _Builder:
             return row["name"], order[row["key"]], row["key"], row["slot"], row["topic"]
 
         found = []
-        for (name, _, key, slot, topic), values in groupby(sorted(self.rows("mixed"), key=group), key=group):
+        for (name, _, key, slot, topic), values in groupby(
+            sorted(self.rows("mixed"), key=group), key=group
+        ):
             shown = sorted(values, key=lambda row: (row["n"], row["value"]))
             found.append(
                 {
@@ -189,7 +195,9 @@ class _Builder:
                     "topic": topic,
                     "key": key,
                     "part": slot or None,
-                    "values": [{"value": row["value"], "nodes": nodes_of(row["nodes"])} for row in shown],
+                    "values": [
+                        {"value": row["value"], "nodes": nodes_of(row["nodes"])} for row in shown
+                    ],
                 }
             )
         return found
@@ -220,7 +228,13 @@ class _Builder:
         for row in found:
             worst[row["node"]] = max(row["loss"], worst.get(row["node"], 0.0))
         found.sort(
-            key=lambda row: (-worst[row["node"]], row["node"], -row["loss"], row["metric"], row["item"])
+            key=lambda row: (
+                -worst[row["node"]],
+                row["node"],
+                -row["loss"],
+                row["metric"],
+                row["item"],
+            )
         )
         return [
             {
@@ -228,7 +242,9 @@ class _Builder:
                 "class": row["class"],
                 "source": row["origin"],
                 "basis": row["basis"],
-                "metric": row["metric"] if row["quantile"] == "p50" else f"{row['metric']} {row['quantile']}",
+                "metric": row["metric"]
+                if row["quantile"] == "p50"
+                else f"{row['metric']} {row['quantile']}",
                 "part": row["item"] or None,
                 "unit": row["unit"],
                 "samples": row["n"],
@@ -271,7 +287,8 @@ class _Builder:
 
     def _slowing(self) -> list[dict[str, Any]]:
         found = sorted(
-            self.rows("slowing"), key=lambda row: (-row["loss"], row["node"], row["metric"], row["item"])
+            self.rows("slowing"),
+            key=lambda row: (-row["loss"], row["node"], row["metric"], row["item"]),
         )
         return [
             {
@@ -289,7 +306,8 @@ class _Builder:
 
     def _trends(self) -> list[dict[str, Any]]:
         found = sorted(
-            self.rows("trends"), key=lambda row: (-row["slope"], row["node"], row["key"], row["item"])
+            self.rows("trends"),
+            key=lambda row: (-row["slope"], row["node"], row["key"], row["item"]),
         )
         return [
             {
@@ -331,7 +349,9 @@ class _Builder:
 
     def _days(self) -> list[dict[str, Any]]:
         found = []
-        for (name, day), group in groupby(self.rows("timeline"), key=lambda row: (row["class"], row["day"])):
+        for (name, day), group in groupby(
+            self.rows("timeline"), key=lambda row: (row["class"], row["day"])
+        ):
             states = {row["status"]: row["nodes"] for row in group}
             found.append({"class": name, "day": (moment(day * 86400) or "")[:10], "states": states})
         return found

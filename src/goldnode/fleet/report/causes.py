@@ -40,7 +40,9 @@ def changes_of(texts: Iterable[str]) -> tuple[ReportChange, ...]:
     found = []
     for text in texts:
         key, part, expected, got, *_ = text.split(SEPARATOR)
-        found.append(ReportChange(key=key, part=part or None, expected=_value(expected), got=_value(got)))
+        found.append(
+            ReportChange(key=key, part=part or None, expected=_value(expected), got=_value(got))
+        )
     return tuple(found)
 
 
@@ -48,7 +50,9 @@ def _value(text: str) -> str | None:
     return None if text == NONE else text
 
 
-def causes(declared: Iterable[_Row], majority: Iterable[_Row], changed: Iterable[_Row]) -> list[ReportCause]:
+def causes(
+    declared: Iterable[_Row], majority: Iterable[_Row], changed: Iterable[_Row]
+) -> list[ReportCause]:
     """Return one cause for each way in which nodes differ, the most severe and widest first.
 
     A difference from the majority is no cause of its own where a finding of the same topic names the node.
@@ -90,7 +94,9 @@ def _majority(
         changes = []
         for text in row["changes"]:
             key, part, usual, got, *_ = text.split(SEPARATOR)
-            changes.append(ReportChange(key=key, part=part or None, expected=_value(usual), got=_value(got)))
+            changes.append(
+                ReportChange(key=key, part=part or None, expected=_value(usual), got=_value(got))
+            )
         nodes = set(row["nodes"])
         for cause in declared:
             if (cause.class_, cause.topic) == (row["class"], row["topic"]) and cause.nodes & nodes:
@@ -170,7 +176,13 @@ def _missing(cause: _OpenCause) -> bool:
 
 def _rank(cause: _OpenCause) -> tuple[Any, ...]:
     order = {"drain": 0, "degraded": 1, None: 2}
-    return order[cause.severity], -len(cause.nodes), cause.class_, cause.topic, sorted(cause.nodes)[:1]
+    return (
+        order[cause.severity],
+        -len(cause.nodes),
+        cause.class_,
+        cause.topic,
+        sorted(cause.nodes)[:1],
+    )
 
 
 def _finished(cause: _OpenCause) -> ReportCause:
@@ -182,7 +194,9 @@ def _finished(cause: _OpenCause) -> ReportCause:
             "domain": cause.domain,
             "evidence": cause.evidence,
             "changes": list(cause.changes),
-            "share": None if not cause.total or cause.usual is None else round(cause.usual / cause.total, 4),
+            "share": None
+            if not cause.total or cause.usual is None
+            else round(cause.usual / cause.total, 4),
             "of": cause.total,
             "also": sorted(cause.also),
             "nodes": nodes_of(cause.nodes),

@@ -56,10 +56,13 @@ def statements(
     for table in (FACTS, NUMBERS, FINDINGS, DIGESTS):
         yield f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}"
     yield f"CREATE VIEW captures AS {frame.captures_view(CLICKHOUSE, _files(files[NODES]), settings)}"
-    results = frame.results_view(CLICKHOUSE, _files(files[CANARY]) if files[CANARY] else None, settings)
+    results = frame.results_view(
+        CLICKHOUSE, _files(files[CANARY]) if files[CANARY] else None, settings
+    )
     yield f"CREATE VIEW results AS {results}"
     row = ", ".join(
-        f"CAST({value!r} AS Float64) AS {name}" for name, value in frame.settings_row(settings).items()
+        f"CAST({value!r} AS Float64) AS {name}"
+        for name, value in frame.settings_row(settings).items()
     )
     yield f"CREATE VIEW settings AS SELECT {row}"
     for name, (columns, rows) in frame.reference(source, settings, keys).items():

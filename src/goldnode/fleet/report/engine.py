@@ -37,9 +37,7 @@ def _quote(value: Value) -> str:
 
 def _files(paths: Sequence[Path]) -> str:
     listed = ", ".join(_quote(str(path)) for path in paths)
-    return (
-        f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
-    )
+    return f"read_parquet([{listed}], hive_partitioning=true, hive_types={{'class': VARCHAR, 'day': VARCHAR}})"
 
 
 DUCKDB = Dialect(
@@ -57,7 +55,9 @@ def _rows(columns: Sequence[str], rows: Sequence[Row]) -> str:
     named = [column.split() for column in columns]
     casts = ", ".join(f"CAST({name} AS {DUCKDB.types[kind]}) AS {name}" for name, kind in named)
     listed = ", ".join(f"({', '.join(map(_quote, row))})" for row in rows)
-    return f"SELECT {casts} FROM (VALUES {listed}) AS listed({', '.join(name for name, _ in named)})"
+    return (
+        f"SELECT {casts} FROM (VALUES {listed}) AS listed({', '.join(name for name, _ in named)})"
+    )
 
 
 @contextmanager
@@ -75,21 +75,27 @@ def opened(
     holding = lock_for_reading(source.directory)
     try:
         files = frame.parts(source, settings)
-        connection.execute(f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'")
+        connection.execute(
+            f"SET memory_limit='{MEMORY}'; SET threads={THREADS}; SET TimeZone='UTC'"
+        )
         connection.execute(frame.prelude("duckdb"))
         # Read-only shells may open these files alone.
         connection.execute("CREATE TABLE report_files (file VARCHAR)")
         connection.executemany(
-            "INSERT INTO report_files VALUES (?)", [[str(one)] for each in files.values() for one in each]
+            "INSERT INTO report_files VALUES (?)",
+            [[str(one)] for each in files.values() for one in each],
         )
         for table in (FACTS, NUMBERS, FINDINGS, "digests"):
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {_files(files[table])}")
         captures = frame.captures_view(DUCKDB, _files(files[NODES]), settings)
         connection.execute(f"CREATE VIEW captures AS {captures}")
-        results = frame.results_view(DUCKDB, _files(files[CANARY]) if files[CANARY] else None, settings)
+        results = frame.results_view(
+            DUCKDB, _files(files[CANARY]) if files[CANARY] else None, settings
+        )
         connection.execute(f"CREATE VIEW results AS {results}")
         row = ", ".join(
-            f"CAST({value!r} AS DOUBLE) AS {name}" for name, value in frame.settings_row(settings).items()
+            f"CAST({value!r} AS DOUBLE) AS {name}"
+            for name, value in frame.settings_row(settings).items()
         )
         connection.execute(f"CREATE TABLE settings AS SELECT {row}")
         for name, (columns, rows) in frame.reference(source, settings, keys_of(connection)).items():

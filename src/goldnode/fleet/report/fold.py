@@ -34,7 +34,10 @@ def _group(before: str, width: int, after: str, numbers: list[int]) -> str:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    shown = (f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}" for low, high in ranges)
+    shown = (
+        f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}"
+        for low, high in ranges
+    )
     return f"{before}[{','.join(shown)}]{after}"
 
 

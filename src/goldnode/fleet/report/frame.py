@@ -47,8 +47,12 @@ class ReportSettings:
     min_share: float = 0.6
     min_nodes: int = 3
     samples: int = 25
-    sigmas: float = 3.25  # of healthy nodes, 1 in 10,000 is slow; of those that lost a tenth, 9 in 10
-    loss: float = 0.05  # least loss that makes a node slow without a floor, and a trend worth a line
+    sigmas: float = (
+        3.25  # of healthy nodes, 1 in 10,000 is slow; of those that lost a tenth, 9 in 10
+    )
+    loss: float = (
+        0.05  # least loss that makes a node slow without a floor, and a trend worth a line
+    )
     trend: timedelta = timedelta(days=7)
     month: timedelta = timedelta(days=30)
 
@@ -100,10 +104,13 @@ def views(more: Path | None = None) -> list[ReportView]:
     if more is not None:
         if not more.is_dir():
             raise GoldnodeError(
-                "there is no such directory of views", file=more, remedy="name one with files NN_NAME.sql"
+                "there is no such directory of views",
+                file=more,
+                remedy="name one with files NN_NAME.sql",
             )
         found += [
-            _view(path.name, path.read_text(encoding="utf-8"), path) for path in sorted(more.glob("*.sql"))
+            _view(path.name, path.read_text(encoding="utf-8"), path)
+            for path in sorted(more.glob("*.sql"))
         ]
     return found
 
@@ -136,7 +143,9 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
     found = found_parts(source.directory)
     if not found:
         raise GoldnodeError(
-            "no captures are stored here", file=source.directory, remedy="run `goldnode fleet ingest` first"
+            "no captures are stored here",
+            file=source.directory,
+            remedy="run `goldnode fleet ingest` first",
         )
     facts = min(settings.compared, settings.at) - settings.stale_after
     first = {
@@ -287,7 +296,14 @@ def _part_keys(keys: ReportKeys) -> list[Row]:
 
 
 _FLOORS = [
-    *("class text", "class_digest text", "platform text", "runner text", "simulated int", "metric text"),
+    *(
+        "class text",
+        "class_digest text",
+        "platform text",
+        "runner text",
+        "simulated int",
+        "metric text",
+    ),
     *("quantile text", "node text", "device text", "usual float", "floor_value float", "nodes int"),
     *("results int", "low_mhz float", "high_mhz float", "device_mhz float", "date text"),
 ]
@@ -318,7 +334,9 @@ def _circumstances(document: FloorsDocument) -> tuple[Value, ...]:
 
 def _floors(document: FloorsDocument, metric: FloorsMetric) -> Iterable[Row]:
     clocks = metric.sm_mhz
-    highest = max((one.sm_mhz[1] for one in document.metrics if one.sm_mhz is not None), default=0.0)
+    highest = max(
+        (one.sm_mhz[1] for one in document.metrics if one.sm_mhz is not None), default=0.0
+    )
     for one in metric.statistics:
         yield (
             counting.metric_name(metric.name, metric.phase),
@@ -356,13 +374,17 @@ def literal(value: Value) -> str:
 
 
 def values(
-    columns: Sequence[str], rows: Sequence[Row], types: Mapping[str, str], quote: Callable[[Value], str]
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    types: Mapping[str, str],
+    quote: Callable[[Value], str],
 ) -> str:
     """Return a SELECT of rows; columns are given as `NAME TYPE` with the types of `reference`."""
     named = [column.split() for column in columns]
     if not rows:
         nothing = ", ".join(
-            f"CAST({0 if kind != 'text' else quote('')} AS {types[kind]}) AS {name}" for name, kind in named
+            f"CAST({0 if kind != 'text' else quote('')} AS {types[kind]}) AS {name}"
+            for name, kind in named
         )
         return f"SELECT {nothing} WHERE 1 = 0"
     first, *others = rows
@@ -373,7 +395,8 @@ def values(
     tail = [
         "SELECT "
         + ", ".join(
-            f"CAST({quote(value)} AS {types[kind]})" for value, (_, kind) in zip(row, named, strict=True)
+            f"CAST({quote(value)} AS {types[kind]})"
+            for value, (_, kind) in zip(row, named, strict=True)
         )
         for row in others
     ]
@@ -382,9 +405,32 @@ def values(
 
 # Columns of the view `results`, for a directory without a file of canary results.
 _RESULTS = [
-    *("node text", "class text", "seconds float", "result text", "simulated int", "class_digest text"),
-    *("platform text", "runner text", "boot_id text", "how text", "job text", "state text", "why text"),
-    *("verified int", "metric text", "device text", "unit text", "sign float", "quantile text", "runs int"),
+    *(
+        "node text",
+        "class text",
+        "seconds float",
+        "result text",
+        "simulated int",
+        "class_digest text",
+    ),
+    *(
+        "platform text",
+        "runner text",
+        "boot_id text",
+        "how text",
+        "job text",
+        "state text",
+        "why text",
+    ),
+    *(
+        "verified int",
+        "metric text",
+        "device text",
+        "unit text",
+        "sign float",
+        "quantile text",
+        "runs int",
+    ),
     *("value float", "bound float", "sm_mhz float", "device_sm_mhz float", "uncounted text"),
 ]
 

@@ -37,8 +37,14 @@ METRICS = {
         "gauge",
         "Share of its speed that a device loses in a day, by its canary results.",
     ),
-    "goldnode_report_failed_job_nodes": ("gauge", "Nodes on which a job of the canary suite did not pass."),
-    "goldnode_report_growth_per_hour": ("gauge", "Slope of a counter of a node that grows steadily."),
+    "goldnode_report_failed_job_nodes": (
+        "gauge",
+        "Nodes on which a job of the canary suite did not pass.",
+    ),
+    "goldnode_report_growth_per_hour": (
+        "gauge",
+        "Slope of a counter of a node that grows steadily.",
+    ),
     "goldnode_report_offender_score": ("gauge", "Score of a node with repeated faults."),
     "goldnode_report_version_nodes": ("gauge", "Nodes of a class with one value of a version."),
 }
@@ -47,7 +53,9 @@ METRICS = {
 def text(found: FleetReportDocument) -> str:
     """Return the metrics of a report. With simulated nodes, every sample has the label `simulated="true"`."""
     mark = {"simulated": "true"} if found.simulated else {}
-    return exposition(METRICS, ((name, {**labels, **mark}, value) for name, labels, value in _samples(found)))
+    return exposition(
+        METRICS, ((name, {**labels, **mark}, value) for name, labels, value in _samples(found))
+    )
 
 
 def _samples(found: FleetReportDocument) -> Iterator[MetricSample]:
@@ -88,10 +96,19 @@ def _nodes(found: FleetReportDocument) -> Iterator[MetricSample]:
         }
         yield "goldnode_report_slowing_per_day", where, slowing.a_day
     for trend in found.trends:
-        where = {"node": trend.node, "class": trend.class_, "counter": trend.counter, "part": trend.part}
+        where = {
+            "node": trend.node,
+            "class": trend.class_,
+            "counter": trend.counter,
+            "part": trend.part,
+        }
         yield "goldnode_report_growth_per_hour", where, trend.an_hour
     for lemon in found.lemons:
-        yield "goldnode_report_offender_score", {"node": lemon.node, "class": lemon.class_}, lemon.score
+        yield (
+            "goldnode_report_offender_score",
+            {"node": lemon.node, "class": lemon.class_},
+            lemon.score,
+        )
 
 
 def _labels(cause: ReportCause) -> dict[str, object]:

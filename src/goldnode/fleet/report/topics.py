@@ -180,7 +180,13 @@ AGREED = (
 _PARTS = ("*.serial", "*.mac", "*guid", "gpu.uuid")
 _LOOSE = ("gpu.*",)  # parts that are interchangeable: their identity is no name that nodes share
 # Facts that only some healthy nodes have.
-_OPTIONAL = ("gpu.mig.instances", "packages.*", "os.module_files*", "runtime.cdi.missing", "pci.limits*")
+_OPTIONAL = (
+    "gpu.mig.instances",
+    "packages.*",
+    "os.module_files*",
+    "runtime.cdi.missing",
+    "pci.limits*",
+)
 
 
 @dataclass(frozen=True)
@@ -287,7 +293,11 @@ def part_key(key: str, number: bool) -> PartKey | None:
     """Return a key that each GPU of a node has alike; None for others, and for those that vary."""
     found = report_key(key)
     kinds = (KeyKind.FACT, KeyKind.COUNTER, KeyKind.GAUGE)
-    if not found.loose or found.optional or (found.kind != "part" and kind(key, number) not in kinds):
+    if (
+        not found.loose
+        or found.optional
+        or (found.kind != "part" and kind(key, number) not in kinds)
+    ):
         return None
     board = key in {f"{found.section}.{field}" for field in PARTS[found.section]}
     return PartKey(key, found.topic, board) if board or found.compared else None

@@ -31,7 +31,13 @@ _NEXT: dict[StepPhase | None, frozenset[StepPhase]] = {
     None: frozenset({StepPhase.GRANTED, StepPhase.DEFERRED, StepPhase.LEFT}),
     StepPhase.GRANTED: frozenset({StepPhase.APPLYING, StepPhase.RETURNING, StepPhase.OVERDUE}),
     StepPhase.APPLYING: frozenset(
-        {StepPhase.APPLYING, StepPhase.RETURNING, StepPhase.DONE, StepPhase.FAILED, StepPhase.OVERDUE}
+        {
+            StepPhase.APPLYING,
+            StepPhase.RETURNING,
+            StepPhase.DONE,
+            StepPhase.FAILED,
+            StepPhase.OVERDUE,
+        }
     ),  # applying again: turned back
     StepPhase.RETURNING: frozenset({StepPhase.DONE, StepPhase.PASSED, StepPhase.OVERDUE}),
     StepPhase.PASSED: frozenset({StepPhase.GRANTED, StepPhase.DEFERRED, StepPhase.LEFT}),
@@ -61,7 +67,9 @@ class TraceAudit:
         self._step = state.steps.get(node) if node is not None else None
         self._was_out = node in state.ledger.by_node
 
-    def after(self, state: RolloutState, observations: Observations, action: Action, at: float) -> None:
+    def after(
+        self, state: RolloutState, observations: Observations, action: Action, at: float
+    ) -> None:
         """Check one action and the state that follows it."""
         node = getattr(action, "node", None)
         now = state.steps.get(node) if node is not None else None
@@ -91,7 +99,8 @@ class TraceAudit:
             "its epoch is not the present one": step.epoch != state.record.epoch,
             "more than limits.planned": ledger.planned > limits.planned.nodes(size),
             "more than limits.total": not self._was_out and ledger.out > limits.total.nodes(size),
-            "the failed buffer is spent": not self._was_out and ledger.failed > limits.failed.nodes(size),
+            "the failed buffer is spent": not self._was_out
+            and ledger.failed > limits.failed.nodes(size),
             "another owner holds the node": bool(ledger.others(action.node, state.record.name)),
             "its wave has not begun": step.wave > state.record.wave,
             "the target is denied": forward and state.record.target in state.denied,
@@ -105,7 +114,8 @@ class TraceAudit:
             "more than limits.per.leaf": limits.leaf is not None
             and node.leaf is not None
             and ledger.planned_leaves[node.leaf] > limits.leaf,
-            "the rollout is not active": state.record.phase in (RolloutPhase.QUEUED, RolloutPhase.SUPERSEDED),
+            "the rollout is not active": state.record.phase
+            in (RolloutPhase.QUEUED, RolloutPhase.SUPERSEDED),
         }
         for why in (text for text, found in wrong.items() if found):
             self._refuse(at, action, why)
@@ -120,7 +130,11 @@ class TraceAudit:
         return any(item.subject == subjects[item.scope] for item in state.freezes.values())
 
     def _promote(
-        self, state: RolloutState, observations: Observations, action: Promote | ChangePhase, at: float
+        self,
+        state: RolloutState,
+        observations: Observations,
+        action: Promote | ChangePhase,
+        at: float,
     ) -> None:
         wave, boot = state.record.wave, self.settings.boot
         if isinstance(action, Promote):
@@ -132,9 +146,15 @@ class TraceAudit:
         good = [
             step
             for step in state.steps.values()
-            if step.wave == wave and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE
+            if step.wave == wave
+            and step.direction is Direction.FORWARD
+            and step.phase is StepPhase.DONE
         ]
-        if not good or boot is None or len(good) < math.ceil(boot.judged * state.wave_size[wave] - 1e-9):
+        if (
+            not good
+            or boot is None
+            or len(good) < math.ceil(boot.judged * state.wave_size[wave] - 1e-9)
+        ):
             self._refuse(at, action, "too few nodes have passed")
         for item in self.settings.outside:
             result = observations.requirements.get((item.name, wave))
@@ -175,7 +195,11 @@ class TraceAudit:
                 continue
             if step is not None and step.phase is StepPhase.LEFT:
                 continue
-            moved = step is not None and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE
+            moved = (
+                step is not None
+                and step.direction is Direction.FORWARD
+                and step.phase is StepPhase.DONE
+            )
             served.add(moved)
         if len(served) > 1:
             self._refuse(at, action, "its cohort serves in two states")

@@ -16,15 +16,24 @@ from goldnode.documents.rollout import RolloutFloors, RolloutPrometheus, fractio
 from goldnode.fleet.rollout.document import BootSettings, RolloutFile, RolloutSettings, kind_of
 from goldnode.fleet.rollout.model import FleetNode
 from goldnode.fleet.rollout.state import FIRST_WAVES
-from goldnode.fleet.rollout.statistics import at_least, detected_rate, excluded_rate, stopping_failures
+from goldnode.fleet.rollout.statistics import (
+    at_least,
+    detected_rate,
+    excluded_rate,
+    stopping_failures,
+)
 from goldnode.fleet.rollout.waves import assign
 from goldnode.fleet.rollout.windows import opening
 from goldnode.floors.limits import ALPHA, CONTROL, NODES, nodes_needed
 
 ERROR, WARNING = "error", "warning"
 STEP = 20 * 60.0  # seconds from the drained node to its return, without a measurement of the site
-SHORTEST_DRAIN = 300.0  # seconds: a controller on the way to a node, and two readings of its scheduler
-_SURPRISE = 0.05  # probability of the failures of earlier rollouts, below which the base rate is too low
+SHORTEST_DRAIN = (
+    300.0  # seconds: a controller on the way to a node, and two readings of its scheduler
+)
+_SURPRISE = (
+    0.05  # probability of the failures of earlier rollouts, below which the base rate is too low
+)
 _LONGEST = 366 * 86400.0  # of an estimate
 
 
@@ -120,7 +129,9 @@ def check(
     sizes = _sizes(file.settings, nodes, count)
     waves = _estimate(file.settings, sizes, count, basis)
     checker.detection(waves, count)
-    found = sorted(checker.found, key=lambda finding: (finding.line, finding.severity, finding.message))
+    found = sorted(
+        checker.found, key=lambda finding: (finding.line, finding.severity, finding.message)
+    )
     return RolloutReport(tuple(found), waves, count, basis)
 
 
@@ -140,7 +151,16 @@ class _Checker:
 
     def _add(self, severity: str, code: str, at: KeyPath, message: str, remedy: str) -> None:
         source = self.file.source
-        self.found.append(RolloutFinding(severity, code, message, remedy, source.file, source.line(at)))
+        self.found.append(
+            RolloutFinding(
+                severity,
+                code=code,
+                message=message,
+                remedy=remedy,
+                file=source.file,
+                line=source.line(at),
+            )
+        )
 
     def _error(self, code: str, at: KeyPath, message: str, remedy: str) -> None:
         self._add(ERROR, code, at, message, remedy)
@@ -155,13 +175,17 @@ class _Checker:
         waves = self.document.waves
         if not waves:
             remedy = "add `waves`, such as docs/how-to/rollouts.md shows"
-            self._error("waves", (), "the document has no waves, so that no node ever moves", remedy)
+            self._error(
+                "waves", (), "the document has no waves, so that no node ever moves", remedy
+            )
             return
         reached, pools, names = 0.0, set(), set()
         for index, wave in enumerate(waves):
             at: KeyPath = ("waves", index)
             if wave.name in names:
-                self._error("waves", (*at, "name"), f'two waves have the name "{wave.name}"', "rename one")
+                self._error(
+                    "waves", (*at, "name"), f'two waves have the name "{wave.name}"', "rename one"
+                )
             names.add(wave.name)
             if wave.pool is not None:
                 self._pool(wave.pool, (*at, "pool"), wave.pool in pools)
@@ -170,27 +194,36 @@ class _Checker:
                 share = fraction(wave.percent)
                 if share <= reached:
                     message = f'wave "{wave.name}" is empty: {reached:.6g} of the class have moved before it'
-                    self._error("empty-wave", (*at, "percent"), message, "raise its percentage or remove it")
+                    self._error(
+                        "empty-wave", (*at, "percent"), message, "raise its percentage or remove it"
+                    )
                 reached = max(reached, share)
             if index + 1 < len(waves) and not self.settings.waves[index].soak:
-                message = (
-                    f'wave "{wave.name}" has no soak: a fault that shows after the boot is not seen in it'
-                )
+                message = f'wave "{wave.name}" has no soak: a fault that shows after the boot is not seen in it'
                 self._warn("soak", at, message, "add `soak: 4h`")
         if reached < 1:
             message = "the waves do not reach 100 %: the last nodes never move"
-            self._error("reach", ("waves",), message, 'add a last wave, {name: all, percent: "100%"}')
+            self._error(
+                "reach", ("waves",), message, 'add a last wave, {name: all, percent: "100%"}'
+            )
         for name in sorted(set(self.document.pools) - pools):
             self._warn(
-                "pool", ("pools", name), f'no wave uses pool "{name}"', "use it in a wave or remove it"
+                "pool",
+                ("pools", name),
+                f'no wave uses pool "{name}"',
+                "use it in a wave or remove it",
             )
 
     def _pool(self, name: str, at: KeyPath, again: bool) -> None:
         if name not in self.document.pools:
-            remedy = nearest(name, self.document.pools) or f"declare it: pools: {{{name}: {{nodes: 8}}}}"
+            remedy = (
+                nearest(name, self.document.pools) or f"declare it: pools: {{{name}: {{nodes: 8}}}}"
+            )
             self._error("pool", at, f'there is no pool "{name}"', remedy)
         elif again:
-            self._error("empty-wave", at, f'pool "{name}" has moved in an earlier wave', "remove this wave")
+            self._error(
+                "empty-wave", at, f'pool "{name}" has moved in an earlier wave', "remove this wave"
+            )
 
     def requirements(self) -> None:
         """Find requirements that are missing, or that never decide anything."""
@@ -210,18 +243,20 @@ class _Checker:
                     self._error("requirement", (*at, "confidence"), message, "write 99.99%")
                 if fraction(item.boot.judged) > 1 - fraction(item.boot.base_rate):
                     message = f"{item.boot.judged} of a wave must pass, and a base rate of {item.boot.base_rate} lets more fail"
-                    self._warn("requirement", (*at, "judged"), message, "lower judged, or the base rate")
-                if item.boot.same_cause == 1:
-                    message = (
-                        "one failed node of the first waves stops the rollout, and some nodes fail anyway"
+                    self._warn(
+                        "requirement", (*at, "judged"), message, "lower judged, or the base rate"
                     )
+                if item.boot.same_cause == 1:
+                    message = "one failed node of the first waves stops the rollout, and some nodes fail anyway"
                     self._warn("requirement", (*at, "same_cause"), message, "write 2")
             elif item.floors is not None:
                 self._floors(item.floors, at)
             elif item.prometheus is not None:
                 self._query(item.prometheus, at)
             elif item.command is not None and not item.command.run[0].startswith("/"):
-                message = f'"{item.command.run[0]}" has no absolute path, and depends on who runs it'
+                message = (
+                    f'"{item.command.run[0]}" has no absolute path, and depends on who runs it'
+                )
                 self._warn("requirement", (*at, "run"), message, "write its whole path")
 
             elif item.dual is not None and not item.dual.report.startswith("/"):
@@ -252,14 +287,18 @@ class _Checker:
         boot, steps = self.settings.boot, earlier.done + earlier.failed
         if boot is None or at_least(earlier.failed, steps, boot.base_rate) >= _SURPRISE:
             return
-        index = next(number for number, item in enumerate(self.document.require) if item.boot is not None)
+        index = next(
+            number for number, item in enumerate(self.document.require) if item.boot is not None
+        )
         rate = earlier.failed / steps
         message = (
             f"{earlier.failed} of {steps} nodes failed in {earlier.rollouts} completed rollouts of the class, {rate:.2%}: "
             f"more than a base rate of {boot.base_rate:.2%} explains, so that a good change may be stopped"
         )
         at: KeyPath = ("require", index, "boot")
-        self._warn("base-rate", at, message, f"write base_rate: {rate:.2%}, or find out why nodes fail")
+        self._warn(
+            "base-rate", at, message, f"write base_rate: {rate:.2%}, or find out why nodes fail"
+        )
 
     def _floors(self, item: RolloutFloors, at: KeyPath) -> None:
         """Find floors that the first wave has too few nodes for, so that the rollout freezes after it."""
@@ -276,7 +315,9 @@ class _Checker:
                 f"{len(item.metrics)} metrics need {needed} changed nodes to show a loss, and the first wave has {nodes}, "
                 "so that a slow change is unknown and not stopped"
             )
-            self._warn("requirement", at, message, "name fewer metrics, or give the wave more nodes")
+            self._warn(
+                "requirement", at, message, "name fewer metrics, or give the wave more nodes"
+            )
 
     def _first_wave(self) -> int | None:
         """Return the nodes of the first wave; None where its size is not known."""
@@ -303,7 +344,9 @@ class _Checker:
             message = "the arms have different numbers of nodes, and a sum or a count over each of them differs by that alone"
             self._warn("requirement", (*at, "query"), message, "compare `avg by (arm)`")
         elif item.max is not None and item.min is not None and item.min > item.max:
-            self._error("requirement", (*at, "min"), "min is above max: every answer fails", "exchange them")
+            self._error(
+                "requirement", (*at, "min"), "min is above max: every answer fails", "exchange them"
+            )
 
     def limits(self) -> None:
         """Find limits that exclude each other."""
@@ -325,7 +368,10 @@ class _Checker:
             if span is None:
                 message = f"the window never opens: it ends at {written.to}, when it begins"
                 self._error(
-                    "window", at, message, 'correct its times; a whole day is from: "00:00", to: "23:59"'
+                    "window",
+                    at,
+                    message,
+                    'correct its times; a whole day is from: "00:00", to: "23:59"',
                 )
             elif span[1] - span[0] < self.settings.timeout:
                 message = f"the window is open for {span[1] - span[0]:.0f} s, less than `timeout`: steps end after it"
@@ -336,7 +382,9 @@ class _Checker:
         wait = self.settings.drain_wait
         if wait < SHORTEST_DRAIN:
             message = f"drain.wait is {wait:g} s: a scheduler is read every 30 s, so an idle node may not be drained in time"
-            self._warn("drain", ("drain", "wait"), message, f"write at least {SHORTEST_DRAIN / 60:g}m")
+            self._warn(
+                "drain", ("drain", "wait"), message, f"write at least {SHORTEST_DRAIN / 60:g}m"
+            )
 
     def approvals(self) -> None:
         """Find approvals of unknown waves, and those that no role gives."""
@@ -347,12 +395,16 @@ class _Checker:
                 remedy = nearest(wave, names) or "name a wave"
                 self._error("approval", at, f'there is no wave "{wave}" to approve', remedy)
             if not roles:
-                self._error("approval", at, f'the approval of wave "{wave}" names no role', "name one")
+                self._error(
+                    "approval", at, f'the approval of wave "{wave}" names no role', "name one"
+                )
 
     def target(self) -> None:
         """Find a rollout that changes nothing, and classes that would have to move with it."""
         if self.settings.origin == self.settings.target:
-            self._error("target", ("to",), "`from` and `to` are the same state", "correct one of them")
+            self._error(
+                "target", ("to",), "`from` and `to` are the same state", "correct one of them"
+            )
         if self.document.together:
             others = ", ".join(self.document.together)
             message = f"this class shares cohorts with {others}, and a rollout moves one class"
@@ -374,14 +426,18 @@ class _Checker:
         try:
             catalog.stack(stack)
         except GoldnodeError as problem:
-            self._error("target", ("to", "stack"), problem.message, problem.remedy or "correct its name")
+            self._error(
+                "target", ("to", "stack"), problem.message, problem.remedy or "correct its name"
+            )
             return
         try:
             moved = replace(entry, item=entry.item.model_copy(update={"stack": stack}))
             checks.check_class(moved, catalog)
         except CatalogError as problem:
             message = f'class "{self.document.class_}" refuses stack "{stack}": {problem.message}'
-            remedy = problem.remedy or f"see `goldnode check -c {self.document.class_} --to {stack}`"
+            remedy = (
+                problem.remedy or f"see `goldnode check -c {self.document.class_} --to {stack}`"
+            )
             self._error("target", ("to", "stack"), message, remedy)
 
     # With the nodes
@@ -399,14 +455,21 @@ class _Checker:
         waves = assign(self.settings, nodes)
         for index, (wave, names) in enumerate(zip(self.settings.waves, waves, strict=True)):
             if not names:
-                message = f'wave "{wave.name}" is empty: the waves before it take all {len(nodes)} nodes'
+                message = (
+                    f'wave "{wave.name}" is empty: the waves before it take all {len(nodes)} nodes'
+                )
                 self._error(
-                    "empty-wave", ("waves", index), message, "remove it, or make those before it smaller"
+                    "empty-wave",
+                    ("waves", index),
+                    message,
+                    "remove it, or make those before it smaller",
                 )
         rest = len(nodes) - sum(map(len, waves))
         if rest and not any(finding.code == "reach" for finding in self.found):
             message = f"{rest} of {len(nodes)} nodes are in no wave and never move"
-            self._error("reach", ("waves",), message, 'add a last wave, {name: all, percent: "100%"}')
+            self._error(
+                "reach", ("waves",), message, 'add a last wave, {name: all, percent: "100%"}'
+            )
 
     def _pools_fit(self, nodes: Sequence[FleetNode]) -> None:
         names = {node.name for node in nodes}
@@ -416,14 +479,24 @@ class _Checker:
                     remedy = nearest(host, names) or "correct its name"
                     message = f'"{host}" is no host of class "{self.document.class_}"'
                     self._error("pool", ("pools", name, "hosts", index), message, remedy)
-            fit = sum(not set(node.tags) & set(pool.never) and node.lemon is not True for node in nodes)
+            fit = sum(
+                not set(node.tags) & set(pool.never) and node.lemon is not True for node in nodes
+            )
             if pool.nodes is not None and fit < pool.nodes:
-                message = f'pool "{name}" has {pool.nodes} nodes, and {fit} of the class may be in it'
-                self._error("pool", ("pools", name, "nodes"), message, "lower it, or shorten `never`")
-            missing = sum(getattr(node, pool.spread) is None for node in nodes) if pool.spread else 0
+                message = (
+                    f'pool "{name}" has {pool.nodes} nodes, and {fit} of the class may be in it'
+                )
+                self._error(
+                    "pool", ("pools", name, "nodes"), message, "lower it, or shorten `never`"
+                )
+            missing = (
+                sum(getattr(node, pool.spread) is None for node in nodes) if pool.spread else 0
+            )
             if missing:
                 message = f"{missing} nodes have no {pool.spread}, so that the pool may not spread"
-                self._warn("pool", ("pools", name, "spread"), message, f"set goldnode_{pool.spread}")
+                self._warn(
+                    "pool", ("pools", name, "spread"), message, f"set goldnode_{pool.spread}"
+                )
 
     def _limits_fit(self, nodes: Sequence[FleetNode]) -> None:
         limits = self.settings.limits
@@ -434,9 +507,14 @@ class _Checker:
                 remedy = f"set goldnode_{key} in the inventory"
                 self._error("limits", ("limits", "per", key), message, remedy)
         if limits.planned.count is None and limits.planned.share * len(nodes) < 1:
-            message = f"limits.planned is less than one of {len(nodes)} nodes: one node moves at a time"
+            message = (
+                f"limits.planned is less than one of {len(nodes)} nodes: one node moves at a time"
+            )
             self._warn(
-                "limits", ("limits", "planned"), message, "write a number of nodes, if more may be out"
+                "limits",
+                ("limits", "planned"),
+                message,
+                "write a number of nodes, if more may be out",
             )
 
     def _cohorts_fit(self, nodes: Sequence[FleetNode]) -> None:
@@ -453,7 +531,9 @@ class _Checker:
                 remedy = f"raise limits.planned to {len(members)} nodes, or split the cohort"
                 self._error("cohort", ("limits", "planned"), message, remedy)
             for key, limit in (("rack", limits.rack), ("leaf", limits.leaf)):
-                groups = Counter(getattr(node, key) for node in members if getattr(node, key) is not None)
+                groups = Counter(
+                    getattr(node, key) for node in members if getattr(node, key) is not None
+                )
                 worst = groups.most_common(1)
                 if limit is not None and worst and worst[0][1] > limit:
                     message = (
@@ -471,9 +551,14 @@ def _sizes(
     if nodes is not None:
         return [len(names) for names in assign(settings, nodes)]
     if size is not None:
-        made = [FleetNode(f"n{number}", digest=settings.origin, in_service=True) for number in range(size)]
+        made = [
+            FleetNode(f"n{number}", digest=settings.origin, in_service=True)
+            for number in range(size)
+        ]
         pools = {
-            name: pool.model_copy(update={"nodes": len(pool.hosts or ()) or pool.nodes, "hosts": None})
+            name: pool.model_copy(
+                update={"nodes": len(pool.hosts or ()) or pool.nodes, "hosts": None}
+            )
             for name, pool in settings.pools.items()
         }
         return [len(names) for names in assign(replace(settings, pools=pools), made)]
@@ -524,7 +609,11 @@ def _estimate(
 
 
 def _detects(
-    boot: BootSettings | None, moved: int | None, early: int | None, stops_at: int | None, confidence: float
+    boot: BootSettings | None,
+    moved: int | None,
+    early: int | None,
+    stops_at: int | None,
+    confidence: float,
 ) -> float | None:
     """Return the share of broken nodes from which a change is stopped: by one cause, or by the base rate."""
     if boot is None or moved is None or early is None or stops_at is None:

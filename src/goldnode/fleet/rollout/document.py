@@ -44,7 +44,9 @@ class ShareLimit:
     def nodes(self, size: int) -> int:
         """Return the limit for a class of `size` nodes."""
         # 1e-9: 2% of 50 is 1, not 0.9999999.
-        return self.count if self.count is not None else max(1, math.floor(self.share * size + 1e-9))
+        return (
+            self.count if self.count is not None else max(1, math.floor(self.share * size + 1e-9))
+        )
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,9 @@ def _boot(boot: RolloutBoot) -> BootSettings:
 
 def kind_of(requirement: RolloutRequirement) -> str:
     """Return the key of a requirement: boot, floors, prometheus, command or dual."""
-    return next(name for name in type(requirement).model_fields if getattr(requirement, name) is not None)
+    return next(
+        name for name in type(requirement).model_fields if getattr(requirement, name) is not None
+    )
 
 
 def outside(document: RolloutDocument) -> tuple[OutsideRequirement, ...]:
@@ -219,7 +223,9 @@ def load(path: Path) -> RolloutFile:
     return verified(path)
 
 
-def loads(text: str, file: str | Path = "the stored document", keyid: str | None = None) -> RolloutFile:
+def loads(
+    text: str, file: str | Path = "the stored document", keyid: str | None = None
+) -> RolloutFile:
     """Read a rollout document from its text. Raises RolloutError; `file` names it there."""
     source = yamlsource.parse(text, Path(file), error=RolloutError)
     document = yamlsource.validate(RolloutDocument, source, error=RolloutError)
@@ -332,5 +338,7 @@ def _opened(data: bytes, path: Path, keys: Path) -> tuple[bytes, str]:
             remedy="sign it with a key of fleet.document_key",
         ) from problem
     if opened.payload_type != PAYLOAD_TYPE:
-        raise RolloutError(f"this is signed as {opened.payload_type}, and is no rollout document", file=path)
+        raise RolloutError(
+            f"this is signed as {opened.payload_type}, and is no rollout document", file=path
+        )
     return opened.payload, opened.keyid

@@ -37,7 +37,10 @@ def answer(
     :param keys: files of public keys, one of which must have signed the report. Empty: it is not verified.
     """
     found = _report(Path(item.report.replace("{wave}", wave)), keys)
-    for side, state, wanted in (("a", found.a.state, settings.origin), ("b", found.b.state, settings.target)):
+    for side, state, wanted in (
+        ("a", found.a.state, settings.origin),
+        ("b", found.b.state, settings.target),
+    ):
         if state != wanted:
             raise NoReportError(
                 f"side {side} of the report was recorded in {state or 'no known state'}, not in {wanted}"
@@ -46,7 +49,9 @@ def answer(
         raise NoReportError("the report is of simulated hardware")
     age = now - _moment(found.b.started)
     if age > seconds(item.max_age):
-        raise NoReportError(f"side b was recorded at {found.b.started}, longer ago than {item.max_age}")
+        raise NoReportError(
+            f"side b was recorded at {found.b.started}, longer ago than {item.max_age}"
+        )
     if age < -_AHEAD:
         raise NoReportError(f"side b was recorded at {found.b.started}, in the future")
     reason = found.reasons[0] if found.reasons else "the report has no reason"

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from goldnode.fleet.nodes.return_tests import no_tests
 from goldnode.fleet.rollout.lines import moment
-from goldnode.fleet.rollout.model import ACTIVE, Direction, FreezeScope, Hold, RolloutPhase, Step, StepPhase
+from goldnode.fleet.rollout.model import (
+    ACTIVE,
+    Direction,
+    FreezeScope,
+    Hold,
+    RolloutPhase,
+    Step,
+    StepPhase,
+)
 from goldnode.fleet.rollout.remains import remaining
 from goldnode.fleet.rollout.state import BACK_PHASES
 from goldnode.fleet.rollout.steps import judge
@@ -60,7 +68,9 @@ def explain(
     if step is None and number is None:
         reasons.append(NodeReason("no wave has it yet: a wave takes its nodes when it begins"))
         if node.digest not in (None, settings.origin):
-            reasons.append(NodeReason(f"it is not in the state that the rollout moves from: {node.digest}"))
+            reasons.append(
+                NodeReason(f"it is not in the state that the rollout moves from: {node.digest}")
+            )
     return NodeExplanation(
         node=name,
         rollout=state.record.name,
@@ -89,7 +99,9 @@ def _step(facts: RolloutFacts, step: Step, now: float) -> Iterator[NodeReason]:
     release = f"goldnode rollout release {step.node} --reason REASON"
     if step.phase is StepPhase.GRANTED:
         seen = observations.scheduler.get(step.node)
-        yield NodeReason(f"it has leave{back} since {since}, attempt {step.attempt}, and is drained")
+        yield NodeReason(
+            f"it has leave{back} since {since}, attempt {step.attempt}, and is drained"
+        )
         if seen is not None and seen.free_at > now:
             yield NodeReason(f"its last job ends at {moment(seen.free_at)}")
     elif step.phase is StepPhase.APPLYING:
@@ -97,11 +109,15 @@ def _step(facts: RolloutFacts, step: Step, now: float) -> Iterator[NodeReason]:
         what = "the earlier state" if step.direction is Direction.BACK else "the new state"
         yield NodeReason(f"{what} is applied since {since}: its verdict from a new boot is missing")
         if found.lies:
-            yield NodeReason("it reports the wanted state from the boot before the step: not counted")
+            yield NodeReason(
+                "it reports the wanted state from the boot before the step: not counted"
+            )
     elif step.phase is StepPhase.RETURNING:
         yield NodeReason(f"it was judged, and returns to service since {since}{cause}")
     elif step.phase is StepPhase.OVERDUE:
-        yield NodeReason(f"it is overdue since {since}{cause}. Examine it, then release it", release)
+        yield NodeReason(
+            f"it is overdue since {since}{cause}. Examine it, then release it", release
+        )
     elif step.phase is StepPhase.FAILED:
         blame = f" (counted as {step.blame.value})" if step.blame is not None else ""
         text = f"it failed at {since}{cause}{blame}"
@@ -110,7 +126,9 @@ def _step(facts: RolloutFacts, step: Step, now: float) -> Iterator[NodeReason]:
         else:
             yield NodeReason(f"{text}. Repair it, then release it", release)
     elif step.phase is StepPhase.LEFT:
-        yield NodeReason(f"it is left alone{cause or ': it is not in the state that the rollout moves from'}")
+        yield NodeReason(
+            f"it is left alone{cause or ': it is not in the state that the rollout moves from'}"
+        )
     elif step.phase is StepPhase.DEFERRED:
         yield NodeReason(f"its wave does not wait for it since {since}{cause}; {_MOVES}")
     elif step.phase is StepPhase.PASSED:
@@ -119,7 +137,9 @@ def _step(facts: RolloutFacts, step: Step, now: float) -> Iterator[NodeReason]:
         where = "in its earlier state" if step.direction is Direction.BACK else "in the new state"
         yield NodeReason(f"it is {where} since {since}")
     if step.phase in ACTIVE:
-        after = "its leave ends and it returns" if step.phase is StepPhase.GRANTED else "it is overdue"
+        after = (
+            "its leave ends and it returns" if step.phase is StepPhase.GRANTED else "it is overdue"
+        )
         passed = "has passed" if step.deadline < now else "is"
         yield NodeReason(f"the deadline {passed} {moment(step.deadline)}: then {after}")
 
@@ -139,7 +159,9 @@ def _why_not(facts: RolloutFacts, name: str, now: float) -> Iterator[NodeReason]
         yield NodeReason(f"it is not in the state that the rollout moves from: {node.digest}")
     if node.free_at > now + settings.drain_wait:
         longest = f"{settings.drain_wait / 3600:g} h"
-        yield NodeReason(f"it is busy until {moment(node.free_at)}, longer than drain.wait ({longest})")
+        yield NodeReason(
+            f"it is busy until {moment(node.free_at)}, longer than drain.wait ({longest})"
+        )
     for item in state.freezes.values():
         if item.scope is FreezeScope.RACK and item.subject == node.rack:
             remedy = f"goldnode rollout unfreeze --rack {item.subject} --reason REASON"
@@ -150,10 +172,14 @@ def _why_not(facts: RolloutFacts, name: str, now: float) -> Iterator[NodeReason]
     ):
         group = getattr(node, scope)
         if group is not None and limit is not None and counts[group] >= limit:
-            yield NodeReason(f"{scope} {group} has {counts[group]} planned nodes out, the limit is {limit}")
+            yield NodeReason(
+                f"{scope} {group} has {counts[group]} planned nodes out, the limit is {limit}"
+            )
     members = state.members[state.unit[name]]
     if len(members) > 1:
-        yield NodeReason(f"it moves with its cohort {node.cohort}: {len(members)} nodes, all or none")
+        yield NodeReason(
+            f"it moves with its cohort {node.cohort}: {len(members)} nodes, all or none"
+        )
     for wait in waits(facts, now):
         if wait.subject in ("rollout", "grants"):
             yield NodeReason(f"{wait.subject}: {wait.reason}")

@@ -28,10 +28,16 @@ KINDS = {
         FaultKind("module", 1.0, SHARE, "the kernel module does not build; the node falls back"),
         FaultKind("image", 1.0, SHARE, "the new state fails its boot check"),
         FaultKind(
-            "late", 1.0, SHARE, "the new state passes its boot check and fails hours later, in service"
+            "late",
+            1.0,
+            SHARE,
+            "the new state passes its boot check and fails hours later, in service",
         ),
         FaultKind(
-            "slow", 1.0, SHARE, "the new state is 10 % slower; only the requirement `floors` can see it"
+            "slow",
+            1.0,
+            SHARE,
+            "the new state is 10 % slower; only the requirement `floors` can see it",
         ),
         FaultKind("absent", 0.002, SHARE, "the node never returns from its boot"),
         FaultKind("lying", 0.01, SHARE, "the node reports the new state from its old boot"),
@@ -73,7 +79,8 @@ def parse(written: Sequence[str]) -> SimulatedFaults:
         kind = KINDS.get(name)
         if kind is None:
             raise GoldnodeError(
-                f'there is no fault "{name}"', remedy=nearest(name, KINDS) or f"use one of {', '.join(KINDS)}"
+                f'there is no fault "{name}"',
+                remedy=nearest(name, KINDS) or f"use one of {', '.join(KINDS)}",
             )
         rates[name] = _rate(kind, value) if given else kind.default
     return SimulatedFaults(tuple(rates.items()))

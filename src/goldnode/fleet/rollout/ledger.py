@@ -72,7 +72,9 @@ class Ledger:
         if not holds:
             return
         found = {hold.kind for hold in holds.values()}
-        kind = next(one for one in (HoldKind.PLANNED, HoldKind.FAILED, HoldKind.PERSON) if one in found)
+        kind = next(
+            one for one in (HoldKind.PLANNED, HoldKind.FAILED, HoldKind.PERSON) if one in found
+        )
         self.kinds[kind] += by
         node = self._nodes.get(name)
         if kind is HoldKind.PLANNED and node is not None:

@@ -48,7 +48,9 @@ def event(row: Mapping[str, Any]) -> RolloutEventDocument:
         node=content.get("node"),
         who=row["who"],
         text=sentence(row),
-        details={name: value for name, value in content.items() if name not in ("action", "document")},
+        details={
+            name: value for name, value in content.items() if name not in ("action", "document")
+        },
     )
 
 
@@ -141,7 +143,9 @@ def _power_cycled(content: _Content) -> str:
 
 
 _SENTENCES: Mapping[str, Callable[[_Content], str]] = {
-    "Submit": lambda c: "the rollout was submitted" if c.get("new") else "the document was replaced",
+    "Submit": lambda c: (
+        "the rollout was submitted" if c.get("new") else "the document was replaced"
+    ),
     "TakeOver": lambda c: f"{c['holder']} has the rollout, epoch {c['epoch']}",
     "Start": lambda c: f"{_wave(c, 0)} begins with {_nodes(c)}",
     "Promote": lambda c: f"{_wave(c)} begins with {_nodes(c)}",
@@ -151,7 +155,9 @@ _SENTENCES: Mapping[str, Callable[[_Content], str]] = {
     "Turn": lambda c: f"{c['node']} is turned back" + (f": {c['cause']}" if c.get("cause") else ""),
     "Finish": _finish,
     "Overdue": lambda c: f"{c['node']} is overdue: {c['reason']}",
-    "TakeHold": lambda c: f"{c['node']} is out of service ({c['kind']}, {c['owner']}): {c['reason']}",
+    "TakeHold": lambda c: (
+        f"{c['node']} is out of service ({c['kind']}, {c['owner']}): {c['reason']}"
+    ),
     "DropHold": lambda c: f"{c['node']} is no longer held by {c['owner']}",
     "Evaluate": lambda c: f"requirement {c['requirement']} of {_wave(c)} is evaluated",
     "Answer": lambda c: (

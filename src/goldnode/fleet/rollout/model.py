@@ -244,7 +244,9 @@ class RolloutApproval:
     role: str
     who: str
     at: float
-    document: str = ""  # digest of the document that was approved; empty: by an earlier goldnode, not known
+    document: str = (
+        ""  # digest of the document that was approved; empty: by an earlier goldnode, not known
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,7 +540,9 @@ def action_from_json(data: Mapping[str, Any]) -> Action:
     kind = ACTIONS.get(str(data.get("action")))
     if kind is None:
         raise ValueError(f"unknown action {data.get('action')!r}")
-    found: Action = from_json(kind, {name: value for name, value in data.items() if name != "action"})
+    found: Action = from_json(
+        kind, {name: value for name, value in data.items() if name != "action"}
+    )
     return found
 
 
@@ -563,7 +567,9 @@ def _value(hint: Any, value: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         if value is None:
             return None
-        return _value(next(one for one in typing.get_args(hint) if one is not types.NoneType), value)
+        return _value(
+            next(one for one in typing.get_args(hint) if one is not types.NoneType), value
+        )
     if origin is tuple:
         inner = typing.get_args(hint)[0]
         return tuple(_value(inner, one) for one in value)

@@ -44,7 +44,9 @@ def claim(token: str, wait: int) -> str:
     An earlier run that still works on the node, on any controller, is refused from then on. The claim ends with the
     boot.
     """
-    return CLAIMS.format(lock=LOCK, wait=wait, token=shlex.quote(token), file=CLAIM, boot=_BOOT, show=_SHOW)
+    return CLAIMS.format(
+        lock=LOCK, wait=wait, token=shlex.quote(token), file=CLAIM, boot=_BOOT, show=_SHOW
+    )
 
 
 def confirm(token: str) -> str:
@@ -71,12 +73,16 @@ def read(text: str) -> NodeReading:
     identity = boot.identity(files.get(_BOOT_ID, ""), files.get(_STAT, ""))
     row = _in_force(files)
     verdict = _json(files.get(current.VERDICT, ""))
-    fault = current.fault(verdict, identity, boot.uptime(files.get(_UPTIME, "")), row.get("class_digest"))
+    fault = current.fault(
+        verdict, identity, boot.uptime(files.get(_UPTIME, "")), row.get("class_digest")
+    )
     digest = str(row["lock_digest"]) if row.get("whole") and row.get("lock_digest") else None
     return NodeReading(identity, digest, None if fault else verdict, fault)
 
 
-def observe(node: str, at: float, found: NodeReading, accepted: Collection[int] = (0,)) -> NodeObservation:
+def observe(
+    node: str, at: float, found: NodeReading, accepted: Collection[int] = (0,)
+) -> NodeObservation:
     """Return the observation of a reading.
 
     A verdict passes with an accepted exit code. One that could not check, or that does not hold, is unknown.
@@ -85,13 +91,27 @@ def observe(node: str, at: float, found: NodeReading, accepted: Collection[int] 
     if found.verdict is None:
         return NodeObservation(node, at, found.boot_id, found.digest, Answer.UNKNOWN)
     code = found.verdict["exit_code"]
-    if code == current.UNKNOWN and any(row["outcome"] == MISMATCH for row in found.verdict["findings"]):
+    if code == current.UNKNOWN and any(
+        row["outcome"] == MISMATCH for row in found.verdict["findings"]
+    ):
         code = _DEGRADED
     answer = (
-        Answer.PASSES if code in accepted else Answer.UNKNOWN if code == current.UNKNOWN else Answer.FAILS
+        Answer.PASSES
+        if code in accepted
+        else Answer.UNKNOWN
+        if code == current.UNKNOWN
+        else Answer.FAILS
     )
     software, hardware = causes(found.verdict) if answer is Answer.FAILS else ([], [])
-    return NodeObservation(node, at, found.boot_id, found.digest, answer, tuple(software), tuple(hardware))
+    return NodeObservation(
+        node,
+        at=at,
+        boot_id=found.boot_id,
+        digest=found.digest,
+        verdict=answer,
+        software=tuple(software),
+        hardware=tuple(hardware),
+    )
 
 
 def _in_force(files: Mapping[str, str]) -> Mapping[str, Any]:

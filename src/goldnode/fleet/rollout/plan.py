@@ -49,7 +49,10 @@ from goldnode.fleet.rollout.waves import choose, further
 from goldnode.fleet.rollout.windows import opening
 
 ASK_AGAIN = 300.0  # seconds between two evaluations of a requirement without a final answer
-SAME_CAUSE, BASE_RATE = "boot: the same cause twice", "boot: more failures than the base rate explains"
+SAME_CAUSE, BASE_RATE = (
+    "boot: the same cause twice",
+    "boot: more failures than the base rate explains",
+)
 HARDWARE_RATE = "boot: more hardware findings than the hardware rate explains"
 CONTROL_ARM = "boot: more hardware findings than in the control arm"
 BUSY_LONG = "is busy for longer than drain.wait"
@@ -73,7 +76,9 @@ def plan(
     return _Planner(settings, state, observations, now, now if machine is None else machine).run()
 
 
-def approvals(settings: RolloutSettings, state: RolloutState, wave: str) -> dict[str, RolloutApproval]:
+def approvals(
+    settings: RolloutSettings, state: RolloutState, wave: str
+) -> dict[str, RolloutApproval]:
     """Return the approvals of a wave that count, by role: of this text of the document, and not by its author."""
     return {
         item.role: item
@@ -87,9 +92,7 @@ def approvals(settings: RolloutSettings, state: RolloutState, wave: str) -> dict
 def passing(boot: BootSettings, state: RolloutState, wave: int) -> str:
     """Return how many nodes of a wave have passed, and how many must."""
     size, needed = state.wave_size[wave], boot.needed(state.wave_size[wave])
-    return (
-        f"{state.passed[wave]} of {size} nodes have passed, {needed} {'is' if needed == 1 else 'are'} needed"
-    )
+    return f"{state.passed[wave]} of {size} nodes have passed, {needed} {'is' if needed == 1 else 'are'} needed"
 
 
 def no_approval(role: str) -> str:
@@ -121,7 +124,9 @@ class _Planner:
     def run(self) -> RolloutPlan:
         """Decide stage by stage; the first stage with actions ends the decision."""
         stages = (
-            (self._nodes, self._replaced) if self._is_replaced() else (self._nodes, self._phase, self._grants)
+            (self._nodes, self._replaced)
+            if self._is_replaced()
+            else (self._nodes, self._phase, self._grants)
         )
         for stage in stages:
             stage()
@@ -172,7 +177,9 @@ class _Planner:
                 self.actions.append(Alarm("remains", "rollback", text))
 
     def _stop_changed_target(self) -> None:
-        reason = f"the document names another target than the rollout began with: {self.settings.target}"
+        reason = (
+            f"the document names another target than the rollout began with: {self.settings.target}"
+        )
         self._freeze("target", reason)
         self._wait("rollout", reason, "author of the document")
 
@@ -190,12 +197,16 @@ class _Planner:
     def _begin(self) -> None:
         blocker = next((other for other in self.state.others if self._precedes(other)), None)
         if blocker is not None:
-            self._wait("rollout", f"rollout {blocker.name} of the class has not ended", blocker.name)
+            self._wait(
+                "rollout", f"rollout {blocker.name} of the class has not ended", blocker.name
+            )
         elif self.settings.target in self.state.denied:
             reason = f"{self.settings.target} is denied: {self.state.denied[self.settings.target]}"
             self._wait("rollout", reason, "person who lifts it")
         elif not self._missing_approval(0) and not self._frozen():
-            self.actions.append(Start(choose(self.settings, 0, self.state.nodes.values(), now=self.now)))
+            self.actions.append(
+                Start(choose(self.settings, 0, self.state.nodes.values(), now=self.now))
+            )
 
     def _precedes(self, other: object) -> bool:
         """Return whether another rollout goes before this one. The security lane waits for nodes in flight only."""
@@ -214,7 +225,9 @@ class _Planner:
         given = approvals(self.settings, self.state, name)
         missing = [role for role in self.settings.approve.get(name, ()) if role not in given]
         for role in missing:
-            self._wait(f"wave {name}", f"{no_approval(role)}{self._other_document(name, role)}", role)
+            self._wait(
+                f"wave {name}", f"{no_approval(role)}{self._other_document(name, role)}", role
+            )
         return bool(missing)
 
     def _other_document(self, wave: str, role: str) -> str:
@@ -222,7 +235,11 @@ class _Planner:
         before = [item for item in self.state.approvals if (item.wave, item.role) == (wave, role)]
         if not before or before[-1].document == self.settings.digest:
             return ""
-        what = "an earlier document" if before[-1].document else "a document that its goldnode did not record"
+        what = (
+            "an earlier document"
+            if before[-1].document
+            else "a document that its goldnode did not record"
+        )
         again = f"goldnode rollout approve {self.record.name} {wave} --role {role} --reason REASON"
         return f": {before[-1].who} has approved {what}. Read this one, then `{again}`"
 
@@ -272,9 +289,13 @@ class _Planner:
 
     def _promote(self, wave: int) -> None:
         if wave + 1 >= len(self.settings.waves):
-            self.actions.append(ChangePhase(RolloutPhase.COMPLETED, "every wave has passed its requirements"))
+            self.actions.append(
+                ChangePhase(RolloutPhase.COMPLETED, "every wave has passed its requirements")
+            )
         elif not self._missing_approval(wave + 1):
-            nodes = choose(self.settings, wave + 1, self.state.nodes.values(), self.state.wave_of, self.now)
+            nodes = choose(
+                self.settings, wave + 1, self.state.nodes.values(), self.state.wave_of, self.now
+            )
             self.actions.append(Promote(wave + 1, nodes))
 
     def _stop(self, rule: str, reason: str) -> None:
@@ -326,7 +347,8 @@ class _Planner:
         steps = [
             step
             for step in self.state.steps.values()
-            if step.phase in (StepPhase.FAILED, StepPhase.OVERDUE) and step.direction is Direction.FORWARD
+            if step.phase in (StepPhase.FAILED, StepPhase.OVERDUE)
+            and step.direction is Direction.FORWARD
         ]
         software = [step for step in steps if step.blame is Blame.SOFTWARE]
         causes = Counter(step.cause or "unknown" for step in software or steps)
@@ -351,20 +373,26 @@ class _Planner:
     # Requirements: pass, fail or unknown. Only a pass of each promotes.
 
     def _requirements_pass(self, wave: int) -> bool:
-        final = max(self.record.finished_at, self.record.wave_since) + self.settings.waves[wave].soak
+        final = (
+            max(self.record.finished_at, self.record.wave_since) + self.settings.waves[wave].soak
+        )
         name = self.settings.waves[wave].name
         if self.now < final:
             self._wait(f"wave {name}", "soak", SELF, final)
             return False
         unknown = self._unknown(wave, final)
         for requirement, reason in unknown:
-            self._wait(f"wave {name}", f"requirement {requirement} is unknown: {reason}", requirement)
+            self._wait(
+                f"wave {name}", f"requirement {requirement} is unknown: {reason}", requirement
+            )
         if unknown and not self.actions:
             end = max(final, self.record.accepted_at) + self.settings.unknown_after
             self.wakes.append(end)
             if self.now >= end:
                 words = "; ".join(f"{requirement}: {reason}" for requirement, reason in unknown)
-                self._freeze(f"unknown-{name}", f"no answer since the soak of wave {name} ended: {words}")
+                self._freeze(
+                    f"unknown-{name}", f"no answer since the soak of wave {name} ended: {words}"
+                )
         return not unknown
 
     def _unknown(self, wave: int, final: float) -> list[tuple[str, str]]:
@@ -381,7 +409,9 @@ class _Planner:
             result = self.observations.requirements.get((item.name, wave))
             if result is not None and result.at >= final and result.answer is Answer.PASSES:
                 continue
-            found.append((item.name, (result.reason or "no data") if result is not None else "no answer yet"))
+            found.append(
+                (item.name, (result.reason or "no data") if result is not None else "no answer yet")
+            )
             again = self.state.asked.get((item.name, wave), -math.inf)
             if again < final or self.now >= again + ASK_AGAIN:
                 self.actions.append(Evaluate(item.name, wave))
@@ -392,7 +422,11 @@ class _Planner:
     def _broken(self, wave: int) -> str:
         """Return how many nodes of a wave failed by the change, with the first cause; empty if none did."""
         count = self.state.broken[wave]
-        return f"; {count} {'has' if count == 1 else 'have'} failed ({self._first_cause()})" if count else ""
+        return (
+            f"; {count} {'has' if count == 1 else 'have'} failed ({self._first_cause()})"
+            if count
+            else ""
+        )
 
     def _extend(self, wave: int, count: int) -> None:
         """Add nodes to a wave that proves too little: some of its nodes were out of service, or failed."""
@@ -417,7 +451,9 @@ class _Planner:
         if not self.actions:
             for item in self.state.freezes.values():
                 if item.scope is FreezeScope.RACK:
-                    self._wait(f"rack {item.subject}", f"frozen by {item.who}: {item.reason}", item.who)
+                    self._wait(
+                        f"rack {item.subject}", f"frozen by {item.who}: {item.reason}", item.who
+                    )
             if not self.waits:
                 self._wait("grants", "no node that waits fits into the limits now", SELF)
             if grants.again is None and not self.state.active and grants.blocked_by_failures():
@@ -435,12 +471,17 @@ class _Planner:
             item.scope for item in self.state.freezes.values()
         }:
             return
-        end = max(record.finished_at, record.wave_since, record.accepted_at) + self.settings.unknown_after
+        end = (
+            max(record.finished_at, record.wave_since, record.accepted_at)
+            + self.settings.unknown_after
+        )
         self.wakes.append(end)
         if self.now >= end:
             name = self.settings.waves[record.wave].name
             why = "; ".join(wait.reason for wait in self.waits)
-            self._freeze(f"unknown-{name}", f"wave {name} cannot go on: {why}{self._broken(record.wave)}")
+            self._freeze(
+                f"unknown-{name}", f"wave {name} cannot go on: {why}{self._broken(record.wave)}"
+            )
 
     def _may_move_forward(self) -> bool:
         if self.record.phase is RolloutPhase.COMPLETED and self.state.others:
@@ -478,7 +519,9 @@ class _Grants:
     ) -> None:
         self.settings, self.state, self.observations, self.now = settings, state, observations, now
         size, limits, ledger = len(state.nodes), settings.limits, state.ledger
-        self.direction = Direction.FORWARD if state.record.phase in FORWARD_PHASES else Direction.BACK
+        self.direction = (
+            Direction.FORWARD if state.record.phase in FORWARD_PHASES else Direction.BACK
+        )
         self.planned = limits.planned.nodes(size)
         self.room = self.planned - ledger.planned
         self.more_out = limits.total.nodes(size) - ledger.out
@@ -511,7 +554,9 @@ class _Grants:
         )
         others_failed, others_out = ledger.failed - own, ledger.out - own
         return (
-            bool(own) and others_failed <= limits.failed.nodes(size) and others_out < limits.total.nodes(size)
+            bool(own)
+            and others_failed <= limits.failed.nodes(size)
+            and others_out < limits.total.nodes(size)
         )
 
     def choose(self) -> list[Action]:
@@ -525,7 +570,10 @@ class _Grants:
         while self.room > 0 and index < len(queue):
             place, free_at, _, unit = queue[index]
             index += 1
-            if self.direction is Direction.FORWARD and free_at > self.now + self.settings.drain_wait:
+            if (
+                self.direction is Direction.FORWARD
+                and free_at > self.now + self.settings.drain_wait
+            ):
                 self._busy(place, free_at, unit, found)
                 if place == 0:
                     index = undeferred
@@ -573,12 +621,16 @@ class _Grants:
             if (rack := node.rack) is not None:
                 racks[rack] = racks.get(rack, self.racks[rack]) + 1
                 if rack in self.frozen_racks or (
-                    limits.rack is not None and ledger.planned_racks[rack] + racks[rack] > limits.rack
+                    limits.rack is not None
+                    and ledger.planned_racks[rack] + racks[rack] > limits.rack
                 ):
                     return False
             if (leaf := node.leaf) is not None:
                 leaves[leaf] = leaves.get(leaf, self.leaves[leaf]) + 1
-                if limits.leaf is not None and ledger.planned_leaves[leaf] + leaves[leaf] > limits.leaf:
+                if (
+                    limits.leaf is not None
+                    and ledger.planned_leaves[leaf] + leaves[leaf] > limits.leaf
+                ):
                     return False
         return True
 
@@ -597,7 +649,9 @@ class _Grants:
         earlier = step.prior if step is not None else None
         # A node that this rollout holds out of service was in service before.
         in_service = bool(node.in_service) or (earlier is not None and earlier.in_service)
-        digest = node.digest if earlier is None else earlier.digest  # a node's own earlier state stays
+        digest = (
+            node.digest if earlier is None else earlier.digest
+        )  # a node's own earlier state stays
         seen = self.observations.scheduler.get(name)
         note = seen.reason if seen is not None and seen.in_service else ""
         reason = note if earlier is None or node.in_service else earlier.reason
@@ -607,6 +661,10 @@ class _Grants:
             attempt=(step.attempt if step is not None else 0) + 1,
             deadline=self.now + self.settings.drain_wait,
             prior=Prior(
-                in_service=in_service, digest=digest, boot_id=node.boot_id, reason=reason, at=self.now
+                in_service=in_service,
+                digest=digest,
+                boot_id=node.boot_id,
+                reason=reason,
+                at=self.now,
             ),
         )

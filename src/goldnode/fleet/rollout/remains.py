@@ -71,7 +71,9 @@ def _of(settings: RolloutSettings, state: RolloutState, name: str) -> Iterator[R
 
 def _has_target(state: RolloutState, name: str, step: Step | None) -> bool:
     digest = state.nodes[name].digest
-    moved = step is not None and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE
+    moved = (
+        step is not None and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE
+    )
     return digest == state.record.target or (digest is None and moved)
 
 
@@ -81,7 +83,9 @@ def _in_denied_state(
     record = state.record
     if step is not None and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE:
         scope = (
-            f"the rollback ({record.back.value}) leaves it there" if record.back else "nothing moves it back"
+            f"the rollback ({record.back.value}) leaves it there"
+            if record.back
+            else "nothing moves it back"
         )
         order = f"goldnode rollout rollback {record.name} --what all --reason REASON"
         return RemainingNode(name, f"has the denied state: {scope}", order)

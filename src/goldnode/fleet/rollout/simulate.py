@@ -68,7 +68,9 @@ class SimulatedRun:
     seed: int
     end: str  # phase at the end, or frozen, or not ended
     hours: float  # until the last node had moved
-    hours_completed: float | None  # until the rollout was completed; nodes that were deferred move later
+    hours_completed: (
+        float | None
+    )  # until the rollout was completed; nodes that were deferred move later
     hours_99: float | None  # until 99 % of the nodes had moved
     touched: int  # nodes that had a grant forward
     touched_at_stop: int | None
@@ -130,7 +132,9 @@ class Simulation:
             whole_cohorts=settings.limits.whole_cohorts,
         )
         self.observations = Observations()
-        self.drained = reason(self.state.run, "simulated", "1970-01-01T00:00:00Z", "simulated drain")
+        self.drained = reason(
+            self.state.run, "simulated", "1970-01-01T00:00:00Z", "simulated drain"
+        )
         self.log: list[LogEntry] = []
         self.events: list[tuple[float, int, str, str, int]] = []
         self.sequence = 0
@@ -294,7 +298,9 @@ class Simulation:
             node = self.state.nodes[action.node]
             drained = now + self.world.random.uniform(*DRAIN)
             self._at(max(drained, node.free_at), "drained", action.node, action.attempt)
-        elif isinstance(action, Turn) or (isinstance(action, Proceed) and action.phase is StepPhase.APPLYING):
+        elif isinstance(action, Turn) or (
+            isinstance(action, Proceed) and action.phase is StepPhase.APPLYING
+        ):
             attempt = self.state.steps[action.node].attempt
             self._at(now + self.world.random.uniform(*APPLY), "booted", action.node, attempt)
         elif isinstance(action, Proceed):
@@ -379,7 +385,11 @@ class Simulation:
 
     def _on_fails_late(self, time: float, node: str, number: int) -> None:
         step = self.state.steps.get(node)
-        serving = step is not None and step.phase is StepPhase.DONE and step.direction is Direction.FORWARD
+        serving = (
+            step is not None
+            and step.phase is StepPhase.DONE
+            and step.direction is Direction.FORWARD
+        )
         if serving and node not in self.world.out:
             self._report(node, time, Answer.FAILS, software=(_CAUSES["late"],))
             self._scheduler(node, time, False)
@@ -413,7 +423,9 @@ class Simulation:
             return
         world.out.add(node)
         step = self.state.steps.get(node)
-        applying = node in self.state.active and step is not None and step.phase is StepPhase.APPLYING
+        applying = (
+            node in self.state.active and step is not None and step.phase is StepPhase.APPLYING
+        )
         if applying:
             world.boots[node] += 1
             if step is not None and step.direction is Direction.FORWARD:
@@ -460,7 +472,9 @@ class Simulation:
             end=end,
             hours=now / 3600,
             hours_completed=tally.completed,
-            hours_99=next((row[0] for row in tally.timeline if row[1] >= 0.99 * len(state.nodes)), None),
+            hours_99=next(
+                (row[0] for row in tally.timeline if row[1] >= 0.99 * len(state.nodes)), None
+            ),
             touched=len(tally.touched),
             touched_at_stop=tally.touched_at_stop,
             stopped_after=tally.stopped_after,
@@ -476,7 +490,9 @@ class Simulation:
             deferred=phases.count(StepPhase.DEFERRED),
             denied=sum(world.digest[name] in state.denied for name in state.nodes),
             slow=sum(kind == "slow" for kind in world.broken.values()),
-            capacity_lost=(sum(tally.idle) + sum(max(0.0, now - since) for since in tally.drained.values()))
+            capacity_lost=(
+                sum(tally.idle) + sum(max(0.0, now - since) for since in tally.drained.values())
+            )
             / 3600,
             idle_median=waited[len(waited) // 2] if waited else 0.0,
             peak_out=tally.peak,
@@ -509,7 +525,9 @@ class _Tally:
             since = self.drained.pop(action.node, None)
             if since is not None:
                 self.idle.append(now - since)
-        elif isinstance(action, Alarm) and action.code in ("stopped", "frozen") and self.rule is None:
+        elif (
+            isinstance(action, Alarm) and action.code in ("stopped", "frozen") and self.rule is None
+        ):
             self._stop(now, action.subject, action.text)
         elif isinstance(action, Proceed) and action.phase is StepPhase.APPLYING:
             self.waited.append(now - self.drained.get(action.node, now))

@@ -57,7 +57,9 @@ class SimulatedCanaries:
         except GoldnodeError as problem:
             return Answer.UNKNOWN, str(problem)
 
-    def _measure(self, requirement: RolloutFloors, node: str, run: tuple[float, str, float]) -> None:
+    def _measure(
+        self, requirement: RolloutFloors, node: str, run: tuple[float, str, float]
+    ) -> None:
         """Add a result: `run` is its time, the boot of the node, and the factor of its speed."""
         at, boot_id, factor = run
         self.measured.add(node)
@@ -67,7 +69,9 @@ class SimulatedCanaries:
             name, _, phase = name.partition("/")
             speed = self.speeds.setdefault(f"{node} {name}", self.random.gauss(1.0, _SPREAD))
             count = _RUNS_WITH_TAIL if quantile else RUNS
-            samples = [100 * speed * factor * self.random.gauss(1.0, _RUNS_SPREAD) for _ in range(count)]
+            samples = [
+                100 * speed * factor * self.random.gauss(1.0, _RUNS_SPREAD) for _ in range(count)
+            ]
             metrics.append(_metric(name, phase == "cold", samples))
         self.results.append(_document(node, at, boot_id, metrics))
 
@@ -85,7 +89,9 @@ def _metric(name: str, cold: bool, samples: Sequence[float]) -> CanaryMetric:
 
 
 def _document(node: str, at: float, boot_id: str, metrics: list[CanaryMetric]) -> CanaryDocument:
-    job = CanaryJob(name="simulated", state="passed", why="", seconds=1.0, verified=False, metrics=metrics)
+    job = CanaryJob(
+        name="simulated", state="passed", why="", seconds=1.0, verified=False, metrics=metrics
+    )
     return CanaryDocument(
         schema="goldnode.canary/1",
         simulated=True,

@@ -71,7 +71,9 @@ def summarize(runs: Sequence[SimulatedRun]) -> SimulationSummary:
 
 def data(summary: SimulationSummary, runs: Sequence[SimulatedRun]) -> dict[str, Any]:
     """Return summary and runs for a JSON document."""
-    rows = [{name: value for name, value in asdict(run).items() if name != "timeline"} for run in runs]
+    rows = [
+        {name: value for name, value in asdict(run).items() if name != "timeline"} for run in runs
+    ]
     return {"simulated": True, "summary": asdict(summary), "runs": rows}
 
 
@@ -94,7 +96,9 @@ def text(summary: SimulationSummary) -> str:
     if summary.denied[1]:
         rows.append(("in the denied state at the end", _pair(summary.denied, "nodes", 0)))
     if summary.slow[1]:
-        rows.append(("in service with a loss that no requirement saw", _pair(summary.slow, "nodes", 0)))
+        rows.append(
+            ("in service with a loss that no requirement saw", _pair(summary.slow, "nodes", 0))
+        )
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
 
@@ -133,7 +137,9 @@ def svg(run: SimulatedRun, title: str) -> str:
     for share in (0, 0.5, 1):
         at = y(share * most)
         parts.append(f'<path d="M{_LEFT} {at:.1f}H{_WIDTH - 20}" stroke="#ddd"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{share * most:,.0f}</text>')
+        parts.append(
+            f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{share * most:,.0f}</text>'
+        )
         below = _HEIGHT - _BOTTOM + 16
         parts.append(
             f'<text x="{x(share * hours):.1f}" y="{below}" text-anchor="middle">{share * hours:.1f} h</text>'
@@ -158,7 +164,8 @@ def write_chart(path: Path, run: SimulatedRun, title: str, summary: SimulationSu
     """Write the chart as SVG, or as one HTML page with the summary. Raises GoldnodeError."""
     if path.suffix not in (".svg", ".html"):
         raise GoldnodeError(
-            f"a chart is an SVG or an HTML file, not {path.name}", remedy="name it FILE.svg or FILE.html"
+            f"a chart is an SVG or an HTML file, not {path.name}",
+            remedy="name it FILE.svg or FILE.html",
         )
     content = svg(run, title)
     if path.suffix == ".html":
@@ -170,5 +177,7 @@ def write_chart(path: Path, run: SimulatedRun, title: str, summary: SimulationSu
         replace_file(path, content.encode())
     except OSError as problem:
         raise GoldnodeError(
-            f"the chart cannot be written: {problem.strerror}", file=path, remedy="name another file"
+            f"the chart cannot be written: {problem.strerror}",
+            file=path,
+            remedy="name another file",
         ) from problem

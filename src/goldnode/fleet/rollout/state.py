@@ -111,10 +111,14 @@ class RolloutState:
         self.rank = {unit: rank(self.record.name, unit) for unit in self.members}
         self.wave_size: Counter[int] = Counter(self.wave_of.values())
         self.active: dict[str, Step] = {}
-        self._deadlines: list[tuple[float, str]] = []  # of active steps, and of some that have ended
+        self._deadlines: list[
+            tuple[float, str]
+        ] = []  # of active steps, and of some that have ended
         self.ended: Counter[int] = Counter()  # wave -> nodes whose step forward has ended
         self.passed: Counter[int] = Counter()  # wave -> nodes that serve with the new state
-        self.broken: Counter[int] = Counter()  # wave -> nodes that failed by it, or did not return from it
+        self.broken: Counter[int] = (
+            Counter()
+        )  # wave -> nodes that failed by it, or did not return from it
         self.serving = 0  # nodes that are done, and the sum of the times since when
         self.serving_since = 0.0
         self.moved = 0  # nodes that had a grant, and the sum of the times of their grants
@@ -161,7 +165,9 @@ class RolloutState:
             if self.record.phase in FORWARD_PHASES and self._is_stray(node):
                 elsewhere = node.digest not in (None, self.record.origin, self.record.target)
                 # It got there without this rollout.
-                arrived = node.digest == self.record.target and step is not None and step.prior is None
+                arrived = (
+                    node.digest == self.record.target and step is not None and step.prior is None
+                )
                 if not deferred or elsewhere or arrived:
                     self.strays[name] = None
                 else:  # deferred already: nothing to decide
@@ -196,7 +202,8 @@ class RolloutState:
             if self.wave_of.get(name, self.record.wave + 1) > self.record.wave:
                 return False
             if step is not None and (
-                step.direction is Direction.BACK or step.phase not in (StepPhase.PASSED, StepPhase.DEFERRED)
+                step.direction is Direction.BACK
+                or step.phase not in (StepPhase.PASSED, StepPhase.DEFERRED)
             ):
                 return False
             # A deferred node that is out waits for its owner.
@@ -320,7 +327,9 @@ class RolloutState:
         if node is not before:
             self.nodes[item.node] = node
             # An active node has no place in the queue, and neither has one without a wave and a step.
-            if item.node not in self.active and (item.node in self.wave_of or item.node in self.steps):
+            if item.node not in self.active and (
+                item.node in self.wave_of or item.node in self.steps
+            ):
                 self._requeue(self.unit[item.node])
 
     def is_own(self, reason: str) -> bool:
@@ -330,7 +339,9 @@ class RolloutState:
     # The reducer
 
     def record_observation(
-        self, observations: Observations, item: NodeObservation | SchedulerObservation | RequirementResult
+        self,
+        observations: Observations,
+        item: NodeObservation | SchedulerObservation | RequirementResult,
     ) -> None:
         """Record an observation, and take what it changes into the state."""
         if observations.record(item) and not isinstance(item, RequirementResult):
@@ -381,7 +392,9 @@ class RolloutState:
                 late=before is not None and before.late,
             )
         )
-        self.ledger.put(Hold(action.node, name, HoldKind.PLANNED, at, f"{action.direction.value} step"))
+        self.ledger.put(
+            Hold(action.node, name, HoldKind.PLANNED, at, f"{action.direction.value} step")
+        )
 
     def _proceed(self, action: model.Proceed, at: float) -> None:
         step = self.steps[action.node]
@@ -481,7 +494,9 @@ class RolloutState:
                 causes[cause] = causes.get(cause, 0) + 1
         self.record = with_values(
             self.record,
-            finished_at=at if step.wave == self.record.wave and not step.late else self.record.finished_at,
+            finished_at=at
+            if step.wave == self.record.wave and not step.late
+            else self.record.finished_at,
             tally=with_values(
                 tally,
                 done=done,
@@ -498,7 +513,9 @@ class RolloutState:
             tally = self.record.tally
             step = self.steps.get(action.node)
             changed = (
-                step is not None and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE
+                step is not None
+                and step.direction is Direction.FORWARD
+                and step.phase is StepPhase.DONE
             )
             self.record = with_values(
                 self.record,
@@ -517,7 +534,9 @@ class RolloutState:
 
     def _promote(self, action: model.Promote, at: float) -> None:
         self._assign(action.wave, action.nodes)
-        self.record = with_values(self.record, wave=action.wave, wave_since=at, finished_at=at, why="")
+        self.record = with_values(
+            self.record, wave=action.wave, wave_since=at, finished_at=at, why=""
+        )
         self._index_queue()
 
     def _extend(self, action: model.Extend, at: float) -> None:
@@ -543,7 +562,12 @@ class RolloutState:
 
     def _freeze(self, action: model.Freeze, at: float) -> None:
         self.freezes[action.id] = FreezeRecord(
-            action.id, action.scope, action.subject, action.reason, action.who, at
+            action.id,
+            scope=action.scope,
+            subject=action.subject,
+            reason=action.reason,
+            who=action.who,
+            at=at,
         )
 
     def _thaw(self, action: model.Thaw, at: float) -> None:
@@ -551,7 +575,9 @@ class RolloutState:
         self.record = with_values(self.record, tally=Tally(), accepted_at=at)
 
     def _approve(self, action: model.Approve, at: float) -> None:
-        self.approvals.append(RolloutApproval(action.wave, action.role, action.who, at, action.document))
+        self.approvals.append(
+            RolloutApproval(action.wave, action.role, action.who, at, action.document)
+        )
 
     def _release(self, action: model.Release, at: float) -> None:
         """Drop the failed hold of a node; it converges before it serves again."""
@@ -624,20 +650,24 @@ def _run_of(reason: str) -> str | None:
 
 
 def _observed(
-    node: FleetNode, digest: str | None, boot_id: str | None, in_service: bool | None, free_at: float
+    node: FleetNode,
+    digest: str | None,
+    boot_id: str | None,
+    in_service: bool | None,
+    free_at: float,
 ) -> FleetNode:
     """Return a node with new observed values. `dataclasses.replace` takes three times as long."""
     return FleetNode(
         node.name,
-        node.rack,
-        node.leaf,
-        node.cohort,
-        node.tags,
-        node.lemon,
-        digest,
-        boot_id,
-        in_service,
-        free_at,
+        rack=node.rack,
+        leaf=node.leaf,
+        cohort=node.cohort,
+        tags=node.tags,
+        lemon=node.lemon,
+        digest=digest,
+        boot_id=boot_id,
+        in_service=in_service,
+        free_at=free_at,
     )
 
 

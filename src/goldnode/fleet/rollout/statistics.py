@@ -18,7 +18,9 @@ def at_least(failures: int, trials: int, rate: float) -> float:
         return 0.0
     if rate >= 1:
         return 1.0
-    if failures > trials * rate:  # the upper tail is the smaller one: sum it, so that nothing cancels
+    if (
+        failures > trials * rate
+    ):  # the upper tail is the smaller one: sum it, so that nothing cancels
         term = _term(failures, trials, rate)
         total, odds = 0.0, rate / (1 - rate)
         for count in range(failures, trials + 1):
@@ -70,7 +72,9 @@ def caught(trials: int, failures: int, rate: float) -> float:
     return at_least(failures, trials, rate)
 
 
-def more_frequent(changed: tuple[int, float], control: tuple[int, float], confidence: float) -> bool:
+def more_frequent(
+    changed: tuple[int, float], control: tuple[int, float], confidence: float
+) -> bool:
     """Return whether events are more frequent in one arm than in the control arm, given (events, exposure) of both.
 
     Under equal rates the events of the changed arm, of all events, are binomial by the share of exposure.

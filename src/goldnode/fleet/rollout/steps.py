@@ -75,9 +75,13 @@ def judge(step: Step, report: NodeObservation | None, target: str) -> Judgement:
     wanted = target if forward else prior.digest
     if report.not_applied:
         of_node = report.hardware and not report.software
-        return Judgement(Answer.FAILS, report.not_applied, Blame.HARDWARE if of_node else Blame.SOFTWARE)
+        return Judgement(
+            Answer.FAILS, report.not_applied, Blame.HARDWARE if of_node else Blame.SOFTWARE
+        )
     if report.boot_id is None or report.boot_id == prior.boot_id:
-        return Judgement(Answer.UNKNOWN, lies=report.digest == wanted and report.verdict is Answer.PASSES)
+        return Judgement(
+            Answer.UNKNOWN, lies=report.digest == wanted and report.verdict is Answer.PASSES
+        )
     if forward and report.fell_back_from == target:
         cause = report.software[0] if report.software else "fell back to the earlier state"
         return Judgement(Answer.FAILS, cause, Blame.SOFTWARE)
@@ -111,7 +115,9 @@ class _Decider:
             return
         self.found.wakes.append(soonest + 1.0)  # a step is overdue after its deadline, not at it
         everything = (
-            self.now > soonest or state.record.phase in BACK_PHASES or state.record.target in state.denied
+            self.now > soonest
+            or state.record.phase in BACK_PHASES
+            or state.record.target in state.denied
         )
         names = state.active if everything else state.fresh
         if not state.whole_cohorts:
@@ -157,7 +163,9 @@ class _Decider:
         if early is None:
             return
         for step in steps:
-            self._act(Proceed(step.node, StepPhase.RETURNING, self.now + self.settings.timeout, early))
+            self._act(
+                Proceed(step.node, StepPhase.RETURNING, self.now + self.settings.timeout, early)
+            )
             if early is BUSY and step.attempt >= _TRIES:
                 text = f"{step.node} was granted {step.attempt} times, and was busy each time"
                 self._alarm("busy", step.node, text)
@@ -203,7 +211,9 @@ class _Decider:
         if found.blame is Blame.SOFTWARE and self._stopped(step):
             self._turn(step, found.cause, found.blame)
             return
-        self._act(Finish(step.node, StepPhase.FAILED, step.wave, found.cause, found.blame, failed=True))
+        self._act(
+            Finish(step.node, StepPhase.FAILED, step.wave, found.cause, found.blame, failed=True)
+        )
 
     def _turn(self, step: Step, cause: str | None, blame: Blame | None = None) -> None:
         deadline = self.now + self.settings.timeout
@@ -306,6 +316,8 @@ class _Decider:
                 self._act(Finish(name, StepPhase.DEFERRED, wave, "has not reported its state"))
             else:
                 where = (
-                    "in the target already" if node.digest == self.settings.target else f"at {node.digest}"
+                    "in the target already"
+                    if node.digest == self.settings.target
+                    else f"at {node.digest}"
                 )
                 self._act(Finish(name, StepPhase.LEFT, wave, f"is {where}"))

@@ -192,13 +192,18 @@ def _controller(facts: RolloutFacts, now: float) -> RolloutStatusController:
     kind: Literal["working", "quiet", "none", "ended"]
     if facts.holder is None or facts.beat_at is None:
         kind, since = "none", facts.beat_at or record.submitted_at
-    elif abs(now - facts.beat_at) > QUIET:  # abs: a clock that is ahead proves no life, as in take_over
+    elif (
+        abs(now - facts.beat_at) > QUIET
+    ):  # abs: a clock that is ahead proves no life, as in take_over
         kind = "quiet"
     else:
         kind, remedy = "working", None
     if kind != "working" and state.has_ended() and not state.active:
         # Nodes of a rollout that has ended move only while a controller runs.
-        kind, remedy = "ended", STAY if any(map(_moves_later(state), state.steps.values())) else None
+        kind, remedy = (
+            "ended",
+            STAY if any(map(_moves_later(state), state.steps.values())) else None,
+        )
     return RolloutStatusController(
         state=kind, holder=facts.holder, epoch=record.epoch, since=_moment(since), remedy=remedy
     )
@@ -260,7 +265,9 @@ def _requirements(facts: RolloutFacts) -> Iterator[RolloutStatusRequirement]:
         failures = tally.software + tally.absent
         reason = passing(settings.boot, state, record.wave)
         if failures or tally.hardware:
-            reason += f"; failed so far: {tally.software} by software, {tally.absent} did not return, "
+            reason += (
+                f"; failed so far: {tally.software} by software, {tally.absent} did not return, "
+            )
             reason += f"{tally.hardware} by hardware, of {tally.done + failures + tally.hardware}"
         enough = size and state.passed[record.wave] >= settings.boot.needed(size)
         answer = Answer.PASSES if enough else Answer.UNKNOWN
@@ -273,7 +280,9 @@ def _requirements(facts: RolloutFacts) -> Iterator[RolloutStatusRequirement]:
         yield RolloutStatusRequirement(
             name=item.name,
             answer=(result.answer if result else Answer.UNKNOWN).value,
-            reason=(result.reason or "no reason given") if result else "not evaluated for this wave yet",
+            reason=(result.reason or "no reason given")
+            if result
+            else "not evaluated for this wave yet",
             at=moment(result.at) if result else None,
         )
 
@@ -284,7 +293,9 @@ def _stopped_by_boot(state: RolloutState) -> str | None:
     if state.record.phase not in BACK_PHASES and not frozen:
         return None
     found = (
-        text for (code, rule), text in state.alarms.items() if code == "stopped" and rule.startswith("boot:")
+        text
+        for (code, rule), text in state.alarms.items()
+        if code == "stopped" and rule.startswith("boot:")
     )
     return next(found, None)
 

@@ -62,7 +62,11 @@ def choose(
 
 
 def further(
-    settings: RolloutSettings, nodes: Iterable[FleetNode], taken: Container[str], count: int, now: float
+    settings: RolloutSettings,
+    nodes: Iterable[FleetNode],
+    taken: Container[str],
+    count: int,
+    now: float,
 ) -> tuple[str, ...]:
     """Return `count` nodes, or more in whole units, that no wave has taken yet and that can move now."""
     order = _Order(settings, list(nodes), taken, now)
@@ -103,7 +107,11 @@ class _Order:
     def take(self, count: int, reserved: Container[str] = ()) -> tuple[str, ...]:
         """Return the nodes of the first units that have `count` nodes together, or fewer if there are no more."""
         return self._first(
-            (unit for unit in self.order if not any(node.name in reserved for node in self.units[unit])),
+            (
+                unit
+                for unit in self.order
+                if not any(node.name in reserved for node in self.units[unit])
+            ),
             count,
         )
 
@@ -111,7 +119,9 @@ class _Order:
         """Return the nodes of a pool."""
         if pool.hosts is not None:
             wanted = set(pool.hosts)
-            chosen = (unit for unit in self.order if any(node.name in wanted for node in self.units[unit]))
+            chosen = (
+                unit for unit in self.order if any(node.name in wanted for node in self.units[unit])
+            )
             return self._first(chosen, len(self.units) * 2**20)
         fit = [unit for unit in self.order if self._fits(unit, pool)]
         if pool.spread is not None:

@@ -142,7 +142,9 @@ class LockService:
     async def health(self, request: Request) -> Response:
         """Answer 200 if the store can be read, and 503 if it cannot."""
         try:
-            await asyncio.to_thread(self._read, lambda connection: connection.exec_driver_sql("SELECT 1"))
+            await asyncio.to_thread(
+                self._read, lambda connection: connection.exec_driver_sql("SELECT 1")
+            )
         except GoldnodeError as problem:
             return _error(503, "store_unavailable", str(problem))
         return JSONResponse({"store": "up"})
@@ -158,7 +160,8 @@ class LockService:
         inbox = None if self.captures is None else self.captures.inbox
         size = None if inbox is None else (inbox.reports, inbox.bytes)
         return PlainTextResponse(
-            render(self.counters, found, size), media_type="text/plain; version=0.0.4; charset=utf-8"
+            render(self.counters, found, size),
+            media_type="text/plain; version=0.0.4; charset=utf-8",
         )
 
     async def _answer(
@@ -180,7 +183,9 @@ class LockService:
             kind = problem.kind.value
             response = _error(_STATUS.get(problem.kind, 409), kind, str(problem))
         except StoreError as problem:
-            kind = "store_unavailable" if isinstance(problem, StoreUnavailableError) else "store_error"
+            kind = (
+                "store_unavailable" if isinstance(problem, StoreUnavailableError) else "store_error"
+            )
             LOGGER.error("%s: %s", request.url.path, problem)
             response = _error(503, kind, str(problem))
         self.counters.count(request.url.path, response.status_code, kind, time.monotonic() - began)
@@ -198,7 +203,9 @@ class LockService:
             name, group = params["id"], params["group"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise RefusedRequestError(
-                400, "invalid_client_identity", "the body is no JSON object with client_params.id and .group"
+                400,
+                "invalid_client_identity",
+                "the body is no JSON object with client_params.id and .group",
             ) from None
         if not isinstance(name, str) or not name or len(name) > _NAME or not _storable(name):
             raise RefusedRequestError(400, "invalid_client_identity", "client_params.id is no name")
@@ -211,7 +218,9 @@ class LockService:
         more = {key: _text(given, key) for key in (*_TEXTS, "not_applied")}
         if self.settings.certificates and name not in request.scope["state"].get("peer", ()):
             raise RefusedRequestError(
-                403, "wrong_node_certificate", f"the certificate of this connection is not for {name}"
+                403,
+                "wrong_node_certificate",
+                f"the certificate of this connection is not for {name}",
             )
         now = self.settings.clock()
         own = {key: more[key] for key in ("rollout", "digest", "boot_id", "wants")}
@@ -249,7 +258,9 @@ class LockService:
                 await self.tick()
             except GoldnodeError as problem:
                 LOGGER.error("cannot search for overdue nodes: %s", problem)
-            except Exception:  # without this, no node would be overdue any more, and no line would name why
+            except (
+                Exception
+            ):  # without this, no node would be overdue any more, and no line would name why
                 LOGGER.exception("cannot search for overdue nodes")
             await asyncio.sleep(self.settings.tick)
 
@@ -265,7 +276,9 @@ class LockService:
                 name,
             )
         if abs(now - self._sealed_at) >= _SEAL:  # also after a clock was set back
-            await self.writer.submit(lambda connection: log.seal(connection, now, self.settings.signing_key))
+            await self.writer.submit(
+                lambda connection: log.seal(connection, now, self.settings.signing_key)
+            )
             self._sealed_at = now
 
 
@@ -318,7 +331,9 @@ def _report(
     try:
         verdict = None if texts["verdict"] is None else Answer(texts["verdict"])
     except ValueError:
-        raise RefusedRequestError(400, "invalid_request", "verdict is not pass, fail or unknown") from None
+        raise RefusedRequestError(
+            400, "invalid_request", "verdict is not pass, fail or unknown"
+        ) from None
     own = {key: texts[key] for key in ("fell_back_from", "not_applied")}
     if verdict is None and not any((*lists.values(), *own.values())):
         return None

@@ -89,7 +89,9 @@ def commit(store: StoreDatabase, works: Sequence[Work]) -> list[Any]:
     """
     groups: dict[Any, list[int]] = {grants.give_back_all: []}
     for number, work in enumerate(works):
-        groups.setdefault(work.together if isinstance(work, SharedRequest) else number, []).append(number)
+        groups.setdefault(work.together if isinstance(work, SharedRequest) else number, []).append(
+            number
+        )
 
     def all_of_them(connection: Connection) -> list[Any]:
         answers: dict[int, Any] = {}

@@ -51,7 +51,9 @@ class RefusalResponse(JSONResponse):
         if not self._unread:
             await super().__call__(scope, receive, send)
             return
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
@@ -106,7 +108,9 @@ class BodyReader:
         except TimeoutError:
             self.memory -= arriving.size
             why = "the body did not arrive"
-            raise RefusedRequestError(408, "invalid_request", why, {"Connection": "close"}) from None
+            raise RefusedRequestError(
+                408, "invalid_request", why, {"Connection": "close"}
+            ) from None
         except ClientDisconnect:  # nobody reads this answer
             self.memory -= arriving.size
             raise RefusedRequestError(408, "invalid_request", "the client has left") from None
@@ -135,7 +139,11 @@ class BodyReader:
         now = asyncio.get_running_loop().time()
         if oldest is None or oldest is arriving or now - oldest.began < _HEALTHY:
             raise RefusedRequestError(
-                503, "busy", "too many requests are on their way", {"Retry-After": "60"}, unread=True
+                503,
+                "busy",
+                "too many requests are on their way",
+                {"Retry-After": "60"},
+                unread=True,
             )
         del self._arriving[oldest]
         self.memory -= oldest.size

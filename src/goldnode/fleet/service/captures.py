@@ -79,7 +79,9 @@ class CaptureReceiver:
         self._bodies = BodyReader(LARGEST, _PATIENCE, _ARRIVING)
         self._turns = asyncio.Semaphore(_TOGETHER)
         self._waiting = 0
-        self._last: dict[tuple[str, str], float] = {}  # schema and node of a document -> when it came
+        self._last: dict[
+            tuple[str, str], float
+        ] = {}  # schema and node of a document -> when it came
         self._filling = threading.Lock()
         self.inbox = InboxSize()
 
@@ -96,11 +98,15 @@ class CaptureReceiver:
             raise replace(full, unread=True)
         async with self._bodies.read(request) as body:
             if self._waiting >= _WAITING:
-                raise RefusedRequestError(503, "busy", "too many reports wait", {"Retry-After": "60"})
+                raise RefusedRequestError(
+                    503, "busy", "too many reports wait", {"Retry-After": "60"}
+                )
             self._waiting += 1
             try:
                 async with self._turns:
-                    return await asyncio.to_thread(self._accept, body, request.scope["state"].get("peer", ()))
+                    return await asyncio.to_thread(
+                        self._accept, body, request.scope["state"].get("peer", ())
+                    )
             finally:
                 self._waiting -= 1
 
@@ -130,7 +136,9 @@ class CaptureReceiver:
     def _put(self, content: bytes) -> None:
         """Write a document into the inbox, within its limits. Raise RefusedRequestError."""
         size = len(content)
-        with self._filling:  # the place is taken before the file is written: threads share the last one
+        with (
+            self._filling
+        ):  # the place is taken before the file is written: threads share the last one
             if full := _full(self.inbox, size):
                 raise full
             self._add(1, size)
@@ -154,7 +162,9 @@ class CaptureReceiver:
         while True:
             try:
                 await self.ingest()
-            except Exception:  # without this, no report would be stored any more, and no line would name why
+            except (
+                Exception
+            ):  # without this, no report would be stored any more, and no line would name why
                 LOGGER.exception("captures: the inbox could not be stored, and will be tried again")
             await asyncio.sleep(self.settings.period)
 
@@ -165,7 +175,10 @@ class CaptureReceiver:
             return
         words = ("-m", "goldnode.cli", "fleet", "ingest", "--data", str(self.settings.data))
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+            sys.executable,
+            *words,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
         )
         try:
             _, errors = await process.communicate()

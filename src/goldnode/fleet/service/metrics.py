@@ -22,8 +22,14 @@ METRICS = {
     ),
     "goldnode_fleet_inbox_bytes": ("gauge", "Bytes of these reports."),
     "goldnode_fleet_nodes": ("gauge", "Nodes of a failure domain."),
-    "goldnode_fleet_out": ("gauge", "Holds of a failure domain by kind; total counts each node once."),
-    "goldnode_fleet_limit": ("gauge", "Limit of a failure domain by kind. No sample: none applies."),
+    "goldnode_fleet_out": (
+        "gauge",
+        "Holds of a failure domain by kind; total counts each node once.",
+    ),
+    "goldnode_fleet_limit": (
+        "gauge",
+        "Limit of a failure domain by kind. No sample: none applies.",
+    ),
     "goldnode_fleet_frozen": ("gauge", "Freezes in force."),
     "goldnode_fleet_denied": ("gauge", "Digests on a deny list."),
     "goldnode_fleet_overdue": (
@@ -66,7 +72,9 @@ class ServiceCounters:
 
 
 def render(
-    counters: ServiceCounters, status: Mapping[str, Any] | None, inbox: tuple[int, int] | None = None
+    counters: ServiceCounters,
+    status: Mapping[str, Any] | None,
+    inbox: tuple[int, int] | None = None,
 ) -> str:
     """Return all metrics; without those of the store if `status` is None.
 

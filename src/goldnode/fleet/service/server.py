@@ -26,7 +26,9 @@ _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _BACKLOG = 16_384  # connections that wait in the kernel
 _ACCEPTED = 16  # connections that asyncio accepts before it looks at the others
 _PATIENCE = 30.0  # seconds for the head of a request, and for a client to read an answer
-_HEALTHY = 2.0  # seconds in which a client that is not slow gets its answer, also when many come at once
+_HEALTHY = (
+    2.0  # seconds in which a client that is not slow gets its answer, also when many come at once
+)
 _FILES = 65_536  # open files that the service asks for
 _UNSENT = 64 << 20  # bytes of answers that clients have not read
 
@@ -78,7 +80,9 @@ class _Protocol(H11Protocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._head: asyncio.TimerHandle | None = None  # runs while the head of a request is incomplete
+        self._head: asyncio.TimerHandle | None = (
+            None  # runs while the head of a request is incomplete
+        )
         self._began = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -116,7 +120,9 @@ class _Protocol(H11Protocol):
     def _make_room(self) -> None:
         """Close the oldest slow connections, as many as there are too many. Without slow ones, uvicorn answers 503."""
         live = [
-            one for one in self.connections if isinstance(one, _Protocol) and not one.transport.is_closing()
+            one
+            for one in self.connections
+            if isinstance(one, _Protocol) and not one.transport.is_closing()
         ]
         slow = [one for one in live if one._began <= self._began - _HEALTHY]
         slow.sort(key=lambda one: (not one.waits(), one._began))
@@ -157,7 +163,12 @@ def _most() -> int:
 def names_of(certificate: dict[str, Any]) -> frozenset[str]:
     """Return the DNS names of a certificate, in the form of `ssl`; its common name only if there are none."""
     names = {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
-    common = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
+    common = {
+        value
+        for part in certificate.get("subject", ())
+        for key, value in part
+        if key == "commonName"
+    }
     return frozenset(names or common)
 
 
@@ -179,7 +190,9 @@ def _logged(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what goes wrong outside a request. That open files ran out is a line; asyncio tries again after a second."""
     problem = context.get("exception")
     if isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
-        LOGGER.warning("no connection is accepted for a second: %s. Raise LimitNOFILE", problem.strerror)
+        LOGGER.warning(
+            "no connection is accepted for a second: %s. Raise LimitNOFILE", problem.strerror
+        )
         return
     loop.default_exception_handler(context)
 
@@ -230,7 +243,10 @@ def _tls(listen: Listen) -> dict[str, Any]:
             file=listen.certificate,
             remedy="give PEM files that this user can read, with the key of this certificate",
         ) from problem
-    options: dict[str, Any] = {"ssl_certfile": str(listen.certificate), "ssl_keyfile": str(listen.key)}
+    options: dict[str, Any] = {
+        "ssl_certfile": str(listen.certificate),
+        "ssl_keyfile": str(listen.key),
+    }
     if listen.client_ca is not None:
         options |= {"ssl_ca_certs": str(listen.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     return options

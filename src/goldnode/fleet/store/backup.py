@@ -45,16 +45,22 @@ def backup(store: StoreDatabase, file: Path, public_key: Path | None = None) -> 
         schema.check(connection)
         verdict = log.verify(connection, public_key)
         rows: dict[str, int] = {}
-        lines = [_line({"format": FORMAT, "version": schema.version(connection), "at": time.time()})]
+        lines = [
+            _line({"format": FORMAT, "version": schema.version(connection), "at": time.time()})
+        ]
         for table, row in _rows(connection):
             rows[table] = rows.get(table, 0) + 1
             lines.append(_line({"table": table, "row": row}))
         lines.append(_line({"end": rows}))
-    replace_file(file, gzip.compress(b"".join(lines), mtime=0), 0o600)  # it has who gave which order
+    replace_file(
+        file, gzip.compress(b"".join(lines), mtime=0), 0o600
+    )  # it has who gave which order
     return BackupSummary(rows, verdict)
 
 
-def restore(store: StoreDatabase, file: Path, who: str, public_key: Path | None = None) -> BackupSummary:
+def restore(
+    store: StoreDatabase, file: Path, who: str, public_key: Path | None = None
+) -> BackupSummary:
     """Fill an empty store from a backup, and freeze the fleet. Any error leaves the store empty."""
     header, rows = _read(file)
     if header["version"] > schema.VERSION:
@@ -68,12 +74,16 @@ def restore(store: StoreDatabase, file: Path, who: str, public_key: Path | None 
         schema.migrate(connection)
         if connection.scalar(select(func.count()).select_from(tables.log)):
             raise StoreError(
-                "the store is not empty", file=store.name, remedy="restore into another file or database"
+                "the store is not empty",
+                file=store.name,
+                remedy="restore into another file or database",
             )
         guards.remove(connection)
         for name, batch in _batches(rows):
             connection.execute(tables.metadata.tables[name].insert(), batch)
-        connection.execute(tables.rollout.update().values(epoch=tables.rollout.c.epoch + EPOCHS_AHEAD))
+        connection.execute(
+            tables.rollout.update().values(epoch=tables.rollout.c.epoch + EPOCHS_AHEAD)
+        )
         _renumber(connection)
         guards.install(connection)
         verdict = log.verify(connection, public_key)

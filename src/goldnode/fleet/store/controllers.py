@@ -71,9 +71,24 @@ def submit(connection: Connection, given: Submission, now: float) -> bool:
     else:
         connection.execute(rollout.update().where(rollout.c.name == given.name).values(**values))
     limits.apply(connection)
-    content = {"action": "Submit", "target": given.target, "new": old is None, "document": given.document}
+    content = {
+        "action": "Submit",
+        "target": given.target,
+        "new": old is None,
+        "document": given.document,
+    }
     who = given.who or given.author
-    append(connection, LogLine(now, who, "Submit", given.node_class, content, given.name))
+    append(
+        connection,
+        LogLine(
+            now,
+            who=who,
+            action="Submit",
+            subject=given.node_class,
+            content=content,
+            rollout=given.name,
+        ),
+    )
     return old is None
 
 
@@ -85,10 +100,14 @@ def holder(connection: Connection, name: str) -> str | None:
 
 def epoch_of(connection: Connection, name: str) -> int:
     """Return the present epoch of a rollout."""
-    return connection.scalar(select(tables.rollout.c.epoch).where(tables.rollout.c.name == name)) or 0
+    return (
+        connection.scalar(select(tables.rollout.c.epoch).where(tables.rollout.c.name == name)) or 0
+    )
 
 
-def take_over(connection: Connection, name: str, holder: str, now: float, quiet: float = 0.0) -> int | None:
+def take_over(
+    connection: Connection, name: str, holder: str, now: float, quiet: float = 0.0
+) -> int | None:
     """Take the epoch of a rollout and return it. None while its holder gave a sign of life within `quiet` seconds."""
     rollout = tables.rollout
     row = connection.execute(
@@ -97,7 +116,11 @@ def take_over(connection: Connection, name: str, holder: str, now: float, quiet:
     if row is None:
         raise StoreError(f'the store has no rollout "{name}"')
     # abs: a sign of life from a clock that is far ahead must not hold the rollout for ever.
-    if row.holder not in (None, holder) and row.beat_at is not None and abs(now - row.beat_at) < quiet:
+    if (
+        row.holder not in (None, holder)
+        and row.beat_at is not None
+        and abs(now - row.beat_at) < quiet
+    ):
         return None
     epoch: int = row.epoch + 1
     done = connection.execute(
@@ -108,7 +131,18 @@ def take_over(connection: Connection, name: str, holder: str, now: float, quiet:
     if not done:
         return None
     content = {"action": "TakeOver", "epoch": epoch, "holder": holder, "from": row.holder}
-    append(connection, LogLine(now, holder, "TakeOver", name, content, name, epoch))
+    append(
+        connection,
+        LogLine(
+            now,
+            who=holder,
+            action="TakeOver",
+            subject=name,
+            content=content,
+            rollout=name,
+            epoch=epoch,
+        ),
+    )
     return epoch
 
 
@@ -152,7 +186,11 @@ class Controller:
         names = list(
             connection.scalars(
                 select(step.c.node)
-                .where(step.c.rollout == self.rollout, step.c.phase == "granted", step.c.worker.is_(None))
+                .where(
+                    step.c.rollout == self.rollout,
+                    step.c.phase == "granted",
+                    step.c.worker.is_(None),
+                )
                 .order_by(step.c.granted_at, step.c.node)
                 .limit(count)
                 .with_for_update(skip_locked=True)

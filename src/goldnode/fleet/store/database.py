@@ -31,7 +31,9 @@ from goldnode.fleet.store.errors import (
 
 _BUSY_SECONDS = 10
 _IDLE_SECONDS = 1.0  # after which a connection is tried before it is used
-_STOPPED_SECONDS = 30  # after which a server ends the transaction of a process that gives no sign of life
+_STOPPED_SECONDS = (
+    30  # after which a server ends the transaction of a process that gives no sign of life
+)
 _RETRIES = 4
 _RETRIED = {
     "40001",
@@ -60,7 +62,8 @@ def open_engine(where: str) -> Engine:
         url = make_url(where)
     except ArgumentError as problem:
         raise StoreError(
-            "the address of the store cannot be read", remedy="use a path, or postgresql://USER@HOST/DATABASE"
+            "the address of the store cannot be read",
+            remedy="use a path, or postgresql://USER@HOST/DATABASE",
         ) from problem
     if url.get_backend_name() == "sqlite":
         return _sqlite(url)
@@ -80,7 +83,12 @@ def _sqlite(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _: object) -> None:
         connection.isolation_level = None  # goldnode begins transactions itself
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            "trusted_schema=OFF",
+        ):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
@@ -125,7 +133,9 @@ def _postgresql(url: URL) -> Engine:
             "unlocked": "BEGIN",
             "write": f"BEGIN; SELECT pg_advisory_xact_lock({guards.LEDGER_LOCK})",
         }
-        connection.exec_driver_sql(begins[_kind(connection)], execution_options={"no_parameters": True})
+        connection.exec_driver_sql(
+            begins[_kind(connection)], execution_options={"no_parameters": True}
+        )
 
     return engine
 
@@ -193,7 +203,9 @@ class StoreDatabase:
         except DBAPIError as problem:
             raise self.error(problem) from problem
         except SQLAlchemyError as problem:
-            raise StoreUnavailableError(f"the store cannot be used: {problem}", file=self.name) from problem
+            raise StoreUnavailableError(
+                f"the store cannot be used: {problem}", file=self.name
+            ) from problem
 
     def error(self, problem: DBAPIError) -> StoreError:
         """Return the error for people of an error of the database."""
@@ -203,7 +215,9 @@ class StoreDatabase:
             return guarded(guard[1])
         for pattern, message, remedy in _PROBLEMS:
             if re.search(pattern, f"{_state(problem) or ''} {text}", re.IGNORECASE):
-                return StoreUnavailableError(f"{message}. Nothing was granted", file=self.name, remedy=remedy)
+                return StoreUnavailableError(
+                    f"{message}. Nothing was granted", file=self.name, remedy=remedy
+                )
         if re.search("malformed|not a database|disk image", text):
             return StoreDamagedError(
                 f"the store is damaged: {_line(text)}",
@@ -265,7 +279,9 @@ def open_store(where: str, *, create: bool = False) -> StoreDatabase:
     With `create`, an empty store gets its tables: SQLite needs no set-up.
     """
     if "://" not in where and not create and not Path(where).expanduser().exists():
-        raise StoreError("there is no store yet", file=where, remedy="create it: `goldnode fleet nodes FILE`")
+        raise StoreError(
+            "there is no store yet", file=where, remedy="create it: `goldnode fleet nodes FILE`"
+        )
     store = StoreDatabase(where)
     try:
         with store.read() as connection:

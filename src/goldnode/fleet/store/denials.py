@@ -31,7 +31,14 @@ def in_force(connection: Connection) -> DenyList:
     rollouts, number = _rollouts(connection)
     return DenyList(
         tuple(
-            Denial(name, digest, rollouts.get((name, digest)), reason, who, moment(at))
+            Denial(
+                name,
+                digest=digest,
+                rollout=rollouts.get((name, digest)),
+                reason=reason,
+                who=who,
+                at=moment(at),
+            )
             for name, digest, reason, who, at in rows(connection)
         ),
         number,
@@ -42,7 +49,9 @@ def _rollouts(connection: Connection) -> tuple[dict[tuple[str, str], str | None]
     """Return the rollout of the last denial of each class and digest, and the last line that changed the list."""
     log, rollout = tables.log, tables.rollout
     query = (
-        select(log.c.seq, log.c.action, log.c.rollout, log.c.subject, log.c.content, rollout.c["class"])
+        select(
+            log.c.seq, log.c.action, log.c.rollout, log.c.subject, log.c.content, rollout.c["class"]
+        )
         .join(rollout, rollout.c.name == log.c.rollout, isouter=True)
         .where(log.c.action.in_(("Deny", "LiftDenial")))
         .order_by(log.c.seq)
@@ -89,7 +98,9 @@ def write(store: StoreDatabase, path: Path, key: Path | None) -> bool:
 def _signed(payload: bytes, key: Path | None) -> bytes:
     if key is None:
         return payload
-    from goldnode.evidence.signatures import load_signer  # a site without a key needs no cryptography
+    from goldnode.evidence.signatures import (
+        load_signer,
+    )  # a site without a key needs no cryptography
 
     return load_signer(key).sign(payload, PAYLOAD_TYPE)
 

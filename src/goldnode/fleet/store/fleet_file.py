@@ -29,9 +29,12 @@ class FleetFileNode(BaseModel):
     leaf: _Name | None = None
     cohort: _Name | None = None
     machine: _Name | None = Field(
-        default=None, description="Id with which a FleetLock client asks, if it is not the name of the node."
+        default=None,
+        description="Id with which a FleetLock client asks, if it is not the name of the node.",
     )
-    tags: tuple[_Name, ...] = Field(default=(), description="Tags, by which pools of a rollout choose.")
+    tags: tuple[_Name, ...] = Field(
+        default=(), description="Tags, by which pools of a rollout choose."
+    )
 
 
 class FleetFilePer(BaseModel):
@@ -53,7 +56,9 @@ class FleetFileLimits(BaseModel):
     failed: _Limit = "8%"
     total: _Limit = "10%"
     per: FleetFilePer = Field(default_factory=FleetFilePer)
-    return_within: float = Field(default=120, gt=0, description="Minutes until a granted node is overdue.")
+    return_within: float = Field(
+        default=120, gt=0, description="Minutes until a granted node is overdue."
+    )
 
 
 class FleetFileClass(BaseModel):
@@ -83,7 +88,9 @@ class DeclaredFleet:
 
 def load(path: Path) -> DeclaredFleet:
     """Read a fleet file. Raise StoreError with file and line for a wrong one."""
-    found = yamlsource.validate(FleetFile, yamlsource.read(path, error=StoreError), error=StoreError)
+    found = yamlsource.validate(
+        FleetFile, yamlsource.read(path, error=StoreError), error=StoreError
+    )
     nodes: dict[str, StoredNode] = {}
     for name, entry in found.classes.items():
         for node, own in entry.nodes.items():
@@ -100,7 +107,11 @@ def load(path: Path) -> DeclaredFleet:
             planned=str(entry.limits.planned),
             failed=str(entry.limits.failed),
             total=str(entry.limits.total),
-            per={key: value for key, value in entry.limits.per.model_dump().items() if value is not None},
+            per={
+                key: value
+                for key, value in entry.limits.per.model_dump().items()
+                if value is not None
+            },
             return_within=entry.limits.return_within * 60,
         )
         for name, entry in found.classes.items()

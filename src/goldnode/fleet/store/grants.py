@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, case, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    and_,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+)
 
 from goldnode.fleet.rollout.model import NodeObservation
 from goldnode.fleet.store import limits, many, observations, tables
@@ -106,12 +116,17 @@ _CANDIDATES = (
     .join(tables.rollout, tables.rollout.c.name == bindparam("asked_rollout"), isouter=True)
     .join(
         tables.member,
-        and_(tables.member.c.rollout == tables.rollout.c.name, tables.member.c.node == tables.node.c.name),
+        and_(
+            tables.member.c.rollout == tables.rollout.c.name,
+            tables.member.c.node == tables.node.c.name,
+        ),
         isouter=True,
     )
     .join(
         tables.step,
-        and_(tables.step.c.rollout == tables.rollout.c.name, tables.step.c.node == tables.node.c.name),
+        and_(
+            tables.step.c.rollout == tables.rollout.c.name, tables.step.c.node == tables.node.c.name
+        ),
         isouter=True,
     )
     .join(tables.hold, tables.hold.c.node == tables.node.c.name, isouter=True)
@@ -150,7 +165,9 @@ def candidates(
         for row in connection.execute(_CANDIDATES, given).mappings():
             for name in (row["name"], row["machine"]):
                 rows.setdefault((rollout, name), row)
-    return [_candidate(rows.get((request.rollout or "", request.node)), request) for request in requests]
+    return [
+        _candidate(rows.get((request.rollout or "", request.node)), request) for request in requests
+    ]
 
 
 def candidate(connection: Connection, request: LeaveRequest) -> Candidate:
@@ -193,7 +210,9 @@ def grant(connection: Connection, request: LeaveRequest) -> Leave:
     return _only(grant_all(connection, [request]))
 
 
-def grant_all(connection: Connection, requests: Sequence[LeaveRequest]) -> list[Leave | GrantRefusedError]:
+def grant_all(
+    connection: Connection, requests: Sequence[LeaveRequest]
+) -> list[Leave | GrantRefusedError]:
     """Grant leave to nodes in the order of their requests; return the leave of each, or why it has none.
 
     The number of statements does not depend on that of the requests. If a guard of the database refuses a node, the
@@ -307,16 +326,26 @@ def _granted(found: Candidate, request: LeaveRequest, room: Room, changes: _Chan
             "since": request.now,
             "deadline": leave.deadline,
             "boot_id": request.boot_id or row["boot_id"],
-            "reason": f"leave for {request.group}" if not request.rollout else f"rollout {request.rollout}",
+            "reason": f"leave for {request.group}"
+            if not request.rollout
+            else f"rollout {request.rollout}",
         }
     )
     changes.lines.append(_line(found, request, content, leave.epoch))
     return leave
 
 
-def _line(found: Candidate, request: LeaveRequest, content: dict[str, Any], epoch: int | None) -> LogLine:
+def _line(
+    found: Candidate, request: LeaveRequest, content: dict[str, Any], epoch: int | None
+) -> LogLine:
     return LogLine(
-        request.now, f"node {found.name}", content["action"], found.name, content, request.rollout, epoch
+        request.now,
+        who=f"node {found.name}",
+        action=content["action"],
+        subject=found.name,
+        content=content,
+        rollout=request.rollout,
+        epoch=epoch,
     )
 
 
@@ -387,7 +416,12 @@ def _given_back(found: Candidate, request: LeaveRequest, changes: _Changes) -> G
             }
         )
     changes.ended.append({"of_node": found.name, "of_owner": owner})
-    content = {"action": "Finish", "node": found.name, "phase": phase or "done", "wave": row["own_wave"] or 0}
+    content = {
+        "action": "Finish",
+        "node": found.name,
+        "phase": phase or "done",
+        "wave": row["own_wave"] or 0,
+    }
     changes.lines.append(_line(found, request, content, row["epoch"]))
     return GivenBack(True)
 
@@ -431,13 +465,17 @@ def _observe(connection: Connection, found: Sequence[tuple[Candidate, LeaveReque
             or replace(before.report, at=at) != item
         ):
             new.append(arrived)
-            last[one.name] = LastReport(item, request.now, before.log_seq if before is not None else 0)
+            last[one.name] = LastReport(
+                item, request.now, before.log_seq if before is not None else 0
+            )
         else:
             same.append((before, request, arrived))
     recorded = {one.item.node for one in new}
     same = [row for row in same if row[2].item.node not in recorded]
     changed = observations.changed_since(connection, {row[0].report.node: row[0] for row in same})
-    new += [arrived for _, request, arrived in same if (arrived.item.node, request.rollout) in changed]
+    new += [
+        arrived for _, request, arrived in same if (arrived.item.node, request.rollout) in changed
+    ]
     observations.record_all(connection, new)
 
 
@@ -472,7 +510,9 @@ def overdue(connection: Connection, now: float) -> list[str]:
     for row in late:
         reason = f"overdue: expected back {int(now - row['deadline'])} s ago ({row['reason']})"
         connection.execute(
-            hold.update().where(_key(row["node"], row["owner"])).values(kind="failed", reason=reason)
+            hold.update()
+            .where(_key(row["node"], row["owner"]))
+            .values(kind="failed", reason=reason)
         )
         epoch = None
         if row["rollout"]:
@@ -486,7 +526,16 @@ def overdue(connection: Connection, now: float) -> list[str]:
             )
         content = {"action": "Overdue", "node": row["node"], "reason": reason}
         append(
-            connection, LogLine(now, "lock service", "Overdue", row["node"], content, row["rollout"], epoch)
+            connection,
+            LogLine(
+                now,
+                who="lock service",
+                action="Overdue",
+                subject=row["node"],
+                content=content,
+                rollout=row["rollout"],
+                epoch=epoch,
+            ),
         )
     return [row["node"] for row in late]
 
@@ -509,17 +558,23 @@ class PersonsOrder:
 def release(connection: Connection, name: str, order: PersonsOrder) -> list[str]:
     """End all holds of a node. Return their owners. Raises StoreError for a node without one."""
     known = connection.execute(
-        select(tables.node.c.name).where(or_(tables.node.c.name == name, tables.node.c.machine == name))
+        select(tables.node.c.name).where(
+            or_(tables.node.c.name == name, tables.node.c.machine == name)
+        )
     ).scalar()
     if known is None:
-        raise StoreError(f'the store has no node "{name}"', remedy="`goldnode fleet status` lists them")
+        raise StoreError(
+            f'the store has no node "{name}"', remedy="`goldnode fleet status` lists them"
+        )
     rows = connection.execute(
         select(tables.hold.c.owner, tables.hold.c.kind, tables.hold.c.rollout, tables.hold.c.reason)
         .where(tables.hold.c.node == known)
         .order_by(tables.hold.c.owner)
     ).all()
     if not rows:
-        raise StoreError(f"{known} is not out of service", remedy="`goldnode fleet status` lists the holds")
+        raise StoreError(
+            f"{known} is not out of service", remedy="`goldnode fleet status` lists the holds"
+        )
     connection.execute(tables.hold.delete().where(tables.hold.c.node == known))
     for owner, kind, rollout, reason in rows:
         content = {
@@ -529,20 +584,40 @@ def release(connection: Connection, name: str, order: PersonsOrder) -> list[str]
             "reason": order.reason,
             "before": {"owner": owner, "kind": kind, "reason": reason},
         }
-        append(connection, LogLine(order.now, order.who, "Release", known, content, rollout))
+        append(
+            connection,
+            LogLine(
+                order.now,
+                who=order.who,
+                action="Release",
+                subject=known,
+                content=content,
+                rollout=rollout,
+            ),
+        )
     return [row[0] for row in rows]
 
 
-def take_hold(connection: Connection, name: str, kind: str, owner: str, order: PersonsOrder) -> None:
+def take_hold(
+    connection: Connection, name: str, kind: str, owner: str, order: PersonsOrder
+) -> None:
     """Record that a node is out of service for a reason outside of any rollout: a fact, which no limit stops."""
     if kind not in ("failed", "person"):
         raise StoreError(f'"{kind}" is no hold outside of a rollout', remedy="use failed or person")
     if connection.scalar(select(func.count()).select_from(tables.hold).where(_key(name, owner))):
         return
     connection.execute(
-        tables.hold.insert().values(node=name, owner=owner, kind=kind, since=order.now, reason=order.reason)
+        tables.hold.insert().values(
+            node=name, owner=owner, kind=kind, since=order.now, reason=order.reason
+        )
     )
-    content = {"action": "TakeHold", "node": name, "owner": owner, "kind": kind, "reason": order.reason}
+    content = {
+        "action": "TakeHold",
+        "node": name,
+        "owner": owner,
+        "kind": kind,
+        "reason": order.reason,
+    }
     append(connection, LogLine(order.now, order.who, "TakeHold", name, content))
 
 
@@ -557,7 +632,9 @@ def drop_hold(connection: Connection, name: str, owner: str, order: PersonsOrder
     return bool(ended)
 
 
-def explain(connection: Connection, request: LeaveRequest, problem: GrantRefusedError) -> GrantRefusedError:
+def explain(
+    connection: Connection, request: LeaveRequest, problem: GrantRefusedError
+) -> GrantRefusedError:
     """Return a refusal by a guard with names and numbers, as far as the store still shows the reason."""
     try:
         found = candidate(connection, request)

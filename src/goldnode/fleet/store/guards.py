@@ -53,7 +53,9 @@ _SCOPES = ("class", "rack", "leaf", "cohort")
 
 def _domains(row: str) -> str:
     """Return the condition that selects the buffers of the node in `row`."""
-    return " OR ".join(f"(buffer.scope = '{scope}' AND buffer.name = {row}.\"{scope}\")" for scope in _SCOPES)
+    return " OR ".join(
+        f"(buffer.scope = '{scope}' AND buffer.name = {row}.\"{scope}\")" for scope in _SCOPES
+    )
 
 
 def _one(condition: str) -> str:
@@ -104,7 +106,10 @@ _GRANTED = "EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.name AND h.kind = 'p
 def _node_moved(sign: str, row: str) -> str:
     """Return the statement that moves the holds of a node that has changed its failure domains."""
     held = "(SELECT count(*) FROM hold h WHERE h.node = NEW.name{})"
-    kinds = {kind: f"{sign} {held.format(f' AND h.kind = {chr(39)}{kind}{chr(39)}')}" for kind in _KINDS[1:]}
+    kinds = {
+        kind: f"{sign} {held.format(f' AND h.kind = {chr(39)}{kind}{chr(39)}')}"
+        for kind in _KINDS[1:]
+    }
     out = f"{sign} {_one('EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.name)')}"
     return _update({**kinds, "total": out}, f"({_MOVED}) AND ({_domains(row)})")
 
@@ -134,7 +139,10 @@ def _grant(condition: str) -> str:
 
 _ROLLOUTS = (
     ("frozen", _grant(_FROZEN)),
-    ("epoch", _grant(f"NEW.rollout IS NOT NULL AND NEW.epoch IS DISTINCT FROM {_rollout('epoch')}")),
+    (
+        "epoch",
+        _grant(f"NEW.rollout IS NOT NULL AND NEW.epoch IS DISTINCT FROM {_rollout('epoch')}"),
+    ),
 )
 # A completed rollout still moves nodes that were away, as does one that was rolled back.
 _FORWARD, _BACK = "'running', 'completed'", "'rolling-back', 'rolled-back'"
@@ -153,7 +161,9 @@ _GUARDS = (
             *_ROLLOUTS,
             (
                 "phase",
-                _grant(f"NEW.rollout IS NOT NULL AND {_rollout('phase')} NOT IN ({_FORWARD}, {_BACK})"),
+                _grant(
+                    f"NEW.rollout IS NOT NULL AND {_rollout('phase')} NOT IN ({_FORWARD}, {_BACK})"
+                ),
             ),
         ),
     ),
@@ -178,7 +188,12 @@ _GUARDS = (
         "hold_added",
         "hold",
         "BEFORE INSERT",
-        (("twice", "EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.node AND h.owner = NEW.owner)"),),
+        (
+            (
+                "twice",
+                "EXISTS (SELECT 1 FROM hold h WHERE h.node = NEW.node AND h.owner = NEW.owner)",
+            ),
+        ),
         _counted("NEW", "+"),
     ),
     _Guard("hold_removed", "hold", "BEFORE DELETE", (), _counted("OLD", "-")),
@@ -189,11 +204,17 @@ _GUARDS = (
         "BEFORE UPDATE",
         tuple(
             (kind, f"NEW.planned > OLD.planned AND NEW.{kind} > NEW.{kind}_limit{more}")
-            for kind, more in (("planned", ""), ("failed", ""), ("total", " AND NEW.total > OLD.total"))
+            for kind, more in (
+                ("planned", ""),
+                ("failed", ""),
+                ("total", " AND NEW.total > OLD.total"),
+            )
         ),
     ),
     _Guard("node_moves", "node", "BEFORE UPDATE", (("moved", f"({_MOVED}) AND {_GRANTED}"),)),
-    _Guard("node_moved", "node", "AFTER UPDATE", (), (_node_moved("-", "OLD"), _node_moved("+", "NEW"))),
+    _Guard(
+        "node_moved", "node", "AFTER UPDATE", (), (_node_moved("-", "OLD"), _node_moved("+", "NEW"))
+    ),
     _Guard("step_new", "step", "BEFORE INSERT", (("denied", _DENIED),)),
     _Guard("step_retried", "step", "BEFORE UPDATE OF target", (("denied", _DENIED),)),
     *(
@@ -232,7 +253,10 @@ def _approval_authors(postgresql: bool) -> Iterator[_Guard]:
     same = f"{user(_rollout('author'))} = {user('NEW.who')}"
     for table in ("approval", "document_approval"):
         yield _Guard(
-            f"{table}_author", table, "BEFORE INSERT", (("author", f"{_rollout('separate')} AND {same}"),)
+            f"{table}_author",
+            table,
+            "BEFORE INSERT",
+            (("author", f"{_rollout('separate')} AND {same}"),),
         )
 
 
@@ -272,7 +296,10 @@ def remove(connection: Connection) -> None:
 
 def _sqlite(guard: _Guard) -> str:
     # IS DISTINCT FROM came with SQLite 3.39; IS NOT means the same in every version.
-    lines = [f"SELECT RAISE(ABORT, 'goldnode:{name}') WHERE {condition};" for name, condition in guard.aborts]
+    lines = [
+        f"SELECT RAISE(ABORT, 'goldnode:{name}') WHERE {condition};"
+        for name, condition in guard.aborts
+    ]
     lines += [f"{statement};" for statement in guard.statements]
     lines = lines or ["SELECT 1;"]
     body = " ".join(lines).replace("IS DISTINCT FROM", "IS NOT")
@@ -282,7 +309,8 @@ def _sqlite(guard: _Guard) -> str:
 def _postgresql(guard: _Guard) -> list[str]:
     lines = [f"PERFORM pg_advisory_xact_lock({LEDGER_LOCK});"] if guard.table in _SERIAL else []
     lines += [
-        f"IF {condition} THEN RAISE EXCEPTION 'goldnode:{name}'; END IF;" for name, condition in guard.aborts
+        f"IF {condition} THEN RAISE EXCEPTION 'goldnode:{name}'; END IF;"
+        for name, condition in guard.aborts
     ]
     lines += [f"{statement};" for statement in guard.statements]
     lines.append("RETURN OLD;" if "DELETE" in guard.when else "RETURN NEW;")

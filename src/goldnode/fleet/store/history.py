@@ -14,7 +14,9 @@ def outcomes(connection: Connection, node_class: str) -> StepOutcomes:
     """Return the steps forward of the completed rollouts of a class, from the log."""
     rollout, log = tables.rollout, tables.log
     names = connection.scalars(
-        select(rollout.c.name).where(rollout.c["class"] == node_class, rollout.c.phase == "completed")
+        select(rollout.c.name).where(
+            rollout.c["class"] == node_class, rollout.c.phase == "completed"
+        )
     ).all()
     done = failed = 0
     rows = connection.execute(

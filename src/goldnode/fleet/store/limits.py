@@ -54,7 +54,9 @@ def number(limit: str, nodes: int) -> int:
         return max(1, int(float(share[1]) * nodes / 100 + 1e-9)) if nodes else 0
     if limit.strip().isdigit():
         return int(limit)
-    raise StoreError(f'"{limit}" is no limit', remedy="use a number of nodes, or a share such as 2%")
+    raise StoreError(
+        f'"{limit}" is no limit', remedy="use a number of nodes, or a share such as 2%"
+    )
 
 
 def in_force(connection: Connection) -> dict[str, FleetLimits]:
@@ -71,13 +73,18 @@ def in_force(connection: Connection) -> dict[str, FleetLimits]:
         .where(rollout.c.phase != "queued")
         .order_by(rollout.c.phase.in_(tables.ACTIVE_PHASES), rollout.c.submitted_at)
     )
-    return found | {row[0]: FleetLimits.read(row[1]) for row in rows}  # the last row of a class wins
+    return found | {
+        row[0]: FleetLimits.read(row[1]) for row in rows
+    }  # the last row of a class wins
 
 
 _OF_ROLLOUT = (
     select(tables.rollout.c.limits, tables.rollout.c.name)
     .where(tables.rollout.c["class"] == bindparam("of_class"), tables.rollout.c.phase != "queued")
-    .order_by(tables.rollout.c.phase.in_(tables.ACTIVE_PHASES).desc(), tables.rollout.c.submitted_at.desc())
+    .order_by(
+        tables.rollout.c.phase.in_(tables.ACTIVE_PHASES).desc(),
+        tables.rollout.c.submitted_at.desc(),
+    )
     .limit(1)
 )
 
@@ -92,7 +99,9 @@ def of_nodes() -> ColumnElement[str | None]:
         .limit(1)
         .correlate(tables.node)
     )
-    of_class = select(own.c.limits).where(own.c["class"] == tables.node.c["class"]).correlate(tables.node)
+    of_class = (
+        select(own.c.limits).where(own.c["class"] == tables.node.c["class"]).correlate(tables.node)
+    )
     return func.coalesce(of_rollout.scalar_subquery(), of_class.scalar_subquery())
 
 
@@ -125,10 +134,15 @@ def apply(connection: Connection) -> None:
         )
     }
     for domain in sorted(set(sizes) | set(before)):
-        after = (sizes[domain], *_of_domain(domain, sizes[domain], classes.get(domain, set()), limits))
+        after = (
+            sizes[domain],
+            *_of_domain(domain, sizes[domain], classes.get(domain, set()), limits),
+        )
         if domain not in before:
             values = dict(zip(_LIMITED, after, strict=True))
-            connection.execute(tables.buffer.insert().values(scope=domain[0], name=domain[1], **values))
+            connection.execute(
+                tables.buffer.insert().values(scope=domain[0], name=domain[1], **values)
+            )
         elif before[domain] != after:
             connection.execute(
                 tables.buffer.update()
@@ -156,5 +170,7 @@ def _of_domain(
             if own
             else (None, None, None)
         )
-    planned = [limits[one].per[scope] for one in classes if one in limits and scope in limits[one].per]
+    planned = [
+        limits[one].per[scope] for one in classes if one in limits and scope in limits[one].per
+    ]
     return (min(planned) if planned else None, None, None)

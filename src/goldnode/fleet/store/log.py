@@ -88,7 +88,9 @@ def entries(
         query = query.where(where)
     if limit is None:
         return connection.execute(query.order_by(tables.log.c.seq)).mappings().all()
-    found = connection.execute(query.order_by(tables.log.c.seq.desc()).limit(limit)).mappings().all()
+    found = (
+        connection.execute(query.order_by(tables.log.c.seq.desc()).limit(limit)).mappings().all()
+    )
     return list(reversed(found))
 
 
@@ -99,8 +101,12 @@ def seal(connection: Connection, now: float, key: Path | None = None) -> int:
     """
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("LOCK TABLE log IN SHARE MODE")
-    last = connection.execute(select(tables.head).order_by(tables.head.c.seq.desc()).limit(1)).first()
-    digest, seq, count = _chain(connection, last.digest if last else _FIRST, last.seq if last else 0)
+    last = connection.execute(
+        select(tables.head).order_by(tables.head.c.seq.desc()).limit(1)
+    ).first()
+    digest, seq, count = _chain(
+        connection, last.digest if last else _FIRST, last.seq if last else 0
+    )
     if not count:
         return 0
     envelope = None
@@ -108,7 +114,9 @@ def seal(connection: Connection, now: float, key: Path | None = None) -> int:
         # Here, since a site without a key needs no cryptography.
         from goldnode.evidence.signatures import load_signer
 
-        payload = json.dumps({"seq": seq, "covers": count, "digest": digest}, sort_keys=True).encode()
+        payload = json.dumps(
+            {"seq": seq, "covers": count, "digest": digest}, sort_keys=True
+        ).encode()
         envelope = load_signer(key).sign(payload, PAYLOAD_TYPE).decode()
     connection.execute(
         tables.head.insert().values(seq=seq, covers=count, digest=digest, at=now, envelope=envelope)
@@ -136,7 +144,9 @@ def verify(connection: Connection, public_key: Path | None = None) -> LogVerdict
                 remedy="find who sealed it without `fleet.signing_key`",
             )
         seq, sealed = head.seq, sealed + count
-    unsealed = connection.scalar(select(func.count()).select_from(tables.log).where(tables.log.c.seq > seq))
+    unsealed = connection.scalar(
+        select(func.count()).select_from(tables.log).where(tables.log.c.seq > seq)
+    )
     return LogVerdict(sealed, unsealed or 0, len(heads), signed)
 
 
@@ -156,12 +166,19 @@ def _check(head: Any, public_key: Path) -> None:
         raise StoreDamagedError(f"the head of line {head.seq} differs from what was signed")
 
 
-def _chain(connection: Connection, digest: str, after: int, until: int | None = None) -> tuple[str, int, int]:
+def _chain(
+    connection: Connection, digest: str, after: int, until: int | None = None
+) -> tuple[str, int, int]:
     """Return the digest over the lines after `after`, the number of the last one, and how many there are."""
     found = hashlib.sha256(bytes.fromhex(digest))
     count, columns = 0, [tables.log.c[name] for name in _FIELDS]
     while True:
-        query = select(*columns).where(tables.log.c.seq > after).order_by(tables.log.c.seq).limit(_BATCH)
+        query = (
+            select(*columns)
+            .where(tables.log.c.seq > after)
+            .order_by(tables.log.c.seq)
+            .limit(_BATCH)
+        )
         if until is not None:
             query = query.where(tables.log.c.seq <= until)
         rows = connection.execute(query).all()

@@ -20,7 +20,9 @@ def padded(names: Iterable[str]) -> list[str]:
     return found
 
 
-def execute(connection: Connection, statement: UpdateBase, rows: Sequence[Mapping[str, Any]]) -> None:
+def execute(
+    connection: Connection, statement: UpdateBase, rows: Sequence[Mapping[str, Any]]
+) -> None:
     """Execute a statement for each row, in one round trip. Without a row, do nothing."""
     if rows:
         # The driver's way of many rows costs more than a single row.

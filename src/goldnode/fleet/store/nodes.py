@@ -60,11 +60,15 @@ def put(
     """
     wanted = {node.name: node.values() for node in nodes}
     classes = {str(row["class"]) for row in wanted.values()} | set(class_limits)
-    columns = [tables.node.c[name] for name in ("name", *tables.SCOPES, "machine", "tags", "retired")]
+    columns = [
+        tables.node.c[name] for name in ("name", *tables.SCOPES, "machine", "tags", "retired")
+    ]
     stored = {
         row["name"]: row
         for row in connection.execute(
-            select(*columns).where(tables.node.c["class"].in_(classes) | tables.node.c.name.in_(wanted))
+            select(*columns).where(
+                tables.node.c["class"].in_(classes) | tables.node.c.name.in_(wanted)
+            )
         ).mappings()
     }
     added = tuple(sorted(set(wanted) - set(stored)))
@@ -76,21 +80,31 @@ def put(
             or any(stored[name][key] != value for key, value in wanted[name].items())
         )
     )
-    retired = tuple(sorted(name for name in set(stored) - set(wanted) if not stored[name]["retired"]))
+    retired = tuple(
+        sorted(name for name in set(stored) - set(wanted) if not stored[name]["retired"])
+    )
     _none_held(connection, retired)
     if added:
         connection.execute(tables.node.insert(), [wanted[name] for name in added])
     for name in changed:
         connection.execute(
-            tables.node.update().where(tables.node.c.name == name).values(retired=False, **wanted[name])
+            tables.node.update()
+            .where(tables.node.c.name == name)
+            .values(retired=False, **wanted[name])
         )
     for name in retired:
         connection.execute(
-            tables.node.update().where(tables.node.c.name == name).values(retired=True, machine=None)
+            tables.node.update()
+            .where(tables.node.c.name == name)
+            .values(retired=True, machine=None)
         )
     for name, own in class_limits.items():
-        connection.execute(tables.class_limits.delete().where(tables.class_limits.c["class"] == name))
-        connection.execute(tables.class_limits.insert().values(**{"class": name}, limits=own.text()))
+        connection.execute(
+            tables.class_limits.delete().where(tables.class_limits.c["class"] == name)
+        )
+        connection.execute(
+            tables.class_limits.insert().values(**{"class": name}, limits=own.text())
+        )
     limits.apply(connection)
     change = NodesChange(added, changed, retired)
     content = {
@@ -105,7 +119,9 @@ def put(
 
 
 def _none_held(connection: Connection, names: tuple[str, ...]) -> None:
-    held = sorted(set(connection.scalars(select(tables.hold.c.node).where(tables.hold.c.node.in_(names)))))
+    held = sorted(
+        set(connection.scalars(select(tables.hold.c.node).where(tables.hold.c.node.in_(names))))
+    )
     if held:
         raise StoreError(
             f"{', '.join(held[:5])}{' …' if len(held) > 5 else ''} cannot be removed: out of service",

@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, RowMapping, bindparam, func, select
 
 from goldnode.fleet.rollout import model
-from goldnode.fleet.rollout.model import Answer, NodeObservation, RequirementResult, SchedulerObservation
+from goldnode.fleet.rollout.model import (
+    Answer,
+    NodeObservation,
+    RequirementResult,
+    SchedulerObservation,
+)
 from goldnode.fleet.store import many, tables
 from goldnode.fleet.store.log import LogLine, append, entries
 from goldnode.fleet.store.rollouts import ANSWER
@@ -27,7 +32,8 @@ _BOOTED = (
     tables.node.update()
     .where(tables.node.c.name == bindparam("of_node"))
     .values(
-        boot_id=bindparam("new_boot"), digest=func.coalesce(bindparam("new_digest"), tables.node.c.digest)
+        boot_id=bindparam("new_boot"),
+        digest=func.coalesce(bindparam("new_digest"), tables.node.c.digest),
     )
 )
 
@@ -70,13 +76,19 @@ def record_all(connection: Connection, items: Sequence[Arrived]) -> None:
             }
         )
         if isinstance(item, NodeObservation) and item.boot_id is not None:
-            booted.append({"of_node": item.node, "new_boot": item.boot_id, "new_digest": item.digest or None})
+            booted.append(
+                {"of_node": item.node, "new_boot": item.boot_id, "new_digest": item.digest or None}
+            )
     many.execute(connection, _RECORD, rows)
     many.execute(connection, _BOOTED, booted)
 
 
 def record_answers(
-    connection: Connection, answers: Iterable[RequirementResult], rollout: str, who: str, epoch: int | None
+    connection: Connection,
+    answers: Iterable[RequirementResult],
+    rollout: str,
+    who: str,
+    epoch: int | None,
 ) -> None:
     """Write what requirements answered to the log, for persons: the state of a rollout does not depend on it."""
     lines = []
@@ -88,7 +100,17 @@ def record_answers(
             "answer": item.answer.value,
             "reason": item.reason,
         }
-        lines.append(LogLine(item.at, who, ANSWER, item.requirement, content, rollout, epoch))
+        lines.append(
+            LogLine(
+                item.at,
+                who=who,
+                action=ANSWER,
+                subject=item.requirement,
+                content=content,
+                rollout=rollout,
+                epoch=epoch,
+            )
+        )
     append(connection, *lines)
 
 
@@ -114,7 +136,9 @@ def newest(connection: Connection, node_class: str) -> list[NodeObservation | Sc
         .where(tables.node.c["class"] == node_class)
         .group_by(table.c.node, table.c.kind)
     )
-    rows = connection.execute(select(table).where(table.c.seq.in_(last)).order_by(table.c.seq)).mappings()
+    rows = connection.execute(
+        select(table).where(table.c.seq.in_(last)).order_by(table.c.seq)
+    ).mappings()
     return [_read(row) for row in rows]
 
 
@@ -158,7 +182,9 @@ _CHANGED = (
 )
 
 
-def changed_since(connection: Connection, reports: Mapping[str, LastReport]) -> set[tuple[str, str | None]]:
+def changed_since(
+    connection: Connection, reports: Mapping[str, LastReport]
+) -> set[tuple[str, str | None]]:
     """Return the nodes and rollouts of which the log has a line about the node after its report.
 
     :param reports: reports by node.

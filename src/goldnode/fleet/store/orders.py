@@ -27,7 +27,9 @@ class Scope:
         return f"{self.kind} {self.subject}".strip()
 
 
-def freeze(connection: Connection, scope: Scope, order: PersonsOrder, name: str | None = None) -> bool:
+def freeze(
+    connection: Connection, scope: Scope, order: PersonsOrder, name: str | None = None
+) -> bool:
     """Stop all grants in a scope. Return whether it was not frozen before.
 
     A grant after this transaction is refused. Nodes that have leave finish and return.
@@ -39,7 +41,12 @@ def freeze(connection: Connection, scope: Scope, order: PersonsOrder, name: str 
     name = name or f"freeze-{uuid4().hex[:12]}"
     connection.execute(
         frozen.insert().values(
-            id=name, scope=scope.kind, subject=scope.subject, reason=order.reason, who=order.who, at=order.now
+            id=name,
+            scope=scope.kind,
+            subject=scope.subject,
+            reason=order.reason,
+            who=order.who,
+            at=order.now,
         )
     )
     content = {
@@ -50,7 +57,17 @@ def freeze(connection: Connection, scope: Scope, order: PersonsOrder, name: str 
         "reason": order.reason,
         "who": order.who,
     }
-    append(connection, LogLine(order.now, order.who, "Freeze", str(scope), content, _rollout(scope)))
+    append(
+        connection,
+        LogLine(
+            order.now,
+            who=order.who,
+            action="Freeze",
+            subject=str(scope),
+            content=content,
+            rollout=_rollout(scope),
+        ),
+    )
     return True
 
 
@@ -64,11 +81,23 @@ def unfreeze(connection: Connection, scope: Scope, order: PersonsOrder) -> bool:
         frozen.update().where(frozen.c.id == name).values(lifted_at=order.now, lifted_by=order.who)
     )
     content = {"action": "Thaw", "id": name, "who": order.who, "reason": order.reason}
-    append(connection, LogLine(order.now, order.who, "Thaw", str(scope), content, _rollout(scope)))
+    append(
+        connection,
+        LogLine(
+            order.now,
+            who=order.who,
+            action="Thaw",
+            subject=str(scope),
+            content=content,
+            rollout=_rollout(scope),
+        ),
+    )
     return True
 
 
-def approve(connection: Connection, rollout: str, wave: str, role: str, order: PersonsOrder) -> bool:
+def approve(
+    connection: Connection, rollout: str, wave: str, role: str, order: PersonsOrder
+) -> bool:
     """Approve a wave of the stored document in a role. Return whether this was new.
 
     The approval does not count for a document that replaces this one later. Raises StoreError if the document
@@ -113,7 +142,18 @@ def approve(connection: Connection, rollout: str, wave: str, role: str, order: P
         "document": document,
         "reason": order.reason,
     }
-    append(connection, LogLine(order.now, order.who, "Approve", wave, content, rollout, row.epoch))
+    append(
+        connection,
+        LogLine(
+            order.now,
+            who=order.who,
+            action="Approve",
+            subject=wave,
+            content=content,
+            rollout=rollout,
+            epoch=row.epoch,
+        ),
+    )
     return True
 
 
@@ -129,7 +169,9 @@ def roll_back(connection: Connection, rollout: str, scope: BackScope, order: Per
     table = tables.rollout
     row = connection.execute(select(table).where(table.c.name == rollout)).mappings().first()
     if row is None:
-        raise StoreError(f'the store has no rollout "{rollout}"', remedy="`goldnode fleet status` lists them")
+        raise StoreError(
+            f'the store has no rollout "{rollout}"', remedy="`goldnode fleet status` lists them"
+        )
     if row["phase"] in ("queued", "superseded"):
         raise StoreError(
             f"rollout {rollout} is {row['phase']}: it has nothing to roll back",
@@ -142,7 +184,9 @@ def roll_back(connection: Connection, rollout: str, scope: BackScope, order: Per
         scope = BackScope(before)
     active = connection.scalar(
         select(table.c.name).where(
-            table.c["class"] == row["class"], table.c.name != rollout, table.c.phase.in_(tables.ACTIVE_PHASES)
+            table.c["class"] == row["class"],
+            table.c.name != rollout,
+            table.c.phase.in_(tables.ACTIVE_PHASES),
         )
     )
     if active is not None:
@@ -168,7 +212,18 @@ def roll_back(connection: Connection, rollout: str, scope: BackScope, order: Per
         "reason": order.reason,
         "before": {"phase": row["phase"], "back": row["back"]},
     }
-    append(connection, LogLine(order.now, order.who, "ChangePhase", rollout, content, rollout, row["epoch"]))
+    append(
+        connection,
+        LogLine(
+            order.now,
+            who=order.who,
+            action="ChangePhase",
+            subject=rollout,
+            content=content,
+            rollout=rollout,
+            epoch=row["epoch"],
+        ),
+    )
     return True
 
 
@@ -184,7 +239,9 @@ def _newest(connection: Connection, row: RowMapping) -> None:
         return
     table, step, log = tables.rollout, tables.step, tables.log.c
     # Lines of the log have an order that no clock changes.
-    ended = select(func.max(log.seq)).where(log.rollout == table.c.name, log.action == "ChangePhase")
+    ended = select(func.max(log.seq)).where(
+        log.rollout == table.c.name, log.action == "ChangePhase"
+    )
     own = select(func.max(log.seq)).where(log.rollout == row["name"], log.action == "ChangePhase")
     moved = select(step.c.node).where(
         step.c.rollout == table.c.name, step.c.direction == "forward", step.c.phase == "done"
@@ -204,7 +261,11 @@ def _newest(connection: Connection, row: RowMapping) -> None:
 
 
 def deny(
-    connection: Connection, node_class: str, digest: str, order: PersonsOrder, rollout: str | None = None
+    connection: Connection,
+    node_class: str,
+    digest: str,
+    order: PersonsOrder,
+    rollout: str | None = None,
 ) -> bool:
     """Put a digest on the deny list of a class. Return whether it was not there before."""
     denied = tables.denied
@@ -216,7 +277,17 @@ def deny(
         )
     )
     content = {"action": "Deny", "digest": digest, "reason": order.reason}
-    append(connection, LogLine(order.now, order.who, "Deny", f"class {node_class}", content, rollout))
+    append(
+        connection,
+        LogLine(
+            order.now,
+            who=order.who,
+            action="Deny",
+            subject=f"class {node_class}",
+            content=content,
+            rollout=rollout,
+        ),
+    )
     return True
 
 
@@ -228,8 +299,15 @@ def lift_denial(connection: Connection, node_class: str, digest: str, order: Per
         .values(lifted_at=order.now, lifted_by=order.who)
     ).rowcount
     if found:
-        content = {"action": "LiftDenial", "digest": digest, "who": order.who, "reason": order.reason}
-        append(connection, LogLine(order.now, order.who, "LiftDenial", f"class {node_class}", content))
+        content = {
+            "action": "LiftDenial",
+            "digest": digest,
+            "who": order.who,
+            "reason": order.reason,
+        }
+        append(
+            connection, LogLine(order.now, order.who, "LiftDenial", f"class {node_class}", content)
+        )
     return bool(found)
 
 
@@ -240,13 +318,18 @@ def _known(connection: Connection, scope: Scope) -> None:
     column = tables.rollout.c.name if scope.kind == "rollout" else tables.node.c[scope.kind]
     if connection.execute(select(column).where(column == scope.subject).limit(1)).first() is None:
         raise StoreError(
-            f'the store has no {scope.kind} "{scope.subject}"', remedy="`goldnode fleet status` lists them"
+            f'the store has no {scope.kind} "{scope.subject}"',
+            remedy="`goldnode fleet status` lists them",
         )
 
 
 def _in_force(scope: Scope) -> tuple[ColumnElement[bool], ...]:
     frozen = tables.frozen
-    return frozen.c.scope == scope.kind, frozen.c.subject == scope.subject, frozen.c.lifted_at.is_(None)
+    return (
+        frozen.c.scope == scope.kind,
+        frozen.c.subject == scope.subject,
+        frozen.c.lifted_at.is_(None),
+    )
 
 
 def _denied(node_class: str, digest: str) -> tuple[ColumnElement[bool], ...]:

@@ -33,7 +33,9 @@ def violations(connection: Connection, settings: RolloutSettings) -> list[str]:
     state = RolloutState(record, nodes, whole_cohorts=settings.limits.whole_cohorts)
     seen, audit = Observations(), TraceAudit(settings)
     pending = observations.history(connection, settings.class_)
-    for row in entries(connection, where=concerns(settings.name, settings.class_) | _answers(settings.name)):
+    for row in entries(
+        connection, where=concerns(settings.name, settings.class_) | _answers(settings.name)
+    ):
         while pending and pending[0][0] < row["seq"]:
             state.record_observation(seen, pending.pop(0)[1])
         if row["action"] == "TakeOver":

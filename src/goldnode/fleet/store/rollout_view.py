@@ -36,16 +36,20 @@ def chosen(connection: Connection, name: str | None) -> str:
         if name not in names:
             known = f"it has {', '.join(names[:5])}" if names else "it has none"
             raise StoreError(
-                f'the store has no rollout "{name}"; {known}', remedy="`goldnode fleet status` lists them"
+                f'the store has no rollout "{name}"; {known}',
+                remedy="`goldnode fleet status` lists them",
             )
         return name
     under_way = [row.name for row in rows if row.ended_at is None]
     if len(under_way) > 1:
         raise StoreError(
-            f"{len(under_way)} rollouts are under way: {', '.join(under_way)}", remedy="name one of them"
+            f"{len(under_way)} rollouts are under way: {', '.join(under_way)}",
+            remedy="name one of them",
         )
     if not rows:
-        raise StoreError("the store has no rollout", remedy="run one: `goldnode rollout run DOCUMENT`")
+        raise StoreError(
+            "the store has no rollout", remedy="run one: `goldnode rollout run DOCUMENT`"
+        )
     return str((under_way or names)[0])
 
 
@@ -56,9 +60,15 @@ def settings_of(connection: Connection, name: str) -> RolloutSettings:
 
 
 def _row(connection: Connection, name: str) -> RowMapping:
-    row = connection.execute(select(tables.rollout).where(tables.rollout.c.name == name)).mappings().first()
+    row = (
+        connection.execute(select(tables.rollout).where(tables.rollout.c.name == name))
+        .mappings()
+        .first()
+    )
     if row is None:
-        raise StoreError(f'the store has no rollout "{name}"', remedy="`goldnode fleet status` lists them")
+        raise StoreError(
+            f'the store has no rollout "{name}"', remedy="`goldnode fleet status` lists them"
+        )
     return row
 
 
@@ -87,7 +97,9 @@ class RolloutReader:
             time.monotonic() >= self._due and rollouts.changed(connection, self.name, loaded.seen)
         )
 
-    def _news(self, connection: Connection, node_class: str) -> list[NodeObservation | SchedulerObservation]:
+    def _news(
+        self, connection: Connection, node_class: str
+    ) -> list[NodeObservation | SchedulerObservation]:
         """Return the observations since the last reading; the newest ones for the first time."""
         if self._observed is None:
             self._observed = connection.scalar(select(func.max(tables.observation.c.seq))) or 0
@@ -139,9 +151,13 @@ def _buffers(connection: Connection, node_class: str) -> tuple[RolloutBuffer, ..
     domains: dict[str, set[str]] = {}
     for scope in tables.SCOPES:
         column = tables.node.c[scope]
-        rows = connection.scalars(select(column).where(tables.node.c["class"] == node_class).distinct())
+        rows = connection.scalars(
+            select(column).where(tables.node.c["class"] == node_class).distinct()
+        )
         domains[scope] = {name for name in rows if name}
-    for row in connection.execute(select(buffer).order_by(buffer.c.scope, buffer.c.name)).mappings():
+    for row in connection.execute(
+        select(buffer).order_by(buffer.c.scope, buffer.c.name)
+    ).mappings():
         if row["name"] not in domains[row["scope"]]:
             continue
         for kind in ("planned", "failed", "total"):
@@ -163,5 +179,7 @@ def lines(
     log = tables.log
     shared = and_(log.c.rollout.is_(None), log.c.action.in_(_SHARED))
     where = or_(log.c.rollout.is_not(None) if rollout is None else log.c.rollout == rollout, shared)
-    found: Sequence[RowMapping] = entries(connection, subject=node, after=after, limit=limit, where=where)
+    found: Sequence[RowMapping] = entries(
+        connection, subject=node, after=after, limit=limit, where=where
+    )
     return [decoded(dict(row)) for row in found]

@@ -18,7 +18,13 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, f
 
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.document import RolloutSettings, digest_of
-from goldnode.fleet.rollout.model import Action, FleetNode, OtherRollout, RolloutPhase, RolloutRecord
+from goldnode.fleet.rollout.model import (
+    Action,
+    FleetNode,
+    OtherRollout,
+    RolloutPhase,
+    RolloutRecord,
+)
 from goldnode.fleet.rollout.state import RolloutState
 from goldnode.fleet.store import limits, many, tables
 from goldnode.fleet.store.controllers import Controller
@@ -86,7 +92,11 @@ def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
 def others(connection: Connection, settings: RolloutSettings) -> tuple[OtherRollout, ...]:
     """Return the other rollouts of the class that have not ended."""
     rollout, hold = tables.rollout, tables.hold
-    busy = select(hold.c.node).where(hold.c.rollout == rollout.c.name, hold.c.kind == "planned").exists()
+    busy = (
+        select(hold.c.node)
+        .where(hold.c.rollout == rollout.c.name, hold.c.kind == "planned")
+        .exists()
+    )
     rows = connection.execute(
         select(rollout.c.name, rollout.c.document, rollout.c.submitted_at, busy.label("busy"))
         .where(rollout.c["class"] == settings.class_, rollout.c.name != settings.name)
@@ -94,7 +104,8 @@ def others(connection: Connection, settings: RolloutSettings) -> tuple[OtherRoll
         .order_by(rollout.c.submitted_at, rollout.c.name)
     )
     return tuple(
-        OtherRollout(row.name, _security(row.document), row.submitted_at, bool(row.busy)) for row in rows
+        OtherRollout(row.name, _security(row.document), row.submitted_at, bool(row.busy))
+        for row in rows
     )
 
 
@@ -111,9 +122,15 @@ def document(connection: Connection, name: str) -> str | None:
 def ended(connection: Connection, name: str) -> RolloutPhase | None:
     """Return the last phase of a rollout that has ended and has no node out of service; None for any other."""
     rollout, hold = tables.rollout, tables.hold
-    busy = select(hold.c.node).where(hold.c.rollout == rollout.c.name, hold.c.kind == "planned").exists()
+    busy = (
+        select(hold.c.node)
+        .where(hold.c.rollout == rollout.c.name, hold.c.kind == "planned")
+        .exists()
+    )
     phase = connection.scalar(
-        select(rollout.c.phase).where(rollout.c.name == name, rollout.c.ended_at.is_not(None), ~busy)
+        select(rollout.c.phase).where(
+            rollout.c.name == name, rollout.c.ended_at.is_not(None), ~busy
+        )
     )
     return None if phase is None else RolloutPhase(phase)
 
@@ -158,7 +175,9 @@ _HOLD = ("node", "owner", "kind", "since", "reason")
 _FREEZE = ("id", "scope", "subject", "reason", "who", "at")
 
 
-def _rows(connection: Connection, table: Any, names: Sequence[str], *where: Any) -> list[dict[str, Any]]:
+def _rows(
+    connection: Connection, table: Any, names: Sequence[str], *where: Any
+) -> list[dict[str, Any]]:
     query = select(*(table.c[name] for name in names)).where(*where)
     return [dict(row) for row in connection.execute(query).mappings()]
 
@@ -167,7 +186,8 @@ def concerns(name: str, node_class: str) -> ColumnElement[bool]:
     """Return the condition for lines that the state of a rollout depends on."""
     log = tables.log
     shared = and_(
-        log.c.action.in_(_SHARED), log.c.subject.in_(("all", f"class {node_class}", f"rollout {name}"))
+        log.c.action.in_(_SHARED),
+        log.c.subject.in_(("all", f"class {node_class}", f"rollout {name}")),
     )
     racks = and_(log.c.action.in_(("Freeze", "Thaw")), log.c.subject.startswith("rack "))
     own = and_(log.c.rollout == name, log.c.action.not_in((ANSWER, POWER_CYCLE, POWER_CYCLED)))
@@ -176,8 +196,14 @@ def concerns(name: str, node_class: str) -> ColumnElement[bool]:
 
 def changed(connection: Connection, name: str, seen: int) -> bool:
     """Return whether the log has lines after `seen` that the state of a rollout depends on."""
-    node_class = connection.scalar(select(tables.rollout.c["class"]).where(tables.rollout.c.name == name))
-    query = select(tables.log.c.seq).where(tables.log.c.seq > seen, concerns(name, str(node_class))).limit(1)
+    node_class = connection.scalar(
+        select(tables.rollout.c["class"]).where(tables.rollout.c.name == name)
+    )
+    query = (
+        select(tables.log.c.seq)
+        .where(tables.log.c.seq > seen, concerns(name, str(node_class)))
+        .limit(1)
+    )
     return connection.scalar(query) is not None
 
 
@@ -205,7 +231,10 @@ def read_action(row: RowMapping) -> Action | None:
     content = json.loads(row["content"])
     known = {one.name for one in fields(kind)}
     return model.action_from_json(
-        {"action": row["action"], **{name: value for name, value in content.items() if name in known}}
+        {
+            "action": row["action"],
+            **{name: value for name, value in content.items() if name in known},
+        }
     )
 
 
@@ -230,23 +259,35 @@ _KNOWN = (
     .select_from(tables.node)
     .join(
         tables.member,
-        and_(tables.member.c.node == tables.node.c.name, tables.member.c.rollout == bindparam("of_rollout")),
+        and_(
+            tables.member.c.node == tables.node.c.name,
+            tables.member.c.rollout == bindparam("of_rollout"),
+        ),
         isouter=True,
     )
     .join(
         tables.step,
-        and_(tables.step.c.node == tables.node.c.name, tables.step.c.rollout == bindparam("of_rollout")),
+        and_(
+            tables.step.c.node == tables.node.c.name,
+            tables.step.c.rollout == bindparam("of_rollout"),
+        ),
         isouter=True,
     )
     .join(
         tables.hold,
-        and_(tables.hold.c.node == tables.node.c.name, tables.hold.c.owner == bindparam("of_rollout")),
+        and_(
+            tables.hold.c.node == tables.node.c.name, tables.hold.c.owner == bindparam("of_rollout")
+        ),
         isouter=True,
     )
     .where(tables.node.c.name.in_(bindparam("of_nodes", expanding=True)))
 )
-_OWN_STEP = and_(tables.step.c.rollout == bindparam("of_rollout"), tables.step.c.node == bindparam("of_node"))
-_OWN_HOLD = and_(tables.hold.c.owner == bindparam("of_rollout"), tables.hold.c.node == bindparam("of_node"))
+_OWN_STEP = and_(
+    tables.step.c.rollout == bindparam("of_rollout"), tables.step.c.node == bindparam("of_node")
+)
+_OWN_HOLD = and_(
+    tables.hold.c.owner == bindparam("of_rollout"), tables.hold.c.node == bindparam("of_node")
+)
 # Statements for the rows of a group of actions, in their order.
 _ROWS = (
     tables.step.insert(),
@@ -280,10 +321,22 @@ class _Writer:
         for action in actions:
             if change is not None:
                 change(self, action)
-            subject = str(getattr(action, "node", None) or getattr(action, "subject", None) or self.rollout)
+            subject = str(
+                getattr(action, "node", None) or getattr(action, "subject", None) or self.rollout
+            )
             content = model.action_to_json(action)
             holder, epoch = self.controller.holder, self.controller.epoch
-            self.lines.append(LogLine(self.now, holder, name, subject[:255], content, self.rollout, epoch))
+            self.lines.append(
+                LogLine(
+                    self.now,
+                    who=holder,
+                    action=name,
+                    subject=subject[:255],
+                    content=content,
+                    rollout=self.rollout,
+                    epoch=epoch,
+                )
+            )
         for statement, rows in zip(_ROWS, self._rows, strict=True):
             many.execute(self.connection, statement, rows)
             rows.clear()
@@ -339,7 +392,9 @@ class _Writer:
         self.hold(action.node, "planned", f"{action.direction.value} step", action.deadline)
 
     def proceed(self, action: model.Proceed) -> None:
-        self.step(action.node, phase=action.phase.value, deadline=action.deadline, cause=action.cause)
+        self.step(
+            action.node, phase=action.phase.value, deadline=action.deadline, cause=action.cause
+        )
         self.hold(action.node, "planned", None, action.deadline)
 
     def turn(self, action: model.Turn) -> None:
@@ -377,7 +432,9 @@ class _Writer:
     def take_hold(self, action: model.TakeHold) -> None:
         where = self._held(action.node, action.owner)
         values = {"kind": action.kind.value, "since": self.now, "reason": action.reason}
-        if not self.connection.execute(tables.hold.update().where(*where).values(**values)).rowcount:
+        if not self.connection.execute(
+            tables.hold.update().where(*where).values(**values)
+        ).rowcount:
             self.connection.execute(
                 tables.hold.insert().values(node=action.node, owner=action.owner, **values)
             )
@@ -388,7 +445,9 @@ class _Writer:
     def deny(self, action: model.Deny) -> None:
         denied = tables.denied.c
         there = select(denied.seq).where(
-            denied["class"] == self._class, denied.digest == action.digest, denied.lifted_at.is_(None)
+            denied["class"] == self._class,
+            denied.digest == action.digest,
+            denied.lifted_at.is_(None),
         )
         if self.connection.scalar(there):  # by a person, or by another rollout
             return
@@ -406,7 +465,9 @@ class _Writer:
         """Write a freeze. One of the same scope, by a person or for another reason, gets this reason too."""
         frozen = tables.frozen
         scope = (frozen.c.scope == action.scope.value, frozen.c.subject == action.subject)
-        before = self.connection.execute(select(frozen).where(*scope, frozen.c.lifted_at.is_(None))).first()
+        before = self.connection.execute(
+            select(frozen).where(*scope, frozen.c.lifted_at.is_(None))
+        ).first()
         if before is not None:
             reason = f"{before.reason}; {action.who}: {action.reason}"
             self.connection.execute(
@@ -498,4 +559,10 @@ _CHANGES: Mapping[str, Callable[[_Writer, Any], None]] = {
     "Deny": _Writer.deny,
     "Freeze": _Writer.freeze,
 }
-_STEPS = ("Grant", "Proceed", "Turn", "Finish", "Overdue")  # of one node, which the writer reads before
+_STEPS = (
+    "Grant",
+    "Proceed",
+    "Turn",
+    "Finish",
+    "Overdue",
+)  # of one node, which the writer reads before

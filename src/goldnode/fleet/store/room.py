@@ -42,7 +42,10 @@ _ROOM = (
     .where(
         or_(
             *(
-                and_(_buffer.c.scope == scope, _buffer.c.name.in_(bindparam(f"of_{scope}", expanding=True)))
+                and_(
+                    _buffer.c.scope == scope,
+                    _buffer.c.name.in_(bindparam(f"of_{scope}", expanding=True)),
+                )
                 for scope in tables.SCOPES
             )
         )
@@ -77,10 +80,13 @@ class Room:
         self._buffers: dict[tuple[str, str], _Buffer] = {}
         self._freezes: dict[tuple[str, str], _Freeze] = {}
         # With an empty list, PostgreSQL would always read the whole table. No buffer has an empty name.
-        rows = connection.execute(_ROOM, {f"of_{scope}": padded(names[scope] or [""]) for scope in names})
+        rows = connection.execute(
+            _ROOM, {f"of_{scope}": padded(names[scope] or [""]) for scope in names}
+        )
         for scope, name, *numbers, frozen, subject, reason, who in rows:
             self._buffers[scope, name] = _Buffer(
-                dict(zip(_LIMITS, numbers[:3], strict=True)), dict(zip(_LIMITS, numbers[3:], strict=True))
+                dict(zip(_LIMITS, numbers[:3], strict=True)),
+                dict(zip(_LIMITS, numbers[3:], strict=True)),
             )
             if frozen is not None:
                 what = "" if frozen == "all" else subject

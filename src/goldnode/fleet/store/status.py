@@ -34,7 +34,9 @@ def status(connection: Connection) -> dict[str, Any]:
         "holds": [dict(row) for row in holds],
         "freezes": _rows(connection, tables.frozen, ("at",), in_force=True),
         "denied": _rows(connection, tables.denied, ("class", "digest"), in_force=True),
-        "rollouts": _rows(connection, tables.rollout, ("submitted_at",), without=("document", "limits")),
+        "rollouts": _rows(
+            connection, tables.rollout, ("submitted_at",), without=("document", "limits")
+        ),
         "steps": _steps(connection),
         "overdue": _overdue(connection),
         "log": _log(connection),
@@ -68,8 +70,12 @@ def _overdue(connection: Connection) -> list[dict[str, Any]]:
     hold, step = tables.hold, tables.step
     rows = connection.execute(
         select(hold.c.node, hold.c.owner)
-        .join(step, and_(step.c.rollout == hold.c.rollout, step.c.node == hold.c.node), isouter=True)
-        .where(hold.c.kind == "failed", or_(step.c.phase == "overdue", hold.c.deadline.is_not(None)))
+        .join(
+            step, and_(step.c.rollout == hold.c.rollout, step.c.node == hold.c.node), isouter=True
+        )
+        .where(
+            hold.c.kind == "failed", or_(step.c.phase == "overdue", hold.c.deadline.is_not(None))
+        )
         .order_by(hold.c.node, hold.c.owner)
     )
     return [dict(row) for row in rows.mappings()]
@@ -90,10 +96,14 @@ def arms(connection: Connection) -> list[dict[str, Any]]:
     query = (
         select(rollout.c.name.label("rollout"), node.c.name.label("node"), step.c.phase)
         .join(rollout, rollout.c["class"] == node.c["class"])
-        .join(step, and_(step.c.rollout == rollout.c.name, step.c.node == node.c.name), isouter=True)
+        .join(
+            step, and_(step.c.rollout == rollout.c.name, step.c.node == node.c.name), isouter=True
+        )
         .where(rollout.c.phase.in_(tables.ACTIVE_PHASES), ~node.c.retired)
         .where(~select(hold.c.node).where(hold.c.node == node.c.name).exists())
-        .where(or_(step.c.phase.is_(None), and_(step.c.phase == "done", step.c.direction == "forward")))
+        .where(
+            or_(step.c.phase.is_(None), and_(step.c.phase == "done", step.c.direction == "forward"))
+        )
         .order_by(rollout.c.name, node.c.name)
     )
     return [
@@ -127,5 +137,6 @@ def _rows(
     if in_force:
         query = query.where(table.c.lifted_at.is_(None))
     return [
-        dict(row) for row in connection.execute(query.order_by(*(table.c[name] for name in order))).mappings()
+        dict(row)
+        for row in connection.execute(query.order_by(*(table.c[name] for name in order))).mappings()
     ]

@@ -53,7 +53,9 @@ node = Table(
     Column("rack", _NAME),
     Column("leaf", _NAME),
     Column("cohort", _NAME),
-    Column("machine", _NAME, unique=True),  # id with which a FleetLock client asks, if it is not the name
+    Column(
+        "machine", _NAME, unique=True
+    ),  # id with which a FleetLock client asks, if it is not the name
     Column("tags", Text),  # JSON list, for pools
     Column("boot_id", _NAME),
     Column("digest", _NAME),
@@ -74,14 +76,18 @@ rollout = Table(
     Column("why", Text, nullable=False, server_default=""),
     Column("back", String(32)),
     Column("author", _NAME, nullable=False),
-    Column("separate", Boolean, nullable=False, server_default=text("false")),  # the author cannot approve
+    Column(
+        "separate", Boolean, nullable=False, server_default=text("false")
+    ),  # the author cannot approve
     Column("epoch", Integer, CheckConstraint("epoch >= 0"), nullable=False, server_default="0"),
     Column("holder", _NAME),  # controller that has the epoch
     Column("beat_at", Double),  # its last sign of life; safety does not depend on it
     Column("submitted_at", Double, nullable=False),
     Column("ended_at", Double),
     Index("rollout_class", "class", "submitted_at"),
-    Index("rollout_one_active", "class", unique=True, sqlite_where=_ACTIVE, postgresql_where=_ACTIVE),
+    Index(
+        "rollout_one_active", "class", unique=True, sqlite_where=_ACTIVE, postgresql_where=_ACTIVE
+    ),
 )
 
 # Limits of a class while none of its rollouts has ever begun: JSON of FleetLimits.
@@ -130,7 +136,12 @@ hold = Table(
     metadata,
     Column("node", _NAME, ForeignKey("node.name"), primary_key=True),
     Column("owner", _NAME, primary_key=True),
-    Column("kind", String(16), CheckConstraint("kind IN ('planned', 'failed', 'person')"), nullable=False),
+    Column(
+        "kind",
+        String(16),
+        CheckConstraint("kind IN ('planned', 'failed', 'person')"),
+        nullable=False,
+    ),
     Column("rollout", _NAME, ForeignKey("rollout.name")),
     Column("epoch", Integer),
     Column("since", Double, nullable=False),
@@ -155,7 +166,9 @@ buffer = Table(
     Column("scope", String(16), primary_key=True),
     Column("name", _NAME, primary_key=True),
     *(
-        Column(counter, Integer, CheckConstraint(f"{counter} >= 0"), nullable=False, server_default="0")
+        Column(
+            counter, Integer, CheckConstraint(f"{counter} >= 0"), nullable=False, server_default="0"
+        )
         for counter in ("planned", "failed", "person", "total")  # total: nodes, each counted once
     ),
     Column("planned_limit", Integer),
@@ -172,7 +185,9 @@ observation = Table(
     Column("kind", String(16), nullable=False, server_default="node"),  # node or scheduler
     Column("at", Double, nullable=False),  # when the node observed it
     Column("received_at", Double, nullable=False),
-    Column("log_seq", BigInteger, nullable=False, server_default="0"),  # last line of the log before it
+    Column(
+        "log_seq", BigInteger, nullable=False, server_default="0"
+    ),  # last line of the log before it
     Column("boot_id", _NAME),
     Column("digest", _NAME),
     Column("content", Text, nullable=False),
@@ -210,7 +225,10 @@ frozen = Table(
     metadata,
     Column("id", _NAME, primary_key=True),
     Column(
-        "scope", String(16), CheckConstraint("scope IN ('all', 'class', 'rack', 'rollout')"), nullable=False
+        "scope",
+        String(16),
+        CheckConstraint("scope IN ('all', 'class', 'rack', 'rollout')"),
+        nullable=False,
     ),
     Column("subject", _NAME, nullable=False),  # class, rack or rollout; empty for all
     Column("reason", Text, nullable=False),
@@ -218,7 +236,14 @@ frozen = Table(
     Column("at", Double, nullable=False),
     Column("lifted_at", Double),
     Column("lifted_by", _NAME),
-    Index("frozen_once", "scope", "subject", unique=True, sqlite_where=_IN_FORCE, postgresql_where=_IN_FORCE),
+    Index(
+        "frozen_once",
+        "scope",
+        "subject",
+        unique=True,
+        sqlite_where=_IN_FORCE,
+        postgresql_where=_IN_FORCE,
+    ),
 )
 
 denied = Table(
@@ -232,7 +257,14 @@ denied = Table(
     Column("at", Double, nullable=False),
     Column("lifted_at", Double),
     Column("lifted_by", _NAME),
-    Index("denied_once", "class", "digest", unique=True, sqlite_where=_IN_FORCE, postgresql_where=_IN_FORCE),
+    Index(
+        "denied_once",
+        "class",
+        "digest",
+        unique=True,
+        sqlite_where=_IN_FORCE,
+        postgresql_where=_IN_FORCE,
+    ),
 )
 
 # Append-only: triggers refuse UPDATE and DELETE.

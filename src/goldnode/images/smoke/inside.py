@@ -87,12 +87,20 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
     try:
         status, out, err = run(image, words, ask)
     except subprocess.TimeoutExpired:
-        return record.missing(backend or "cpu", f"it did not end within {ask.limit:g} s and was killed")
+        return record.missing(
+            backend or "cpu", f"it did not end within {ask.limit:g} s and was killed"
+        )
     if not out.strip():
-        last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][:300]
-        return record.missing(backend or "cpu", f"goldnode-smoke ended with status {status}: {last}")
+        last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][
+            :300
+        ]
+        return record.missing(
+            backend or "cpu", f"goldnode-smoke ended with status {status}: {last}"
+        )
     found = record.read(out, backend)
-    return found if native else record.emulated(found, emulation.tools()[emulation.tool(architecture)])
+    return (
+        found if native else record.emulated(found, emulation.tools()[emulation.tool(architecture)])
+    )
 
 
 def chosen(engine: Engine) -> str:
@@ -133,7 +141,10 @@ def archive(image: OciImage, out: IO[bytes]) -> None:
     too.
     """
     config = image.manifest["config"]
-    names = [f"blobs/sha256/{row['digest'].partition(':')[2]}" for row in (config, *image.manifest["layers"])]
+    names = [
+        f"blobs/sha256/{row['digest'].partition(':')[2]}"
+        for row in (config, *image.manifest["layers"])
+    ]
     with tarfile.open(fileobj=out, mode="w|") as tar:
         head = canonical([{"Config": names[0], "RepoTags": None, "Layers": names[1:]}])
         info = tarfile.TarInfo("manifest.json")
@@ -165,7 +176,9 @@ def _loaded(client: Any, image: OciImage) -> Iterator[str]:
     found = str(image.manifest["config"]["digest"])
     if found not in before:
         found = _load(client, image)
-    if found in before and not (before[found] and all(tag.startswith(f"{_OURS}:") for tag in before[found])):
+    if found in before and not (
+        before[found] and all(tag.startswith(f"{_OURS}:") for tag in before[found])
+    ):
         yield found
         return
     tag = f"{image.digest[7:19]}-{secrets.token_hex(4)}"
@@ -259,7 +272,8 @@ def _docker(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             raise subprocess.TimeoutExpired("docker", ask.limit) from problem
         except APIError as problem:
             raise ImageError(
-                f"docker does not run the image: {problem.explanation}", remedy="build the image again"
+                f"docker does not run the image: {problem.explanation}",
+                remedy="build the image again",
             ) from problem
         finally:
             container.remove(force=True)
@@ -282,7 +296,8 @@ def unpack(image: OciImage, root: Path) -> None:
             places[folder] = _folder(image, folder)
         if name == "..":
             raise ImageError(
-                f"the image has a file {path}, which leads out of it", remedy="build the image again"
+                f"the image has a file {path}, which leads out of it",
+                remedy="build the image again",
             )
         place = root / places[folder] / name
         names[path] = place
@@ -297,7 +312,9 @@ def unpack(image: OciImage, root: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("wb") as out:
             shutil.copyfileobj(stream, out, 1 << 20)
-        place.chmod(member.info.mode & 0o777)  # without set-user-id: the test must stay unprivileged
+        place.chmod(
+            member.info.mode & 0o777
+        )  # without set-user-id: the test must stay unprivileged
     for place, target in links:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(target)
@@ -313,7 +330,8 @@ def _folder(image: OciImage, folder: str) -> str:
     found = [image.members.get("/".join(parts[: count + 1])) for count in range(len(parts))]
     if ".." in parts or any(member is not None and not member.info.isdir() for member in found):
         raise ImageError(
-            f"the image has files in {folder}, which leads out of it", remedy="build the image again"
+            f"the image has files in {folder}, which leads out of it",
+            remedy="build the image again",
         )
     return folder
 
@@ -377,7 +395,11 @@ def _chroot(image: OciImage, words: Sequence[str], ask: Ask) -> tuple[int, bytes
             "private",
         ]
         command += ["bash", "-c", SCRIPT, "bash", str(root), f"{NOBODY}:{NOBODY}"]
-        command += [*(f"{key}={value}" for key, value in sorted(environment.items())), PROGRAM, *words]
+        command += [
+            *(f"{key}={value}" for key, value in sorted(environment.items())),
+            PROGRAM,
+            *words,
+        ]
         architecture = str(image.config.get("architecture") or AMD64)
         if architecture in MACHINES:
             command = emulation.emulated(architecture, command)

@@ -50,7 +50,9 @@ def read(data: bytes, backend: str | None = None) -> Json:
         "backend": told,
         "image": None if found.get("image") is None else str(found["image"]),
         "build_id": None if found.get("build_id") is None else str(found["build_id"]),
-        "parts_without_a_test": sorted(str(part) for part in found.get("parts_without_a_test") or []),
+        "parts_without_a_test": sorted(
+            str(part) for part in found.get("parts_without_a_test") or []
+        ),
         "simulated": any(tier["simulated"] for tier in tiers.values()),
         "tiers": tiers,
     }
@@ -101,7 +103,9 @@ def emulated(record: Json, emulator: str) -> Json:
     """Return the record of a run in which `emulator` executed the image's programs, labelled so."""
     label = f"emulated by {emulator}"
     tiers = {
-        name: {**tier, "why": "; ".join(filter(None, (tier["why"], label)))} if tier["tests"] else tier
+        name: {**tier, "why": "; ".join(filter(None, (tier["why"], label)))}
+        if tier["tests"]
+        else tier
         for name, tier in record["tiers"].items()
     }
     return {**record, "emulated": emulator, "tiers": tiers}
@@ -126,19 +130,26 @@ def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
         now = record["tiers"][name]
         # Durations and the cpu tier's figures differ between runs, and would make every record a new
         # document.
-        tests = [{key: value for key, value in test.items() if key != "seconds"} for test in now["tests"]]
+        tests = [
+            {key: value for key, value in test.items() if key != "seconds"} for test in now["tests"]
+        ]
         if name == "cpu":
             tests = [{**test, "figures": {}} for test in tests]
         tiers[name] = {**now, "tests": tests}
         before = (earlier or {}).get("tiers", {}).get(name)
         if before and before["state"] != report.NOT_RUN and now["state"] != report.FAILED:
-            weaker = now["state"] == report.NOT_RUN or (now["simulated"] and not before["simulated"])
+            weaker = now["state"] == report.NOT_RUN or (
+                now["simulated"] and not before["simulated"]
+            )
             if weaker and not any(
                 test["required"] for test in now["tests"] if test["state"] == report.NOT_RUN
             ):
                 tiers[name] = {**before, "earlier": True}
     simulated = any(tier["simulated"] for tier in tiers.values())
-    kept = {key: record[key] for key in ("schema", "backend", "image", "build_id", "parts_without_a_test")}
+    kept = {
+        key: record[key]
+        for key in ("schema", "backend", "image", "build_id", "parts_without_a_test")
+    }
     if "emulated" in record:
         kept["emulated"] = record["emulated"]
     return {**kept, "simulated": simulated, "tiers": tiers}

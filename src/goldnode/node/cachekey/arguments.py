@@ -22,7 +22,9 @@ VERIFY = "Exit status: 0 all may be used, 1 one may not, 3 could not check."
 
 def arguments(parser: Any) -> None:
     """Add the arguments of the command."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", help="each has --help")
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="VERB", help="each has --help"
+    )
     for verb, text, epilog in (
         ("key", "Print the keys of caches.", None),
         ("explain", "Show why two keys differ.", EXPLAIN),
@@ -41,7 +43,9 @@ def arguments(parser: Any) -> None:
             command.add_argument("second", metavar="B", help="the other one")
         elif verb == "verify":
             command.add_argument("directories", nargs="+", metavar="DIR", help="directory of a key")
-            command.add_argument("--alone", action="store_true", help="do not compare with this node")
+            command.add_argument(
+                "--alone", action="store_true", help="do not compare with this node"
+            )
             of_node(command)
         else:
             command.add_argument(
@@ -49,10 +53,16 @@ def arguments(parser: Any) -> None:
             )
         if verb == "path":
             command.add_argument(
-                "--caches", dest="place", required=True, metavar="DIR", help="directory of all caches"
+                "--caches",
+                dest="place",
+                required=True,
+                metavar="DIR",
+                help="directory of all caches",
             )
             command.add_argument(
-                "--export", action="store_true", help="print lines for a shell that set the tools' variables"
+                "--export",
+                action="store_true",
+                help="print lines for a shell that set the tools' variables",
             )
         if verb in ("key", "path"):
             declared(command)
@@ -68,7 +78,11 @@ def declared(command: Any) -> None:
         help="exact, or portable between nodes (default: %(default)s)",
     )
     of_node(command)
-    add("--image", metavar="DIGEST", help="digest of the container image, which covers all its files")
+    add(
+        "--image",
+        metavar="DIGEST",
+        help="digest of the container image, which covers all its files",
+    )
     add(
         "--image-json",
         metavar="FILE",
@@ -88,7 +102,13 @@ def declared(command: Any) -> None:
         help="version of the C library, without an image (default: this machine's)",
     )
     add("--python-abi", metavar="ABI", help="SOABI of the program's Python, without an image")
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the builder")
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the builder",
+    )
     add(
         "--variable",
         action="append",
@@ -96,14 +116,30 @@ def declared(command: Any) -> None:
         metavar="NAME",
         help="environment variable whose value decides",
     )
-    add("--source", action="append", default=[], metavar="FILE", help="compiled program: network, weights")
+    add(
+        "--source",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="compiled program: network, weights",
+    )
 
 
 def of_node(command: Any) -> None:
     """Add the options that choose the node and its GPU."""
     add = command.add_argument
-    add("--from", dest="record", metavar="FILE", help="use this capture instead of the state of the node")
-    add("--class", dest="document", metavar="FILE", help=f"class document (default: {CLASS}, if it is there)")
+    add(
+        "--from",
+        dest="record",
+        metavar="FILE",
+        help="use this capture instead of the state of the node",
+    )
+    add(
+        "--class",
+        dest="document",
+        metavar="FILE",
+        help=f"class document (default: {CLASS}, if it is there)",
+    )
     add("--gpu", metavar="GPU", help="index, PCI address or UUID, where the GPUs differ")
     add("--mig", metavar="PROFILE", help="profile of the partition, where there are several")
 
@@ -124,7 +160,10 @@ def request(
         name, row = components.library(text)
         libraries[name] = row
     if "TRITON_PTXAS_PATH" in environment:
-        libraries["ptxas"] = {"version": None, "sha256": components.content(environment["TRITON_PTXAS_PATH"])}
+        libraries["ptxas"] = {
+            "version": None,
+            "sha256": components.content(environment["TRITON_PTXAS_PATH"]),
+        }
     image = components.image(options.image) if options.image else recipe
     variables = {name for cache in options.caches for name in CACHES[cache].environment} | set(
         options.variable

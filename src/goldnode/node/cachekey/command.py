@@ -32,7 +32,9 @@ def run(host: Host, options: Any) -> int:
         show(form, report, comparison_text(report))
         return DIFFERENT if report["differences"] else 0
     if options.verb == "verify":
-        report = verified(options.directories, None if options.alone else node_components(host, options))
+        report = verified(
+            options.directories, None if options.alone else node_components(host, options)
+        )
         show(form, report, verified_text(report))
         return 0 if report["usable"] else REFUSED
     documents = made(host, options)
@@ -40,7 +42,11 @@ def run(host: Host, options: Any) -> int:
         show(form, keys_of(documents), keys_text(documents))
         return 0
     places = {item["cache"]: directory.prepare(options.place, item) for item in documents}
-    report = {"schema": "goldnode.cache-paths/1", "paths": places, "export": directory.exports(places)}
+    report = {
+        "schema": "goldnode.cache-paths/1",
+        "paths": places,
+        "export": directory.exports(places),
+    }
     show(form, report, "\n".join(report["export"] if options.export else places.values()))
     return 0
 
@@ -64,7 +70,9 @@ def node_components(host: Host, options: Any) -> Json:
 def keys_of(documents: Sequence[Json]) -> Json:
     """Return the report of `key`: one key document, or several."""
     return (
-        documents[0] if len(documents) == 1 else {"schema": "goldnode.cache-keys/1", "keys": list(documents)}
+        documents[0]
+        if len(documents) == 1
+        else {"schema": "goldnode.cache-keys/1", "keys": list(documents)}
     )
 
 
@@ -107,7 +115,12 @@ def comparison(first: Json, second: Json) -> Json:
         "cache": first["cache"],
         "keys": [first["key"], second["key"]],
         "differences": [
-            {"component": row.path, "first": row.first, "second": row.second, "changes": list(row.strengths)}
+            {
+                "component": row.path,
+                "first": row.first,
+                "second": row.second,
+                "changes": list(row.strengths),
+            }
             for row in rows
         ],
     }

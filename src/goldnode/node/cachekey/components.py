@@ -117,7 +117,9 @@ def chosen(capture: Mapping[str, Any], wanted: Optional[str] = None) -> Mapping[
         for row in rows:
             if wanted in (str(row.get("index")), row.get("address"), row.get("uuid")):
                 return row
-        raise NodeError(f"there is no GPU {wanted}. `goldnode-node check` lists them by index and address.")
+        raise NodeError(
+            f"there is no GPU {wanted}. `goldnode-node check` lists them by index and address."
+        )
     seen: Dict[str, str] = {}
     for row in rows:
         made = json.dumps(_readings(row), sort_keys=True, default=str)
@@ -172,7 +174,10 @@ def _device(gpu: Mapping[str, Any], request: KeyRequest, unknown: List[str]) -> 
     for name, value in readings.items():
         found[name] = _reading(f"gpu.{name}", value, unknown)
     found["mig"] = _profile(mig, instances, request.mig, unknown)
-    found["clocks"] = {"max": found.pop("max_clocks"), "application": found.pop("application_clocks")}
+    found["clocks"] = {
+        "max": found.pop("max_clocks"),
+        "application": found.pop("application_clocks"),
+    }
     policy = (request.document or {}).get("policy")
     policy = policy if isinstance(policy, dict) else {}
     found["policy"] = {name: _canonical(policy[name]) for name in POLICY if policy.get(name)}
@@ -202,7 +207,9 @@ def _driver(capture: Mapping[str, Any], gsp_firmware: Any, unknown: List[str]) -
     if version is None:
         unknown.append("driver.loaded")
     flavour, cuda = (
-        _reading(f"driver.{name}", driver.get(name), unknown) if driver.get("vendor") == "nvidia" else None
+        _reading(f"driver.{name}", driver.get(name), unknown)
+        if driver.get("vendor") == "nvidia"
+        else None
         for name in ("flavour", "cuda")
     )
     return {
@@ -280,7 +287,10 @@ def described(data: bytes, origin: str) -> Json:
     wheels = found.get("wheels")
     for row in wheels if isinstance(wheels, list) else ():
         if isinstance(row, dict) and isinstance(row.get("name"), str):
-            libraries[normal(row["name"])] = {"version": str(row.get("version")), "sha256": row.get("sha256")}
+            libraries[normal(row["name"])] = {
+                "version": str(row.get("version")),
+                "sha256": row.get("sha256"),
+            }
     known = isinstance(recipe, str) and DIGEST.match(recipe)
     return {"recipe": f"recipe:{recipe}" if known else None, "libraries": libraries}
 
@@ -349,7 +359,11 @@ def source(names: Sequence[str]) -> Optional[str]:
     if not names:
         return None
     rows = [name if DIGEST.match(name) else f"sha256:{content(name)}" for name in names]
-    return rows[0] if len(rows) == 1 else "sha256:" + hashlib.sha256("\n".join(rows).encode()).hexdigest()
+    return (
+        rows[0]
+        if len(rows) == 1
+        else "sha256:" + hashlib.sha256("\n".join(rows).encode()).hexdigest()
+    )
 
 
 def pairs(texts: Sequence[str], option: str) -> Dict[str, str]:

@@ -56,7 +56,9 @@ def prepare(root: str, document: Mapping[str, Any]) -> str:
         ) from None
     faults = verify(place, document["key"])
     if faults:
-        raise NodeError(f"{place} is not used: {'; '.join(faults)}. Remove it, and warm the cache again.")
+        raise NodeError(
+            f"{place} is not used: {'; '.join(faults)}. Remove it, and warm the cache again."
+        )
     return place
 
 
@@ -66,7 +68,9 @@ def _make(root: str, place: str, document: Mapping[str, Any]) -> None:
     os.mkdir(fresh, 0o700)
     try:
         os.mkdir(f"{fresh}/{DATA}", 0o700)
-        handle = os.open(f"{fresh}/{MANIFEST}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+        handle = os.open(
+            f"{fresh}/{MANIFEST}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444
+        )
         with os.fdopen(handle, "w", encoding="utf-8") as opened:
             json.dump(document, opened, indent=1, sort_keys=True)
             opened.write("\n")
@@ -82,7 +86,9 @@ def _make(root: str, place: str, document: Mapping[str, Any]) -> None:
             raise
 
 
-def verify(place: str, expected: Optional[str] = None, node: Optional[Mapping[str, Any]] = None) -> List[str]:
+def verify(
+    place: str, expected: Optional[str] = None, node: Optional[Mapping[str, Any]] = None
+) -> List[str]:
     """Return the reasons against a directory of a key; none if it may be used.
 
     :param expected: the key of the program that wants to use it.
@@ -92,7 +98,9 @@ def verify(place: str, expected: Optional[str] = None, node: Optional[Mapping[st
     if not NAME.match(name):
         return ["its name is no key of a cache"]
     found = [
-        fault for fault in (_owned(place, stat.S_ISDIR), _owned(f"{place}/{DATA}", stat.S_ISDIR)) if fault
+        fault
+        for fault in (_owned(place, stat.S_ISDIR), _owned(f"{place}/{DATA}", stat.S_ISDIR))
+        if fault
     ]
     fault = _owned(f"{place}/{MANIFEST}", stat.S_ISREG)
     if fault:

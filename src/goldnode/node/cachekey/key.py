@@ -47,7 +47,9 @@ def decisive(cache: str, strength: str, components: Mapping[str, Any]) -> Json:
         del found["image"]
         device, libraries = found["device"] or {}, found["libraries"] or {}
         found["device"] = {name: value for name, value in device.items() if name not in TUNING}
-        found["libraries"] = {name: value for name, value in libraries.items() if name in row.libraries}
+        found["libraries"] = {
+            name: value for name, value in libraries.items() if name in row.libraries
+        }
     return found
 
 
@@ -83,7 +85,9 @@ def missing(cache: str, strength: str, components: Mapping[str, Any]) -> List[st
             if not host.get(name)
         ]
     if row.processor and not host.get("cpu_flags"):
-        found.append("the flags of the processor are unknown; use a capture of this version of goldnode-node")
+        found.append(
+            "the flags of the processor are unknown; use a capture of this version of goldnode-node"
+        )
     if row.own_source and not components.get("source"):
         found.append(
             f"{row.title} are not separated by their network; give --source FILE (network and weights)"
@@ -115,7 +119,9 @@ def document(cache: str, strength: str, components: Mapping[str, Any]) -> Json:
     Raises NodeError if a component is missing.
     """
     if cache not in CACHES or strength not in STRENGTHS:
-        raise NodeError(f"the caches are {', '.join(CACHES)}, and the strengths {', '.join(STRENGTHS)}.")
+        raise NodeError(
+            f"the caches are {', '.join(CACHES)}, and the strengths {', '.join(STRENGTHS)}."
+        )
     reasons = missing(cache, strength, components)
     if reasons:
         raise NodeError(f"no {strength} key for {cache}: {'; '.join(reasons)}.")
@@ -156,7 +162,11 @@ def fault_of(found: Any) -> Optional[str]:
     components = found.get("components")
     if not isinstance(components, dict) or set(components) != set(SECTIONS):
         return "has other components than a key of this version"
-    if any(not isinstance(components[name], dict) for name in SECTIONS if name not in ("image", "source")):
+    if any(
+        not isinstance(components[name], dict)
+        for name in SECTIONS
+        if name not in ("image", "source")
+    ):
         return "has components of another type"
     try:
         made = key(found["cache"], found["strength"], components)
@@ -170,7 +180,9 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> List[Key
     cache = first["cache"]
     decide = {
         strength: set(
-            differing(*(decisive(cache, strength, document["components"]) for document in (first, second)))
+            differing(
+                *(decisive(cache, strength, document["components"]) for document in (first, second))
+            )
         )
         for strength in STRENGTHS
         if strength == EXACT or CACHES[cache].portable is not None

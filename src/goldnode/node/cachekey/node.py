@@ -25,7 +25,9 @@ MOST = 64 << 20  # bytes of a file
 def capture_of(host: Host, record: Optional[str], document: Optional[Json]) -> Json:
     """Return the capture that `record` names, the node's last one if it holds, or a new one. Raises NodeError."""
     if record is not None:
-        from ..probe.command import load  # the readers of a record take as long to import as a key to make
+        from ..probe.command import (
+            load,
+        )  # the readers of a record take as long to import as a key to make
 
         return load(record)
     if current.load(host.root)[1] is None:
@@ -69,5 +71,7 @@ def class_of(host: Host, name: Optional[str], recorded: bool = False) -> Optiona
             f"{name or CLASS} cannot be read as a class document: {problem}. `goldnode class export` writes one."
         ) from None
     if not isinstance(found, dict) or not isinstance(found.get("class"), str):
-        raise NodeError(f"{name or CLASS} is not a class document. `goldnode class export` writes one.")
+        raise NodeError(
+            f"{name or CLASS} is not a class document. `goldnode class export` writes one."
+        )
     return found

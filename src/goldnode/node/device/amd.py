@@ -84,7 +84,9 @@ def read(root: str) -> Json:
 
 def change(root: str, settings: Sequence[Mapping[str, Any]]) -> Json:
     """Write settings in their order."""
-    where = {gpu["uuid"]: device for gpu, (device, _) in zip(read(root)["gpus"].values(), cards(root))}
+    where = {
+        gpu["uuid"]: device for gpu, (device, _) in zip(read(root)["gpus"].values(), cards(root))
+    }
     results = []
     for setting in settings:
         device = where.get(setting["uuid"])
@@ -93,7 +95,11 @@ def change(root: str, settings: Sequence[Mapping[str, Any]]) -> Json:
             text, rc = "no such card", 6
         else:
             level = setting["field"] == "performance_level"
-            name = f"{device}/power_dpm_force_performance_level" if level else f"{hwmon(device)}/power1_cap"
+            name = (
+                f"{device}/power_dpm_force_performance_level"
+                if level
+                else f"{hwmon(device)}/power1_cap"
+            )
             try:
                 with open(name, "w", encoding="utf-8") as opened:
                     opened.write(str(setting["value"]) if level else str(setting["value"] * MICRO))

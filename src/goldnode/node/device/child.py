@@ -46,12 +46,16 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
     """
     pending = host.pending
     if pending is not None and request["do"] == "read" and request["vendor"] == pending.vendor:
-        settings: Json = pending.settings()  # a capture is being made: one process asks the library, for all
+        settings: Json = (
+            pending.settings()
+        )  # a capture is being made: one process asks the library, for all
         return settings
     argv = (*asking(host), "device")
     host.commands.append(argv)
     try:
-        process = Process(argv, {**os.environ, **ENVIRONMENT}, json.dumps(request).encode(), session=True)
+        process = Process(
+            argv, {**os.environ, **ENVIRONMENT}, json.dumps(request).encode(), session=True
+        )
     except FileNotFoundError:
         return {"error": f"{host.program} reads the GPUs, and is not on the node yet"}
     except OSError as problem:

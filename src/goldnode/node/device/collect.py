@@ -236,7 +236,10 @@ def pcie(gpu: NvmlGpu) -> Json:
 
 
 def load(gpu: NvmlGpu) -> Json:
-    state, rates = gpu.ask("nvmlDeviceGetPerformanceState"), gpu.ask("nvmlDeviceGetUtilizationRates")
+    state, rates = (
+        gpu.ask("nvmlDeviceGetPerformanceState"),
+        gpu.ask("nvmlDeviceGetUtilizationRates"),
+    )
     return {
         "pstate": state if is_fault(state) or state < 16 else unknown("performance state", state),
         "utilization": rates if is_fault(rates) else {"gpu": rates.gpu, "memory": rates.memory},
@@ -326,23 +329,34 @@ def power(gpu: NvmlGpu) -> Json:
 
 def clocks(gpu: NvmlGpu) -> Json:
     kinds = (("graphics_mhz", 0), ("sm_mhz", 1), ("memory_mhz", 2))
-    calls = (("current", "ClockInfo"), ("max", "MaxClockInfo"), ("application", "ApplicationsClock"))
+    calls = (
+        ("current", "ClockInfo"),
+        ("max", "MaxClockInfo"),
+        ("application", "ApplicationsClock"),
+    )
     return {
         "clocks": {
-            name: {key: gpu.ask(f"nvmlDeviceGet{call}", kind) for key, kind in kinds} for name, call in calls
+            name: {key: gpu.ask(f"nvmlDeviceGet{call}", kind) for key, kind in kinds}
+            for name, call in calls
         }
     }
 
 
 def throttle(gpu: NvmlGpu) -> Json:
-    mask = gpu.either(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"))
+    mask = gpu.either(
+        ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    )
     counters: Json = {}
     for name, policy in POLICIES.items():
         found = gpu.ask("nvmlDeviceGetViolationStatus", policy)
         counters[name] = found if is_fault(found) else found.violationTime
     counters.update({name: gpu.fields[field] for name, field in POLICY_FIELDS.items()})
     return {
-        "throttle": {"mask": mask, "active": mask if is_fault(mask) else bits(mask), "violation_ns": counters}
+        "throttle": {
+            "mask": mask,
+            "active": mask if is_fault(mask) else bits(mask),
+            "violation_ns": counters,
+        }
     }
 
 
@@ -383,7 +397,11 @@ def nvlink(gpu: NvmlGpu) -> Json:
     links: List[Json] = []
     for link in range(nvml.NVML_NVLINK_MAX_LINKS if is_fault(count) else count):
         state = gpu.flag("nvmlDeviceGetNvLinkState", link)
-        if is_fault(count) and is_fault(state) and state["rc"] in (*ABSENT, nvml.NVML_ERROR_INVALID_ARGUMENT):
+        if (
+            is_fault(count)
+            and is_fault(state)
+            and state["rc"] in (*ABSENT, nvml.NVML_ERROR_INVALID_ARGUMENT)
+        ):
             break
         links.append({"link": link, "active": state})
     if not links:
@@ -413,7 +431,10 @@ def fabric(gpu: NvmlGpu) -> Json:
         found = gpu.ask(f"nvmlDeviceGetGpuFabricInfo{name}", byref(answer))
         if not is_fault(found):
             break
-        if found["rc"] not in (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
+        if found["rc"] not in (
+            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        ):
             return {"fabric": found}
     if is_fault(found):
         return {"fabric": found}
@@ -426,9 +447,13 @@ def fabric(gpu: NvmlGpu) -> Json:
         return {"fabric": result}
     cluster = bytes(answer.clusterUuid).hex()
     result.update(
-        status="Success" if answer.status == nvml.NVML_SUCCESS else str(nvml.NVMLError(answer.status)),
+        status="Success"
+        if answer.status == nvml.NVML_SUCCESS
+        else str(nvml.NVMLError(answer.status)),
         clique=answer.cliqueId,
-        cluster="-".join((cluster[:8], cluster[8:12], cluster[12:16], cluster[16:20], cluster[20:])),
+        cluster="-".join(
+            (cluster[:8], cluster[8:12], cluster[12:16], cluster[16:20], cluster[20:])
+        ),
     )
     if hasattr(answer, "healthMask"):
         mask = answer.healthMask
@@ -440,7 +465,8 @@ def fabric(gpu: NvmlGpu) -> Json:
         configuration = mask >> 8 & 15
         if configuration:
             health["configuration"] = (
-                dict(enumerate(FABRIC_CONFIGURATION)).get(configuration) or f"incorrect_{configuration}"
+                dict(enumerate(FABRIC_CONFIGURATION)).get(configuration)
+                or f"incorrect_{configuration}"
             )
         summary = getattr(answer, "healthSummary", 0)
         if summary:
@@ -562,13 +588,21 @@ def _one(
     try:
         gpu = NvmlGpu(nvml.nvmlDeviceGetHandleByIndex(index))
     except nvml.NVMLError as problem:
-        say({"i": index, "next": None, "set": {"lost": problem.value in LOST, "error": fault(problem.value)}})
+        say(
+            {
+                "i": index,
+                "next": None,
+                "set": {"lost": problem.value in LOST, "error": fault(problem.value)},
+            }
+        )
         return
     names = [name for name, _ in wanted]
     for place, (name, read) in enumerate(wanted):
         try:
             found = read(gpu)
-        except Exception as problem:  # one part that this version cannot read must not cost the others
+        except (
+            Exception
+        ) as problem:  # one part that this version cannot read must not cost the others
             found = {name: {"fault": "unread", "text": f"{type(problem).__name__}: {problem}"}}
         if gpu.lost:  # it would say the same to each further question, and each may take its time
             say({"i": index, "next": None, "set": {**found, "lost": True, "error": gpu.why}})

@@ -25,7 +25,9 @@ def settings(gpu: Mapping[str, Any]) -> Json:
     }
     application = gpu.get("clocks", {}).get("application", {})
     clocks = {
-        f"{name}_mhz": application[name] for name in ("graphics", "memory") if is_value(application.get(name))
+        f"{name}_mhz": application[name]
+        for name in ("graphics", "memory")
+        if is_value(application.get(name))
     }
     if clocks:
         found["clocks"] = clocks
@@ -48,7 +50,9 @@ def policy(answer: Mapping[str, Any]) -> Json:
     are not included: no call reads them.
     """
     each: Dict[str, Json] = {
-        gpu["uuid"]: settings(gpu) for gpu in answer["gpus"].values() if isinstance(gpu.get("uuid"), str)
+        gpu["uuid"]: settings(gpu)
+        for gpu in answer["gpus"].values()
+        if isinstance(gpu.get("uuid"), str)
     }
     if not each:
         return {}

@@ -102,7 +102,10 @@ def read() -> Json:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as problem:
-        return {"error": f"NVML cannot be used: {problem} (return code {problem.value})", "rc": problem.value}
+        return {
+            "error": f"NVML cannot be used: {problem} (return code {problem.value})",
+            "rc": problem.value,
+        }
     try:
         count = get(nvml.nvmlDeviceGetCount)
         if is_fault(count):
@@ -138,7 +141,9 @@ def of(handle: Any) -> Json:
         "power": power(handle),
         "clocks": clocks(handle),
         "ecc": get(lambda: _pair(nvml.nvmlDeviceGetEccMode(handle))),
-        "compute_mode": get(lambda: COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown")),
+        "compute_mode": get(
+            lambda: COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(handle), "unknown")
+        ),
         "mig": get(mig, handle),
         "processes": processes(handle),
     }
@@ -233,7 +238,8 @@ def profiles(handle: Any) -> Iterator[Tuple[str, Any]]:
                 break
             name = _text(info.name) if version == 2 else ""
             yield (
-                name.replace("MIG ", "") or f"{info.sliceCount}g.{math.ceil(info.memorySizeMB / 1024)}gb",
+                name.replace("MIG ", "")
+                or f"{info.sliceCount}g.{math.ceil(info.memorySizeMB / 1024)}gb",
                 info,
             )
             break
@@ -270,7 +276,10 @@ def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
     known = dict(profiles(handle))
     unknown = [name for name in value.get("profiles", ()) if name not in known]
     if unknown:
-        return {"rc": nvml.NVML_ERROR_INVALID_ARGUMENT, "text": f"the board has no profile {unknown[0]}"}
+        return {
+            "rc": nvml.NVML_ERROR_INVALID_ARGUMENT,
+            "text": f"the board has no profile {unknown[0]}",
+        }
     # Large ones first: small ones placed before them may leave no room in one piece.
     for name in sorted(value.get("profiles", ()), key=lambda name: -int(known[name].sliceCount)):
         made = nvml.nvmlDeviceCreateGpuInstance(handle, known[name].id)
@@ -294,7 +303,9 @@ def clear(handle: Any) -> None:
                     continue
                 found = (nvml.c_nvmlComputeInstance_t * max(int(profile.instanceCount), 1))()
                 count = ctypes.c_uint(0)
-                nvml.nvmlGpuInstanceGetComputeInstances(instance, profile.id, found, ctypes.byref(count))
+                nvml.nvmlGpuInstanceGetComputeInstances(
+                    instance, profile.id, found, ctypes.byref(count)
+                )
                 for compute in found[: count.value]:
                     nvml.nvmlComputeInstanceDestroy(compute)
             nvml.nvmlGpuInstanceDestroy(instance)
@@ -312,7 +323,9 @@ def set_clocks(handle: Any, value: Mapping[str, Any]) -> Json:
         parts = {"graphics_mhz": reported, "memory_mhz": reported}
     else:
         if graphics is not None:
-            parts["graphics_mhz"] = done(nvml.nvmlDeviceSetGpuLockedClocks, handle, graphics, graphics)
+            parts["graphics_mhz"] = done(
+                nvml.nvmlDeviceSetGpuLockedClocks, handle, graphics, graphics
+            )
         if memory is not None:
             parts["memory_mhz"] = done(nvml.nvmlDeviceSetMemoryLockedClocks, handle, memory, memory)
     # A part that this driver does not offer must not hide that another one failed.
@@ -334,9 +347,16 @@ def change(settings: Sequence[Mapping[str, Any]]) -> Json:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as problem:
-        return {"error": f"NVML cannot be used: {problem} (return code {problem.value})", "rc": problem.value}
+        return {
+            "error": f"NVML cannot be used: {problem} (return code {problem.value})",
+            "rc": problem.value,
+        }
     try:
-        return {"results": [{**setting, "rc": 0, "text": "Success", **one(setting)} for setting in settings]}
+        return {
+            "results": [
+                {**setting, "rc": 0, "text": "Success", **one(setting)} for setting in settings
+            ]
+        }
     finally:
         nvml.nvmlShutdown()
 
@@ -355,9 +375,10 @@ def one(setting: Mapping[str, Any]) -> Json:
             return done(nvml.nvmlDeviceSetComputeMode, handle, modes[value])
         if setting["field"] == "power_limit_watts":
             return done(nvml.nvmlDeviceSetPowerManagementLimit, handle, round(value * 1000))
-        setter = {"persistence_mode": nvml.nvmlDeviceSetPersistenceMode, "ecc": nvml.nvmlDeviceSetEccMode}[
-            setting["field"]
-        ]
+        setter = {
+            "persistence_mode": nvml.nvmlDeviceSetPersistenceMode,
+            "ecc": nvml.nvmlDeviceSetEccMode,
+        }[setting["field"]]
         return done(setter, handle, 1 if value else 0)
     except nvml.NVMLError as problem:
         return fault(problem)

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
     AnyProcess = Union[Process, Forked]
 
-STALL = (
-    20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
-)
+STALL = 20.0  # seconds between two lines, once there was one: with the GPUs initialised a call takes milliseconds
 MOST = 16 << 20  # bytes of an answer; 16 GPUs say some 200 KiB
 PIPE = 1 << 20
 # The process that an earlier check left behind, and when it began: while it is there no other joins it in the driver.
@@ -74,7 +72,10 @@ class Pending:
         if answer["count"] is None:
             error = answer["error"]
             code = f" (return code {error['rc']})" if "rc" in error else ""
-            return {**head, "error": f"NVML cannot be used: {error['text']}{code}" if code else error["text"]}
+            return {
+                **head,
+                "error": f"NVML cannot be used: {error['text']}{code}" if code else error["text"],
+            }
         gpus: Json = {}
         for gpu in answer["gpus"]:
             found = gpu.get("settings")
@@ -123,7 +124,9 @@ class Pending:
                     _kill(process, 0, self.host)
                     end = "the process that calls the GPU library said more than a capture can hold, and was killed"
         if end is None:
-            end = _ended(process, bytes(reported[err]), max(0.1, deadline - time.monotonic()), self.host)
+            end = _ended(
+                process, bytes(reported[err]), max(0.1, deadline - time.monotonic()), self.host
+            )
         process.close()
         return bytes(reported[out]).split(b"\n"), end
 
@@ -241,7 +244,8 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
     head = rows[0] if rows else {}
     if head.get("schema") != SCHEMA or head.get("vendor") != vendor:
         return _nothing(
-            end or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
+            end
+            or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
         )
     if "error" in head:
         rc = head.get("rc")
@@ -262,7 +266,9 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
     error: Optional[Json] = None
     if cost is None:
         end = end or "the process that calls the GPU library ended before it had said all"
-        at = next((f"GPU {index}: {part}" for index, part in waiting.items() if part is not None), None)
+        at = next(
+            (f"GPU {index}: {part}" for index, part in waiting.items() if part is not None), None
+        )
         error = {"fault": "unread", "text": f"{end} ({at})" if at else end}
     gpus = []
     for index in range(count):

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 
-BUSY, WAITING = 90, 50  # percent of the time with work on the GPU: practically all of it, and half of it
+BUSY, WAITING = (
+    90,
+    50,
+)  # percent of the time with work on the GPU: practically all of it, and half of it
 # A GPU that spins in a collective counts as busy but draws little power. This share is a rule of thumb, so
 # the report only says "probably".
 IDLE_POWER = 0.4
@@ -58,7 +61,12 @@ SLOWDOWNS = {
     "reliability": "voltage",
     "board_limit": "the board's limit",
 }
-SLOWED_NOW = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+SLOWED_NOW = (
+    "hw_slowdown",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+)
 LINK_ERRORS = (
     "link_downed",
     "link_error_recovery",
@@ -89,7 +97,9 @@ LINES = {
 }
 
 
-def diagnose(first: Optional[Json], second: Json, document: Optional[Mapping[str, Any]] = None) -> Json:
+def diagnose(
+    first: Optional[Json], second: Json, document: Optional[Mapping[str, Any]] = None
+) -> Json:
     """Judge two samples. Return the report (schema goldnode.diagnosis/1).
 
     Keys: lines (each :class:`Line` as an object), bottleneck (one of the four, "none" or "undetermined"),
@@ -159,14 +169,16 @@ def _number(value: Any) -> bool:
 
 
 def _by_address(sample: Optional[Json]) -> Dict[str, Json]:
-    return {str(gpu["address"]): gpu for gpu in gpus_of(sample or {}) if isinstance(gpu.get("address"), str)}
+    return {
+        str(gpu["address"]): gpu
+        for gpu in gpus_of(sample or {})
+        if isinstance(gpu.get("address"), str)
+    }
 
 
 def _where(gpu: Json) -> str:
     address, index = gpu.get("address"), gpu.get("index")
-    return (
-        f"GPU {index if index is not None else '?'} ({address if isinstance(address, str) else 'no address'})"
-    )
+    return f"GPU {index if index is not None else '?'} ({address if isinstance(address, str) else 'no address'})"
 
 
 def _which(gpu: Json) -> str:
@@ -190,9 +202,15 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         "on the bus": bus,
     }
     if not found:
-        listed = [gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"]
+        listed = [
+            gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"
+        ]
         counts["answering"] = len(listed)
-        if vendor == "nvidia" and isinstance(sample.get("devices"), dict) and not is_fault(sample["devices"]):
+        if (
+            vendor == "nvidia"
+            and isinstance(sample.get("devices"), dict)
+            and not is_fault(sample["devices"])
+        ):
             counts["in /dev"] = sum(
                 name.startswith("/dev/nvidia") and name[11:].isdigit()
                 for name, _ in rows_of(sample, "devices")
@@ -209,7 +227,11 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     for gpu in gpus:
         found += _lost(gpu)
     if not found and not gpus and not bus and not declared:
-        return Line("gpus", UNKNOWN, "no GPU on the bus, and no class document says that there should be one")
+        return Line(
+            "gpus",
+            UNKNOWN,
+            "no GPU on the bus, and no class document says that there should be one",
+        )
     unknown = ["the GPUs were not read"] if is_fault(sample.get("gpus")) else []
     return line_of("gpus", found, text, unknown)
 
@@ -222,7 +244,11 @@ def _unbound(sample: Json, document: Mapping[str, Any]) -> List[Suspect]:
 
 def _library(driver: Json, error: Any, expected: bool) -> List[Suspect]:
     """Return the fault of the GPU library. A missing one is a fault only if GPUs are expected."""
-    versions = {name: driver.get(name) for name in ("loaded", "library") if isinstance(driver.get(name), str)}
+    versions = {
+        name: driver.get(name)
+        for name in ("loaded", "library")
+        if isinstance(driver.get(name), str)
+    }
     differ = len(set(versions.values())) > 1
     if differ or (isinstance(error, dict) and error.get("rc") == LIBRARY_MISMATCH):
         reported = " and ".join(f"{name} {printable(str(text))}" for name, text in versions.items())
@@ -280,7 +306,9 @@ def _on_bus(sample: Json, vendor: Any) -> Optional[int]:
     if not isinstance(rows, dict) or is_fault(rows):
         return None
     start = {"nvidia": "10de:", "amd": "1002:", "intel": "8086:"}.get(str(vendor), "")
-    cards = [row for row in rows.values() if get(row, "kind") == "gpu" and get(row, "gone") is not True]
+    cards = [
+        row for row in rows.values() if get(row, "kind") == "gpu" and get(row, "gone") is not True
+    ]
     return sum(str(get(row, "pci_id")).startswith(start) for row in cards)
 
 
@@ -298,10 +326,15 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
         action = gpu.get("recovery_action")
         if isinstance(action, str) and action != "none":
             found.append(
-                Suspect(f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query)
+                Suspect(
+                    f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query
+                )
             )
         for keys, text in (
-            (("remapped_rows", "failure"), "a memory row could not be remapped: it has to be replaced"),
+            (
+                ("remapped_rows", "failure"),
+                "a memory row could not be remapped: it has to be replaced",
+            ),
             (("remapped_rows", "pending"), "a memory row waits for a reset to be remapped"),
             (("retired_pages", "pending"), "a memory page waits for a reboot to be retired"),
             (
@@ -362,7 +395,9 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
                 )
     before = _by_address(first)
     for gpu in gpus_of(second):
-        new = grown(get(before.get(str(gpu.get("address"))), "pcie", "replay"), get(gpu, "pcie", "replay"))
+        new = grown(
+            get(before.get(str(gpu.get("address"))), "pcie", "replay"), get(gpu, "pcie", "replay")
+        )
         if new:
             found.append(
                 Suspect(
@@ -388,12 +423,16 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
     lines: List[str] = []
     if not isinstance(section, dict) or is_fault(section) or is_fault(section.get("error")):
         reason = (
-            section.get("text") if isinstance(section, dict) and is_fault(section) else get(section, "error")
+            section.get("text")
+            if isinstance(section, dict) and is_fault(section)
+            else get(section, "error")
         )
         reason = reason.get("text") if isinstance(reason, dict) else reason
         return (
             [],
-            [f"the kernel's log was not read: {printable(str(reason or 'not in this capture'), 120)}"],
+            [
+                f"the kernel's log was not read: {printable(str(reason or 'not in this capture'), 120)}"
+            ],
             "",
         )
     rows = section.get("rows") or ()
@@ -422,13 +461,19 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                     text = f"{name}: {printable(str(known_row[2] or known_row[0]), 120)}"
                     found.append(
                         Suspect(
-                            text, COMPUTE, 92 if known_row[1] == "drain" else 80, f"goldnode xid {word(code)}"
+                            text,
+                            COMPUTE,
+                            92 if known_row[1] == "drain" else 80,
+                            f"goldnode xid {word(code)}",
                         )
                     )
             elif isinstance(table, dict) and kind == "xid":
                 found.append(
                     Suspect(
-                        f"{name}: a number that the table does not know", COMPUTE, 80, "dmesg | grep -i xid"
+                        f"{name}: a number that the table does not know",
+                        COMPUTE,
+                        80,
+                        "dmesg | grep -i xid",
                     )
                 )
             else:
@@ -468,7 +513,10 @@ def throttling(
     judged = 0
     unknown: List[str] = []
     for gpu in gpus:
-        where, look = _where(gpu), f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {_which(gpu)}"
+        where, look = (
+            _where(gpu),
+            f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {_which(gpu)}",
+        )
         earlier = before.get(str(gpu.get("address")))
         use, limit, default = (
             get(gpu, "utilization", "gpu"),
@@ -507,12 +555,16 @@ def throttling(
             and limit < default - 1
             and not _declares_power(document)
         ):
-            text = (
-                f"{where}: held at {limit:.0f} W of {default:.0f} W {_percent(shares['power'])} of the time"
-            )
+            text = f"{where}: held at {limit:.0f} W of {default:.0f} W {_percent(shares['power'])} of the time"
             found.append(Suspect(text, COMPUTE, 84, look))
         clock, top = get(gpu, "clocks", "current", "sm_mhz"), get(gpu, "clocks", "max", "sm_mhz")
-        slow = _number(clock) and _number(top) and _number(use) and use >= BUSY and clock < SLOW_CLOCK * top
+        slow = (
+            _number(clock)
+            and _number(top)
+            and _number(use)
+            and use >= BUSY
+            and clock < SLOW_CLOCK * top
+        )
         if slow and not capped and not hot:
             found.append(Suspect(f"{where}: busy at {clock} of {top} MHz", COMPUTE, 75, look))
     if not gpus:
@@ -568,7 +620,13 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     shares = _stalls(first, second, seconds)
     if shares is not None:
         for name, key, limit, text, look in (
-            ("io", "some_us", IO, "tasks waited for storage", "iostat -xz 1 3; grep -H . /proc/pressure/io"),
+            (
+                "io",
+                "some_us",
+                IO,
+                "tasks waited for storage",
+                "iostat -xz 1 3; grep -H . /proc/pressure/io",
+            ),
             (
                 "memory",
                 "full_us",
@@ -637,7 +695,9 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     elif not isinstance(second.get("blocked"), list):
         unknown.append("blocked tasks could not be listed")
     unseen = second.get("blocked_unseen")
-    fine = "; nothing blocked" + (f" ({unseen} tasks not inspected)" if _number(unseen) and unseen else "")
+    fine = "; nothing blocked" + (
+        f" ({unseen} tasks not inspected)" if _number(unseen) and unseen else ""
+    )
     return line_of("input", found, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
 
 
@@ -666,7 +726,8 @@ def _stuck(first: Optional[Json], second: Json) -> List[Json]:
     """Return the tasks that are blocked in both samples; with a single sample, those in it."""
     lists = [get(sample, "blocked") for sample in (first, second)]
     rows = [
-        [row for row in found if isinstance(row, dict)] if isinstance(found, list) else [] for found in lists
+        [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+        for found in lists
     ]
     earlier = {(row.get("pid"), row.get("command")) for row in rows[0]}
     found = (
@@ -765,7 +826,14 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             continue
         for number, port in rows_of(row, "ports"):
             earlier = get(first, "infiniband", name, "ports", number)
-            found += _port(f"{name} port {number}", f"{name}/{number}", earlier, port, seconds, light)
+            found += _port(
+                f"{name} port {number}",
+                path=f"{name}/{number}",
+                first=earlier,
+                port=port,
+                seconds=seconds,
+                light=light,
+            )
     before = _by_address(first)
     for gpu in gpus_of(second):
         found += _nvlinks(gpu, before.get(str(gpu.get("address"))))
@@ -780,11 +848,11 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     return line_of("network", found, fine, unknown)
 
 
-def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float], light: int) -> List[Suspect]:
+def _port(
+    name: str, path: str, first: Any, port: Any, seconds: Optional[float], *, light: int
+) -> List[Suspect]:
     found = []
-    look = (
-        f"perfquery -x; grep -H . /sys/class/infiniband/{word(path.replace('/', '/ports/'))}/counters/*err*"
-    )
+    look = f"perfquery -x; grep -H . /sys/class/infiniband/{word(path.replace('/', '/ports/'))}/counters/*err*"
     state, physical = get(port, "state"), get(port, "physical")
     if physical == "linkup" and isinstance(state, str) and state != "active":
         found.append(
@@ -812,7 +880,9 @@ def _port(name: str, path: str, first: Any, port: Any, seconds: Optional[float],
             new = grown(get(first, group, key), get(port, group, key))
             if new:
                 pace = f"{new / seconds:.0f} a second" if seconds else str(new)
-                found.append(Suspect(f"{name}: {key} grows by {pace}{text}", COMMUNICATION, weight, look))
+                found.append(
+                    Suspect(f"{name}: {key} grows by {pace}{text}", COMMUNICATION, weight, look)
+                )
     return found
 
 

@@ -64,7 +64,9 @@ def run(host: Host, options: Any) -> int:
 
         first, second = sample.take(host, _document(host, options.document))
     report = checks.diagnose(first, second, _document(host, options.document))
-    print(json.dumps(report, indent=1, sort_keys=True) if options.format == "json" else text(report))
+    print(
+        json.dumps(report, indent=1, sort_keys=True) if options.format == "json" else text(report)
+    )
     return int(report["exit_code"])
 
 
@@ -93,7 +95,9 @@ def _document(host: Host, name: str) -> Optional[Mapping[str, Any]]:
             found = json.loads(opened.read(MOST))
     except (OSError, ValueError):
         if name != CLASS:
-            raise NodeError(f"{printable(name, 200)} is not there, or is no class document.") from None
+            raise NodeError(
+                f"{printable(name, 200)} is not there, or is no class document."
+            ) from None
         return None
     return found if isinstance(found, dict) else None
 

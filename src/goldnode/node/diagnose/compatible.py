@@ -9,7 +9,19 @@ from __future__ import annotations
 from ..ground.host import Json
 from ..probe.machine import printable
 from ..probe.values import is_fault
-from .finding import COMMUNICATION, MISMATCH, OK, UNKNOWN, Line, Suspect, get, gpus_of, line_of, rows_of, word
+from .finding import (
+    COMMUNICATION,
+    MISMATCH,
+    OK,
+    UNKNOWN,
+    Line,
+    Suspect,
+    get,
+    gpus_of,
+    line_of,
+    rows_of,
+    word,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,13 +67,20 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         libraries = [item for item in libraries if isinstance(item, dict)]
         looked += 1
         new, missing = _driver(who, libraries, sample, document)
-        found += new + _copies(who, row, libraries) + _networks(who, row, sample) + _devices(who, row, sample)
+        found += (
+            new
+            + _copies(who, row, libraries)
+            + _networks(who, row, sample)
+            + _devices(who, row, sample)
+        )
         unknown += missing
         for item in libraries:
             if item.get("name") == "nccl" and item.get("version"):
                 versions.setdefault(str(item["version"]), []).append(who)
     if len(versions) > 1:
-        reported = ", ".join(f"{version} in {names[0]}" for version, names in sorted(versions.items()))
+        reported = ", ".join(
+            f"{version} in {names[0]}" for version, names in sorted(versions.items())
+        )
         found.append(
             Suspect(
                 f"processes use different NCCL versions: {reported}",
@@ -73,19 +92,25 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     if workloads.get("unseen"):
         unknown.append(f"{workloads['unseen']} processes could not be inspected in time")
     if not rows and _occupied(sample) and not unknown:
-        unknown.append("the driver counts processes that cannot be seen from here (another PID namespace?)")
+        unknown.append(
+            "the driver counts processes that cannot be seen from here (another PID namespace?)"
+        )
     fine = f"{looked} processes on the GPUs fit the driver" if looked else "nothing runs"
     return line_of("fit", found, fine, unknown)
 
 
 def _occupied(sample: Json) -> bool:
-    return any(isinstance(gpu.get("processes"), list) and gpu["processes"] for gpu in gpus_of(sample))
+    return any(
+        isinstance(gpu.get("processes"), list) and gpu["processes"] for gpu in gpus_of(sample)
+    )
 
 
 def version(text: Any) -> Tuple[int, ...]:
     """Return a version as numbers; empty if it is not a version."""
     parts = str(text).split(".")
-    return tuple(int(part) for part in parts) if text and all(part.isdigit() for part in parts) else ()
+    return (
+        tuple(int(part) for part in parts) if text and all(part.isdigit() for part in parts) else ()
+    )
 
 
 # -- driver and CUDA
@@ -97,9 +122,12 @@ def _driver(
     found: List[Suspect] = []
     driver = dict(rows_of(sample, "driver"))
     loaded = next(
-        (driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)), None
+        (driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)),
+        None,
     )
-    forward = any(item.get("name") == "cuda" and COMPAT in str(item.get("path")) for item in libraries)
+    forward = any(
+        item.get("name") == "cuda" and COMPAT in str(item.get("path")) for item in libraries
+    )
     for item in libraries:
         own = version(item.get("version"))
         if (
@@ -117,7 +145,11 @@ def _driver(
                 else f"ls -l {word(item['path'])}; cat /proc/driver/nvidia/version"
             )
             found.append(Suspect(text, MISMATCH, 95, after))
-    runtimes = [(item.get("path"), item.get("version")) for item in libraries if item.get("name") == "cudart"]
+    runtimes = [
+        (item.get("path"), item.get("version"))
+        for item in libraries
+        if item.get("name") == "cudart"
+    ]
     if not runtimes or forward:
         return found, []
     unknown = []
@@ -164,7 +196,9 @@ def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
         minimum = get(table, "families", str(needs[0]))
         if version(minimum):
             return (
-                "" if have >= version(minimum) else f"needs driver {minimum} or newer, and {driver} is loaded"
+                ""
+                if have >= version(minimum)
+                else f"needs driver {minimum} or newer, and {driver} is loaded"
             )
     if own and needs[0] > own[0]:
         return (
@@ -197,7 +231,9 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
         if len(paths) > 1:
             reported = ", ".join(f"{path} ({text})" for path, text in sorted(paths.items()))
             found.append(
-                Suspect(f"{who} has {len(paths)} copies of lib{name}: {reported}", MISMATCH, 76, maps)
+                Suspect(
+                    f"{who} has {len(paths)} copies of lib{name}: {reported}", MISMATCH, 76, maps
+                )
             )
     search = [name for name in _environment(row).get("LD_LIBRARY_PATH", "").split(":") if name]
     for folder in search:
@@ -211,7 +247,9 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
                     f"tr '\\0' '\\n' </proc/{word(row.get('pid'))}/environ | grep ^LD_LIBRARY_PATH",
                 )
             )
-    runtime = next((version(item.get("version")) for item in libraries if item.get("name") == "cudart"), ())
+    runtime = next(
+        (version(item.get("version")) for item in libraries if item.get("name") == "cudart"), ()
+    )
     torch = version(row.get("torch"))
     if torch and runtime and torch[0] != runtime[0]:
         text = (
@@ -275,7 +313,8 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
             down = [
                 name
                 for name in chosen
-                if get(sample.get("network"), name, "state") in ("down", "lowerlayerdown", "notpresent")
+                if get(sample.get("network"), name, "state")
+                in ("down", "lowerlayerdown", "notpresent")
             ]
             if down and len(down) == len(chosen):
                 found.append(
@@ -303,11 +342,16 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
                 f"{who}: NCCL_IB_HCA={wanted} names no device there is "
                 f"({', '.join(sorted(devices)[:6]) or 'there are no devices'})"
             )
-            found.append(Suspect(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job"))
+            found.append(
+                Suspect(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job")
+            )
         elif not any(selects(wanted, name, number) for name, number in active):
             found.append(
                 Suspect(
-                    f"{who}: NCCL_IB_HCA={wanted} names no port that is active", COMMUNICATION, 89, "ibstat"
+                    f"{who}: NCCL_IB_HCA={wanted} names no port that is active",
+                    COMMUNICATION,
+                    89,
+                    "ibstat",
                 )
             )
     if settings.get("NCCL_IB_DISABLE", "0") not in ("", "0") and active:

@@ -83,7 +83,14 @@ def line_of(check: str, found: List[Suspect], fine: str, unknown: List[str]) -> 
         found = sorted(found, key=lambda item: -item.weight)
         more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
         text = "; ".join(item.text for item in found[:3]) + more
-        return Line(check, FOUND, text, found[0].kind, found[0].weight, found[0].next)
+        return Line(
+            check,
+            status=FOUND,
+            text=text,
+            kind=found[0].kind,
+            weight=found[0].weight,
+            next=found[0].next,
+        )
     return Line(check, UNKNOWN, "; ".join(unknown[:3])) if unknown else Line(check, OK, fine)
 
 

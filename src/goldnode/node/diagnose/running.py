@@ -79,7 +79,9 @@ def scan(files: Files, limit: float = SCAN) -> List[Any]:
         if time.monotonic() > end:
             return [found, len(pids) - at]
         folder = f"/proc/{pid}/fd"
-        if any(DEVICE.match(files.target(f"{folder}/{name}") or "") for name in files.names(folder)):
+        if any(
+            DEVICE.match(files.target(f"{folder}/{name}") or "") for name in files.names(folder)
+        ):
             found.append(pid)
     return [found, 0]
 
@@ -107,9 +109,13 @@ def process(files: Files, pid: int) -> Optional[Json]:
             if row:
                 libraries.append(row)
             if torch is None and "/torch/lib/" in path:
-                torch = _torch(files, f"{folder}/root{path.partition('/torch/lib/')[0]}/torch/version.py")
+                torch = _torch(
+                    files, f"{folder}/root{path.partition('/torch/lib/')[0]}/torch/version.py"
+                )
     environment = variables(files.data(f"{folder}/environ", ENVIRONMENT))
-    folders = [name for name in environment.get("LD_LIBRARY_PATH", "").split(":") if name.startswith("/")]
+    folders = [
+        name for name in environment.get("LD_LIBRARY_PATH", "").split(":") if name.startswith("/")
+    ]
     net = files.text(f"{folder}/net/dev")
     return {
         "pid": pid,
@@ -118,7 +124,9 @@ def process(files: Files, pid: int) -> Optional[Json]:
         "torch": torch,
         "environment": environment,
         "missing": [
-            name for name in folders if "/.." not in name and not files.there(f"{folder}/root{name}")
+            name
+            for name in folders
+            if "/.." not in name and not files.there(f"{folder}/root{name}")
         ],
         "interfaces": [line.partition(":")[0].strip() for line in net.splitlines() if ":" in line]
         if isinstance(net, str)
@@ -153,7 +161,9 @@ def library(files: Files, root: str, path: str) -> Optional[Json]:
     if name in WHEELS and (version or "").count(".") < 2 and "/.." not in path:
         version = (
             _wheel(files, root, path, WHEELS[name])
-            or (_embedded_version(files.root + root + path) if name == "nccl" and not gone else None)
+            or (
+                _embedded_version(files.root + root + path) if name == "nccl" and not gone else None
+            )
             or version
         )
     return {"name": name, "path": printable(path, 240), "version": version, "deleted": gone}
@@ -206,7 +216,9 @@ def variables(data: Any) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for item in data.split(b"\0") if isinstance(data, bytes) else ():
         name, _, value = item.partition(b"=")
-        if name in (b"LD_LIBRARY_PATH", b"CUDA_VISIBLE_DEVICES") or re.match(rb"NCCL_[A-Z0-9_]{1,48}$", name):
+        if name in (b"LD_LIBRARY_PATH", b"CUDA_VISIBLE_DEVICES") or re.match(
+            rb"NCCL_[A-Z0-9_]{1,48}$", name
+        ):
             found[name.decode()] = printable(value.decode("utf-8", "replace"), 1000)
         if len(found) >= 40:
             break

@@ -74,7 +74,9 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
     if earlier is None:
         gpus.begin(context)
     captured.update(
-        schema="goldnode.capture/1", source="live", time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        schema="goldnode.capture/1",
+        source="live",
+        time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
     captured.update(_safely("pci", pci.read, context))
     if earlier is None:

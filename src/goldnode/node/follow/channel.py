@@ -108,7 +108,9 @@ def image_of(document: Json, build: str) -> Optional[Mapping[str, Any]]:
         and re.fullmatch("[0-9a-f]{64}", str(found.get("sha256"))) is not None
     )
     if not right:
-        raise ChannelRefusedError(f"the channel describes image {build} in another form. Publish it again.")
+        raise ChannelRefusedError(
+            f"the channel describes image {build} in another form. Publish it again."
+        )
     return found  # type: ignore[no-any-return]
 
 

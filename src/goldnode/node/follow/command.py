@@ -78,7 +78,9 @@ def run(host: Host, options: Any) -> int:
             frozen = channel.freeze(document, own.node)
             lines += [frozen] if frozen else []
             lines.append(
-                f"wants {own.node} at {wanted.digest}" if wanted else f"wants nothing of {own.node} now"
+                f"wants {own.node} at {wanted.digest}"
+                if wanted
+                else f"wants nothing of {own.node} now"
             )
             lines = [clean(line) for line in lines]
             show(options, {"text": "; ".join(lines), "problem": False}, "\n".join(lines))
@@ -92,7 +94,9 @@ def run(host: Host, options: Any) -> int:
 def show(options: Any, content: Any, text: str) -> None:
     """Print the result of a pass."""
     print(
-        json.dumps({"schema": "goldnode.follow/1", **content}, indent=1) if options.format == "json" else text
+        json.dumps({"schema": "goldnode.follow/1", **content}, indent=1)
+        if options.format == "json"
+        else text
     )
 
 

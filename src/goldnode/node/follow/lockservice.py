@@ -58,7 +58,11 @@ class LockClient:
         )
         try:
             with self.opener.open(request, timeout=SILENCE) as answer:
-                kind, status, data = answer.headers.get_content_type(), answer.status, answer.read(_LIMIT)
+                kind, status, data = (
+                    answer.headers.get_content_type(),
+                    answer.status,
+                    answer.read(_LIMIT),
+                )
         except urllib.error.HTTPError as problem:
             return self._no(problem.code, _rest(problem))
         except (OSError, ValueError, http.client.HTTPException) as problem:
@@ -87,7 +91,9 @@ def _context(settings: Settings) -> ssl.SSLContext:
         if settings.certificate:
             context.load_cert_chain(settings.certificate, settings.key)
     except (OSError, ValueError) as problem:
-        named = ", ".join(name for name in (settings.ca, settings.certificate, settings.key) if name)
+        named = ", ".join(
+            name for name in (settings.ca, settings.certificate, settings.key) if name
+        )
         raise NodeError(
             f"the TLS files cannot be used ({named}): {problem}. Correct `follow` of the class, or the files."
         ) from None

@@ -56,6 +56,7 @@ class Follower:
         verifier: Verifier,
         service: LockClient,
         machine: Machine,
+        *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.host, self.settings, self.verifier = host, settings, verifier
@@ -91,7 +92,11 @@ class Follower:
     def _pass(self, document: Optional[Json]) -> Outcome:
         step = self._step()
         seen = self.machine.observe(step.wish if step else None)
-        wanted = channel.wish(document, self.settings.node, self.clock()) if document is not None else None
+        wanted = (
+            channel.wish(document, self.settings.node, self.clock())
+            if document is not None
+            else None
+        )
         if step is not None and (wanted is None or wanted == step.wish):
             return self._continued(document, step, seen)
         if document is not None and wanted is not None and not _is_there(wanted, seen):
@@ -113,9 +118,13 @@ class Follower:
         takes_reports = self._report(seen, wanted.rollout)
         if wanted.kind != self.machine.kind:
             return Outcome(
-                f"rollout {wanted.rollout} is to a {wanted.kind}, and {self.machine.why}", problem=True
+                f"rollout {wanted.rollout} is to a {wanted.kind}, and {self.machine.why}",
+                problem=True,
             )
-        denied, frozen = channel.denial(document, wanted), channel.freeze(document, self.settings.node)
+        denied, frozen = (
+            channel.denial(document, wanted),
+            channel.freeze(document, self.settings.node),
+        )
         # In a freeze, only a service that tells old leave from new leave may be asked.
         if denied or (frozen and not takes_reports):
             return Outcome(f"waits: {denied or frozen}")
@@ -230,7 +239,11 @@ class Follower:
             ) from None
 
     def _store(
-        self, wanted: Wish, boot_id: Optional[str], failed: Optional[str] = None, applied: bool = False
+        self,
+        wanted: Wish,
+        boot_id: Optional[str],
+        failed: Optional[str] = None,
+        applied: bool = False,
     ) -> None:
         content = {
             "schema": SCHEMA,

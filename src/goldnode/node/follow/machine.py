@@ -96,15 +96,43 @@ class Machine:
             own = found["slots"][found["running"]]
             other = found["slots"][slots.SLOTS[1 - slots.SLOTS.index(found["running"])]]
             digest, settled = own["build_id"], found["tried"] is None
-            if wanted and other["build_id"] == wanted.digest != digest and other["state"] == slots.FAILED:
+            if (
+                wanted
+                and other["build_id"] == wanted.digest != digest
+                and other["state"] == slots.FAILED
+            ):
                 given_up, why = wanted.digest, [FELL_BACK]
         verdict, fault = current.load(self.host.root)
         if fault is None and verdict["exit_code"] in self.settings.accepted:
-            return Observation(self.boot_id(), digest, PASS, why, [], given_up, settled)
+            return Observation(
+                self.boot_id(),
+                digest=digest,
+                verdict=PASS,
+                software=why,
+                hardware=[],
+                fell_back_from=given_up,
+                settled=settled,
+            )
         if fault is not None or verdict["exit_code"] == current.UNKNOWN:
-            return Observation(self.boot_id(), digest, UNKNOWN, why, [], given_up, settled)
+            return Observation(
+                self.boot_id(),
+                digest=digest,
+                verdict=UNKNOWN,
+                software=why,
+                hardware=[],
+                fell_back_from=given_up,
+                settled=settled,
+            )
         software, hardware = blame.causes(verdict)
-        return Observation(self.boot_id(), digest, FAIL, [*why, *software], hardware, given_up, settled)
+        return Observation(
+            self.boot_id(),
+            digest=digest,
+            verdict=FAIL,
+            software=[*why, *software],
+            hardware=hardware,
+            fell_back_from=given_up,
+            settled=settled,
+        )
 
     def in_use(self) -> Optional[str]:
         """Return which processes use a GPU; None without any."""
@@ -133,7 +161,9 @@ class Machine:
                 os.unlink(os.path.join(folder, name))
         free = os.statvfs(folder)
         if free.f_bavail * free.f_frsize < image["size"] + SPARE:
-            self.say(f"{folder} has no room for {image['size'] >> 20} MiB and {SPARE >> 20} MiB to spare")
+            self.say(
+                f"{folder} has no room for {image['size'] >> 20} MiB and {SPARE >> 20} MiB to spare"
+            )
             return None
         self.say(f"downloading image {wanted.digest}, {image['size'] >> 20} MiB")
         download(self.source, image["path"], path, image["size"], image["sha256"])
@@ -181,7 +211,9 @@ class Machine:
         if image is None or program is None:
             raise NotAppliedError(f"the channel has no image of build {wanted.digest}")
         if slots.survey(self.host) is None:
-            raise NotAppliedError("this node has no slots: only a disk of layout `ab` with systemd-boot has")
+            raise NotAppliedError(
+                "this node has no slots: only a disk of layout `ab` with systemd-boot has"
+            )
         copy = self.host.located(COPY)
         self.host.write(COPY, program, 0o700)
         head, tail = os.pipe()
@@ -215,7 +247,9 @@ class Machine:
             return open(self._staged(image), "rb")
         found = self.source.opened(image["path"])
         if found is None:
-            raise NotAppliedError(f"{self.source.source} has no {image['path']}. Publish the image again.")
+            raise NotAppliedError(
+                f"{self.source.source} has no {image['path']}. Publish the image again."
+            )
         return found
 
     def _apply_lock(self, wanted: Wish) -> None:
@@ -241,12 +275,20 @@ class Machine:
         for line in text.splitlines():
             self.say(line)
         if done.returncode != 0:
-            last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
-            raise NotAppliedError(f"{self.settings.apply[0]} ended with {done.returncode}: {last}"[:REASON])
+            last = next(
+                (line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output"
+            )
+            raise NotAppliedError(
+                f"{self.settings.apply[0]} ended with {done.returncode}: {last}"[:REASON]
+            )
 
 
 def _feed(
-    process: subprocess.Popen[bytes], tail: int, header: bytes, packed: Any, say: Callable[[str], None]
+    process: subprocess.Popen[bytes],
+    tail: int,
+    header: bytes,
+    packed: Any,
+    say: Callable[[str], None],
 ) -> Tuple[List[str], Optional[Exception]]:
     """Send an image to a process, pass on what it says, and wait for its end. Return its lines, and why the image
     could not be read to its end.

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 16
 SILENCE = 30.0  # seconds without a byte
-PATIENCE = 120.0  # seconds for one document: a server that sends a byte now and then cannot hold a node
+PATIENCE = (
+    120.0  # seconds for one document: a server that sends a byte now and then cannot hold a node
+)
 
 
 class ChannelAwayError(NodeError):
@@ -52,7 +54,9 @@ class ChannelSource(NamedTuple):
             for part in blocks(opened, f"{self.source}/{name}"):
                 data += part
                 if len(data) > limit:
-                    raise ChannelTooLongError(f"{self.source}/{name} is longer than {limit} bytes: refused.")
+                    raise ChannelTooLongError(
+                        f"{self.source}/{name} is longer than {limit} bytes: refused."
+                    )
                 if time.monotonic() > end:
                     raise ChannelAwayError(f"{self.source}/{name}: not read within {PATIENCE:g} s.")
         return data
@@ -88,7 +92,9 @@ class ChannelSource(NamedTuple):
             raise ChannelAwayError(f"no certificates can be read from {self.ca}: {why}.") from None
 
     def _file(self, name: str, offset: int) -> Optional[IO[bytes]]:
-        path = os.path.join(self.source[7:] if self.source.startswith("file://") else self.source, name)
+        path = os.path.join(
+            self.source[7:] if self.source.startswith("file://") else self.source, name
+        )
         try:
             found = open(path, "rb")  # noqa: SIM115 - the caller closes it
             found.seek(offset)

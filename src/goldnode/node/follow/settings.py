@@ -73,7 +73,9 @@ def load(host: Host, options: Any) -> Settings:
     )
     for path in (found.ca, found.certificate, found.key):
         if path and not os.path.isfile(path):
-            raise NodeError(f"{path} does not exist. Put it there, or correct `follow` of the class.")
+            raise NodeError(
+                f"{path} does not exist. Put it there, or correct `follow` of the class."
+            )
     _trusted(host, found)
     return found
 
@@ -87,7 +89,9 @@ def _trusted(host: Host, found: Settings) -> None:
     for path, remedy in named:
         owners.believe(host, os.path.realpath(path), remedy)  # the site may put links there
     for name in ("root", "timestamp", "snapshot", "targets"):
-        owners.believe(host, f"{STATE}/metadata/{name}.json", "remove it: the next pass fetches it again")
+        owners.believe(
+            host, f"{STATE}/metadata/{name}.json", "remove it: the next pass fetches it again"
+        )
     owners.believe(
         host,
         STEP,
@@ -102,5 +106,7 @@ def _document(host: Host) -> Mapping[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("class"), str):
-        raise NodeError(f"{CLASS} is missing or damaged: this node has no class. Run site.yml for this host.")
+        raise NodeError(
+            f"{CLASS} is missing or damaged: this node has no class. Run site.yml for this host."
+        )
     return found

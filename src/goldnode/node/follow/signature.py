@@ -67,11 +67,23 @@ def _verified(pem: str, digest: str, signature: str, data: bytes) -> bool:
         if digest:
             words = ("dgst", f"-{digest}", "-verify", key_file, "-signature", signed, message)
         else:
-            words = ("pkeyutl", "-verify", "-pubin", "-inkey", key_file, "-rawin", "-in", message, "-sigfile")
+            words = (
+                "pkeyutl",
+                "-verify",
+                "-pubin",
+                "-inkey",
+                key_file,
+                "-rawin",
+                "-in",
+                message,
+                "-sigfile",
+            )
             words = (*words, signed)
         done = Host("/").run(OPENSSL, *words, timeout=30)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     if done.rc in (124, 126, 127) or "nknown option" in done.err:
-        raise NodeError(f"signatures cannot be verified: {done.tail(2)}. Install openssl 3.0 or newer.")
+        raise NodeError(
+            f"signatures cannot be verified: {done.tail(2)}. Install openssl 3.0 or newer."
+        )
     return done.rc == 0

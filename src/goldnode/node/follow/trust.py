@@ -64,8 +64,16 @@ class Verifier:
     :param now: seconds since the epoch.
     """
 
-    def __init__(self, host: Host, repository: ChannelSource, folder: str, first: bytes, now: float) -> None:
-        self.host, self.repository, self.folder, self.first, self.now = host, repository, folder, first, now
+    def __init__(
+        self, host: Host, repository: ChannelSource, folder: str, first: bytes, now: float
+    ) -> None:
+        self.host, self.repository, self.folder, self.first, self.now = (
+            host,
+            repository,
+            folder,
+            first,
+            now,
+        )
 
     def refresh(self) -> Trusted:
         """Verify the newest state of the channel and return it. Raises ChannelRefusedError, or ChannelAwayError."""
@@ -74,7 +82,10 @@ class Verifier:
         snapshot = self._snapshot(root, stamp)
         targets = self._targets(root, snapshot)
         return Trusted(
-            targets["targets"], stamp["version"], stamp["expires"], root.get("consistent_snapshot") is True
+            targets["targets"],
+            stamp["version"],
+            stamp["expires"],
+            root.get("consistent_snapshot") is True,
         )
 
     def target(self, trusted: Trusted, name: str) -> Optional[bytes]:
@@ -83,10 +94,14 @@ class Verifier:
         if info is None:
             return None
         if info["length"] > LARGEST:
-            raise ChannelRefusedError(f"{name} has {info['length']} bytes, more than {LARGEST}: refused.")
+            raise ChannelRefusedError(
+                f"{name} has {info['length']} bytes, more than {LARGEST}: refused."
+            )
         data = self.repository.document(trusted.path_of(name), info["length"])
         if data is None:
-            raise ChannelRefusedError(f"{self.repository.source} has no {name}, which its targets list.")
+            raise ChannelRefusedError(
+                f"{self.repository.source} has no {name}, which its targets list."
+            )
         _whole(data, info, name)
         return data
 
@@ -104,7 +119,9 @@ class Verifier:
             _signed(following, trusted, ROOT)
             _signed(following, following["signed"], ROOT)
             if following["signed"]["version"] != trusted["version"] + 1:
-                raise ChannelRefusedError(f"{name} has version {following['signed']['version']}: refused.")
+                raise ChannelRefusedError(
+                    f"{name} has version {following['signed']['version']}: refused."
+                )
             self._store(ROOT, data)
             trusted = following["signed"]
         self._current(trusted, ROOT)
@@ -261,7 +278,9 @@ def _parsed(data: bytes, role: str) -> Json:
             and str(signed["spec_version"]).startswith("1.")
             and _number(signed["version"])
             and _TIME.fullmatch(signed["expires"]) is not None
-            and all(isinstance(row["sig"], str) and isinstance(row["keyid"], str) for row in signatures)
+            and all(
+                isinstance(row["sig"], str) and isinstance(row["keyid"], str) for row in signatures
+            )
             and len(set(keyids)) == len(keyids)
         )
         right = right and _FORMS[role](signed)
@@ -319,7 +338,9 @@ def _check_targets(signed: Json) -> None:
             and not {"", ".", ".."} & set(name.split("/"))
         )
         if not right:
-            raise ChannelRefusedError(f"{TARGETS} describes {name[:200]!r} without size and digest: refused.")
+            raise ChannelRefusedError(
+                f"{TARGETS} describes {name[:200]!r} without size and digest: refused."
+            )
 
 
 def _verified(data: bytes, role: str, root: Json) -> Json:
@@ -343,7 +364,11 @@ def _signed(found: Json, root: Json, role: str) -> None:
     good = set()
     for keyid in about["keyids"]:
         key = root["keys"].get(keyid)
-        if isinstance(key, dict) and keyid in signatures and signature.verified(key, signatures[keyid], data):
+        if (
+            isinstance(key, dict)
+            and keyid in signatures
+            and signature.verified(key, signatures[keyid], data)
+        ):
             good.add(signature.public_pem(key))
         if len(good) >= about["threshold"]:
             return
@@ -364,7 +389,9 @@ def _whole(data: bytes, about: Mapping[str, Any], name: str) -> None:
     """Raise ChannelRefusedError unless data has the length and all known digests of its description."""
     length = about.get("length")
     if length is not None and len(data) != length:
-        raise ChannelRefusedError(f"{name} has {len(data)} bytes, and {length} were signed: refused.")
+        raise ChannelRefusedError(
+            f"{name} has {len(data)} bytes, and {length} were signed: refused."
+        )
     for kind, want in (about.get("hashes") or {}).items():
         if kind in ("sha256", "sha512") and hashlib.new(kind, data).hexdigest() != want:
             raise ChannelRefusedError(f"{name} is not what was signed ({kind}): refused.")

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 RECORD = "/var/lib/goldnode/gate.json"  # what this gate has drained; survives a reboot
 NOTE = "/var/lib/goldnode/gate.hook"  # ID, then ID STATUS, of the last command
 OWN = "goldnode:"  # prefix of our reasons
-NO_TARGET = "drain has no target: the node is not of a Slurm cluster, and the site file names no commands"
+NO_TARGET = (
+    "drain has no target: the node is not of a Slurm cluster, and the site file names no commands"
+)
 REMEDY = "make room there, or see dmesg for why it is read-only"
 # The command runs only with its beginning on the disk. Its status is noted even if the check is killed meanwhile.
 NOTING = (
@@ -161,7 +163,15 @@ def command(host: Host, identity: str, words: Sequence[str], text: str) -> bool:
     Exit status 0 means done, 3 that there was nothing to do (the node was drained already).
     """
     done = host.run(
-        "/bin/sh", "-c", NOTING, "sh", host.located(NOTE), identity, *words, text, timeout=scheduler.CALL_TIME
+        "/bin/sh",
+        "-c",
+        NOTING,
+        "sh",
+        host.located(NOTE),
+        identity,
+        *words,
+        text,
+        timeout=scheduler.CALL_TIME,
     )
     if done.rc == 125 and _status(host, identity) != 125:
         raise UnrecordedError(f"{NOTE} cannot be written, so {words[0]} was not run; {REMEDY}")
@@ -209,7 +219,9 @@ def apply(host: Host, memory: Json, order: DrainOrder) -> List[str]:
         order.text,
         None,
         lambda identity: (
-            _resume_slurm(host) if before["by"] == "slurm" else command(host, identity, words, order.text)
+            _resume_slurm(host)
+            if before["by"] == "slurm"
+            else command(host, identity, words, order.text)
         ),
     )
     if resumed:
@@ -254,7 +266,11 @@ def _drain(host: Host, memory: Json, order: DrainOrder) -> List[str]:
 
 def _may_take(row: scheduler.SchedulerNode, own: bool) -> bool:
     """Return whether the node may be drained for our reason: it is in service, or drained by us or by a run."""
-    return not row.drained or (own and row.reason.startswith(OWN)) or drained.mark(row.reason) is not None
+    return (
+        not row.drained
+        or (own and row.reason.startswith(OWN))
+        or drained.mark(row.reason) is not None
+    )
 
 
 def _resume_slurm(host: Host) -> bool:

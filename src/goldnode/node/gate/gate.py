@@ -68,9 +68,7 @@ SCHEMA = "goldnode.gate/1"
 PASS = "/run/goldnode/pass"  # noqa: S105 - a file whose presence lets work start, not a password
 STATE = "/run/goldnode/gate.json"
 REASON = "/run/goldnode/gate.reason"
-REFUSED = (
-    "/run/goldnode/kept"  # one empty file per unit that the drop-in refused to start; the drop-in creates it
-)
+REFUSED = "/run/goldnode/kept"  # one empty file per unit that the drop-in refused to start; the drop-in creates it
 GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
 MEMORY = effects.RECORD
@@ -97,7 +95,9 @@ class IncompleteError(Exception):
     `unwritten`: the first failure in /run. `unrecorded`: why no effect is recorded, and so none was carried out.
     """
 
-    def __init__(self, messages: List[str], unwritten: Optional[OSError], unrecorded: Optional[str]) -> None:
+    def __init__(
+        self, messages: List[str], unwritten: Optional[OSError], unrecorded: Optional[str]
+    ) -> None:
         super().__init__(unrecorded or unwritten)
         self.messages, self.unwritten, self.unrecorded = messages, unwritten, unrecorded
 
@@ -113,7 +113,9 @@ def reasons(verdict: Any, fault: Optional[str] = None) -> List[Reason]:
     found = [
         Reason(
             str(finding["id"]),
-            one_line(f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"),
+            one_line(
+                f"{finding['id']}: {finding['got'] or 'nothing'} (want {finding['expected']})"
+            ),
         )
         for finding in bad_findings(verdict)
     ]
@@ -252,7 +254,9 @@ def act(
         turn = _Turn(host, document, verdict, published)
         if turn.before.get("open") and _busy(host):
             # The run checks the node itself when it has finished. Until then an open gate stays open.
-            messages = ["gate: a goldnode run changes this node; the gate stays open until it is through"]
+            messages = [
+                "gate: a goldnode run changes this node; the gate stays open until it is through"
+            ]
             try:
                 host.write(PASS, _pass(turn.now))
             except OSError as problem:
@@ -272,7 +276,9 @@ def act(
 class _Turn:
     """One check at the gate, step by step."""
 
-    def __init__(self, host: Host, document: Optional[Document], verdict: Any, published: bool) -> None:
+    def __init__(
+        self, host: Host, document: Optional[Document], verdict: Any, published: bool
+    ) -> None:
         self.host, self.document, self.verdict = host, document or {}, verdict
         self.messages: List[str] = []
         self.error: Optional[str] = None
@@ -288,7 +294,10 @@ class _Turn:
             self.readable = False
             self.fail(problem)
         self.mode = str(
-            self.document.get("gate") or self.memory.get("mode") or self.before.get("mode") or REPORT
+            self.document.get("gate")
+            or self.memory.get("mode")
+            or self.before.get("mode")
+            or REPORT
         )
         self.now = boot.uptime(host.text("/proc/uptime") or "")
         self.found = reasons(verdict, current.fault(verdict, boot_identity(host), self.now))
@@ -328,7 +337,9 @@ class _Turn:
         }
         if self.held is not None:
             self.state["tests"] = self.held.state
-        changed = any(self.state[key] != self.before.get(key) for key in ("mode", "open", "reasons"))
+        changed = any(
+            self.state[key] != self.before.get(key) for key in ("mode", "open", "reasons")
+        )
         if changed or not self.state["since"]:
             self.state["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             self.messages.append(
@@ -376,7 +387,9 @@ class _Turn:
         except UnrecordedError as problem:
             self.fail(problem)
         except OSError as problem:
-            self.fail(UnrecordedError(f"{MODE} cannot be written: {problem.strerror}; {effects.REMEDY}"))
+            self.fail(
+                UnrecordedError(f"{MODE} cannot be written: {problem.strerror}; {effects.REMEDY}")
+            )
 
     def _tests_alone(self) -> bool:
         """Return whether tests alone hold the node, and the text about them is new or was not accepted."""
@@ -391,7 +404,14 @@ class _Turn:
         commands = (self.document.get("site") or {}).get("gate") or {}
         ids = sorted({reason.id for reason in self.found})
         by = hook(self.host, self.document) if drain else None
-        return effects.DrainOrder(drain, ids, self._text(), by, commands, drained.lasts(self.host))
+        return effects.DrainOrder(
+            drain,
+            ids=ids,
+            text=self._text(),
+            by=by,
+            commands=commands,
+            run=drained.lasts(self.host),
+        )
 
     def _text(self) -> str:
         if self.mode != DRAIN:
@@ -450,7 +470,9 @@ def _tests(turn: _Turn, checked: Optional[Evidence]) -> Held:
         record={},
     )
     # A record that is torn or cannot be read may have been that of a node with tests.
-    begun = bool(memory.get("tests")) or ("mode" not in memory and (not turn.readable or host.exists(MEMORY)))
+    begun = bool(memory.get("tests")) or (
+        "mode" not in memory and (not turn.readable or host.exists(MEMORY))
+    )
     held = return_tests.settle(host, turn.document, seen, begun)
     if turn.readable and not memory.get("tests"):
         memory["tests"] = True
@@ -473,7 +495,9 @@ def _journal_tests(host: Host, document: Document, held: Held) -> None:
         journal.send(host, event, text, priority, {**fields, **common})
 
 
-def _journal(host: Host, document: Document, before: Json, state: Json, drain: Optional[Json]) -> None:
+def _journal(
+    host: Host, document: Document, before: Json, state: Json, drain: Optional[Json]
+) -> None:
     """Write what this check has changed into the journal.
 
     :param drain: the drain before it, as in MEMORY; that after it is in `state`.
@@ -493,7 +517,9 @@ def _journal(host: Host, document: Document, before: Json, state: Json, drain: O
             journal.NOTICE,
             {"MODE": state["mode"], **common},
         )
-    elif not state["open"] and (before.get("open") is not False or before.get("reasons") != state["reasons"]):
+    elif not state["open"] and (
+        before.get("open") is not False or before.get("reasons") != state["reasons"]
+    ):
         fields = {"MODE": state["mode"], "REASON": reason, **common}
         text = f"goldnode: the gate is closed (mode {state['mode']}): {reason}"
         journal.send(host, "gate.closed", text, journal.WARNING, fields)
@@ -522,7 +548,11 @@ def release(host: Host) -> List[str]:
         memory = effects.load(host)
         effects.settle(host, memory, load_state(host))
         text = f"{OWN} the class does not drain any more"
-        message = effects.apply(host, memory, effects.DrainOrder(False, [], text, None, {}, False))
+        message = effects.apply(
+            host,
+            memory,
+            effects.DrainOrder(False, ids=[], text=text, by=None, commands={}, run=False),
+        )
         host.write(PASS, _pass(boot.uptime(host.text("/proc/uptime") or "")))
         message += _start(host)
         from . import return_tests  # a check needs it only where the class declares tests
@@ -587,20 +617,23 @@ def _start(host: Host) -> List[str]:
 
 
 PROPERTIES = (
-    "Id",
-    "LoadState",
-    "ActiveState",
-    "UnitFileState",
-    "NeedDaemonReload",
-    "FragmentPath",
-    "DropInPaths",
-    "TriggeredBy",
-    "Listen",
-) + (
-    "SubState",  # from here on for the capture (probe/software.py), so that it needs no call of its own
-    "Result",
-    "NRestarts",
-    "StateChangeTimestampMonotonic",
+    (
+        "Id",
+        "LoadState",
+        "ActiveState",
+        "UnitFileState",
+        "NeedDaemonReload",
+        "FragmentPath",
+        "DropInPaths",
+        "TriggeredBy",
+        "Listen",
+    )
+    + (
+        "SubState",  # from here on for the capture (probe/software.py), so that it needs no call of its own
+        "Result",
+        "NRestarts",
+        "StateChangeTimestampMonotonic",
+    )
 )
 
 
@@ -615,7 +648,9 @@ def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
         for block in shown.split("\n\n")
     ]
     return {
-        block["Id"]: {key: block.get(key, "") for key in PROPERTIES} for block in blocks if block.get("Id")
+        block["Id"]: {key: block.get(key, "") for key in PROPERTIES}
+        for block in blocks
+        if block.get("Id")
     }
 
 

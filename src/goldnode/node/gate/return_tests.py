@@ -52,7 +52,10 @@ class Unmet(NamedTuple):
 
 
 def unmet(
-    jobs: Sequence[str], results: Iterable[Mapping[str, Any]], since: str, boot: Optional[str] = None
+    jobs: Sequence[str],
+    results: Iterable[Mapping[str, Any]],
+    since: str,
+    boot: Optional[str] = None,
 ) -> List[Unmet]:
     """Return the jobs that have not passed. Pure.
 
@@ -61,13 +64,17 @@ def unmet(
     :param results: rows {started, boot_id, jobs: [{name, state, why}]}, as in goldnode.canary/1; times in UTC.
     :param boot: the kernel's id of the present boot. None: that of the latest result.
     """
-    found = sorted((row for row in results if row["started"] >= since), key=lambda row: str(row["started"]))
+    found = sorted(
+        (row for row in results if row["started"] >= since), key=lambda row: str(row["started"])
+    )
     present = boot or (found[-1]["boot_id"] if found else None)
     latest = {
         job["name"]: job for row in found if row["boot_id"] == present for job in row["jobs"]
     }  # a later row replaces an earlier one
     return [
-        Unmet(job, latest[job]["state"], latest[job]["why"]) if job in latest else Unmet(job, None, "")
+        Unmet(job, latest[job]["state"], latest[job]["why"])
+        if job in latest
+        else Unmet(job, None, "")
         for job in jobs
         if job not in latest or latest[job]["state"] != "passed"
     ]
@@ -133,7 +140,9 @@ def _other_gpus(seen: Seen) -> Event:
     have = gpus(seen.capture)
     before = seen.record.get("gpus")
     if have is None:
-        return Event(unknown="whether its GPUs were replaced: not all of them show a serial number or UUID")
+        return Event(
+            unknown="whether its GPUs were replaced: not all of them show a serial number or UUID"
+        )
     if have == before:
         return Event()
     if not isinstance(before, list):
@@ -169,15 +178,21 @@ def _absence(seen: Seen) -> Event:
         )
     if away < seen.days * DAY:
         return Event(record=decided)
-    return Event(why=f"it was absent for {away / DAY:.1f} days (limit {seen.days:g})", record=decided)
+    return Event(
+        why=f"it was absent for {away / DAY:.1f} days (limit {seen.days:g})", record=decided
+    )
 
 
 CAUSES: Mapping[str, CauseRule] = {
     "xid": CauseRule("an Xid or SXid has drained it", _is_xid, _no_event),
     "repair": CauseRule(
-        "a fault has drained it that takes a repair, or its GPUs are others", _is_repair, _other_gpus
+        "a fault has drained it that takes a repair, or its GPUs are others",
+        _is_repair,
+        _other_gpus,
     ),
-    "absence": CauseRule("it had no check for a long time before its boot", lambda finding: False, _absence),
+    "absence": CauseRule(
+        "it had no check for a long time before its boot", lambda finding: False, _absence
+    ),
 }
 
 
@@ -189,7 +204,9 @@ def gpus(capture: Mapping[str, Any]) -> Optional[List[str]]:
         if isinstance(row, dict) and row.get("lost") is not True:
             texts = (row.get(key) for key in ("serial", "uuid"))
             # Some cards have a serial number of zeros only.
-            name = next((text for text in texts if isinstance(text, str) and text.strip("0 ")), None)
+            name = next(
+                (text for text in texts if isinstance(text, str) and text.strip("0 ")), None
+            )
         if not name or not name.isprintable() or len(name) > 80:
             return None
         found.append(name)
@@ -202,12 +219,23 @@ def gpus(capture: Mapping[str, Any]) -> Optional[List[str]]:
 def jobs_of(document: Mapping[str, Any]) -> Dict[str, List[str]]:
     """Return the jobs of each cause that the class declares here."""
     declared = document.get("return_tests") or {}
-    return {cause: list(declared[f"after_{cause}"]) for cause in CAUSES if declared.get(f"after_{cause}")}
+    return {
+        cause: list(declared[f"after_{cause}"])
+        for cause in CAUSES
+        if declared.get(f"after_{cause}")
+    }
 
 
 def empty() -> Json:
     """Return a record in which nothing is open."""
-    return {"schema": SCHEMA, "open": {}, "results": [], "gpus": None, "absence": None, "latest": ""}
+    return {
+        "schema": SCHEMA,
+        "open": {},
+        "results": [],
+        "gpus": None,
+        "absence": None,
+        "latest": "",
+    }
 
 
 def load(host: Host) -> Tuple[Optional[Json], bool]:
@@ -265,7 +293,11 @@ def result_fault(row: Any) -> str:
     if not isinstance(jobs, list) or len(jobs) > 1000:
         return "`jobs` is no list of jobs"
     for job in jobs:
-        if not isinstance(job, dict) or not _word(job.get("name"), 40) or not isinstance(job.get("why"), str):
+        if (
+            not isinstance(job, dict)
+            or not _word(job.get("name"), 40)
+            or not isinstance(job.get("why"), str)
+        ):
             return "a job has no name, or no `why`"
         if job.get("state") not in STATES:
             return f"job {job['name']} has none of the states {', '.join(STATES)}"
@@ -276,7 +308,12 @@ STATES = ("passed", "failed", "not_run", "not_counted", "could_not_check")
 
 
 def _word(value: Any, most: int) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= most and value.isprintable() and " " not in value
+    return (
+        isinstance(value, str)
+        and 0 < len(value) <= most
+        and value.isprintable()
+        and " " not in value
+    )
 
 
 # -- the gate
@@ -321,14 +358,20 @@ def settle(
             changes.open(cause, DAMAGED, {})
     days = float((document.get("return_tests") or {}).get("absence_days") or DAYS)
     seen = seen._replace(record=record, days=days)
-    unknown = [f"{cause}: {text}" for cause in jobs for text in [changes.judge(cause, seen)] if text]
+    unknown = [
+        f"{cause}: {text}" for cause in jobs for text in [changes.judge(cause, seen)] if text
+    ]
     reasons = []
     try:
         save(host, record)
     except OSError as problem:
         why = problem.strerror or problem
-        reasons.append((f"{ID}record", f"the tests before its return cannot be recorded in {FILE}: {why}"))
-    if seen.good:  # while another fault holds the node, a boot may follow that the tests have to pass on
+        reasons.append(
+            (f"{ID}record", f"the tests before its return cannot be recorded in {FILE}: {why}")
+        )
+    if (
+        seen.good
+    ):  # while another fault holds the node, a boot may follow that the tests have to pass on
         changes.close()
     rows = [changes.row(cause) for cause in jobs]
     node = short_name(host)
@@ -363,18 +406,27 @@ class _Changes:
         rule, rows = CAUSES[cause], self.record["open"]
         event = rule.event(seen)
         texts: Dict[str, str] = {}
-        faults: Dict[str, str] = {}  # as texts, with the boot where that tells a fault from its return
+        faults: Dict[
+            str, str
+        ] = {}  # as texts, with the boot where that tells a fault from its return
         apart = True
         for row in filter(rule.finding, seen.bad):
-            key, known = f"{row['id']} {row.get('subject') or ''}".strip(), _is_counted(row, seen.capture)
+            key, known = (
+                f"{row['id']} {row.get('subject') or ''}".strip(),
+                _is_counted(row, seen.capture),
+            )
             texts[key] = str(row.get("got"))[:240]
             faults[key] = f"{self.boot}: {texts[key]}" if known else texts[key]
             apart = apart and known
         before = rows.get(cause)
-        new = any(before is None or before["faults"].get(key) != text for key, text in faults.items())
+        new = any(
+            before is None or before["faults"].get(key) != text for key, text in faults.items()
+        )
         if new or (not apart and before is not None and self._tested(before)):
             self.open(cause, "; ".join(f"{key}: {text}" for key, text in texts.items()), faults)
-        elif before is not None and (seen.good or seen.bad):  # a verdict that does not count shows nothing
+        elif before is not None and (
+            seen.good or seen.bad
+        ):  # a verdict that does not count shows nothing
             before["faults"] = faults
         if event.why:
             self.open(cause, event.why, faults)
@@ -391,9 +443,16 @@ class _Changes:
     def open(self, cause: str, why: str, faults: Mapping[str, str]) -> None:
         """Open a cause, or begin it again at this check."""
         why, names = why[:400], self.jobs[cause]
-        self.record["open"][cause] = {"since": self.stamp, "why": why, "faults": dict(faults), "ended": False}
+        self.record["open"][cause] = {
+            "since": self.stamp,
+            "why": why,
+            "faults": dict(faults),
+            "ended": False,
+        }
         text = f"goldnode: tests before its return ({cause}): {', '.join(names)}: {why}"[:400]
-        self.entries.append(("tests.opened", text, {"CAUSE": cause, "JOBS": " ".join(names), "REASON": why}))
+        self.entries.append(
+            ("tests.opened", text, {"CAUSE": cause, "JOBS": " ".join(names), "REASON": why})
+        )
 
     def close(self) -> None:
         """Close each cause whose jobs have passed, and forget results when nothing is open any more."""

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ..ground.host import Host
 
 PROGRAMS = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol")
-CALL_TIME = 45.0  # seconds for one call; two calls and the check fit into the time limit of the unit
+CALL_TIME = (
+    45.0  # seconds for one call; two calls and the check fit into the time limit of the unit
+)
 STATE_MARKS = "*~#!%$@^-"  # scontrol(1), NODE STATE CODES
 DRAIN_FLAGS = frozenset(("DRAIN", "DRAINED", "DRAINING"))
 OUT_FLAGS = DRAIN_FLAGS | {"DOWN", "FAIL", "FAILING", "ERROR"}
@@ -102,7 +104,9 @@ def own_node(host: Host) -> Optional[SchedulerNode]:
 
 def drain(host: Host, row: SchedulerNode, text: str) -> None:
     """Drain the node for a reason. One that is drained already gets the reason."""
-    _update(host, row, lambda now: now.drained and now.reason == text, "State=DRAIN", f"Reason={text}")
+    _update(
+        host, row, lambda now: now.drained and now.reason == text, "State=DRAIN", f"Reason={text}"
+    )
 
 
 def resume(host: Host, row: SchedulerNode) -> None:
@@ -115,7 +119,9 @@ def explain(host: Host, row: SchedulerNode, text: str) -> None:
     _update(host, row, lambda now: now.reason == text, f"Reason={text}")
 
 
-def _update(host: Host, row: SchedulerNode, done: Callable[[SchedulerNode], bool], *words: str) -> None:
+def _update(
+    host: Host, row: SchedulerNode, done: Callable[[SchedulerNode], bool], *words: str
+) -> None:
     """Change the node. scontrol can end with 1 after a change that Slurm has made, such as the resume of a node in
     state UNKNOWN+DRAIN: the state of the node decides.
     """
@@ -135,6 +141,10 @@ def _call(host: Host, *words: str) -> str:
     if name is None:
         raise HookError("scontrol is not on this node any more; resume the node by hand")
     done = host.run(name, *words, timeout=CALL_TIME)
-    if done.rc != 0 and not re.search(r"not found|invalid node name", done.out + done.err, re.IGNORECASE):
-        raise HookError(f"scontrol {words[0]} ended with {done.rc}: {' '.join(done.tail(2).split())}")
+    if done.rc != 0 and not re.search(
+        r"not found|invalid node name", done.out + done.err, re.IGNORECASE
+    ):
+        raise HookError(
+            f"scontrol {words[0]} ended with {done.rc}: {' '.join(done.tail(2).split())}"
+        )
     return done.out if done.rc == 0 else ""

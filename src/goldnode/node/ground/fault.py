@@ -17,9 +17,7 @@ OWN = (
     f"This is a fault of goldnode-node itself: run the command again with {DEBUG}=1 "
     "and report what it prints."
 )
-DAMAGED = (
-    "The program is damaged, or its Python is not whole: run site.yml for this host, or fetch the file again."
-)
+DAMAGED = "The program is damaged, or its Python is not whole: run site.yml for this host, or fetch the file again."
 ROOM = "Make room there: `df -h` and `df -i` show what is full."
 REMEDIES: Dict[int, str] = {
     errno.ENOSPC: ROOM,
@@ -42,7 +40,11 @@ def brief(problem: BaseException) -> str:
     at = problem.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    where = f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})" if at is not None else ""
+    where = (
+        f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
+        if at is not None
+        else ""
+    )
     text = str(problem)
     return f"{type(problem).__name__}{': ' if text else ''}{text}{where}"
 
@@ -56,14 +58,23 @@ def explained(problem: BaseException) -> Tuple[str, str]:
     if isinstance(problem, OSError) and problem.errno in REMEDIES:
         what = f"{problem.filename}: " if problem.filename is not None else ""
         return f"{what}{problem.strerror}", REMEDIES[problem.errno]
-    if isinstance(problem, (ImportError, SyntaxError, EOFError)) or type(problem).__module__ == "zlib":
+    if (
+        isinstance(problem, (ImportError, SyntaxError, EOFError))
+        or type(problem).__module__ == "zlib"
+    ):
         return f"it cannot be loaded: {brief(problem)}", DAMAGED
     return brief(problem), OWN
 
 
 def document(error: str) -> Dict[str, object]:
     """Return an expected error as the document that commands print with `--format json`."""
-    return {"schema": "goldnode.error/1", "error": error, "file": None, "line": None, "remedy": None}
+    return {
+        "schema": "goldnode.error/1",
+        "error": error,
+        "file": None,
+        "line": None,
+        "remedy": None,
+    }
 
 
 def report(problem: BaseException) -> None:
@@ -72,7 +83,11 @@ def report(problem: BaseException) -> None:
     # The text of a NodeError includes its remedy. Compared by name: importing its module may be what failed.
     text = str(problem) if type(problem).__name__ == "NodeError" else ". ".join(explained(problem))
     line = " ".join(f"goldnode-node: {text}".split())
-    print("".join(letter if letter.isprintable() else "?" for letter in line), file=sys.stderr, flush=True)
+    print(
+        "".join(letter if letter.isprintable() else "?" for letter in line),
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def trace(problem: BaseException) -> None:

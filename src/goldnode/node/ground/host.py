@@ -63,7 +63,9 @@ class Host:
 
     def __init__(self, root: str = "/", live: Optional[bool] = None) -> None:
         self.root = os.path.abspath(root)
-        self.live = self.root == "/" if live is None else live  # and not the root filesystem of an image
+        self.live = (
+            self.root == "/" if live is None else live
+        )  # and not the root filesystem of an image
         # Owner of the files we write: root, in an image too. For a directory that plays a machine, its owner.
         self.superuser = owner_of(self.root) if live and self.root != "/" else SUPERUSER
         self.program = PROGRAM  # runs the reader of the GPUs in a process of its own
@@ -132,7 +134,9 @@ class Host:
             return found, None
         # O_NONBLOCK: do not hang if a user replaces the file by a pipe meanwhile.
         try:
-            handle = os.open(self.located(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(
+                self.located(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
         except FileNotFoundError:
             return None, None
         except OSError as problem:
@@ -263,7 +267,10 @@ class Host:
         here = self.real(name)
         content, own = "".join(lines).encode("utf-8", "surrogateescape"), os.stat(here)
         self.write(
-            "/" + os.path.relpath(here, self.root), content, own.st_mode & 0o7777, (own.st_uid, own.st_gid)
+            "/" + os.path.relpath(here, self.root),
+            content,
+            own.st_mode & 0o7777,
+            (own.st_uid, own.st_gid),
         )
 
     def remove(self, name: str) -> None:
@@ -291,7 +298,9 @@ def matching(names: Sequence[str], pattern: str) -> List[str]:
     if star and not set(before + after) & set("*?["):
         least = len(before) + len(after)
         return [
-            name for name in names if name.startswith(before) and name.endswith(after) and len(name) >= least
+            name
+            for name in names
+            if name.startswith(before) and name.endswith(after) and len(name) >= least
         ]
     return [name for name in names if like(name, pattern)]
 
@@ -343,7 +352,9 @@ def boot_identity(host: Host) -> Optional[str]:
     """
     if not host.live:
         return None
-    return boot.identity(host.text("/proc/sys/kernel/random/boot_id") or "", host.text("/proc/1/stat") or "")
+    return boot.identity(
+        host.text("/proc/sys/kernel/random/boot_id") or "", host.text("/proc/1/stat") or ""
+    )
 
 
 Json: TypeAlias = "Dict[str, Any]"

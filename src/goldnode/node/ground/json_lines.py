@@ -24,5 +24,7 @@ def by_lines(document: Mapping[str, Any], *, ordered: bool = False) -> str:
             if isinstance(value, list)
             else ""
         )
-        rows.append(f" {dumps(key)}: " + (f"[\n{items}\n ]" if items else dumps(value, sort_keys=ordered)))
+        rows.append(
+            f" {dumps(key)}: " + (f"[\n{items}\n ]" if items else dumps(value, sort_keys=ordered))
+        )
     return "{\n" + ",\n".join(rows) + "\n}"

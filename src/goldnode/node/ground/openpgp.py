@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from typing import Iterator, List, Tuple
 
 
-_BLOCK = (
-    rb"(?sm)^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?P<body>.*?)^-----END PGP PUBLIC KEY BLOCK-----"
-)
+_BLOCK = rb"(?sm)^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?P<body>.*?)^-----END PGP PUBLIC KEY BLOCK-----"
 PUBLIC_KEY, _SECRET_KEY, _PUBLIC_SUBKEY, _SECRET_SUBKEY = 6, 5, 14, 7
 
 

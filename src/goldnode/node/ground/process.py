@@ -114,7 +114,9 @@ class Process:
 
     def text(self, handle: int) -> str:
         """Return its output on `out` or `err` as text with normalized line ends."""
-        return self.output[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        return (
+            self.output[handle].decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        )
 
     def _explain(self) -> None:
         """Add to the program's own messages that its status is lost."""
@@ -162,7 +164,9 @@ class Forked:
                 self.output[self.err] += UNKNOWN_STATUS
                 break
             if pid:
-                self.status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                self.status = (
+                    -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                )
             elif time.monotonic() >= end:
                 break
             else:
@@ -199,7 +203,8 @@ def run_alone(work: Callable[[], object], handles: Sequence[Optional[int]]) -> N
         null = os.open("/dev/null", os.O_RDWR)
         # Above all that must survive, so that no copy overwrites one that is still needed.
         above = [
-            fcntl.fcntl(null if handle is None else handle, fcntl.F_DUPFD, len(handles)) for handle in handles
+            fcntl.fcntl(null if handle is None else handle, fcntl.F_DUPFD, len(handles))
+            for handle in handles
         ]
         for number, handle in enumerate(above):
             os.dup2(handle, number)

@@ -10,14 +10,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Spaces of other widths, which `isprintable` excludes.
-_SPACES = "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_SPACES = (
+    "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+)
 
 
 def clean(text: str) -> str:
     """Return a text on one line, with control characters and marks of direction as escapes."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in _SPACES else _escape(ord(one)) for one in text)
+    return "".join(
+        one if one.isprintable() or one in _SPACES else _escape(ord(one)) for one in text
+    )
 
 
 def _escape(code: int) -> str:

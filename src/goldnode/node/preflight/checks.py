@@ -91,7 +91,9 @@ def cohort_line(
         if own.get(name) is None:
             continue
         values = {node: row.get(name) for node, row in others.items() if isinstance(row, dict)}
-        different = sorted(node for node, value in values.items() if value is not None and value != own[name])
+        different = sorted(
+            node for node, value in values.items() if value is not None and value != own[name]
+        )
         if different:
             there = printable(str(values[different[0]]), 80)
             text = (
@@ -138,11 +140,11 @@ def image_line(image: Mapping[str, Any], capture: Mapping[str, Any], table: Any)
     if backend == "cpu":
         return PreflightLine("image", OK, f"{name} needs no GPU")
     wanted = VENDORS.get(str(backend)) or ("nvidia" if cuda else None)
-    remedy = (
-        "Describe it with --image FILE: the image.json in an image of goldnode, or `docker inspect IMAGE`"
-    )
+    remedy = "Describe it with --image FILE: the image.json in an image of goldnode, or `docker inspect IMAGE`"
     if wanted is None:
-        return PreflightLine("image", UNKNOWN, f"the backend of {name} is unknown", remedy, COULD_NOT_CHECK)
+        return PreflightLine(
+            "image", UNKNOWN, f"the backend of {name} is unknown", remedy, COULD_NOT_CHECK
+        )
     if vendor != wanted:
         text = f"{name} is for {wanted}, and this node has {vendor or 'no GPU driver'}"
         return PreflightLine(
@@ -155,12 +157,20 @@ def image_line(image: Mapping[str, Any], capture: Mapping[str, Any], table: Any)
     if found == "":
         return PreflightLine("image", OK, f"{name}: CUDA {cuda} with driver {loaded}")
     if found is None or image.get("forward_compat"):
-        why = "its forward compatibility package decides" if found else "no row of the facts decides"
+        why = (
+            "its forward compatibility package decides" if found else "no row of the facts decides"
+        )
         text = f"{name}: CUDA {cuda or '?'} with driver {loaded or '?'}: {why}"
         return PreflightLine(
-            "image", UNKNOWN, text, "Compare it with `goldnode check -c CLASS --image IMAGE`", COULD_NOT_CHECK
+            "image",
+            UNKNOWN,
+            text,
+            "Compare it with `goldnode check -c CLASS --image IMAGE`",
+            COULD_NOT_CHECK,
         )
-    newest = driver.get("cuda") if isinstance(driver, dict) and version(driver.get("cuda")) else None
+    newest = (
+        driver.get("cuda") if isinstance(driver, dict) and version(driver.get("cuda")) else None
+    )
     least = (
         f"Use an image of CUDA {newest} or older, or nodes with a newer driver"
         if newest
@@ -183,7 +193,9 @@ def caches_line(
         more = f" (and {len(bad) - 1} more variables)" if len(bad) > 1 else ""
         remedy = "Set it with `goldnode-node cache path CACHE --caches DIR --export`, or unset it"
         return PreflightLine("caches", FAILED, f"{name}: {'; '.join(rows)}{more}", remedy, MISFIT)
-    return PreflightLine("caches", OK, f"{len(used)} keyed for this node" if used else "no variable is set")
+    return PreflightLine(
+        "caches", OK, f"{len(used)} keyed for this node" if used else "no variable is set"
+    )
 
 
 def report(lines: Sequence[PreflightLine], node: str) -> Json:

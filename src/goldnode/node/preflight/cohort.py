@@ -89,7 +89,9 @@ def _nodes(name: str) -> Dict[str, Any]:
         ) from None
     except (ValueError, RecursionError):
         found = None
-    nodes = found.get("nodes") if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+    nodes = (
+        found.get("nodes") if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+    )
     if not isinstance(nodes, dict) or not all(isinstance(row, dict) for row in nodes.values()):
         raise NodeError(
             f"{printable(name, 200)} has no values of nodes (schema {SCHEMA}). `goldnode-node preflight --print` writes them."

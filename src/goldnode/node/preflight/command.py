@@ -49,7 +49,11 @@ def arguments(parser: Any) -> None:
         help="verify that the variables of caches name directories of this node's keys",
     )
     add("--gpu", metavar="GPU", help="with --caches: GPU of the job, where they differ")
-    add("--mig", metavar="PROFILE", help="with --caches: partition of the job, where there are several")
+    add(
+        "--mig",
+        metavar="PROFILE",
+        help="with --caches: partition of the job, where there are several",
+    )
     add(
         "--print",
         dest="only_print",
@@ -72,7 +76,11 @@ def run(host: Host, options: Any) -> int:
                 f"{fault or 'the capture of the last check cannot be read'}. Run `goldnode-node check`."
             )
         print(
-            json.dumps(cohort.document(node, checks.shared(capture, digest, nccl)), indent=1, sort_keys=True)
+            json.dumps(
+                cohort.document(node, checks.shared(capture, digest, nccl)),
+                indent=1,
+                sort_keys=True,
+            )
         )
         return 0
     lines = [checks.verdict_line(verdict, fault, boot.uptime(host.text("/proc/uptime") or ""))]
@@ -89,13 +97,19 @@ def run(host: Host, options: Any) -> int:
     if capture is not None:
         place = options.cohort or os.environ.get("GOLDNODE_COHORT")
         if place:
-            lines.append(_cohort(place, node, checks.shared(capture, digest, nccl), options.cohort_size))
+            lines.append(
+                _cohort(place, node, checks.shared(capture, digest, nccl), options.cohort_size)
+            )
         if described is not None:
             lines.append(checks.image_line(described, capture, _table(host)))
         if options.caches:
             lines.append(_caches(host, capture, options, os.environ))
     report = checks.report(lines, node)
-    print(json.dumps(report, indent=1, sort_keys=True) if options.format == "json" else checks.text(report))
+    print(
+        json.dumps(report, indent=1, sort_keys=True)
+        if options.format == "json"
+        else checks.text(report)
+    )
     return int(report["exit_code"])
 
 
@@ -131,7 +145,9 @@ def _table(host: Host) -> Any:
     return facts()["cuda"]
 
 
-def _caches(host: Host, capture: Json, options: Any, environment: Mapping[str, str]) -> checks.PreflightLine:
+def _caches(
+    host: Host, capture: Json, options: Any, environment: Mapping[str, str]
+) -> checks.PreflightLine:
     from ..cachekey import components, directory
     from ..cachekey.caches import CACHES
     from ..cachekey.node import class_of

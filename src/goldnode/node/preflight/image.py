@@ -55,7 +55,9 @@ def described(document: Mapping[str, Any]) -> Dict[str, Any]:
     parts = document.get("parts")
     nccl = parts.get("nccl") if isinstance(parts, dict) else None
     nccl = nccl.get("version") if isinstance(nccl, dict) else nccl
-    found = _image(backend, version if backend == "cuda" else None, None if nccl is None else str(nccl))
+    found = _image(
+        backend, version if backend == "cuda" else None, None if nccl is None else str(nccl)
+    )
     found["name"] = document.get("name")
     return found
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["CAPTURE", "SCHEMA", "Context", "begin", "capture", "finish"]
 
 
-def begin(host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False) -> Context:
+def begin(
+    host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False
+) -> Context:
     """Start slow reads: the process that queries the GPU library. :func:`finish` must follow."""
     from . import gpus
 
@@ -68,6 +70,8 @@ def finish(context: Context, seen: Any = None) -> Json:
     return finished
 
 
-def capture(host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False) -> Json:
+def capture(
+    host: Host, document: Optional[Mapping[str, Any]] = None, passive: bool = False
+) -> Json:
     """Return the node's capture."""
     return finish(begin(host, document, passive))

@@ -127,7 +127,13 @@ def mib(folder: Folder, name: str) -> Any:
 
 def scaled(value: Any, unit: int) -> Any:
     """Convert millionths or thousandths to whole units, as an integer if possible."""
-    return value if not isinstance(value, int) else value // unit if value % unit == 0 else value / unit
+    return (
+        value
+        if not isinstance(value, int)
+        else value // unit
+        if value % unit == 0
+        else value / unit
+    )
 
 
 def _pair(folder: Folder, first: str, second: str) -> Any:
@@ -175,7 +181,9 @@ def _sensors(folder: Folder) -> Tuple[Json, Json]:
         ("shutdown_c", hot, "emergency"),
         ("memory_c", labels.get("mem"), "input"),
     ):
-        temperature[key] = scaled(folder.number(base + name), 1000) if base else not_exposed("no such sensor")
+        temperature[key] = (
+            scaled(folder.number(base + name), 1000) if base else not_exposed("no such sensor")
+        )
     if known(temperature["gpu_c"]) and known(temperature["slowdown_c"]):
         temperature["margin_c"] = temperature["slowdown_c"] - temperature["gpu_c"]
     return power, temperature
@@ -233,7 +241,8 @@ def throttle(data: Any) -> Json:
         return unread(f"gpu_metrics is {len(data)} bytes and says {size}")
     if offset is not None:
         cycles, *rows = [
-            int.from_bytes(data[offset + 4 * place : offset + 4 * place + 4], "little") for place in range(6)
+            int.from_bytes(data[offset + 4 * place : offset + 4 * place + 4], "little")
+            for place in range(6)
         ]
         # The driver fills the structure with ones before it writes the values that the chip reports.
         reported = {
@@ -242,7 +251,9 @@ def throttle(data: Any) -> Json:
         }
         return {"residency": {**reported, "cycles": cycles}}
     own, common = STATUS[content]
-    status = int.from_bytes(data[common : common + 8], "little") if common and size >= common + 8 else -1
+    status = (
+        int.from_bytes(data[common : common + 8], "little") if common and size >= common + 8 else -1
+    )
     if status not in (-1, 0xFFFFFFFFFFFFFFFF):
         bits = [bit for bit in range(64) if status >> bit & 1]
         return {
@@ -250,7 +261,13 @@ def throttle(data: Any) -> Json:
             "active": [BITS.get(bit, f"bit{bit}") for bit in bits],
             "kinds": sorted(
                 {
-                    "power" if bit < 16 else "current" if bit < 32 else "thermal" if bit < 56 else "other"
+                    "power"
+                    if bit < 16
+                    else "current"
+                    if bit < 32
+                    else "thermal"
+                    if bit < 56
+                    else "other"
                     for bit in bits
                 }
             ),
@@ -271,7 +288,13 @@ def _ras(folder: Folder) -> Any:
     names = folder.names("ras")
     found: Json = {}
     for name in names:
-        block = name[:-10] if name.endswith("_err_count") else name[4:] if name.startswith("aca_") else ""
+        block = (
+            name[:-10]
+            if name.endswith("_err_count")
+            else name[4:]
+            if name.startswith("aca_")
+            else ""
+        )
         if not block or block in found:
             continue
         text = folder.text(f"ras/{name}")
@@ -284,7 +307,9 @@ def _ras(folder: Folder) -> Any:
             count = count.strip()
             if key.strip() in ("ue", "ce", "de") and count.isdecimal() and len(count) <= 20:
                 row[key.strip()] = int(count)
-        found[block] = row if "ue" in row and "ce" in row else unread(f"no counters in {text[:40]!r}")
+        found[block] = (
+            row if "ue" in row and "ce" in row else unread(f"no counters in {text[:40]!r}")
+        )
     return found or not_exposed("no error counters in ras")
 
 
@@ -334,9 +359,14 @@ def _links(context: Context, mine: Json) -> Dict[str, Any]:
             if address in found or address not in mine:
                 continue
             links = nodes.names(f"{node}/io_links")
-            types = [_properties(nodes, f"{node}/io_links/{link}/properties").get("type") for link in links]
+            types = [
+                _properties(nodes, f"{node}/io_links/{link}/properties").get("type")
+                for link in links
+            ]
             found[address] = (
-                types.count(XGMI) if None not in types else unread("a link of this node could not be read")
+                types.count(XGMI)
+                if None not in types
+                else unread("a link of this node could not be read")
             )
     return found
 

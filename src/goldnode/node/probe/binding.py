@@ -116,9 +116,17 @@ def packages(files: Files, vendor: str) -> Optional[List[Json]]:
             continue
         status = re.search(r"^Status: \S+ (\S+) (\S+)", stanza, re.MULTILINE)
         version = re.search(r"^Version: (\S+)", stanza, re.MULTILINE)
-        state = "reinst-required" if status and status[1] != "ok" else status[2] if status else "unknown"
+        state = (
+            "reinst-required"
+            if status and status[1] != "ok"
+            else status[2]
+            if status
+            else "unknown"
+        )
         if state not in ("not-installed", "config-files"):
-            found.append({"name": name[1], "version": version[1] if version else None, "state": state})
+            found.append(
+                {"name": name[1], "version": version[1] if version else None, "state": state}
+            )
     return found
 
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from ..ground.host import Host, Json
 
-MOST = 64 << 20  # bytes of a record; the largest real one that was seen, of 8 GPUs in XML, has 0.4 MB
+MOST = (
+    64 << 20
+)  # bytes of a record; the largest real one that was seen, of 8 GPUs in XML, has 0.4 MB
 CLASS = "/etc/goldnode/class.json"
 # Sections of a capture and what they are, for the look at a record: anything else in their place is a fault.
 SECTIONS = {
@@ -51,7 +53,9 @@ def arguments(parser: Any) -> None:
         action="store_true",
         help="replace serial numbers, UUIDs, network addresses and host names",
     )
-    parser.add_argument("--passive", action="store_true", help="put no load on the node, as the timer does")
+    parser.add_argument(
+        "--passive", action="store_true", help="put no load on the node, as the timer does"
+    )
 
 
 def run(host: Host, options: Any) -> int:
@@ -81,13 +85,18 @@ def _document(host: Host, name: Optional[str]) -> Optional[Json]:
         found = json.loads(text) if text is not None else None
     except (OSError, ValueError) as problem:
         if name is None:
-            print(f"goldnode-node: {CLASS} cannot be read, and is left out: {problem}", file=sys.stderr)
+            print(
+                f"goldnode-node: {CLASS} cannot be read, and is left out: {problem}",
+                file=sys.stderr,
+            )
             return None
         raise NodeError(
             f"{name}: not a class document ({problem}). Export it with `goldnode class export`."
         ) from None
     if found is not None and not isinstance(found, dict):
-        raise NodeError(f"{name or CLASS}: not a class document. Export it with `goldnode class export`.")
+        raise NodeError(
+            f"{name or CLASS}: not a class document. Export it with `goldnode class export`."
+        )
     return found
 
 
@@ -115,7 +124,9 @@ def load(name: str) -> Json:
             f"{name}: is empty. Record it again with `goldnode-node capture`, or with `nvidia-smi -q -x`."
         )
     if data[:2] == b"\x1f\x8b":
-        raise NodeError(f"{name}: is compressed. Decompress it: `zcat {name} | goldnode check-node -`.")
+        raise NodeError(
+            f"{name}: is compressed. Decompress it: `zcat {name} | goldnode check-node -`."
+        )
     if len(data) > MOST:
         raise NodeError(
             f"{name}: larger than {MOST >> 20} MiB. Give one capture, or one output of `nvidia-smi -q -x`."
@@ -155,7 +166,9 @@ def recorded(data: bytes, name: str) -> Json:
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
         description = f"schema {str(schema)[:60]!r}" if schema else "no capture"
-        raise NodeError(f"{name}: {description}, not {SCHEMA}. Record it with `goldnode-node capture`.")
+        raise NodeError(
+            f"{name}: {description}, not {SCHEMA}. Record it with `goldnode-node capture`."
+        )
     for key, kind in SECTIONS.items():
         value = found.get(key)
         if value is not None and not isinstance(value, kind):
@@ -170,7 +183,9 @@ def recorded(data: bytes, name: str) -> Json:
     events = found.get("events")
     if isinstance(events, dict) and "rows" in events:
         rows = events["rows"]
-        events["rows"] = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        events["rows"] = (
+            [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        )
         if events["rows"] != rows:
             events["error"] = wrong("events.rows", rows)
     for key in ("time", "source"):

@@ -33,4 +33,6 @@ class Context:
         self.passive = passive  # puts no load on the node: no reads of storage, no GPU work
         self.container = is_container(host)
         self.captured: Json = {}
-        self.question: Any = None  # what the GPU library was asked (device/stream.py), None where nothing was
+        self.question: Any = (
+            None  # what the GPU library was asked (device/stream.py), None where nothing was
+        )

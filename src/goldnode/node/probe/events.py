@@ -98,7 +98,9 @@ def ring_of(path: str) -> Any:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
-        fault = not_exposed if problem.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO) else unread
+        fault = (
+            not_exposed if problem.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO) else unread
+        )
         return fault(f"/dev/kmsg: {os.strerror(problem.errno or 0)}", problem.errno)
     try:
         if os.fstat(handle).st_mode & 0o170000 != 0o020000:
@@ -108,7 +110,11 @@ def ring_of(path: str) -> Any:
                 if not more:
                     break
                 data += more
-            lines = [line for line in data.split(b"\n") if line[:1] not in (b" ", b"") or b"NVRM:" in line]
+            lines = [
+                line
+                for line in data.split(b"\n")
+                if line[:1] not in (b" ", b"") or b"NVRM:" in line
+            ]
             return (
                 b"\n".join(lines),
                 number_of(lines[0]) if lines else 0,
@@ -185,7 +191,9 @@ def last_capture(context: Context, boot_id: Optional[str], first: int) -> Tuple[
         ):
             return [], -1
         return [
-            dict(row) for row in rows if isinstance(row["parameters"], dict) and type(row["count"]) is int
+            dict(row)
+            for row in rows
+            if isinstance(row["parameters"], dict) and type(row["count"]) is int
         ], last
     except (ValueError, KeyError, TypeError, RecursionError):
         return [], -1
@@ -208,7 +216,9 @@ def merge(parser: logs.LogParser, stored: List[Json]) -> None:
         for name, value in row["parameters"].items():
             if name == "alone":
                 have["parameters"]["alone"] = have["parameters"].get("alone", 0) + value
-            elif name in ("pids", "names", "caused_by") and isinstance(have["parameters"].get(name), list):
+            elif name in ("pids", "names", "caused_by") and isinstance(
+                have["parameters"].get(name), list
+            ):
                 have["parameters"][name] = list(dict.fromkeys([*have["parameters"][name], *value]))[
                     : logs.NAMES
                 ]
@@ -278,7 +288,10 @@ def journal(context: Context, parser: logs.LogParser, found: Json, until: Option
         out.close()
         child.wait()
     data = b"".join(pieces)
-    stamps = (monotonic(data[: data.find(b"\n")]), monotonic(data.rstrip(b"\n").rpartition(b"\n")[2]))
+    stamps = (
+        monotonic(data[: data.find(b"\n")]),
+        monotonic(data.rstrip(b"\n").rpartition(b"\n")[2]),
+    )
     if stamps[0] is None:
         return False
     found["sources"].append("journal")

@@ -101,7 +101,9 @@ class Folder:
         if self.handle < 0:
             return []
         try:
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.handle)
+            handle = os.open(
+                folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.handle
+            )
         except OSError:
             return []
         try:

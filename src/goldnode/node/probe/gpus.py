@@ -31,7 +31,9 @@ def begin(context: Context) -> None:
     """Start to query the GPU library if there may be NVIDIA GPUs, by the class or by the loaded driver."""
     host, files = context.host, context.files
     declared = (context.document.get("gpu") or {}).get("vendor")
-    there = any(files.there(name) for name in (f"{PROC}/version", "/sys/module/nvidia", "/dev/nvidiactl"))
+    there = any(
+        files.there(name) for name in (f"{PROC}/version", "/sys/module/nvidia", "/dev/nvidiactl")
+    )
     if not host.live or not (declared == "nvidia" or there):
         return
     from ..device import stream
@@ -72,7 +74,9 @@ def read(context: Context) -> Json:
         "devices": devices(context.files),
     }
     # A simulator outside of its usual directory is recognized by the serial numbers that it gives.
-    if context.files.there(SIMULATOR) or any(str(row.get("serial")).startswith("SIMULATED") for row in found):
+    if context.files.there(SIMULATOR) or any(
+        str(row.get("serial")).startswith("SIMULATED") for row in found
+    ):
         sections["simulated"] = True
     return sections
 
@@ -122,7 +126,12 @@ def _nvidia(
         for gpu, address in zip(nowhere, alone):
             index = gpu["index"] if len(nowhere) == 1 else None
             found.append(
-                {**gpu, "index": index, "address": address, "_fault": gpu["_fault"] or gpu.get("address")}
+                {
+                    **gpu,
+                    "index": index,
+                    "address": address,
+                    "_fault": gpu["_fault"] or gpu.get("address"),
+                }
             )
         alone = []
     else:
@@ -156,7 +165,9 @@ def _nvidia(
     return found, error
 
 
-def _others(context: Context, vendor: str, rows: Mapping[str, Any]) -> Tuple[List[Json], Optional[Json]]:
+def _others(
+    context: Context, vendor: str, rows: Mapping[str, Any]
+) -> Tuple[List[Json], Optional[Json]]:
     """Return AMD and Intel GPUs from sysfs. One that their reader does not describe is listed with its PCI
     data.
     """
@@ -220,7 +231,9 @@ def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -
         and "nvidia" not in vendors
     ):
         names = ("amdgpu",) if "amd" in vendors else ("xe", "i915") if "intel" in vendors else ()
-        name = next((name for name in names if name == "amdgpu" or files.there(f"/sys/module/{name}")), "")
+        name = next(
+            (name for name in names if name == "amdgpu" or files.there(f"/sys/module/{name}")), ""
+        )
         if not name:
             return {"vendor": None}
         return {
@@ -272,7 +285,9 @@ def library(files: Files) -> Any:
 def devices(files: Files) -> Dict[str, str]:
     """Return the device nodes that a GPU program opens, each with its mode."""
     found: Dict[str, str] = {}
-    names = [f"/dev/{name}" for name in files.names("/dev") if name.startswith("nvidia") or name == "kfd"]
+    names = [
+        f"/dev/{name}" for name in files.names("/dev") if name.startswith("nvidia") or name == "kfd"
+    ]
     names += [f"/dev/nvidia-caps/{name}" for name in files.names("/dev/nvidia-caps")]
     names += [f"/dev/dri/{name}" for name in files.names("/dev/dri") if name.startswith("renderD")]
     for name in names:

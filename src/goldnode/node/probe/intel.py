@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 BUS = "/sys/bus/pci/devices"
 SMALL_BAR = 256 * MIB  # the window of a card whose BAR was not resized, independent of its memory
-THERMAL, POWER = ("therm", "prochot", "ratl"), ("pl1", "pl2", "pl4", "psys", "iccmax", "vr_tdc", "fastvmode")
+THERMAL, POWER = (
+    ("therm", "prochot", "ratl"),
+    ("pl1", "pl2", "pl4", "psys", "iccmax", "vr_tdc", "fastvmode"),
+)
 
 
 def read_gpus(context: Context) -> List[Json]:
@@ -41,7 +44,9 @@ def read_gpus(context: Context) -> List[Json]:
 def _gpu(folder: Folder, address: str, function: Json) -> Json:
     # xe: tile0/gt0/freq0/act_freq; i915: drm/card1/gt/gt0/rps_act_freq_mhz, and on older kernels drm/card1/gt_act_freq_mhz.
     tiles = [
-        f"{tile}/{gt}" for tile in _numbered(folder, ".", "tile") for gt in _numbered(folder, tile, "gt")
+        f"{tile}/{gt}"
+        for tile in _numbered(folder, ".", "tile")
+        for gt in _numbered(folder, tile, "gt")
     ]
     card = next((f"drm/{name}" for name in _numbered(folder, "drm", "card")), "drm/none")
     gts = [] if tiles else [f"{card}/gt/{gt}" for gt in _numbered(folder, f"{card}/gt", "gt")]
@@ -63,7 +68,11 @@ def _gpu(folder: Folder, address: str, function: Json) -> Json:
 
 
 def _numbered(folder: Folder, place: str, start: str) -> List[str]:
-    return [name for name in folder.names(place) if name.startswith(start) and name[len(start) :].isdecimal()]
+    return [
+        name
+        for name in folder.names(place)
+        if name.startswith(start) and name[len(start) :].isdecimal()
+    ]
 
 
 def _memory(folder: Folder, function: Json, card: str) -> Json:
@@ -74,7 +83,8 @@ def _memory(folder: Folder, function: Json, card: str) -> Json:
     totals = [folder.number(f"{card}/lmem_total_bytes")]
     if not known(totals[0]):
         totals = [
-            folder.number(f"{tile}/physical_vram_size_bytes") for tile in _numbered(folder, ".", "tile")
+            folder.number(f"{tile}/physical_vram_size_bytes")
+            for tile in _numbered(folder, ".", "tile")
         ]
     sizes = [size for size in totals if isinstance(size, int)]
     if sizes and len(sizes) == len(totals):
@@ -92,12 +102,19 @@ def _memory(folder: Folder, function: Json, card: str) -> Json:
 
 def _clocks(folder: Folder, tiles: List[str], gts: List[str], card: str) -> Json:
     if tiles:
-        now, most = folder.number(f"{tiles[0]}/freq0/act_freq"), folder.number(f"{tiles[0]}/freq0/max_freq")
+        now, most = (
+            folder.number(f"{tiles[0]}/freq0/act_freq"),
+            folder.number(f"{tiles[0]}/freq0/max_freq"),
+        )
         best = folder.number(f"{tiles[0]}/freq0/rp0_freq")
     elif gts:
-        now, most, best = [folder.number(f"{gts[0]}/rps_{name}_freq_mhz") for name in ("act", "max", "RP0")]
+        now, most, best = [
+            folder.number(f"{gts[0]}/rps_{name}_freq_mhz") for name in ("act", "max", "RP0")
+        ]
     else:
-        now, most, best = [folder.number(f"{card}/gt_{name}_freq_mhz") for name in ("act", "max", "RP0")]
+        now, most, best = [
+            folder.number(f"{card}/gt_{name}_freq_mhz") for name in ("act", "max", "RP0")
+        ]
     # The hardware's range, and the limit set within it: NVML calls such a limit an application clock.
     return {
         "current": {"graphics_mhz": now},
@@ -109,7 +126,9 @@ def _clocks(folder: Folder, tiles: List[str], gts: List[str], card: str) -> Json
 def _throttle(folder: Folder, tiles: List[str], gts: List[str]) -> Json:
     """Return ``{active, kinds}``: the reasons of all GTs, as the driver names them."""
     active = set()
-    files = [(f"{gt}/freq0/throttle", "reason_") for gt in tiles] + [(gt, "throttle_reason_") for gt in gts]
+    files = [(f"{gt}/freq0/throttle", "reason_") for gt in tiles] + [
+        (gt, "throttle_reason_") for gt in gts
+    ]
     seen = False
     for place, start in files:
         for name in folder.names(place):
@@ -129,7 +148,9 @@ def _throttle(folder: Folder, tiles: List[str], gts: List[str]) -> Json:
     if not seen:
         return not_exposed("no reasons for throttling")
     if len(active) > 1:
-        active.discard("status")  # it sums up the others, and stands alone when none of them is known
+        active.discard(
+            "status"
+        )  # it sums up the others, and stands alone when none of them is known
     return {"active": sorted(active), "kinds": sorted({_kind(name) for name in active})}
 
 
@@ -151,7 +172,9 @@ def _sensors(folder: Folder) -> Tuple[Any, Any]:
     power = {}
     for key, name in (("limit_w", "max"), ("default_w", "rated_max")):
         values = [folder.number(f"{place}/power{channel}_{name}") for channel in (1, 2)]
-        power[key] = scaled(next((value for value in values if isinstance(value, int)), values[0]), 1000000)
+        power[key] = scaled(
+            next((value for value in values if isinstance(value, int)), values[0]), 1000000
+        )
     labels = {str(folder.text(f"{place}/temp{number}_label")): number for number in (1, 2, 3)}
     package = labels.get("pkg", 2 if folder.there(f"{place}/temp2_input") else 1)
     memory = labels.get("vram", 3)

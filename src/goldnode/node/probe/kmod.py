@@ -97,7 +97,9 @@ def parsed(file: str, text: str) -> List[ModprobeLine]:
         if command == "blacklist":
             found.append(ModprobeLine(file, number, command, name))
         elif command in ("install", "options", "alias") and rest:
-            target = underscored(re.split(r"[ \t]", rest)[0]) if command == "alias" else rest.rstrip()
+            target = (
+                underscored(re.split(r"[ \t]", rest)[0]) if command == "alias" else rest.rstrip()
+            )
             found.append(ModprobeLine(file, number, command, name, target))
     return found
 
@@ -132,16 +134,22 @@ def words(command_line: str) -> List[ModprobeLine]:
         if key in ("modprobe.blacklist", "module_blacklist"):
             command = "blacklist" if dot else key
             found += [
-                ModprobeLine(COMMAND_LINE, 0, command, name) for name in value.strip('"').split(",") if name
+                ModprobeLine(COMMAND_LINE, 0, command, name)
+                for name in value.strip('"').split(",")
+                if name
             ]
         elif dot and module and parameter:
             found.append(
-                ModprobeLine(COMMAND_LINE, 0, "options", underscored(module), f"{parameter}={value}")
+                ModprobeLine(
+                    COMMAND_LINE, 0, "options", underscored(module), f"{parameter}={value}"
+                )
             )
     return found
 
 
-def against(lines: Iterable[ModprobeLine], names: Iterable[str], by_alias: bool = True) -> List[ModprobeLine]:
+def against(
+    lines: Iterable[ModprobeLine], names: Iterable[str], by_alias: bool = True
+) -> List[ModprobeLine]:
     """Return the lines that keep a module from being loaded.
 
     :param names: the module's names: that of its file, and the one that it has inside the kernel.
@@ -191,5 +199,7 @@ def given_away(lines: Iterable[ModprobeLine], pci_ids: Iterable[str]) -> List[Mo
         value = re.search(r"(?:^|\s)ids=(\S+)", line.rest.lower().replace('"', ""))
         if line.command == "options" and line.name == "vfio_pci" and value:
             # vendor:device[:subvendor[:subdevice[:class[:mask]]]], with commas between them
-            found += [line] if ids & {":".join(i.split(":")[:2]) for i in value[1].split(",")} else []
+            found += (
+                [line] if ids & {":".join(i.split(":")[:2]) for i in value[1].split(",")} else []
+            )
     return found

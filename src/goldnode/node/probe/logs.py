@@ -42,7 +42,9 @@ MARKS = (
 )
 NVRM = b"NVRM: "
 # How the driver's lines that matter go on: it can write a hundred thousand others.
-NVRM_NEXT = frozenset((b"Xid", b"The", b"GPU", b"API", b"fal", b"RmI", b"rm_", b"has", b"the", b"thi"))
+NVRM_NEXT = frozenset(
+    (b"Xid", b"The", b"GPU", b"API", b"fal", b"RmI", b"rm_", b"has", b"the", b"thi")
+)
 BOOT = b"Linux version "  # the first line of each boot
 
 # Drivers whose failed probes are reported; those of other drivers fail on healthy machines.
@@ -356,9 +358,13 @@ class LogParser:
         if "API mismatch" in text:
             found = _re("mismatch").search(text)
             parameters = {
-                key: found.group(key) for key in ("name", "pid", "client") if found and found.group(key)
+                key: found.group(key)
+                for key in ("name", "pid", "client")
+                if found and found.group(key)
             }
-            self._mismatch = self.note(text, LogEvent("api_mismatch", None, parameters=_numbers(parameters)))
+            self._mismatch = self.note(
+                text, LogEvent("api_mismatch", None, parameters=_numbers(parameters))
+            )
             return self._mismatch
         if self._mismatch is not None and "version" in text:
             for found in _re("versions").finditer(text):
@@ -384,7 +390,9 @@ class LogParser:
                     ),
                 )
         if "probe routine failed" in text:
-            return self.note(text, LogEvent("probe_failed", None, parameters={"driver": "nvidia"}, weak=True))
+            return self.note(
+                text, LogEvent("probe_failed", None, parameters={"driver": "nvidia"}, weak=True)
+            )
         return None
 
     def xid(self, text: str) -> Optional[Row]:
@@ -424,7 +432,9 @@ class LogParser:
                 )
         elif code == 74:
             fatal = (
-                True if "atal error" in rest and "on-fatal" not in rest and "onfatal" not in rest else None
+                True
+                if "atal error" in rest and "on-fatal" not in rest and "onfatal" not in rest
+                else None
             )
             links = _re("link").findall(rest)
             if links:
@@ -433,11 +443,11 @@ class LogParser:
             text,
             LogEvent(
                 "xid",
-                address(found.group("address")),
-                code,
-                parameters,
-                fatal,
-                "/".join(filter(None, found.group("gi", "ci"))) or None,
+                where=address(found.group("address")),
+                code=code,
+                parameters=parameters,
+                fatal=fatal,
+                mig="/".join(filter(None, found.group("gi", "ci"))) or None,
             ),
         )
         if code == 45 and row is not None:  # alone it means another thing than after another
@@ -456,7 +466,9 @@ class LogParser:
         """
         found = _re("sxid").match(text)
         if not found:
-            return self.note(text, LogEvent("sxid", None)) if text[:15] == "nvidia-nvswitch" else None
+            return (
+                self.note(text, LogEvent("sxid", None)) if text[:15] == "nvidia-nvswitch" else None
+            )
         rest = found.group("rest") or ""
         fatal = False if rest[:9] == "Non-fatal" else True if rest[:5] == "Fatal" else None
         links = _re("link").findall(rest) if fatal is not None else []
@@ -503,7 +515,13 @@ class LogParser:
         return self.note(
             text,
             LogEvent(
-                "aer", address(where), None, parameters, severity == "fatal", qualifier=severity, weak=not bus
+                "aer",
+                address(where),
+                None,
+                parameters,
+                severity == "fatal",
+                qualifier=severity,
+                weak=not bus,
             ),
         )
 
@@ -534,7 +552,8 @@ class LogParser:
             "at": address(found.group("at")),
         }
         return self.note(
-            text, LogEvent("bandwidth_limited", address(device.group("address")), parameters=parameters)
+            text,
+            LogEvent("bandwidth_limited", address(device.group("address")), parameters=parameters),
         )
 
     def gone(self, text: str) -> Optional[Row]:
@@ -544,7 +563,9 @@ class LogParser:
         return self.note(
             text,
             LogEvent(
-                "bus_lost", address(device.group("address")), parameters={"driver": device.group("driver")}
+                "bus_lost",
+                address(device.group("address")),
+                parameters={"driver": device.group("driver")},
             ),
         )
 
@@ -553,15 +574,23 @@ class LogParser:
         if not device or device.group("driver") != "amdgpu" or "Fatal error" not in text:
             return None
         return self.note(
-            text, LogEvent("init_failed", address(device.group("address")), parameters={"driver": "amdgpu"})
+            text,
+            LogEvent(
+                "init_failed", address(device.group("address")), parameters={"driver": "amdgpu"}
+            ),
         )
 
     def storage(self, text: str) -> Optional[Row]:
         found = _re("io").match(text)
         name = next(filter(None, found.groups()), "") if found else ""
-        if not name or name[:2] in ("fd", "sr"):  # drives without a medium: errors of healthy machines
+        if not name or name[:2] in (
+            "fd",
+            "sr",
+        ):  # drives without a medium: errors of healthy machines
             return None
-        return self.note(text, LogEvent("io_error", None, parameters={"device": name}, qualifier=name))
+        return self.note(
+            text, LogEvent("io_error", None, parameters={"device": name}, qualifier=name)
+        )
 
     def machine(self, text: str) -> Optional[Row]:
         found = _re("edac").match(text)
@@ -571,7 +600,12 @@ class LogParser:
             return self.note(
                 text,
                 LogEvent(
-                    "mce", None, None, parameters, severity == "uncorrected", qualifier="EDAC " + severity
+                    "mce",
+                    None,
+                    None,
+                    parameters,
+                    severity == "uncorrected",
+                    qualifier="EDAC " + severity,
                 ),
             )
         if not 0 <= text.find("[Hardware Error]: ") <= 8:  # after `mce: ` or a number
@@ -583,7 +617,12 @@ class LogParser:
             return self.note(
                 text,
                 LogEvent(
-                    "mce", None, None, {"severity": severity}, severity == "uncorrected", qualifier=severity
+                    "mce",
+                    None,
+                    None,
+                    {"severity": severity},
+                    severity == "uncorrected",
+                    qualifier=severity,
                 ),
             )
         bad = (
@@ -637,7 +676,10 @@ class LogParser:
             LogEvent(
                 "hung_task",
                 None,
-                parameters={"pid": int(found.group("pid")), "name": clean(found.group("name"))[:40]},
+                parameters={
+                    "pid": int(found.group("pid")),
+                    "name": clean(found.group("name"))[:40],
+                },
             ),
         )
 
@@ -726,7 +768,10 @@ class LogParser:
 
     def result(self) -> List[Row]:
         """Return the rows in the order of their first occurrence."""
-        return [{key: value for key, value in row.items() if key[:1] != "_"} for row in self.rows.values()]
+        return [
+            {key: value for key, value in row.items() if key[:1] != "_"}
+            for row in self.rows.values()
+        ]
 
 
 _OTHERS: Tuple[Tuple[str, Callable[[LogParser, str], Optional[Row]]], ...] = (

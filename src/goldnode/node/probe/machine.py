@@ -77,7 +77,9 @@ def identity(context: Context) -> Json:
     if not isinstance(hostname, str):
         hostname = files.text("/etc/hostname")
     firmware = "vendor:sys_vendor name:product_name board:board_name bios_version:bios_version bios_date:bios_date serial:product_serial"
-    product = {key: files.text(DMI + name) for key, name in (pair.split(":") for pair in firmware.split())}
+    product = {
+        key: files.text(DMI + name) for key, name in (pair.split(":") for pair in firmware.split())
+    }
     return {
         "hostname": hostname,
         "machine_id": files.text("/etc/machine-id"),
@@ -119,7 +121,9 @@ def release(files: Files) -> Dict[str, str]:
         text = files.text("/usr/lib/os-release")
     lines = text.splitlines() if isinstance(text, str) else []
     return {
-        key: value.strip("\"' ") for key, found, value in (line.partition("=") for line in lines) if found
+        key: value.strip("\"' ")
+        for key, found, value in (line.partition("=") for line in lines)
+        if found
     }
 
 
@@ -127,7 +131,9 @@ def virtual(files: Files, product: Json) -> Any:
     """Return the platform: "none" for hardware, the name of a known hypervisor, "other" for an unknown one."""
     kind = files.text("/sys/hypervisor/type")
     flag = hypervisor_flag(files)
-    names = [str(product[key]) for key in ("vendor", "name", "board") if isinstance(product[key], str)]
+    names = [
+        str(product[key]) for key in ("vendor", "name", "board") if isinstance(product[key], str)
+    ]
     if not any(name.endswith((".metal", "-metal")) for name in names):
         for text in names:
             for start, name in VIRTUAL:
@@ -144,7 +150,9 @@ def virtual(files: Files, product: Json) -> Any:
 
 def hypervisor_flag(files: Files) -> Optional[bool]:
     """Return whether the processor reports a hypervisor (CPUID leaf 1); None if it has no such flag."""
-    data = files.data("/proc/cpuinfo", 4096)  # the first processor; all of hundreds cost milliseconds
+    data = files.data(
+        "/proc/cpuinfo", 4096
+    )  # the first processor; all of hundreds cost milliseconds
     for line in data.splitlines() if isinstance(data, bytes) else ():
         if line.startswith(b"flags"):
             return b"hypervisor" in line.split()
@@ -161,10 +169,16 @@ def system(context: Context) -> Json:
     boot = seen.boot if seen is not None else _boot(context)
     next_boot: Any = boot.get("release")
     if not next_boot:
-        next_boot = not_exposed(str(boot.get("reason") or f"boot loader {boot.get('loader') or 'not found'}"))
-    taint = files.number("/proc/sys/kernel/tainted") if live else not_exposed("an image does not run")
+        next_boot = not_exposed(
+            str(boot.get("reason") or f"boot loader {boot.get('loader') or 'not found'}")
+        )
+    taint = (
+        files.number("/proc/sys/kernel/tainted") if live else not_exposed("an image does not run")
+    )
     kernel: Json = {
-        "running": files.text("/proc/sys/kernel/osrelease") if live else not_exposed("an image does not run"),
+        "running": files.text("/proc/sys/kernel/osrelease")
+        if live
+        else not_exposed("an image does not run"),
         "next_boot": next_boot,
         "installed": list(seen.kernels)
         if seen is not None
@@ -180,7 +194,9 @@ def system(context: Context) -> Json:
         "kernel": kernel,
         "secure_boot": _secure_boot(context),
         "modules": sorted(
-            line.split(None, 1)[0].decode("utf-8", "replace") for line in modules.splitlines() if line.strip()
+            line.split(None, 1)[0].decode("utf-8", "replace")
+            for line in modules.splitlines()
+            if line.strip()
         )
         if isinstance(modules, bytes)
         else modules,
@@ -201,7 +217,11 @@ def letters(taint: int) -> str:
 
 def _boot(context: Context) -> Json:
     if not context.host.live or context.container:
-        return {"reason": "a container has no boot loader" if context.container else "an image does not run"}
+        return {
+            "reason": "a container has no boot loader"
+            if context.container
+            else "an image does not run"
+        }
     from ..state.observe import boot_choice
 
     return dict(boot_choice(context.host, ""))
@@ -273,7 +293,9 @@ def cpu(context: Context) -> Json:
     flags = first.get("flags") or first.get("Features")  # x86 and Arm
     return {
         "architecture": os.uname().machine,
-        "model": first.get("model name") or first.get("CPU part") or not_exposed("/proc/cpuinfo names none"),
+        "model": first.get("model name")
+        or first.get("CPU part")
+        or not_exposed("/proc/cpuinfo names none"),
         "flags": sorted(flags.split()) if flags else unread("/proc/cpuinfo lists none"),
         "sockets": len(sockets) or not_exposed("no topology in sysfs"),
         "cores": len(cores) or not_exposed("no topology in sysfs"),
@@ -336,7 +358,9 @@ def governors(context: Context, numbers: List[int]) -> Any:
                 found.setdefault(value, []).append(int(number))
     if not found:
         policies = [name for name in files.names(f"{CPUS}/cpufreq") if name.startswith("policy")]
-        alone = len(policies) >= len(numbers)  # each CPU has a policy of its own, whose name is its number
+        alone = len(policies) >= len(
+            numbers
+        )  # each CPU has a policy of its own, whose name is its number
         for name in policies:
             reported = files.text(f"{CPUS}/cpufreq/{name}/scaling_governor")
             cpus = None if alone else files.text(f"{CPUS}/cpufreq/{name}/affected_cpus")
@@ -381,7 +405,9 @@ def memory(files: Files) -> Json:
     text = files.text("/proc/meminfo")
     if not isinstance(text, str):
         return text
-    rows = {key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    rows = {
+        key: value.split() for key, _, value in (line.partition(":") for line in text.splitlines())
+    }
 
     def mib(key: str) -> Any:
         value = rows.get(key)
@@ -403,12 +429,17 @@ def memory(files: Files) -> Json:
     for name in files.names("/sys/devices/system/edac/mc"):
         if name.startswith("mc") and name[2:].isdigit():
             folder = f"/sys/devices/system/edac/mc/{name}"
-            edac[name] = {"ce": files.number(folder + "/ce_count"), "ue": files.number(folder + "/ue_count")}
+            edac[name] = {
+                "ce": files.number(folder + "/ce_count"),
+                "ue": files.number(folder + "/ue_count"),
+            }
     return {
         "total_mib": mib("MemTotal"),
         "available_mib": mib("MemAvailable"),
         "swap_total_mib": total,
-        "swap_used_mib": total - free if isinstance(total, int) and isinstance(free, int) else total,
+        "swap_used_mib": total - free
+        if isinstance(total, int) and isinstance(free, int)
+        else total,
         "hugepages": pages,
         "shm_mib": _shm(files),
         "edac": edac or not_exposed("no memory controller reports errors (EDAC)"),
@@ -470,7 +501,9 @@ def time_sync(context: Context) -> Json:
         state = ctypes.create_string_buffer(256)  # struct timex is 208 bytes; modes 0 only reads
         answer = ctypes.CDLL(None, use_errno=True).adjtimex(state)
         status = int.from_bytes(state.raw[40:44], "little")
-        synchronised = not status & STA_UNSYNC if answer >= 0 else unread("adjtimex", ctypes.get_errno())
+        synchronised = (
+            not status & STA_UNSYNC if answer >= 0 else unread("adjtimex", ctypes.get_errno())
+        )
     elif context.files.there("/run/systemd/timesync"):
         synchronised = context.files.there("/run/systemd/timesync/synchronized")
     else:

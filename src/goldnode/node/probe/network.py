@@ -81,7 +81,9 @@ def read(context: Context) -> Json:
     found = asked.finish()
     for name, row in network.items():
         slow = found[f"net {name}"]
-        row.update(dict.fromkeys(("speed_mbps", "duplex", "firmware"), slow) if is_fault(slow) else slow)
+        row.update(
+            dict.fromkeys(("speed_mbps", "duplex", "firmware"), slow) if is_fault(slow) else slow
+        )
     return {"network": network, "infiniband": {name: found[f"ib {name}"] for name in devices}}
 
 
@@ -99,7 +101,11 @@ def interfaces(context: Context) -> List[str]:
     wanted.update(default_routes(files))
     found = []
     for name in files.names(NET):
-        if name in wanted or files.there(f"{NET}/{name}/device") or files.there(f"{NET}/{name}/bonding"):
+        if (
+            name in wanted
+            or files.there(f"{NET}/{name}/device")
+            or files.there(f"{NET}/{name}/bonding")
+        ):
             found.append(name)
     return found[:MOST]
 
@@ -108,7 +114,9 @@ def default_routes(files: Files) -> List[str]:
     """Return the interfaces of IPv4 default routes (/proc/net/route: destination and mask of zeros)."""
     text = files.text("/proc/net/route")
     rows = [line.split() for line in text.splitlines()[1:]] if isinstance(text, str) else []
-    return [row[0] for row in rows if len(row) > 7 and row[1] == "00000000" and row[7] == "00000000"]
+    return [
+        row[0] for row in rows if len(row) > 7 and row[1] == "00000000" and row[7] == "00000000"
+    ]
 
 
 def interface(files: Files, name: str) -> Json:
@@ -119,7 +127,11 @@ def interface(files: Files, name: str) -> Json:
     virtual = not_exposed("a virtual interface")
     return {
         "address": pci_address(files, folder) if there else virtual,
-        "driver": bound.rpartition("/")[2] if bound else virtual if not there else not_exposed("no driver"),
+        "driver": bound.rpartition("/")[2]
+        if bound
+        else virtual
+        if not there
+        else not_exposed("no driver"),
         "mac": files.text(f"{folder}/address"),
         "mtu": files.number(f"{folder}/mtu"),
         "state": files.text(f"{folder}/operstate"),
@@ -147,7 +159,8 @@ def link(files: Files, name: str, real: bool) -> Json:
     speed = files.number(f"{NET}/{name}/speed")
     if speed == -1 or (isinstance(speed, dict) and speed.get("rc") == EINVAL):
         speed = not_exposed(
-            "the link is down, or its driver knows no speed", EINVAL if isinstance(speed, dict) else None
+            "the link is down, or its driver knows no speed",
+            EINVAL if isinstance(speed, dict) else None,
         )
     duplex = files.text(f"{NET}/{name}/duplex")
     if isinstance(duplex, dict) and duplex.get("rc") == EINVAL:
@@ -155,7 +168,9 @@ def link(files: Files, name: str, real: bool) -> Json:
     if duplex == "unknown":
         duplex = not_exposed("its driver does not know")
     version = (
-        firmware(name) if real else not_exposed("reported by the driver, which is asked on a live node only")
+        firmware(name)
+        if real
+        else not_exposed("reported by the driver, which is asked on a live node only")
     )
     return {"speed_mbps": speed, "duplex": duplex, "firmware": version}
 
@@ -196,7 +211,8 @@ def device(files: Files, name: str) -> Json:
         "board": files.text(f"{folder}/board_id"),
         "guid": files.text(f"{folder}/node_guid"),
         "ports": {
-            number: port(files, f"{folder}/ports/{number}") for number in files.names(f"{folder}/ports")
+            number: port(files, f"{folder}/ports/{number}")
+            for number in files.names(f"{folder}/ports")
         },
     }
 

@@ -25,10 +25,14 @@ def read(context: Context) -> Json:
     pci = context.captured.get("pci")
     functions = pci if isinstance(pci, dict) and "fault" not in pci else {}
     devices = {
-        name: one for name, one in functions.items() if one["kind"] != "port" and "virtual_of" not in one
+        name: one
+        for name, one in functions.items()
+        if one["kind"] != "port" and "virtual_of" not in one
     }
     nodes: Json = {}
-    numbers = [name[4:] for name in files.names(NODES) if name.startswith("node") and name[4:].isdecimal()]
+    numbers = [
+        name[4:] for name in files.names(NODES) if name.startswith("node") and name[4:].isdecimal()
+    ]
     for number in sorted(numbers, key=int):
         with Folder(files, f"{NODES}/node{number}") as folder:
             nodes[number] = {
@@ -46,7 +50,9 @@ def read(context: Context) -> Json:
         "numa": {
             "nodes": nodes or not_exposed(f"no nodes in {NODES}"),
             "affinity": affinity,
-            "distances": {gpu: {nic: distance(devices[gpu], devices[nic]) for nic in nics} for gpu in gpus},
+            "distances": {
+                gpu: {nic: distance(devices[gpu], devices[nic]) for nic in nics} for gpu in gpus
+            },
         }
     }
 

@@ -63,7 +63,9 @@ def read(context: Context) -> Json:
     return {**found, "pci_unread": unknown} if unknown else found
 
 
-def identities(files: Files, names: Sequence[str], known: Mapping[str, Tuple[str, str]]) -> Functions:
+def identities(
+    files: Files, names: Sequence[str], known: Mapping[str, Tuple[str, str]]
+) -> Functions:
     """Return the :func:`identity` of each function by address. Those in `known` are not read again."""
     found: Functions = {}
     with Folder(files, BUS) as bus:
@@ -122,7 +124,9 @@ def identity(bus: Folder, address: str) -> Optional[Tuple[str, str]]:
     if isinstance(text, str) and text.startswith("pci:v") and len(text) == 53:
         low = text.lower()  # pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00
         return f"{low[9:13]}:{low[18:22]}", low[-9:-7] + low[-5:-3] + low[-2:]
-    vendor, device, kind = [bus.number(f"{address}/{name}") for name in ("vendor", "device", "class")]
+    vendor, device, kind = [
+        bus.number(f"{address}/{name}") for name in ("vendor", "device", "class")
+    ]
     if isinstance(vendor, int) and isinstance(device, int) and isinstance(kind, int):
         return f"{vendor:04x}:{device:04x}", f"{kind:06x}"
     return None
@@ -146,7 +150,11 @@ def _path(files: Files, address: str) -> Tuple[List[str], str]:
     """
     parts = (files.target(f"{BUS}/{address}") or "").split("/")
     top = max(
-        (place for place, part in enumerate(parts) if part.startswith("pci") and part[3:].count(":") == 1),
+        (
+            place
+            for place, part in enumerate(parts)
+            if part.startswith("pci") and part[3:].count(":") == 1
+        ),
         default=-1,
     )
     path = [part for part in parts[top + 1 :] if is_address(part)]
@@ -170,7 +178,9 @@ def _port(folder: Folder, ids: Tuple[str, str], root: str, first: bool) -> Json:
     }
     if first:
         # Errors that devices below the port reported to it.
-        counts = [folder.number(f"aer_rootport_total_err_{name}") for name in ("cor", "nonfatal", "fatal")]
+        counts = [
+            folder.number(f"aer_rootport_total_err_{name}") for name in ("cor", "nonfatal", "fatal")
+        ]
         if any(isinstance(count, int) for count in counts):
             row["aer_reported"] = dict(zip(SEVERITIES, counts))
     row["gone"] = _gone(folder, row)
@@ -213,7 +223,9 @@ def _gone(folder: Folder, row: Json) -> Any:
     data = folder.data("config", 4)
     if isinstance(data, bytes):
         return (
-            data == b"\xff\xff\xff\xff" if len(data) == 4 else unread("no configuration space could be read")
+            data == b"\xff\xff\xff\xff"
+            if len(data) == 4
+            else unread("no configuration space could be read")
         )
     return data
 
@@ -371,10 +383,16 @@ def _hop(upper: str, lower: str, ends: Sequence[Mapping[str, Any]]) -> Optional[
     gens, widths = _numbers(ends, "max_gen"), _numbers(ends, "max_width")
     if not gens or not widths:
         return None
-    row: Json = {"gen": min(gens), "width": min(widths + _numbers(ends, "width")), "link": [upper, lower]}
+    row: Json = {
+        "gen": min(gens),
+        "width": min(widths + _numbers(ends, "width")),
+        "link": [upper, lower],
+    }
     row["gbps"] = bandwidth(row["gen"], row["width"])
     # A link that came up narrower than both its ends can be is the fault of neither by declaration: a seat, a riser, a lane.
-    slot = len(gens) == len(widths) == 2 and bandwidth(gens[0], widths[0]) < bandwidth(gens[1], widths[1])
+    slot = len(gens) == len(widths) == 2 and bandwidth(gens[0], widths[0]) < bandwidth(
+        gens[1], widths[1]
+    )
     row["declared_by"] = "link" if row["width"] < min(widths) else "slot" if slot else "device"
     row["at"] = upper if row["declared_by"] == "slot" else lower
     return row

@@ -56,14 +56,18 @@ def parse(data: bytes, name: str) -> Json:
     from xml.etree import ElementTree
 
     if b"<!ENTITY" in data.upper():
-        raise NodeError(f"{name}: declares XML entities, which nvidia-smi never does. It is not read.")
+        raise NodeError(
+            f"{name}: declares XML entities, which nvidia-smi never does. It is not read."
+        )
     try:
         # Its encoding is given here, so that none that the document names can hide anything from the look above.
         root = ElementTree.fromstring(data, ElementTree.XMLParser(encoding="utf-8"))  # noqa: S314 - entities are refused above
     except (ElementTree.ParseError, ValueError, LookupError) as problem:
         cut = b"<nvidia_smi_log" in data and b"</nvidia_smi_log>" not in data
         what = "is cut off before </nvidia_smi_log>" if cut else f"is not XML ({problem})"
-        raise NodeError(f"{name}: {what}. Give the whole output of one `nvidia-smi -q -x`.") from None
+        raise NodeError(
+            f"{name}: {what}. Give the whole output of one `nvidia-smi -q -x`."
+        ) from None
     if root.tag != "nvidia_smi_log":
         raise NodeError(
             f"{name}: its XML is <{root.tag[:40]}>, not <nvidia_smi_log>. Give the output of `nvidia-smi -q -x`."
@@ -99,7 +103,11 @@ def captured(root: Element) -> Json:
         "driver": driver,
         "gpus": gpus,
         "gpu_error": None,
-        **({"gpu_count": int(attached)} if attached is not None and attached.isdigit() and not whole else {}),
+        **(
+            {"gpu_count": int(attached)}
+            if attached is not None and attached.isdigit() and not whole
+            else {}
+        ),
     }
 
 
@@ -109,7 +117,9 @@ GUESTS = {"pass-through": "GPU passed through", "vgpu": "vGPU"}
 
 def _guest(elements: Sequence[Element]) -> Json:
     """Return the identity of the machine: only that it is a virtual one, if the driver reports it."""
-    modes = [_text(element, "gpu_virtualization_mode/virtualization_mode") or "" for element in elements]
+    modes = [
+        _text(element, "gpu_virtualization_mode/virtualization_mode") or "" for element in elements
+    ]
     return next(({"virtual": GUESTS[mode.lower()]} for mode in modes if mode.lower() in GUESTS), {})
 
 
@@ -180,7 +190,11 @@ def _ids(text: str) -> Optional[str]:
 
 def _nanoseconds(text: str) -> Optional[int]:
     value, _, unit = text.partition(" ")
-    return int(value) * {"us": 1000, "ns": 1}[unit] if value.isdigit() and unit in ("us", "ns") else None
+    return (
+        int(value) * {"us": 1000, "ns": 1}[unit]
+        if value.isdigit() and unit in ("us", "ns")
+        else None
+    )
 
 
 def _action(text: str) -> Optional[str]:
@@ -191,7 +205,9 @@ def _action(text: str) -> Optional[str]:
 
 def _mode(text: str) -> Optional[str]:
     word = text.lower().replace(" ", "_")
-    return word if word in ("default", "exclusive_process", "exclusive_thread", "prohibited") else None
+    return (
+        word if word in ("default", "exclusive_process", "exclusive_thread", "prohibited") else None
+    )
 
 
 class _Gpu:
@@ -270,7 +286,8 @@ class _Gpu:
         put("memory", self.object(_integer, **memory))
         put("pcie", self.pcie())
         put(
-            "utilization", self.object(_integer, gpu="utilization/gpu_util", memory="utilization/memory_util")
+            "utilization",
+            self.object(_integer, gpu="utilization/gpu_util", memory="utilization/memory_util"),
         )
         put("ecc", self.ecc())
         put("remapped_rows", self.remapped())
@@ -342,7 +359,8 @@ class _Gpu:
             # Up to Volta this is a total; since Turing there are parts, which NVML adds up.
             row = {
                 "corrected": self.sum(
-                    f"{here}/single_bit/total", (f"{here}/sram_correctable", f"{here}/dram_correctable")
+                    f"{here}/single_bit/total",
+                    (f"{here}/sram_correctable", f"{here}/dram_correctable"),
                 ),
                 "uncorrected": self.sum(
                     f"{here}/double_bit/total",
@@ -394,9 +412,13 @@ class _Gpu:
         total_value = self.get(total, to=_integer)
         if total_value is not None:
             return total_value
-        values = [value for value in (self.get(part, to=_integer) for part in parts) if value is not None]
+        values = [
+            value for value in (self.get(part, to=_integer) for part in parts) if value is not None
+        ]
         numbers = [value for value in values if not is_fault(value)]
-        bad = next((value for value in values if is_fault(value) and value["fault"] == "unread"), None)
+        bad = next(
+            (value for value in values if is_fault(value) and value["fault"] == "unread"), None
+        )
         if bad is not None:
             return bad
         return sum(numbers) if numbers else values[0] if values else None
@@ -408,7 +430,9 @@ class _Gpu:
         if whole:
             return self.value(whole, lambda text: None)
         flags = self.object(
-            _flag, pending="remapped_rows/remapped_row_pending", failure="remapped_rows/remapped_row_failure"
+            _flag,
+            pending="remapped_rows/remapped_row_pending",
+            failure="remapped_rows/remapped_row_failure",
         )
         found = self.object(
             _integer,
@@ -460,7 +484,11 @@ class _Gpu:
         new, old = "gpu_power_readings", "power_readings"
         return self.object(
             _number,
-            limit_w=(f"{new}/requested_power_limit", f"{new}/current_power_limit", f"{old}/power_limit"),
+            limit_w=(
+                f"{new}/requested_power_limit",
+                f"{new}/current_power_limit",
+                f"{old}/power_limit",
+            ),
             enforced_w=(f"{new}/current_power_limit", f"{old}/enforced_power_limit"),
             default_w=(f"{new}/default_power_limit", f"{old}/default_power_limit"),
             min_w=(f"{new}/min_power_limit", f"{old}/min_power_limit"),
@@ -516,7 +544,9 @@ class _Gpu:
             # A single missing bit leaves the mask unknown; the bits that were read are kept.
             if fault is None or active:
                 found["active"] = active
-            found["mask"] = fault if fault is not None else sum(1 << REASONS.index(name) for name in active)
+            found["mask"] = (
+                fault if fault is not None else sum(1 << REASONS.index(name) for name in active)
+            )
             if fault is not None and not active:
                 found["active"] = fault
         counters = {"power": "sw_power_cap", "sync_boost": "sync_boost", "sw_thermal": "sw_therm_slowdown", "hw_thermal": "hw_therm_slowdown",
@@ -549,7 +579,9 @@ class _Gpu:
         state = self.get(
             "fabric/state",
             to=lambda text: (
-                text.lower().replace(" ", "_") if text.lower().replace(" ", "_") in FABRIC_STATES else None
+                text.lower().replace(" ", "_")
+                if text.lower().replace(" ", "_") in FABRIC_STATES
+                else None
             ),
         )
         if state is None or is_fault(state):
@@ -572,7 +604,8 @@ class _Gpu:
             if known(value):
                 health[key] = value
         width = self.get(
-            "fabric/health/bandwidth", to=lambda text: {"full": "false", "degraded": "true"}.get(text.lower())
+            "fabric/health/bandwidth",
+            to=lambda text: {"full": "false", "degraded": "true"}.get(text.lower()),
         )
         if known(width):
             health["degraded_bandwidth"] = width

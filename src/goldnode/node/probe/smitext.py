@@ -39,7 +39,12 @@ _POWER = {
     "Min Power Limit": "min_power_limit",
     "Max Power Limit": "max_power_limit",
 }
-_CLOCKS = {"Graphics": "graphics_clock", "SM": "sm_clock", "Memory": "mem_clock", "Video": "video_clock"}
+_CLOCKS = {
+    "Graphics": "graphics_clock",
+    "SM": "sm_clock",
+    "Memory": "mem_clock",
+    "Video": "video_clock",
+}
 _COUNTS = {
     "SRAM Correctable": "sram_correctable",
     "SRAM Uncorrectable": "sram_uncorrectable",
@@ -143,7 +148,10 @@ PATHS: Dict[str, str] = {
     **{f"Power Readings/{title}": f"power_readings/{tag}" for title, tag in _POWER.items()},
     **{f"Clocks/{title}": f"clocks/{tag}" for title, tag in _CLOCKS.items()},
     **{f"Max Clocks/{title}": f"max_clocks/{tag}" for title, tag in _CLOCKS.items()},
-    **{f"Applications Clocks/{title}": f"applications_clocks/{tag}" for title, tag in _CLOCKS.items()},
+    **{
+        f"Applications Clocks/{title}": f"applications_clocks/{tag}"
+        for title, tag in _CLOCKS.items()
+    },
     **{
         f"Default Applications Clocks/{title}": f"default_applications_clocks/{tag}"
         for title, tag in _CLOCKS.items()
@@ -193,7 +201,11 @@ def parse(data: bytes, name: str) -> Json:
             continue
         depth = len(line) - len(line.lstrip())
         title, colon, value = text.partition(" : ")
-        title = title.strip().rstrip(":").strip() if colon or not text.endswith(":") else text[:-1].strip()
+        title = (
+            title.strip().rstrip(":").strip()
+            if colon or not text.endswith(":")
+            else text[:-1].strip()
+        )
         if depth == 0 and text.startswith("GPU ") and not colon:
             gpu = ElementTree.SubElement(root, "gpu", {"id": text[4:].strip()})
             above = []

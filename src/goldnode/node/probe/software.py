@@ -26,7 +26,11 @@ PROPERTIES = (
     "StateChangeTimestampMonotonic",
 )
 ENGINES = {"docker": "docker.service", "containerd": "containerd.service", "podman": None}
-PROGRAMS = {"docker": "/usr/bin/dockerd", "containerd": "/usr/bin/containerd", "podman": "/usr/bin/podman"}
+PROGRAMS = {
+    "docker": "/usr/bin/dockerd",
+    "containerd": "/usr/bin/containerd",
+    "podman": "/usr/bin/podman",
+}
 PACKAGES = {
     "docker": ("docker-ce", "docker.io"),
     "containerd": ("containerd.io", "containerd"),
@@ -95,7 +99,9 @@ def versions(context: Context) -> Any:
                 if line[:1] not in " \t"
             )
             name = rows.get("Package", "")
-            there = (at == 0 or data[at - 1 : at] == b"\n") and rows.get("Status", "").endswith(" installed")
+            there = (at == 0 or data[at - 1 : at] == b"\n") and rows.get("Status", "").endswith(
+                " installed"
+            )
             if there and (name == start or (start in FABRIC and name.startswith(start))):
                 found[name] = rows.get("Version")
     return found
@@ -121,7 +127,8 @@ def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
     if driver.get("module") == "nvidia" or (document.get("gpu") or {}).get("vendor") == "nvidia":
         names.add("nvidia-persistenced.service")
     if any(
-        name.startswith(FABRIC) for name in (*packages, *(() if is_fault(installed) else installed or ()))
+        name.startswith(FABRIC)
+        for name in (*packages, *(() if is_fault(installed) else installed or ()))
     ):
         names.add("nvidia-fabricmanager.service")
     engine = (document.get("runtime") or {}).get("engine")
@@ -165,10 +172,14 @@ def services(context: Context, installed: Any) -> Json:
         blocks = [block for block in blocks if block.get("Id")]
         # In the order in which they were asked for; `Id` is another name where one asks for an alias.
         rows.update(
-            zip(missing, blocks) if len(blocks) == len(missing) else {block["Id"]: block for block in blocks}
+            zip(missing, blocks)
+            if len(blocks) == len(missing)
+            else {block["Id"]: block for block in blocks}
         )
         if reported.rc != 0 or not blocks:
-            error = unread(f"systemctl show: {printable(reported.err.strip() or 'no answer')}", reported.rc)
+            error = unread(
+                f"systemctl show: {printable(reported.err.strip() or 'no answer')}", reported.rc
+            )
     return {
         name: _unit(rows[name]) if name in rows else error or unread("systemd did not report it")
         for name in names
@@ -194,7 +205,9 @@ def fabric_manager(installed: Any, shown: Any) -> Json:
     """Return the installed fabric manager (None without one), and whether it runs."""
     if is_fault(installed):
         return {"installed": installed, "active": installed}
-    version = next((version for name, version in sorted(installed.items()) if name.startswith(FABRIC)), None)
+    version = next(
+        (version for name, version in sorted(installed.items()) if name.startswith(FABRIC)), None
+    )
     return {
         "installed": version,
         "active": _active(shown, "nvidia-fabricmanager.service") if version else False,
@@ -223,14 +236,18 @@ def runtime(context: Context, installed: Any, shown: Any) -> Json:
         engine = next((name for name, path in PROGRAMS.items() if files.there(path)), None)
     have = {} if is_fault(installed) else installed
     daemon_version = (
-        (context.seen.runtime.get("info") or {}).get("version") if context.seen is not None else None
+        (context.seen.runtime.get("info") or {}).get("version")
+        if context.seen is not None
+        else None
     )
     version = daemon_version or next(
         (have[name] for name in PACKAGES.get(engine or "", ()) if name in have), None
     )
     unit = ENGINES.get(engine or "")
     active: Any = (
-        _active(shown, unit) if unit else not_exposed("an engine without a daemon" if engine else "no engine")
+        _active(shown, unit)
+        if unit
+        else not_exposed("an engine without a daemon" if engine else "no engine")
     )
     return {
         "engine": engine,

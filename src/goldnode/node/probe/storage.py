@@ -94,7 +94,9 @@ def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
 
 def named(context: Context) -> List[str]:
     """Return the paths for which the class declares a speed."""
-    found = (((context.document.get("health") or {}).get("baseline") or {}).get("storage") or {}).get("paths")
+    found = (
+        ((context.document.get("health") or {}).get("baseline") or {}).get("storage") or {}
+    ).get("paths")
     return (
         [name for name in sorted(found) if isinstance(name, str) and name.startswith("/")]
         if isinstance(found, dict)
@@ -112,7 +114,9 @@ def devices(files: Files) -> Dict[str, Json]:
         if name.startswith(VIRTUAL_DISKS) or hidden(name):
             continue
         folder = f"{BLOCK}/{name}"
-        sectors = files.number(f"{folder}/size")  # of 512 bytes, independent of the disk's sector size
+        sectors = files.number(
+            f"{folder}/size"
+        )  # of 512 bytes, independent of the disk's sector size
         if sectors == 0:
             continue
         found[name] = {
@@ -332,7 +336,11 @@ def raid(files: Files) -> Any:
         if len(words) > 2 and words[1] == ":" and words[0].startswith("md"):
             members = [word for word in words if "[" in word and not word.startswith("[")]
             level = next(
-                (word for word in words[2:] if word.startswith(("raid", "linear", "multipath", "faulty"))),
+                (
+                    word
+                    for word in words[2:]
+                    if word.startswith(("raid", "linear", "multipath", "faulty"))
+                ),
                 None,
             )
             gone = [word.partition("[")[0] for word in members if "(F)" in word]
@@ -386,7 +394,8 @@ def speed(files: Files, path: str) -> Json:
             handle = os.open(name, quiet | os.O_NOATIME)
         except PermissionError:  # not the owner, and not root to this file system
             return {
-                key: unread("reading it would write a time of access") for key in ("latency_ms", "read_mb_s")
+                key: unread("reading it would write a time of access")
+                for key in ("latency_ms", "read_mb_s")
             }
     except OSError as problem:
         fault = not_exposed if problem.errno == 22 else unread  # EINVAL: no O_DIRECT here
@@ -397,7 +406,10 @@ def speed(files: Files, path: str) -> Json:
     try:
         return measure(handle, size)
     except OSError as problem:
-        return {key: unread(problem.strerror or "", problem.errno) for key in ("latency_ms", "read_mb_s")}
+        return {
+            key: unread(problem.strerror or "", problem.errno)
+            for key in ("latency_ms", "read_mb_s")
+        }
     finally:
         os.close(handle)
 

@@ -24,13 +24,17 @@ MOST = 1 << 16  # bytes of one file; larger ones have readers of their own
 def not_exposed(text: str, rc: Optional[int] = None) -> Fault:
     """Return the fault for something that this hardware, driver or kernel does not have."""
     return (
-        {"fault": NOT_EXPOSED, "text": text} if rc is None else {"fault": NOT_EXPOSED, "text": text, "rc": rc}
+        {"fault": NOT_EXPOSED, "text": text}
+        if rc is None
+        else {"fault": NOT_EXPOSED, "text": text, "rc": rc}
     )
 
 
 def unread(text: str, rc: Optional[int] = None) -> Fault:
     """Return the fault for something that could not be read."""
-    return {"fault": UNREAD, "text": text} if rc is None else {"fault": UNREAD, "text": text, "rc": rc}
+    return (
+        {"fault": UNREAD, "text": text} if rc is None else {"fault": UNREAD, "text": text, "rc": rc}
+    )
 
 
 def is_fault(value: Any) -> bool:
@@ -117,4 +121,8 @@ class Files:
 
     def _fault(self, problem: OSError) -> Fault:
         text = os.strerror(problem.errno) if problem.errno else str(problem)
-        return not_exposed(text, problem.errno) if problem.errno in ABSENT else unread(text, problem.errno)
+        return (
+            not_exposed(text, problem.errno)
+            if problem.errno in ABSENT
+            else unread(text, problem.errno)
+        )

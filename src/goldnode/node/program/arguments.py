@@ -24,7 +24,10 @@ CHECK = "A machine without a class is judged by the facts of its GPUs. Exit stat
 # imported only when its command is used.
 ELSEWHERE_RUN = {
     "capture": ("probe.command", "Print the state that this node reports, as JSON."),
-    "report": ("program.reporting", "Print the capture and the verdict of the last check, as JSON."),
+    "report": (
+        "program.reporting",
+        "Print the capture and the verdict of the last check, as JSON.",
+    ),
     "diagnose": (
         "diagnose.command",
         "Find the bottleneck of the running work in two samples, one second apart.",
@@ -48,8 +51,14 @@ ELSEWHERE_RUN = {
         "program.slurm",
         "Print the GPUs of the class for the configuration of Slurm, or check slurmd.",
     ),
-    "preflight": ("preflight.command", "Check right before a job starts that the job fits this node."),
-    "serve": ("serve.command", "Answer requests on the diagnostics endpoint (goldnode-serve.socket)."),
+    "preflight": (
+        "preflight.command",
+        "Check right before a job starts that the job fits this node.",
+    ),
+    "serve": (
+        "serve.command",
+        "Answer requests on the diagnostics endpoint (goldnode-serve.socket).",
+    ),
 }
 # Commands that report nothing that a program would read: `capture` and `report` print JSON always.
 WITHOUT_FORMAT = ("capture", "report", "watch-log", "serve")
@@ -107,7 +116,11 @@ def parser(given: Sequence[str]) -> CommandParser:
         epilog="goldnode-node --version prints the digest of this program, as `goldnode --version` does.",
     )
     commands = found.add_subparsers(
-        dest="command", required=True, parser_class=CommandParser, metavar="COMMAND", title="commands"
+        dest="command",
+        required=True,
+        parser_class=CommandParser,
+        metavar="COMMAND",
+        title="commands",
     )
     for name, text, epilog in (
         ("check", "Judge the state of the node.", CHECK),
@@ -140,11 +153,17 @@ def parser(given: Sequence[str]) -> CommandParser:
 def common(command: argparse.ArgumentParser, name: str) -> None:
     """Add the options that all commands have."""
     command.add_argument(
-        "--root", default="/", metavar="DIR", help="root file system of the node (default: %(default)s)"
+        "--root",
+        default="/",
+        metavar="DIR",
+        help="root file system of the node (default: %(default)s)",
     )
     if name not in WITHOUT_FORMAT:
         command.add_argument(
-            "--format", choices=("text", "json"), default="text", help="output format (default: %(default)s)"
+            "--format",
+            choices=("text", "json"),
+            default="text",
+            help="output format (default: %(default)s)",
         )
         command.add_argument(  # the former spelling
             "--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS
@@ -160,10 +179,14 @@ def _check(command: argparse.ArgumentParser) -> None:
         help="judge a recorded capture, or the output of `nvidia-smi -q -x`; nothing is written",
     )
     command.add_argument(
-        "--no-write", action="store_true", help=f"do not write {VERDICT}, and do not change the gate"
+        "--no-write",
+        action="store_true",
+        help=f"do not write {VERDICT}, and do not change the gate",
     )
     command.add_argument("--no-gate", action="store_true", help="do not change the gate")
-    command.add_argument("--passive", action="store_true", help="put no load on the node, as the timer does")
+    command.add_argument(
+        "--passive", action="store_true", help="put no load on the node, as the timer does"
+    )
     command.add_argument(
         "--cached", action="store_true", help="print the current verdict without a new check"
     )

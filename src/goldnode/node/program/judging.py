@@ -35,6 +35,7 @@ def deliver(
     verdict: Json,
     checked: Optional[checking.Checked],
     act: bool = True,
+    *,
     settled: Optional[Callable[[Json], None]] = None,
 ) -> Delivered:
     """Store a verdict of this node's own class, and update the gate and the metrics.
@@ -62,9 +63,13 @@ def deliver(
             if problem.unrecorded is not None:
                 verdict = checking.unkept(verdict, problem.unrecorded)
                 unwritten = unwritten or _save(host, verdict)
-                messages.append(f"gate: {problem.unrecorded}; until then it drains and resumes nothing")
+                messages.append(
+                    f"gate: {problem.unrecorded}; until then it drains and resumes nothing"
+                )
     capture: Any = checked.capture if checked is not None else None
-    return Delivered(verdict, messages + publish.publish(host, document, verdict, capture), unwritten)
+    return Delivered(
+        verdict, messages + publish.publish(host, document, verdict, capture), unwritten
+    )
 
 
 def _save(host: Host, verdict: Json) -> Optional[OSError]:
@@ -76,7 +81,10 @@ def _save(host: Host, verdict: Json) -> Optional[OSError]:
 
 
 def judge(
-    host: Host, document: Mapping[str, object], act: bool, settled: Optional[Callable[[Json], None]] = None
+    host: Host,
+    document: Mapping[str, object],
+    act: bool,
+    settled: Optional[Callable[[Json], None]] = None,
 ) -> Tuple[checking.Checked, List[str]]:
     """Judge the live node, and deliver the verdict. Return the check and the messages of gate and metrics.
 
@@ -85,7 +93,9 @@ def judge(
     :raises OSError: if a file in /run could not be written, after all else was done.
     """
     checked = checking.examine(host, document)
-    done = deliver(host, document, checked.verdict, checked, act, settled)
+    done = deliver(
+        host, document=document, verdict=checked.verdict, checked=checked, act=act, settled=settled
+    )
     if done.unwritten is not None:
         raise done.unwritten
     return checked._replace(verdict=done.verdict), done.messages

@@ -134,12 +134,18 @@ def run(options: Any) -> int:
         )
         planned = after.to_json()
         planned["done"] = done
-        if done and host.live and options.document == CLASS:  # the gate goes by the node's own class
+        if (
+            done and host.live and options.document == CLASS
+        ):  # the gate goes by the node's own class
             from .judging import judge
 
             for line in judge(host, document, not after.actions)[1]:
                 print(line, file=sys.stderr)
-    print(json.dumps(planned, indent=1, sort_keys=True) if options.format == "json" else plan_text(planned))
+    print(
+        json.dumps(planned, indent=1, sort_keys=True)
+        if options.format == "json"
+        else plan_text(planned)
+    )
     return 0
 
 
@@ -155,7 +161,11 @@ def run_absent(host: Host, options: Any) -> int:
         done, _, after = applying.withdraw(host, lambda text: print(text, file=sys.stderr))
         planned = after.to_json()
         planned["done"] = done
-    print(json.dumps(planned, indent=1, sort_keys=True) if options.format == "json" else plan_text(planned))
+    print(
+        json.dumps(planned, indent=1, sort_keys=True)
+        if options.format == "json"
+        else plan_text(planned)
+    )
     return 0
 
 
@@ -204,7 +214,9 @@ def run_check(host: Host, options: Any) -> int:
         try:
             gate.save(host, verdict, by_lines(verdict))
         except OSError as problem:
-            unwritten.append(OSError(problem.errno, problem.strerror, host.located(checking.VERDICT)))
+            unwritten.append(
+                OSError(problem.errno, problem.strerror, host.located(checking.VERDICT))
+            )
     try:
         if options.format == "json":
             print(by_lines(verdict))
@@ -297,7 +309,9 @@ def run_policy(host: Host, options: Any) -> int:
     document = read_document(host, options)
     changed: List[Any] = []
     if options.verb == "apply":
-        changed, findings = reapply.reapply(host, document, lambda text: print(text, file=sys.stderr))
+        changed, findings = reapply.reapply(
+            host, document, lambda text: print(text, file=sys.stderr)
+        )
         if changed and host.live and options.document == CLASS:
             from .judging import judge_again  # the verdict was of the settings before
 
@@ -336,14 +350,18 @@ def export_policy(host: Host, options: Any) -> int:
     from ..device.child import ask
 
     vendor = (
-        "amd" if host.exists("/sys/module/amdgpu") and not host.exists("/sys/module/nvidia") else "nvidia"
+        "amd"
+        if host.exists("/sys/module/amdgpu") and not host.exists("/sys/module/nvidia")
+        else "nvidia"
     )
     answer = ask(host, {"do": "read", "vendor": vendor, "root": host.root})
     if "error" in answer:
         raise NodeError(f"the GPUs cannot be read: {answer['error']}. Look at dmesg on the node.")
     found = export.policy(answer)
     if not found:
-        raise NodeError("no GPU answers, so there is no policy to print. Look at `goldnode-node check`.")
+        raise NodeError(
+            "no GPU answers, so there is no policy to print. Look at `goldnode-node check`."
+        )
     if options.format == "json":
         print(json.dumps({"schema": "goldnode.policy-export/1", **found}, indent=1))
     else:
@@ -394,7 +412,9 @@ def read_document(host: Host, options: Any) -> Json:
         owners.believe(host, CLASS)
     if text is None:
         other = (
-            ", or name with --class what `goldnode class export CLASS` has written" if name == CLASS else ""
+            ", or name with --class what `goldnode class export CLASS` has written"
+            if name == CLASS
+            else ""
         )
         raise NodeError(f"{name}: there is no class document. {remedy}{other}.")
     try:
@@ -416,5 +436,9 @@ def not_a_document(document: Any) -> Optional[str]:
     """Return why a value is not a class document; None if its parts have the right types."""
     if not isinstance(document, dict) or document.get("schema") != "goldnode.class/1":
         return "not a class document of schema goldnode.class/1"
-    wrong = [key for key, kinds in SHAPES.items() if key in document and not isinstance(document[key], kinds)]
+    wrong = [
+        key
+        for key, kinds in SHAPES.items()
+        if key in document and not isinstance(document[key], kinds)
+    ]
     return f"not a class document, its {', '.join(wrong)} cannot be that" if wrong else None

@@ -134,7 +134,14 @@ def applied(
         payloads["back"] = True
     if request.get("sources"):
         payloads["sources"] = request["sources"]
-    done, _, after = applying.apply(host, document, request["part"], payloads, applying.teller(host), timeout)
+    done, _, after = applying.apply(
+        host,
+        document=document,
+        part=request["part"],
+        payloads=payloads,
+        say=applying.teller(host),
+        lock_timeout=timeout,
+    )
     if not host.live:  # there is nothing to check in an image
         return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
 

@@ -26,7 +26,9 @@ BIGGEST = 4 << 20  # bytes of a report that a controller takes
 def arguments(parser: Any) -> None:
     """Add the options of `goldnode-node report`."""
     parser.add_argument(
-        "--fresh", action="store_true", help="check the node now, even if the last check still holds"
+        "--fresh",
+        action="store_true",
+        help="check the node now, even if the last check still holds",
     )
 
 
@@ -67,8 +69,13 @@ def _gate(host: Host) -> Optional[Json]:
     try:
         state = json.loads(host.text(GATE) or "null")
         drain = state["told"]
-        drained = bool(drain["ours"]) if drain else None  # null: not drained; false: by another party
-        return {**{key: state[key] for key in ("mode", "open", "reasons", "since")}, "drained": drained}
+        drained = (
+            bool(drain["ours"]) if drain else None
+        )  # null: not drained; false: by another party
+        return {
+            **{key: state[key] for key in ("mode", "open", "reasons", "since")},
+            "drained": drained,
+        }
     except (ValueError, KeyError, TypeError):
         return None
 

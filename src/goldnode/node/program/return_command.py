@@ -50,7 +50,9 @@ def arguments(parser: Any) -> None:
 def run(host: Host, options: Any) -> int:
     """Show the tests, after taking results if asked. Return 0 if none is outstanding, else 2."""
     if host.live and os.geteuid() != 0:
-        raise NodeError("root alone can read and change the tests. Run `sudo goldnode-node return-tests`.")
+        raise NodeError(
+            "root alone can read and change the tests. Run `sudo goldnode-node return-tests`."
+        )
     document = _document(host)
     if options.results:
         given = _read()
@@ -148,7 +150,9 @@ def take(host: Host, document: Mapping[str, Any], given: Any, name: str) -> Tupl
         new = [row for row in good if row not in record["results"]]
         if record["open"] and new:
             stored = sorted(record["results"] + new, key=lambda row: str(row["started"]))
-            record["results"] = [row for row in stored if row["boot_id"] == own.boot][-return_tests.RESULTS :]
+            record["results"] = [row for row in stored if row["boot_id"] == own.boot][
+                -return_tests.RESULTS :
+            ]
             record["latest"] = max([record["latest"], *(row["started"] for row in new)])
             return_tests.save(host, record)
     return refused, len(good)
@@ -204,7 +208,9 @@ def _read() -> Any:
     try:
         return json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise NodeError("standard input is no JSON. Send what `goldnode canary run` has written.") from None
+        raise NodeError(
+            "standard input is no JSON. Send what `goldnode canary run` has written."
+        ) from None
 
 
 def _document(host: Host) -> Json:
@@ -214,7 +220,9 @@ def _document(host: Host) -> Json:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise NodeError(f"{current.CLASS} is not there, or is no class document. Run site.yml for this host.")
+        raise NodeError(
+            f"{current.CLASS} is not there, or is no class document. Run site.yml for this host."
+        )
     return found
 
 

@@ -26,7 +26,9 @@ DETECTION = {"nvidia": "nvml", "amd": "rsmi"}
 MOST = 1 << 20  # characters of slurmd's answer
 _LINE = re.compile(r"^(?:slurmd(?:-\S+)?: )?Gres Name=(\S+) Type=(\S+) Count=(\d+) (.*)$")
 _FILE = re.compile(r"\bFile=(\S+)")
-_PROBLEM = re.compile(r"^(?:slurmd(?:-\S+)?: )?((?:fatal|error|WARNING): .*|We were configured with .*)$")
+_PROBLEM = re.compile(
+    r"^(?:slurmd(?:-\S+)?: )?((?:fatal|error|WARNING): .*|We were configured with .*)$"
+)
 _RANGE = re.compile(r"^(.*)\[([0-9,-]+)\]$")
 
 
@@ -64,7 +66,9 @@ def wanted(document: Mapping[str, Any]) -> List[GresLine]:
     profiles = _profiles(document)
     if not profiles:
         return [GresLine(kind, count)]
-    return [GresLine(f"{kind}_{name}", count * profiles.count(name)) for name in sorted(set(profiles))]
+    return [
+        GresLine(f"{kind}_{name}", count * profiles.count(name)) for name in sorted(set(profiles))
+    ]
 
 
 def kind_of(model: str) -> str:
@@ -171,7 +175,8 @@ def gres_conf(lines: Sequence[GresLine], vendor: str, nodes: Optional[str] = Non
             found += [f"{start}Name=gpu Type={line.kind} File={name}" for name in names]
         else:
             found += [
-                f"{start}Name=gpu Type={line.kind} MultipleFiles={','.join(files)}" for files in line.files
+                f"{start}Name=gpu Type={line.kind} MultipleFiles={','.join(files)}"
+                for files in line.files
             ]
     return found
 
@@ -179,7 +184,9 @@ def gres_conf(lines: Sequence[GresLine], vendor: str, nodes: Optional[str] = Non
 def slurm_conf(lines: Sequence[GresLine], words: Sequence[str], nodes: str) -> List[str]:
     """Return the lines of slurm.conf: the parameters that belong to the line of these nodes. Pure."""
     gres = ",".join(f"gpu:{line.kind}:{line.number}" for line in lines)
-    found = [f"NodeName={nodes}" + (f" Gres={gres}" if gres else "") + f" Feature={','.join(words)}"]
+    found = [
+        f"NodeName={nodes}" + (f" Gres={gres}" if gres else "") + f" Feature={','.join(words)}"
+    ]
     return ["GresTypes=gpu", *found] if gres else found
 
 
@@ -216,7 +223,11 @@ def expanded(text: str) -> List[str]:
             continue
         for span in match[2].split(","):
             low, _, high = span.partition("-")
-            if not low.isdigit() or (high and not high.isdigit()) or int(high or low) - int(low) > 1023:
+            if (
+                not low.isdigit()
+                or (high and not high.isdigit())
+                or int(high or low) - int(low) > 1023
+            ):
                 return [text]  # gres.conf(5): at most 1024
             found += [f"{match[1]}{number}" for number in range(int(low), int(high or low) + 1)]
     return found
@@ -236,7 +247,9 @@ def parsed(text: str) -> SlurmdAnswer:
                 names = expanded(file[1]) if file is not None and file[1] != "(null)" else []
                 count = int(match[3])
                 # Several files for one GPU belong together: MultipleFiles.
-                files = (tuple(names),) if count == 1 and names else tuple((name,) for name in names)
+                files = (
+                    (tuple(names),) if count == 1 and names else tuple((name,) for name in names)
+                )
                 lines.append(GresLine("" if match[2] == "(null)" else match[2], count, files))
             continue
         problem = _PROBLEM.match(row)
@@ -258,9 +271,14 @@ def compared(lines: Sequence[GresLine], answer: SlurmdAnswer) -> List[str]:
         {files for line in rows for files in line.files} for rows in (lines, answer.lines)
     )
     if want_files and answer.lines:
-        for title, rows in (("lacks", want_files - have_files), ("also has", have_files - want_files)):
+        for title, rows in (
+            ("lacks", want_files - have_files),
+            ("also has", have_files - want_files),
+        ):
             if rows:
-                found.append(f"slurmd {title} {'; '.join(','.join(files) for files in sorted(rows))}")
+                found.append(
+                    f"slurmd {title} {'; '.join(','.join(files) for files in sorted(rows))}"
+                )
     return found
 
 
@@ -280,7 +298,9 @@ def arguments(parser: Any) -> None:
     parser.add_argument(
         "--class", dest="document", metavar="FILE", help="class document (default: the node's own)"
     )
-    parser.add_argument("--node", metavar="NAME", help="Slurm's name of this node (default: its host name)")
+    parser.add_argument(
+        "--node", metavar="NAME", help="Slurm's name of this node (default: its host name)"
+    )
     parser.add_argument("--check", action="store_true", help="compare with `slurmd -G`")
 
 
@@ -290,14 +310,19 @@ def run(host: Host, options: Any) -> int:
 
     document = class_of(host, options.document)
     if document is None:
-        raise NodeError("this node has no class. Give --class with a document of `goldnode class export`.")
+        raise NodeError(
+            "this node has no class. Give --class with a document of `goldnode class export`."
+        )
     lines = wanted(document)
     vendor = str((document.get("gpu") or {}).get("vendor"))
     if lines and vendor == "nvidia":
         lines = with_files(lines, vendor, devices_of(host, bool(_profiles(document))))
     if options.check:
         return check(host, lines, options)
-    node = options.node or (host.text("/proc/sys/kernel/hostname") or "localhost").strip().partition(".")[0]
+    node = (
+        options.node
+        or (host.text("/proc/sys/kernel/hostname") or "localhost").strip().partition(".")[0]
+    )
     report = {
         "schema": "goldnode.slurm-config/1",
         "slurm_conf": slurm_conf(lines, features(document), node),

@@ -9,9 +9,7 @@ import io
 import os
 import sys
 
-WATCH = (
-    "import sys; sys.path[:0] = sys.argv[1:]; from goldnode.node.program.watch import main; sys.exit(main())"
-)
+WATCH = "import sys; sys.path[:0] = sys.argv[1:]; from goldnode.node.program.watch import main; sys.exit(main())"
 
 
 def main(engine: str | None = None, archive: str | None = None) -> int:
@@ -30,7 +28,9 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
     if arguments == ["--version"]:
         print("goldnode-node " + (engine or "(its sources, not its file)"))
         return 0
-    if arguments == ["device"]:  # internal: goldnode reads the GPUs in a process of its own each time
+    if arguments == [
+        "device"
+    ]:  # internal: goldnode reads the GPUs in a process of its own each time
         from ..device.reader import main as reader
 
         return reader()

@@ -49,7 +49,10 @@ def survey(host: Host) -> Json:
     return {
         "schema": SCHEMA,
         "container": container,
-        "os": {**observe.os_release(host.text("/etc/os-release") or ""), "architecture": architecture(host)},
+        "os": {
+            **observe.os_release(host.text("/etc/os-release") or ""),
+            "architecture": architecture(host),
+        },
         "kernel": {
             "running": release,
             "installed": kernels,
@@ -64,7 +67,12 @@ def survey(host: Host) -> Json:
         "sources": observe.apt_sources(host),
         "pins": observe.apt_pins(host),
         "runfile": next(
-            (p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None
+            (
+                p
+                for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
+                if host.exists(p)
+            ),
+            None,
         ),
         "driver": drivers(host, built_for),
         "loaded": loaded(host) if own else None,
@@ -119,7 +127,9 @@ def dkms(host: Host) -> List[Json]:
     """
     owners: Dict[str, str] = {}
     for listing in host.glob("/var/lib/dpkg/info", "*.list"):
-        for path in re.findall(r"^/usr/src/([^/\n]+)/dkms\.conf$", host.text(listing) or "", re.MULTILINE):
+        for path in re.findall(
+            r"^/usr/src/([^/\n]+)/dkms\.conf$", host.text(listing) or "", re.MULTILINE
+        ):
             owners[path] = listing.rpartition("/")[2][: -len(".list")].partition(":")[0]
     found = []
     for tree in host.glob("/var/lib/dkms", "*"):
@@ -155,7 +165,9 @@ def nvswitch(host: Host) -> bool:
 
 def settings(host: Host) -> Optional[List[Dict[str, str]]]:
     """Return nvidia-smi's settings of each GPU, unparsed; None without nvidia-smi or its driver."""
-    answer = host.run("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", timeout=60)
+    answer = host.run(
+        "nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", timeout=60
+    )
     if answer.rc != 0:
         return None
     return [
@@ -168,7 +180,9 @@ def settings(host: Host) -> Optional[List[Dict[str, str]]]:
 def tuned(host: Host) -> Json:
     """Return the current values of the host settings that a policy can have."""
     cpus = host.glob("/sys/devices/system/cpu", "cpu[0-9]*")
-    governors = sorted({(host.text(f"{cpu}/cpufreq/scaling_governor") or "").strip() for cpu in cpus} - {""})
+    governors = sorted(
+        {(host.text(f"{cpu}/cpufreq/scaling_governor") or "").strip() for cpu in cpus} - {""}
+    )
     mtu = {}
     for name in host.glob("/sys/class/net", "*"):
         if host.exists(f"{name}/device"):

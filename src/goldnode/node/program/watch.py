@@ -58,7 +58,10 @@ def start() -> None:
     argv = ["systemctl", "start", "--no-block", SERVICE]
     try:
         os.waitpid(
-            os.posix_spawnp(argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}), 0
+            os.posix_spawnp(
+                argv[0], argv, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+            ),
+            0,
         )
     except OSError:
         return  # the timer runs the check as well

@@ -29,12 +29,26 @@ SILENCE = 0.5  # seconds for the next part of a body that nobody reads
 CROWD = 96  # connections; the service may have 128 files open
 UNREAD = 1 << 20  # bytes of a body that are received after the answer
 TEXT = "text/plain; charset=utf-8"
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout"}
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+}
 REASONS.update(
-    {431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable"}
+    {
+        431: "Request Header Fields Too Large",
+        500: "Internal Server Error",
+        503: "Service Unavailable",
+    }
 )
 LATE: Answer = (408, TEXT, "the request took too long\n")
-STUCK: Answer = (503, TEXT, "could_not_check: the files of the last check could not be read in time\n")
+STUCK: Answer = (
+    503,
+    TEXT,
+    "could_not_check: the files of the last check could not be read in time\n",
+)
 
 
 class EndpointRequest(NamedTuple):
@@ -94,7 +108,9 @@ class Loop:
         self._requests = 0  # requests for a path until now
         self._computing: Dict[str, int] = {}  # path -> the last request that its thread answers
         self._computed: Deque[Tuple[str, int, str, bytes]] = deque()
-        self._awake, self._wake = socket.socketpair()  # a thread writes to it when an answer is there
+        self._awake, self._wake = (
+            socket.socketpair()
+        )  # a thread writes to it when an answer is there
         self._awake.setblocking(False)
         self._wake.setblocking(False)
 
@@ -177,7 +193,11 @@ class Loop:
 
     def _waiting(self, path: str) -> List[Connection]:
         """Return who waits for the answer of a path."""
-        return [one for one in self._open.values() if one.asked and one.request and one.request.path == path]
+        return [
+            one
+            for one in self._open.values()
+            if one.asked and one.request and one.request.path == path
+        ]
 
     def _start(self, path: str) -> None:
         """Compute the answer of a path if someone waits for it, unless a thread does already."""
@@ -188,7 +208,9 @@ class Loop:
     def _work(self, path: str) -> None:
         status, kind, body = self._compute(path)
         self._computed.append((path, status, kind, body.encode("utf-8", "replace")))
-        with contextlib.suppress(OSError):  # there are many such bytes already, or the loop has ended
+        with contextlib.suppress(
+            OSError
+        ):  # there are many such bytes already, or the loop has ended
             self._wake.send(b"\0")
 
     def _take(self) -> None:

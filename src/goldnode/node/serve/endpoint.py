@@ -43,8 +43,12 @@ class Answers:
         """Return status, content type and body for a path without its query. Raises nothing."""
         try:
             return self._at(path)
-        except Exception as problem:  # A malformed file must neither look healthy nor end the server.
-            print(f"goldnode-node: {type(problem).__name__}: {_line(str(problem))}", file=sys.stderr)
+        except (
+            Exception
+        ) as problem:  # A malformed file must neither look healthy nor end the server.
+            print(
+                f"goldnode-node: {type(problem).__name__}: {_line(str(problem))}", file=sys.stderr
+            )
             return 500, TEXT, "could_not_check: the files of the last check cannot be read\n"
 
     def _at(self, path: str) -> Tuple[int, str, str]:
@@ -64,7 +68,11 @@ class Answers:
         now = boot.uptime(self.host.text("/proc/uptime") or "")
         at = verdict.get("uptime") if isinstance(verdict, dict) else None
         aged = isinstance(at, (int, float)) and now is not None and now >= at - 1
-        return verdict, fault, max(0.0, now - at) if aged and now is not None and at is not None else None
+        return (
+            verdict,
+            fault,
+            max(0.0, now - at) if aged and now is not None and at is not None else None,
+        )
 
     def document(self) -> Dict[str, Any]:
         """Return the class document; empty without one."""
@@ -81,7 +89,9 @@ class Answers:
             return 503, TEXT, f"could_not_check: {_line(fault)}\n"
         code = verdict["exit_code"]
         serve = self.document().get("serve")
-        accepted = (0, 1) if isinstance(serve, dict) and serve.get("accept_degraded") is True else (0,)
+        accepted = (
+            (0, 1) if isinstance(serve, dict) and serve.get("accept_degraded") is True else (0,)
+        )
         if code in accepted:
             return 200, TEXT, f"{'healthy' if code == 0 else 'degraded, which the class accepts'}\n"
         wrong = [
@@ -96,7 +106,14 @@ class Answers:
         """Return the current metrics, with the age of the verdict."""
         verdict, fault, age = self.verdict()
         expires = root_expires(self.host)
-        return metrics.text(verdict, load(self.host, PUBLIC), load(self.host, GATE), fault, age, expires)
+        return metrics.text(
+            verdict,
+            captured=load(self.host, PUBLIC),
+            gate=load(self.host, GATE),
+            fault=fault,
+            age=age,
+            root_expires=expires,
+        )
 
     def diagnostics(self) -> Dict[str, Any]:
         """Return the facts needed first in an incident.
@@ -145,7 +162,9 @@ class Answers:
             "capture_time": capture.get("time"),
             "kernel": _of(_of(capture.get("os"), "kernel"), "running"),
             "driver": capture.get("driver"),
-            "gpus": [_gpu(row) for row in gpus if isinstance(row, dict)] if isinstance(gpus, list) else gpus,
+            "gpus": [_gpu(row) for row in gpus if isinstance(row, dict)]
+            if isinstance(gpus, list)
+            else gpus,
             "gpu_error": capture.get("gpu_error"),
             "devices": capture.get("devices"),
             "libraries": self._libraries,
@@ -199,12 +218,17 @@ def request_of(data: bytes) -> EndpointRequest:
     method, path = words[0], words[1].partition("?")[0]
     if method not in ("GET", "HEAD"):
         return EndpointRequest(path, allow=True, answer=(405, TEXT, "only GET and HEAD\n"))
-    return EndpointRequest(path, method == "HEAD", answer=None if path in PATHS else (404, TEXT, MISSING))
+    return EndpointRequest(
+        path, method == "HEAD", answer=None if path in PATHS else (404, TEXT, MISSING)
+    )
 
 
 def inherited() -> Optional[socket.socket]:
     """Return the first socket that systemd passed (sd_listen_fds(3), descriptor 3); None without one."""
-    if os.environ.get("LISTEN_PID") != str(os.getpid()) or (os.environ.get("LISTEN_FDS") or "0") == "0":
+    if (
+        os.environ.get("LISTEN_PID") != str(os.getpid())
+        or (os.environ.get("LISTEN_FDS") or "0") == "0"
+    ):
         return None
     os.set_inheritable(3, False)
     return socket.socket(fileno=3)

@@ -37,7 +37,10 @@ FOLDERS = (
     "/usr/lib",
     "/usr/local/lib",
 )
-TOOLKITS = (("/usr/local", "cuda*", ("lib64", "targets/x86_64-linux/lib")), ("/opt", "rocm*", ("lib",)))
+TOOLKITS = (
+    ("/usr/local", "cuda*", ("lib64", "targets/x86_64-linux/lib")),
+    ("/opt", "rocm*", ("lib",)),
+)
 # Limit of the rows in an answer.
 MOST = 200
 
@@ -66,7 +69,9 @@ def installed(host: Host) -> List[Dict[str, Any]]:
         for name in names:
             match = NAME.match(name)
             if match and match.group(1) in KNOWN and not host.is_link(f"{folder}/{name}"):
-                found.append({"name": match.group(1), "version": match.group(2), "path": f"{folder}/{name}"})
+                found.append(
+                    {"name": match.group(1), "version": match.group(2), "path": f"{folder}/{name}"}
+                )
     return sorted(found, key=lambda row: (row["name"], row["path"]))[:MOST]
 
 

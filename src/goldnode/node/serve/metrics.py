@@ -40,7 +40,10 @@ METRICS = {
         "Identity of the node: class and its digest, lock, stack, image, driver. Always 1.",
     ),
     "goldnode_simulated": ("gauge", "1 when any of the hardware is simulated."),
-    "goldnode_last_run_timestamp_seconds": ("gauge", "When the last check was made, seconds since 1970."),
+    "goldnode_last_run_timestamp_seconds": (
+        "gauge",
+        "When the last check was made, seconds since 1970.",
+    ),
     "goldnode_verdict_limit_seconds": (
         "gauge",
         "For how long a verdict counts; an older one does not count.",
@@ -78,23 +81,38 @@ METRICS = {
     ),
     "goldnode_gpu_info": ("gauge", "A GPU: its address, name, PCI id, VBIOS. Always 1."),
     "goldnode_gpu_lost": ("gauge", "1 when the GPU is listed and cannot be reached."),
-    "goldnode_gpu_recovery_action_info": ("gauge", "The recovery that the driver asks for. Always 1."),
-    "goldnode_gpu_ecc_errors_total": ("counter", "ECC errors; volatile ones since the driver was loaded."),
+    "goldnode_gpu_recovery_action_info": (
+        "gauge",
+        "The recovery that the driver asks for. Always 1.",
+    ),
+    "goldnode_gpu_ecc_errors_total": (
+        "counter",
+        "ECC errors; volatile ones since the driver was loaded.",
+    ),
     "goldnode_gpu_remapped_rows": ("gauge", "Rows of memory that were remapped."),
     "goldnode_gpu_remap_pending": ("gauge", "1 when a remapping waits for a reset of the GPU."),
     "goldnode_gpu_remap_failed": ("gauge", "1 when a row could not be remapped."),
     "goldnode_gpu_retired_pages": ("gauge", "Pages of memory that were retired."),
     "goldnode_gpu_pcie_replays_total": ("counter", "Replays on the PCIe link of the GPU."),
-    "goldnode_gpu_pcie_generation": ("gauge", "Generation of the PCIe link now; a GPU at rest lowers it."),
+    "goldnode_gpu_pcie_generation": (
+        "gauge",
+        "Generation of the PCIe link now; a GPU at rest lowers it.",
+    ),
     "goldnode_gpu_pcie_lanes": ("gauge", "Lanes of the PCIe link now."),
     "goldnode_gpu_temperature_celsius": ("gauge", "Temperature by sensor."),
     "goldnode_gpu_power_watts": ("gauge", "Power drawn."),
     "goldnode_gpu_power_limit_watts": ("gauge", "Power limit that is set."),
     "goldnode_gpu_clock_hertz": ("gauge", "Clocks now."),
     "goldnode_gpu_memory_bytes": ("gauge", "Memory of the GPU, in all and in use."),
-    "goldnode_gpu_utilization_ratio": ("gauge", "Share of time in which the GPU or its memory worked."),
+    "goldnode_gpu_utilization_ratio": (
+        "gauge",
+        "Share of time in which the GPU or its memory worked.",
+    ),
     "goldnode_gpu_throttled": ("gauge", "1 for each reason for which clocks are lowered now."),
-    "goldnode_gpu_violation_seconds_total": ("counter", "Time for which clocks were lowered, by reason."),
+    "goldnode_gpu_violation_seconds_total": (
+        "counter",
+        "Time for which clocks were lowered, by reason.",
+    ),
     "goldnode_gpu_nvlink_links": ("gauge", "NVLinks by state."),
     "goldnode_gpu_nvlink_errors_total": ("counter", "Errors of all NVLinks of the GPU, by kind."),
     "goldnode_pci_aer_errors_total": (
@@ -114,6 +132,7 @@ def text(
     gate: Any = None,
     fault: Optional[str] = None,
     age: Optional[float] = None,
+    *,
     root_expires: Optional[float] = None,
 ) -> str:
     """Return the metrics of one node.
@@ -150,7 +169,8 @@ def text(
         if found[name]:
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
             lines += [
-                f"{name}{{{key}}} {value}" if key else f"{name} {value}" for key, value in found[name].items()
+                f"{name}{{{key}}} {value}" if key else f"{name} {value}"
+                for key, value in found[name].items()
             ]
     return "\n".join(lines) + "\n"
 
@@ -175,7 +195,9 @@ def _samples(
     mark: Labels = {"simulated": "true"} if simulated else {}
     driver = _dict(capture.get("driver"))
     identity = _dict(capture.get("identity"))
-    info = {name: _text(verdict.get(name)) for name in ("class", "class_digest", "lock_digest", "stack")}
+    info = {
+        name: _text(verdict.get(name)) for name in ("class", "class_digest", "lock_digest", "stack")
+    }
     more = {
         "image_id": _text(identity.get("image_id")),
         "driver": _text(driver.get("loaded")),
@@ -262,7 +284,9 @@ def _gpu(gpu: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
         return f"goldnode_gpu_{metric}", {**own, **labels}, value
 
     names = ("name", "pci_id", "vbios", "vendor")
-    yield one("info", 1, **{name: str(gpu[name]) for name in names if _text(gpu.get(name)) is not None})
+    yield one(
+        "info", 1, **{name: str(gpu[name]) for name in names if _text(gpu.get(name)) is not None}
+    )
     yield one("lost", gpu.get("lost") if isinstance(gpu.get("lost"), bool) else None)
     if _text(gpu.get("recovery_action")) is not None:
         yield one("recovery_action_info", 1, action=str(gpu["recovery_action"]))
@@ -295,9 +319,13 @@ def _gpu(gpu: Mapping[str, Any], mark: Labels) -> Iterator[Sample]:
             clock=clock,
         )
     for kind in ("total", "used"):
-        yield one("memory_bytes", _times(_dict(gpu.get("memory")).get(f"{kind}_mib"), 1 << 20), kind=kind)
+        yield one(
+            "memory_bytes", _times(_dict(gpu.get("memory")).get(f"{kind}_mib"), 1 << 20), kind=kind
+        )
     for kind in ("gpu", "memory"):
-        yield one("utilization_ratio", _times(_dict(gpu.get("utilization")).get(kind), 0.01), kind=kind)
+        yield one(
+            "utilization_ratio", _times(_dict(gpu.get("utilization")).get(kind), 0.01), kind=kind
+        )
     throttle = _dict(gpu.get("throttle"))
     for reason in _list(throttle.get("active")):
         yield one("throttled", 1, reason=str(reason))
@@ -333,7 +361,9 @@ def _number(value: Any) -> Any:
 
 
 def _times(value: Any, factor: float) -> Any:
-    return value * factor if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return (
+        value * factor if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    )
 
 
 def _dict(value: Any) -> Dict[str, Any]:

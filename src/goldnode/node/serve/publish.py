@@ -32,7 +32,9 @@ MEMORY = "/var/lib/goldnode/textfile"
 BIGGEST = 64 << 20  # maximum size of a file to read
 
 
-def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, captured: Any) -> List[str]:
+def publish(
+    host: Host, document: Optional[Mapping[str, Any]], verdict: Any, captured: Any
+) -> List[str]:
     """Write the metrics of a new verdict. Return messages about problems; never raises.
 
     :param document: class document of the node; None if it is unreadable, then the paths do not change.
@@ -42,7 +44,9 @@ def publish(host: Host, document: Optional[Mapping[str, Any]], verdict: Any, cap
 
     messages = []
     try:
-        fault = current.fault(verdict, boot_identity(host), boot.uptime(host.text("/proc/uptime") or ""))
+        fault = current.fault(
+            verdict, boot_identity(host), boot.uptime(host.text("/proc/uptime") or "")
+        )
         expires = root_expires(host)
         text = metrics.text(verdict, captured, load(host, GATE), fault, root_expires=expires)
         content = text.encode("utf-8", "replace")
@@ -137,7 +141,9 @@ def public(captured: Any) -> Dict[str, Any]:
     )
     rows = capture["events"].get("rows") if isinstance(capture.get("events"), dict) else None
     found["events"] = {
-        "rows": [_picked(row, ("kind", "code", "count")) for row in rows] if isinstance(rows, list) else []
+        "rows": [_picked(row, ("kind", "code", "count")) for row in rows]
+        if isinstance(rows, list)
+        else []
     }
     return found
 

@@ -29,7 +29,9 @@ def arguments(parser: Any) -> None:
         "verb", choices=("status", "good", "failed", "sync", "back", "write"), help="see below"
     )
     parser.add_argument(
-        "--release", metavar="RELEASE", help="with sync: kernel release to boot (default: that of the entry)"
+        "--release",
+        metavar="RELEASE",
+        help="with sync: kernel release to boot (default: that of the entry)",
     )
     parser.add_argument(
         "--tries",
@@ -69,7 +71,9 @@ def run(host: Host, options: Any) -> int:
                 "this file does not contain the writer. `goldnode disks update` sends one that does."
             ) from None
         slotwrite.apart()
-        found = slotwrite.write(host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True))
+        found = slotwrite.write(
+            host, sys.stdin.buffer, lambda text: print(text, file=sys.stderr, flush=True)
+        )
     elif verb == "back":
         found = slots.back(host, options.tries)
     else:
@@ -108,7 +112,8 @@ def sync(host: Host, release: Any, hook: bool) -> Optional[str]:
         if not hook:
             raise
         print(
-            f"W: goldnode: the slot does not boot the new kernel or initramfs yet: {problem}", file=sys.stderr
+            f"W: goldnode: the slot does not boot the new kernel or initramfs yet: {problem}",
+            file=sys.stderr,
         )
         return None
 
@@ -119,7 +124,10 @@ def table(found: Json) -> str:
     for name, row in found["slots"].items():
         marks = [
             word
-            for word, true in (("runs", name == found["running"]), ("boots next", name == found["next"]))
+            for word, true in (
+                ("runs", name == found["running"]),
+                ("boots next", name == found["next"]),
+            )
             if true
         ]
         tries = f", {row['left']} tries left" if row["left"] is not None else ""

@@ -34,7 +34,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Mapping, Tuple
 
-SETTLE = 90.0  # seconds for units to become active or failed, after the boot has started all of them
+SETTLE = (
+    90.0  # seconds for units to become active or failed, after the boot has started all of them
+)
 
 
 def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
@@ -53,7 +55,11 @@ def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
     names, end = sorted({*units_domain.UNITS, *named}), time.monotonic() + SETTLE
     while True:
         rows = sorted(gate.units(host, names).items())
-        moving = [(name, row) for name, row in rows if row["ActiveState"] in ("activating", "deactivating")]
+        moving = [
+            (name, row)
+            for name, row in rows
+            if row["ActiveState"] in ("activating", "deactivating")
+        ]
         if not moving or time.monotonic() >= end:
             break
         time.sleep(0.5)
@@ -87,10 +93,16 @@ def good(host: Host) -> Tuple[bool, str]:
     """Return whether this boot is good, and a message. A boot that tries no image is always good."""
     if running(host) is not None and loader.variable(host, "LoaderBootCountPath") is not None:
         if place(host) is None:
-            return False, "the ESP is not mounted, so that the image that this boot tries cannot be judged"
+            return (
+                False,
+                "the ESP is not mounted, so that the image that this boot tries cannot be judged",
+            )
         stray = bootdisk.astray(host)
         if stray:  # nothing is recorded: the ESP may be that of another disk
-            return False, f"the image that this boot tries is not blessed: {stray}. {bootdisk.REMEDY}"
+            return (
+                False,
+                f"the image that this boot tries is not blessed: {stray}. {bootdisk.REMEDY}",
+            )
     found = survey(host)
     if found is None or found["tried"] is None:
         return True, "this boot tries no image"
@@ -99,7 +111,7 @@ def good(host: Host) -> Tuple[bool, str]:
     reasons = judge(host)
     if reasons or entry is None:
         text = "; ".join(reasons[:4])
-        record(host, where, FAILED, slot, about, text)
+        record(host, where=where, event=FAILED, slot=slot, about=about, reason=text)
         return False, f"image {about.get('name')} is not good: {text}"
     name = f"{where}/loader/entries/{entry.file}"
     text = host.text(name) or ""

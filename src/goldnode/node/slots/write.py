@@ -38,7 +38,9 @@ SCHEMA = "goldnode.slot/1"
 HEAD = 65536  # maximum length of the first line
 BLOCK = 1 << 20
 FLUSH_BUFFERS = 0x1261  # BLKFLSBUF: later reads come from the device, not from the cache
-OWN_NAMESPACE = "GOLDNODE_SLOT_MOUNTS"  # environment variable: this process has a mount namespace of its own
+OWN_NAMESPACE = (
+    "GOLDNODE_SLOT_MOUNTS"  # environment variable: this process has a mount namespace of its own
+)
 MOUNT = "/run/goldnode/slot-root"
 # Additional paths of the site that belong to the node, one per line. `*` and `?` also match in directories;
 # `#` begins a comment.
@@ -83,7 +85,9 @@ CARRIED = (
     Carried("/etc/network/interfaces.d/*", True, "addresses that are the node's own"),
     Carried("/etc/netplan/*.yaml", True, "addresses that are the node's own"),
     Carried(
-        "/etc/sudoers.d/90-cloud-init-users", True, "the users that the node was given at its first boot"
+        "/etc/sudoers.d/90-cloud-init-users",
+        True,
+        "the users that the node was given at its first boot",
     ),
     Carried("/etc/goldnode/*", True, "the site's files; the class document is the image's"),
     Carried(
@@ -94,14 +98,18 @@ CARRIED = (
     Carried("/root/.ssh/authorized_keys", False, "who may log in"),
     Carried(STAMP, False, "the seed was read at the node's first boot, and is not read again"),
     Carried(
-        "/var/lib/cloud", False, "cloud-init's record of what it did once for the node, and of what data"
+        "/var/lib/cloud",
+        False,
+        "cloud-init's record of what it did once for the node, and of what data",
     ),
     Carried(
         "/var/lib/goldnode/sanity.json",
         False,
         "counters of the node's hardware, and what was acknowledged of them",
     ),
-    Carried("/var/lib/goldnode/gate.json", False, "the scheduler to which the gate reported the drain"),
+    Carried(
+        "/var/lib/goldnode/gate.json", False, "the scheduler to which the gate reported the drain"
+    ),
     Carried("/var/lib/goldnode/return-tests.json", False, "the tests before the node's return"),
     Carried(
         "/var/lib/goldnode/follow",
@@ -232,14 +240,16 @@ def write(host: Host, stream: IO[bytes], say: Callable[[str], None]) -> Json:
         )
         slots.record(
             host,
-            where,
-            "written",
-            slot,
-            about,
-            f"not verified: {image['unverified']}" if image.get("unverified") else "",
+            where=where,
+            event="written",
+            slot=slot,
+            about=about,
+            reason=f"not verified: {image['unverified']}" if image.get("unverified") else "",
         )
         name = loader.with_counter(f"goldnode-{image['build_id']}-{slot}.conf", image["tries"])
-        slots.put_entry(host, where, slot, name, slots.entry_text(about, slot, linux, initrd, options))
+        slots.put_entry(
+            host, where, slot, name, slots.entry_text(about, slot, linux, initrd, options)
+        )
         slots.clean(host, where, slot)
         return slots.boots_next(host, slot, "is written")
 
@@ -272,7 +282,9 @@ def _size(path: str) -> Optional[int]:
         os.close(handle)
 
 
-def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[[str], None]) -> None:
+def copy(
+    stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
     """Unpack the stream onto a device and read it back. Raises NodeError unless both have the digest of the
     image.
     """
@@ -326,7 +338,9 @@ def copy(stream: IO[bytes], device: str, root: Mapping[str, Any], say: Callable[
                 "The slot has no entry; see dmesg: the disk may be failing."
             )
     except zlib.error as problem:
-        raise NodeError(f"the stream is damaged: {problem}. The slot has no entry; run it again.") from None
+        raise NodeError(
+            f"the stream is damaged: {problem}. The slot has no entry; run it again."
+        ) from None
     except OSError as problem:
         raise NodeError(
             f"{device} cannot be written: {problem.strerror}. The slot has no entry; see dmesg."
@@ -345,11 +359,15 @@ def fit(host: Host, device: str, slot: str) -> None:
     """Check the file system, grow it to the size of the slot, and set its label to the slot's."""
     done = host.run("e2fsck", "-f", "-p", device, timeout=1800)
     if done.rc not in (0, 1):
-        raise NodeError(f"the file system of the image is not whole: {done.tail(3)}. The slot has no entry.")
+        raise NodeError(
+            f"the file system of the image is not whole: {done.tail(3)}. The slot has no entry."
+        )
     for command in (("resize2fs", device), ("e2label", device, f"root-{slot}")):
         done = host.run(*command, timeout=1800)
         if done.rc != 0:
-            raise NodeError(f"{command[0]} fails on {device}: {done.tail(3)}. The slot has no entry.")
+            raise NodeError(
+                f"{command[0]} fails on {device}: {done.tail(3)}. The slot has no entry."
+            )
 
 
 @contextlib.contextmanager
@@ -473,7 +491,9 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
     A home that root cannot read (NFS with root_squash) is reported and does not stop the update.
     """
     rows = [line.split(":") for line in (host.text("/etc/passwd") or "").splitlines()]
-    people = {row[0]: row for row in rows if len(row) == 7 and row[2].isdigit() and int(row[2]) in PEOPLE}
+    people = {
+        row[0]: row for row in rows if len(row) == 7 and row[2].isdigit() and int(row[2]) in PEOPLE
+    }
     have = {
         line.split(":")[0]: line.split(":")
         for line in (there.text("/etc/passwd") or "").splitlines()
@@ -500,7 +520,9 @@ def users(host: Host, there: Host, say: Callable[[str], None]) -> List[str]:
     taken += [groups] if groups else []
     for name, row in people.items():
         keys = f"{row[5]}/.ssh/authorized_keys"
-        if not (name in fresh or (name in have and have[name][2] == row[2])) or not row[5].startswith("/"):
+        if not (name in fresh or (name in have and have[name][2] == row[2])) or not row[
+            5
+        ].startswith("/"):
             continue
         try:
             found = host.data(keys) is not None
@@ -525,7 +547,9 @@ def _member_of(host: Host, there: Host, fresh: List[str]) -> Optional[str]:
     for line in (there.text("/etc/group") or "").splitlines():
         parts = line.split(":")
         add = [
-            name for name in wanted.get(parts[0], ()) if len(parts) == 4 and name not in parts[3].split(",")
+            name
+            for name in wanted.get(parts[0], ())
+            if len(parts) == 4 and name not in parts[3].split(",")
         ]
         if add:
             line = ":".join([*parts[:3], ",".join([*filter(None, parts[3].split(",")), *add])])

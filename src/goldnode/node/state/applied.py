@@ -105,7 +105,8 @@ def enter(host: Host, document: Document, by: str) -> None:
             if left["whole"]:
                 have = {name: package["version"] for name, package in packages(host).items()}
                 host.write(
-                    _versions_file(left["class_digest"]), json.dumps(have, indent=0, sort_keys=True).encode()
+                    _versions_file(left["class_digest"]),
+                    json.dumps(have, indent=0, sort_keys=True).encode(),
                 )
         # A document that is applied again moves to the end of the index and stays marked as good.
         same = [row for row in known if row["class_digest"] == fresh["class_digest"]]
@@ -159,7 +160,9 @@ def earlier(known: List[Json], to: str = "") -> RollbackTarget:
         wanted = to.partition(":")[2] if to.startswith("sha256:") else to
         names = ("lock_digest", "class_digest", "document")
         found = [
-            row for row in known if any(str(row[name]).partition(":")[2].startswith(wanted) for name in names)
+            row
+            for row in known
+            if any(str(row[name]).partition(":")[2].startswith(wanted) for name in names)
         ]
         if not found or len({row["lock_digest"] for row in found}) > 1:
             have = "; ".join(
@@ -229,7 +232,9 @@ def _write(host: Host, document: Document) -> None:
 
 def _keep(host: Host, known: List[Json]) -> None:
     """Write the index, then delete every file that no row refers to."""
-    host.write(INDEX, json.dumps({"schema": SCHEMA, "rows": known}, indent=1, sort_keys=True).encode())
+    host.write(
+        INDEX, json.dumps({"schema": SCHEMA, "rows": known}, indent=1, sort_keys=True).encode()
+    )
     named = {
         INDEX,
         *(_file(row["document"]) for row in known),
@@ -264,7 +269,9 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     else:
         came = set(seen.packages) - set(had)
     candidates = sorted(
-        name for name in set(record.get("brought", ())) & came if name in seen.packages and name not in wanted
+        name
+        for name in set(record.get("brought", ())) & came
+        if name in seen.packages and name not in wanted
     )
     # The running kernel and its headers stay, and all kernels stay during a trial: they are the way
     # back if the rollback fails.
@@ -278,10 +285,14 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     notes: List[Tuple[str, str]] = []
     if candidates:
         traces, seen.traces = seen.traces, needs.relations(host)
-        leave, reasons = removal.leaving(seen, {"brought": [name for name in candidates if name not in stay]})
+        leave, reasons = removal.leaving(
+            seen, {"brought": [name for name in candidates if name not in stay]}
+        )
         seen.traces = traces
         notes = [
-            (note.subject, note.message) for note in reasons if note.subject == "packages.needed" and not stay
+            (note.subject, note.message)
+            for note in reasons
+            if note.subject == "packages.needed" and not stay
         ]
     blocked: Optional[str] = None
     if seen.boot.get("loader") == "grub" and not seen.container:

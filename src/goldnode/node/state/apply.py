@@ -40,7 +40,18 @@ from .removal import completed, own_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import (
+        Any,
+        Callable,
+        Dict,
+        Iterator,
+        List,
+        Mapping,
+        Optional,
+        Sequence,
+        Tuple,
+        TypeAlias,
+    )
 
 
 Document: TypeAlias = "Mapping[str, Any]"
@@ -58,11 +69,14 @@ def explaining_lines(result: Result) -> str:
     """
     lines = (result.out + "\n" + result.err).strip().splitlines()
     failed = next(
-        (at for at, line in enumerate(lines) if line.startswith("dpkg: error processing")), len(lines)
+        (at for at, line in enumerate(lines) if line.startswith("dpkg: error processing")),
+        len(lines),
     )
     end = len(lines) - EXPLAINING_LINES
     first, after = max(0, min(failed + 2 - EXPLAINING_LINES, end)), failed + 2
-    return "\n".join([*lines[first:after], *(["…"] if after < end else []), *lines[max(after, end) :]])
+    return "\n".join(
+        [*lines[first:after], *(["…"] if after < end else []), *lines[max(after, end) :]]
+    )
 
 
 class Applier:
@@ -76,7 +90,13 @@ class Applier:
         say: Callable[[str], None],
         part: str = "",
     ) -> None:
-        self.host, self.document, self.payloads, self.say, self.part = host, document, payloads, say, part
+        self.host, self.document, self.payloads, self.say, self.part = (
+            host,
+            document,
+            payloads,
+            say,
+            part,
+        )
         # An image build has all its packages in one place and no network.
         self.local = payloads.get("sources")
         self.sources = apt.from_file(self.local) if self.local else apt.only(document)
@@ -103,14 +123,20 @@ class Applier:
         }
         for module in (modules, runtime, policy, tuning, units, serve, removal):
             self.handlers.update(
-                {kind: functools.partial(handler, self) for kind, handler in module.HANDLERS.items()}
+                {
+                    kind: functools.partial(handler, self)
+                    for kind, handler in module.HANDLERS.items()
+                }
             )
 
     def apply(self, action: Action) -> Optional[str]:
         """Apply one change. Return a message that goes beyond the action's own reason, or None."""
         # A file that goldnode shares with the administrator: record its content first, so that
         # a removal can restore it.
-        foreign = action.target.startswith("/etc/") and action.kind not in ("file.write", "file.unmerge")
+        foreign = action.target.startswith("/etc/") and action.kind not in (
+            "file.write",
+            "file.unmerge",
+        )
         if self.part != ABSENT and foreign and "content" in action.data:
             records.before_merge(self.host, action.target, action.data["content"])
         return self.handlers[action.kind](action)
@@ -184,7 +210,9 @@ class Applier:
         self._begin()
         leave = list(action.data["leave"])
         if leave:
-            left = self.host.run("dpkg", "--remove", "--force-remove-reinstreq", *leave, timeout=APT_TIME)
+            left = self.host.run(
+                "dpkg", "--remove", "--force-remove-reinstreq", *leave, timeout=APT_TIME
+            )
             if left.rc != 0:
                 raise NodeError(
                     f"dpkg cannot remove {', '.join(leave)}, which an earlier run left half done: "
@@ -195,7 +223,14 @@ class Applier:
             "dpkg", "--configure", "-a", "--force-confdef", "--force-confold", timeout=APT_TIME
         )
         again = self._again()
-        request = (*self.apt, "--allow-downgrades", "--allow-change-held-packages", "-f", "install", *again)
+        request = (
+            *self.apt,
+            "--allow-downgrades",
+            "--allow-change-held-packages",
+            "-f",
+            "install",
+            *again,
+        )
         simulated = self.host.run(*request, "-s", timeout=300).out
         self._refuse_removals(simulated, leave)
         records.before_transaction(self.host, simulated, ())
@@ -209,7 +244,9 @@ class Applier:
 
         An interruption from here on may leave packages half installed.
         """
-        self.host.write(JOURNAL, json.dumps({"part": self.part, "digest": self.document["digest"]}).encode())
+        self.host.write(
+            JOURNAL, json.dumps({"part": self.part, "digest": self.document["digest"]}).encode()
+        )
 
     def _again(self) -> List[str]:
         """Return apt arguments that reinstall half-unpacked packages at the locked version."""
@@ -227,9 +264,18 @@ class Applier:
 
         Compare apt's indexes with the lock, simulate, download, and only then install.
         """
-        install, remove = list(action.data["install"]), [f"{name}-" for name in action.data["remove"]]
+        install, remove = (
+            list(action.data["install"]),
+            [f"{name}-" for name in action.data["remove"]],
+        )
         self._hold_boot_entry(action.data["remove"])
-        request = ("--allow-downgrades", "--allow-change-held-packages", "install", *install, *remove)
+        request = (
+            "--allow-downgrades",
+            "--allow-change-held-packages",
+            "install",
+            *install,
+            *remove,
+        )
         updated = self._known_to_apt(install)
         simulated = self.host.run(*self.apt, "-s", *request, timeout=300)
         # Outdated indexes can make the set look unsolvable. Refresh them once, then try again.
@@ -242,7 +288,8 @@ class Applier:
                 "Lock and mirror again)"
             )
             raise self._apt_error(
-                f"apt finds no way to install the locked set{alone if self.sources else ''}", simulated
+                f"apt finds no way to install the locked set{alone if self.sources else ''}",
+                simulated,
             )
         self._refuse_removals(simulated.out, action.data["remove"])
         fetched = self.host.run(*self.apt, "--download-only", *request, timeout=APT_TIME)
@@ -257,7 +304,9 @@ class Applier:
                 )
         driver = self.document.get("driver") or {}
         build = (
-            f"; dkms builds {driver['module']} meanwhile, which takes minutes" if driver.get("dkms") else ""
+            f"; dkms builds {driver['module']} meanwhile, which takes minutes"
+            if driver.get("dkms")
+            else ""
         )
         self.say(f"installing {len(install)} locked packages{build}")
         names = [item.partition("=")[0] for item in install]
@@ -266,7 +315,9 @@ class Applier:
         deferred.begin(self.host)
         # Everything is downloaded by now. Archives with file: URIs are never downloaded: with --no-download,
         # apt no longer finds their files.
-        local = self.local or any(row["uri"].startswith(("file:", "copy:")) for row in apt_sources(self.host))
+        local = self.local or any(
+            row["uri"].startswith(("file:", "copy:")) for row in apt_sources(self.host)
+        )
         offline = () if local else ("--no-download",)
         done = self.host.run(*self.apt, *deferred.OPTIONS, *offline, *request, timeout=APT_TIME)
         # Hold even after a failure: an automatic upgrade must not replace the
@@ -281,7 +332,9 @@ class Applier:
         # Purge the leftover configuration of packages that goldnode installed, for this stack or an earlier
         # one. Configuration that was left over before goldnode stays.
         record = records.read(self.host)
-        own = {*action.data.get("purge", ()), *record.get("brought", ())} - set(record.get("residual", ()))
+        own = {*action.data.get("purge", ()), *record.get("brought", ())} - set(
+            record.get("residual", ())
+        )
         rest = [name for name in records.residual_states(self.host) if name in own]
         if rest:
             removal.purge_configuration(self, rest)
@@ -322,7 +375,10 @@ class Applier:
         Return whether the indexes were refreshed. Raises NodeError if a version has vanished from its
         archive, or if the archive offers different content under the same version.
         """
-        wanted = {f"{package['name']}={package['version']}": package for package in self.document["packages"]}
+        wanted = {
+            f"{package['name']}={package['version']}": package
+            for package in self.document["packages"]
+        }
         missing = self.missing(install, wanted)
         if not missing:
             return False
@@ -332,7 +388,9 @@ class Applier:
             name = missing[0].partition("=")[0]
             offered = [
                 line.split("|")[1].strip()
-                for line in self.host.run("apt-cache", *self.sources, "madison", name).out.splitlines()
+                for line in self.host.run(
+                    "apt-cache", *self.sources, "madison", name
+                ).out.splitlines()
                 if "|" in line
             ]
             raise NodeError(
@@ -345,14 +403,19 @@ class Applier:
         return True
 
     def missing(
-        self, install: List[str], wanted: Mapping[str, Mapping[str, Any]], options: Sequence[str] = ()
+        self,
+        install: List[str],
+        wanted: Mapping[str, Mapping[str, Any]],
+        options: Sequence[str] = (),
     ) -> List[str]:
         """Return the packages of `install` (name=version) that apt no longer offers.
 
         `options` are passed to apt-cache. Raises NodeError if a package has a
         different checksum than the lock.
         """
-        shown = self.host.run("apt-cache", *(options or self.sources), "show", "--no-all-versions", *install)
+        shown = self.host.run(
+            "apt-cache", *(options or self.sources), "show", "--no-all-versions", *install
+        )
         # apt-cache fails as a whole if one version is missing, so ask for each package.
         if shown.rc != 0 or "E:" in shown.err:
             shown = Result(
@@ -425,7 +488,11 @@ class Applier:
         release = action.data["release"]
         inside = initramfs_contents(self.host, self.document["blacklist"], keep=False)
         due = self.part == ABSENT or action.data["owed"]
-        if not due and inside.get(release) and not driver.initramfs_faults(self.document, inside[release]):
+        if (
+            not due
+            and inside.get(release)
+            and not driver.initramfs_faults(self.document, inside[release])
+        ):
             return "the transaction has made it already"
         self.say(f"rebuilding the initramfs of {release}")
         before = shaping.configuration(self.host)
@@ -438,7 +505,10 @@ class Applier:
             )
         if self.part != ABSENT:  # a removal leaves no record
             shaping.keep(
-                self.host, [release], (self.document.get("driver") or {}).get("family") or (), before
+                self.host,
+                [release],
+                (self.document.get("driver") or {}).get("family") or (),
+                before,
             )
         if action.data["owed"] == "last":
             deferred.forget(self.host)
@@ -462,7 +532,9 @@ class Applier:
             self._loader_default(choice["entry"])
 
     def _installed(self) -> List[str]:
-        rows = self.host.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n").out.splitlines()
+        rows = self.host.run(
+            "dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n"
+        ).out.splitlines()
         return [row.split()[0] for row in rows if row.endswith(" installed")]
 
     def boot_entry(self, action: Action) -> None:
@@ -588,7 +660,9 @@ def teller(host: Host) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def alone(host: Host, wait: float, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+def alone(
+    host: Host, wait: float, say: Callable[[str], None] = lambda text: None
+) -> Iterator[None]:
     """Hold the node's apply lock. The kernel drops it when a run is killed, so there are no stale locks."""
     here = host.path(LOCK)
     here.parent.mkdir(parents=True, exist_ok=True)
@@ -623,7 +697,9 @@ class PartError(NodeError):
     :ivar refusals: [{code, message, remedy}].
     """
 
-    def __init__(self, text: str, done: List[Dict[str, Any]], refusals: List[Dict[str, Any]]) -> None:
+    def __init__(
+        self, text: str, done: List[Dict[str, Any]], refusals: List[Dict[str, Any]]
+    ) -> None:
         super().__init__(text)
         self.done, self.refusals = done, refusals
 
@@ -632,7 +708,9 @@ def refusal_of(plan: Plan) -> PartError:
     """Return the error for a plan with refusals."""
     lines = " ".join(refusal.line() for refusal in plan.refusals)
     return PartError(
-        f"refused before anything was touched: {lines}", [], [refusal._asdict() for refusal in plan.refusals]
+        f"refused before anything was touched: {lines}",
+        [],
+        [refusal._asdict() for refusal in plan.refusals],
     )
 
 
@@ -642,7 +720,8 @@ def perform(applier: Applier, action: Action, done: List[Dict[str, Any]]) -> Non
     A row is {kind, target, reason, phase, before, after, told, error, seconds}.
     """
     row: Dict[str, Any] = {
-        name: getattr(action, name) for name in ("kind", "target", "reason", "phase", "before", "after")
+        name: getattr(action, name)
+        for name in ("kind", "target", "reason", "phase", "before", "after")
     }
     # The row is complete before the action starts: if the run is interrupted, the history still shows it.
     row.update(told=None, error="interrupted", seconds=0.0)
@@ -670,6 +749,7 @@ def apply(
     part: str,
     payloads: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None,
+    *,
     lock_timeout: float = 120,
 ) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
     """Apply one part. Return the applied actions (see :func:`perform`), the plan before, and the plan after.
@@ -695,7 +775,14 @@ def apply(
         if before.part(part) and host.live:
             applied.enter(host, document, by)
         try:
-            after = settle(host, document, part, before, Applier(host, document, payloads, say, part), done)
+            after = settle(
+                host,
+                document=document,
+                part=part,
+                before=before,
+                applier=Applier(host, document, payloads, say, part),
+                done=done,
+            )
             error = None
             if host.live and not after.actions:
                 applied.mark(host, document, whole=True)
@@ -708,7 +795,11 @@ def apply(
                 try:
                     seconds = time.monotonic() - begun
                     history.record(
-                        host, document, history.AppliedPart(part, done, earlier, seconds, error, by)
+                        host,
+                        document,
+                        history.AppliedPart(
+                            part, done=done, earlier=earlier, seconds=seconds, error=error, by=by
+                        ),
                     )
                 except OSError as problem:
                     say(f"no record of this run could be kept: {problem}")
@@ -716,7 +807,13 @@ def apply(
 
 
 def settle(
-    host: Host, document: Document, part: str, before: Plan, applier: Applier, done: List[Dict[str, Any]]
+    host: Host,
+    document: Document,
+    part: str,
+    before: Plan,
+    applier: Applier,
+    *,
+    done: List[Dict[str, Any]],
 ) -> Plan:
     """Apply one part of a plan, and verify that nothing of it is left. Return the plan afterwards.
 
@@ -731,7 +828,9 @@ def settle(
         perform(applier, action, done)
         if action.reboot and host.live:
             marks = list(load_json(host, REBOOT_MARKS) or [])
-            host.write(REBOOT_MARKS, json.dumps(list(dict.fromkeys([*marks, action.reboot]))).encode())
+            host.write(
+                REBOOT_MARKS, json.dumps(list(dict.fromkeys([*marks, action.reboot]))).encode()
+            )
     after = plan(host, document, applier.payloads)
     left = after.part(part)
     if left and done:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-APT_TIME = 3600.0  # a module build on a small node takes minutes; an hour means that something hangs
+APT_TIME = (
+    3600.0  # a module build on a small node takes minutes; an hour means that something hangs
+)
 
 APT = (
     "apt-get",

@@ -77,7 +77,11 @@ def partitions(host: Host) -> List[Partition]:
     for link in host.glob("/sys/class/block", "*"):
         own = disk(host, link)
         number = (host.text(f"{link}/dev") or "").strip()
-        if own is None or own.startswith("loop") or host.glob(f"/sys/class/block/{own}/holders", "*"):
+        if (
+            own is None
+            or own.startswith("loop")
+            or host.glob(f"/sys/class/block/{own}/holders", "*")
+        ):
             continue
         facts = dict(
             line[2:].partition("=")[::2]
@@ -104,7 +108,9 @@ def booted(host: Host) -> Optional[str]:
 def hard_drive(option: bytes) -> Optional[str]:
     """Return the GUID of the partition in a load option; None if its device path has none. Pure."""
     end = option.find(b"\0\0", 6)
-    while end != -1 and end % 2:  # the description is UTF-16: its end is two zero bytes at an even place
+    while (
+        end != -1 and end % 2
+    ):  # the description is UTF-16: its end is two zero bytes at an even place
         end = option.find(b"\0\0", end + 1)
     if end == -1:
         return None
@@ -113,7 +119,12 @@ def hard_drive(option: bytes) -> Optional[str]:
         size = int.from_bytes(path[2:4], "little")
         if size < 4:
             return None
-        if (path[0], path[1]) == _HARD_DRIVE and size >= 42 and len(path) >= 42 and path[41] == _GPT:
+        if (
+            (path[0], path[1]) == _HARD_DRIVE
+            and size >= 42
+            and len(path) >= 42
+            and path[41] == _GPT
+        ):
             first, second, third = struct.unpack_from("<IHH", path, 24)
             rest = path[32:40].hex()
             return f"{first:08x}-{second:04x}-{third:04x}-{rest[:4]}-{rest[4:]}"
@@ -155,7 +166,9 @@ def twice(known: List[Partition]) -> Optional[str]:
         named = [part for part in known if part.label == label]
         if len({part.disk for part in named}) > 1:
             names = " and ".join(part.name for part in named)
-            return f"{names} are all named {label}: which of them the next boot uses is left to chance"
+            return (
+                f"{names} are all named {label}: which of them the next boot uses is left to chance"
+            )
     return None
 
 

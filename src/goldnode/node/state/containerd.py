@@ -274,11 +274,15 @@ def _settings(files: Sequence[ConfigFile], base: Table, want: Wants, of: Release
         if want.default:
             default = known.get("default_runtime_name", "runc")
             if default not in ("runc", "nvidia"):
-                raise conflict(f'default_runtime_name is "{default}", want "nvidia"', "default_runtime_name")
+                raise conflict(
+                    f'default_runtime_name is "{default}", want "nvidia"', "default_runtime_name"
+                )
             found["containerd"]["default_runtime_name"] = "nvidia"
     if want.cdi:
         if of < (1, 7):
-            raise ConflictError(f"containerd {of[0]}.{of[1]} has no CDI: it does not read enable_cdi")
+            raise ConflictError(
+                f"containerd {of[0]}.{of[1]} has no CDI: it does not read enable_cdi"
+            )
         if base.get("enable_cdi") is False:
             raise conflict("enable_cdi is false, want true", "enable_cdi")
         found["enable_cdi"] = True
@@ -307,7 +311,8 @@ def _in_effect(
         "enable_cdi": want.cdi and not got["cdi"],
         "BinaryName": want.program is not None
         and str(nvidia.get("program")).rpartition("/")[2] != want.program.rpartition("/")[2],
-        "SystemdCgroup": want.program is not None and nvidia.get("cgroup") != runc.get("cgroup", False),
+        "SystemdCgroup": want.program is not None
+        and nvidia.get("cgroup") != runc.get("cgroup", False),
     }
     for key, differs in wrong.items():
         if differs:

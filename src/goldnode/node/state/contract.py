@@ -6,7 +6,18 @@ of a module below `handlers/`. The type checker holds both against these protoco
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, TypeAlias
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    TypeAlias,
+)
 
 from ..ground.host import Host
 from .domains.files import Wanted
@@ -25,10 +36,14 @@ class Domain(Protocol):
     def wanted(self, document: Document, seen: Observed) -> List[Wanted]:
         """Return the files that the class wants."""
 
-    def plan(self, document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+    def plan(
+        self, document: Document, seen: Observed
+    ) -> Tuple[List[Action], List[Note], List[Waiting]]:
         """Return the actions beyond writing files, what cannot be judged here, and what waits for a drain."""
 
-    def refusals(self, document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+    def refusals(
+        self, document: Document, seen: Observed, actions: Sequence[Action]
+    ) -> List[Refusal]:
         """Return the reasons for which nothing may be changed."""
 
     def findings(self, document: Document, seen: Observed) -> List[Finding]:

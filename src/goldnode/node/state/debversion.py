@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 def _weight(text: str) -> List[int]:
     """Return the sort key of a non-digit run: `~` before the end, letters before everything else."""
-    return [-1 if char == "~" else ord(char) if char.isalpha() else ord(char) + 256 for char in text] + [0]
+    return [
+        -1 if char == "~" else ord(char) if char.isalpha() else ord(char) + 256 for char in text
+    ] + [0]
 
 
 def _head(text: str) -> Tuple[str, int, str]:

@@ -72,9 +72,7 @@ def gpu_containers(default: Optional[str]) -> List[Json]:
     try:
         rows = ask("/containers/json")
     except OSError as error:
-        unknown = (
-            f"docker does not answer at {SOCKET}, so that it is unknown what its containers use: {error}"
-        )
+        unknown = f"docker does not answer at {SOCKET}, so that it is unknown what its containers use: {error}"
         return [{"id": "unknown", "name": "any container", "why": unknown}]
     found = []
     for row in rows:
@@ -82,7 +80,9 @@ def gpu_containers(default: Optional[str]) -> List[Json]:
         try:
             why = uses_gpu(ask(f"/containers/{row['Id']}/json"), default)
         except OSError as error:
-            why = None if "404" in str(error) else str(error)  # 404: the container has exited meanwhile
+            why = (
+                None if "404" in str(error) else str(error)
+            )  # 404: the container has exited meanwhile
         if why:
             found.append({"id": row["Id"][:12], "name": name, "why": why})
     return found
@@ -104,11 +104,17 @@ def uses_gpu(container: Json, default: Optional[str]) -> Optional[str]:
             return "--gpus"
     if config.get("Runtime") == "nvidia":
         wanted = dict(
-            item.split("=", 1) for item in (container.get("Config") or {}).get("Env") or () if "=" in item
+            item.split("=", 1)
+            for item in (container.get("Config") or {}).get("Env") or ()
+            if "=" in item
         )
         # If nvidia is the default runtime, every container has it. Only this variable
         # shows which ones want a GPU.
-        if default != "nvidia" or wanted.get("NVIDIA_VISIBLE_DEVICES", "") not in ("", "void", "none"):
+        if default != "nvidia" or wanted.get("NVIDIA_VISIBLE_DEVICES", "") not in (
+            "",
+            "void",
+            "none",
+        ):
             return "runtime nvidia"
     files = [
         str(item.get("PathOnHost"))

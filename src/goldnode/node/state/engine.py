@@ -41,7 +41,17 @@ Document: TypeAlias = "Mapping[str, Any]"
 
 # Domains with the complete domain interface. The other modules above depend on each other through the one
 # package transaction, so the engine calls their functions by name.
-DOMAINS: Tuple[Domain, ...] = (modules, modprobe, runtime, policy, tuning, units, serve, follow, slots)
+DOMAINS: Tuple[Domain, ...] = (
+    modules,
+    modprobe,
+    runtime,
+    policy,
+    tuning,
+    units,
+    serve,
+    follow,
+    slots,
+)
 
 
 def difference(
@@ -77,7 +87,9 @@ def difference(
     keep = [kernel.DROP_IN] if payloads.get("program") else [kernel.DROP_IN, program.PROGRAM]
     if "site" not in document:  # without a site, a document does not declare any mirrors
         keep += [
-            path for path in seen.files if path.startswith(("/etc/apt/sources.list.d/", "/etc/apt/keyrings/"))
+            path
+            for path in seen.files
+            if path.startswith(("/etc/apt/sources.list.d/", "/etc/apt/keyrings/"))
         ]
     actions += files.plan(owned, seen, keep)
     actions += driver.forced(seen, early)
@@ -147,12 +159,16 @@ def judge(
         refusals = refusals + domain.refusals(document, seen, actions)
     return Plan(
         tuple(actions),
-        tuple(refusals),
-        (*notes, *preflight.notes(document, seen), *(Note(*note) for note in seen.back.get("notes", ()))),
-        tuple(waiting),
-        tuple(reboot_reasons(document, seen)),
-        document["digest"],
-        seen.boot_identity,
+        refusals=tuple(refusals),
+        notes=(
+            *notes,
+            *preflight.notes(document, seen),
+            *(Note(*note) for note in seen.back.get("notes", ())),
+        ),
+        waiting=tuple(waiting),
+        reboot=tuple(reboot_reasons(document, seen)),
+        class_digest=document["digest"],
+        boot_identity=seen.boot_identity,
         held=tuple(policy.held(document, seen)),
         holders=tuple(seen.holders),
     )
@@ -210,13 +226,13 @@ def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[st
     actions, refusals, notes, waiting = removal.removal(document, seen, known, DOMAINS)
     return Plan(
         tuple(actions),
-        tuple(refusals),
-        tuple(notes),
-        tuple(waiting),
-        tuple(removal.reboot_reasons(seen, waiting)),
-        removal.completed(document)["digest"],
-        seen.boot_identity,
-        ABSENT,
+        refusals=tuple(refusals),
+        notes=tuple(notes),
+        waiting=tuple(waiting),
+        reboot=tuple(removal.reboot_reasons(seen, waiting)),
+        class_digest=removal.completed(document)["digest"],
+        boot_identity=seen.boot_identity,
+        state=ABSENT,
     )
 
 

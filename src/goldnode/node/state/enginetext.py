@@ -84,7 +84,10 @@ def merge_daemon(text: str, runtimes: Mapping[str, str], default: Optional[str],
             entry = known.get(name)
             if entry is None:
                 merged[name] = {"path": program}
-            elif not isinstance(entry, dict) or str(entry.get("path", "")).rpartition("/")[2] != program:
+            elif (
+                not isinstance(entry, dict)
+                or str(entry.get("path", "")).rpartition("/")[2] != program
+            ):
                 path = entry.get("path") if isinstance(entry, dict) else entry
                 raise ConflictError(f'runtime "{name}" is {json.dumps(path)}, want "{program}"')
         result["runtimes"] = merged
@@ -138,7 +141,9 @@ def read_toml(text: str) -> Dict[str, Any]:
 def write_toml(table: Mapping[str, Any], path: Sequence[str] = ()) -> str:
     """Return a table as TOML text: its values first, then its subtables, each under its full name."""
     values = "".join(
-        f"{_key(key)} = {_value(value)}\n" for key, value in table.items() if not isinstance(value, dict)
+        f"{_key(key)} = {_value(value)}\n"
+        for key, value in table.items()
+        if not isinstance(value, dict)
     )
     head = f"[{'.'.join(map(_key, path))}]\n" if path and values else ""
     return (
@@ -184,7 +189,9 @@ def deep(base: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
         known = result.get(key)
-        result[key] = deep(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        result[key] = (
+            deep(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        )
     return result
 
 
@@ -326,7 +333,9 @@ def _cdi_object(found: Any) -> Dict[str, Any]:
         device.get("containerEdits") or {} for device in found.get("devices") or ()
     ]
     for edit in edits:
-        paths += [str(node.get("hostPath") or node["path"]) for node in edit.get("deviceNodes") or ()]
+        paths += [
+            str(node.get("hostPath") or node["path"]) for node in edit.get("deviceNodes") or ()
+        ]
         paths += [str(mount["hostPath"]) for mount in edit.get("mounts") or ()]
         paths += [str(hook["path"]) for hook in edit.get("hooks") or ()]
     return {
@@ -362,12 +371,16 @@ def amd_cdi(nodes: Sequence[Mapping[str, str]], groups: Sequence[int]) -> str:
         {
             "name": str(index),
             "containerEdits": {
-                "deviceNodes": [{"path": path} for path in (node["render"], node.get("card")) if path]
+                "deviceNodes": [
+                    {"path": path} for path in (node["render"], node.get("card")) if path
+                ]
             },
         }
         for index, node in enumerate(nodes)
     ]
-    every = [{"path": path} for node in nodes for path in (node["render"], node.get("card")) if path]
+    every = [
+        {"path": path} for node in nodes for path in (node["render"], node.get("card")) if path
+    ]
     edits: Dict[str, Any] = {"deviceNodes": [{"path": "/dev/kfd"}]}
     if groups:
         edits["additionalGids"] = list(groups)

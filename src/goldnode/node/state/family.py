@@ -66,7 +66,9 @@ FAMILIES: Dict[str, Family] = {
         driver="`sudo ubuntu-drivers install`",
     ),
 }
-_MODULES = "linux-modules-nvidia-"  # Ubuntu's packages with NVIDIA's modules for one branch and kernel
+_MODULES = (
+    "linux-modules-nvidia-"  # Ubuntu's packages with NVIDIA's modules for one branch and kernel
+)
 
 _KERNEL = r"linux-(?:image(?:-unsigned)?|modules(?:-extra)?)-(\d.*?)(?:-unsigned)?"
 
@@ -108,7 +110,11 @@ def kernel_packages(distribution: str, release: str) -> List[str]:
 
 def kernel_release(package: str) -> Optional[str]:
     """Return the kernel release that a package contains (image or modules, not headers), or None."""
-    found = re.fullmatch(_KERNEL, package) if package.startswith(("linux-image-", "linux-modules-")) else None
+    found = (
+        re.fullmatch(_KERNEL, package)
+        if package.startswith(("linux-image-", "linux-modules-"))
+        else None
+    )
     return found.group(1) if found else None
 
 
@@ -118,7 +124,11 @@ def kernel_release(package: str) -> Optional[str]:
 def driver_installation(distribution: str, vendor: str) -> str:
     """Return what installs the driver of a vendor's GPU."""
     known = FAMILIES.get(distribution)
-    return known.driver if known is not None and vendor == "nvidia" else "the packages of the distribution"
+    return (
+        known.driver
+        if known is not None and vendor == "nvidia"
+        else "the packages of the distribution"
+    )
 
 
 def initramfs_command(distribution: str) -> str:
@@ -131,7 +141,9 @@ def headers_command(release: object) -> str:
     return f"`sudo apt install linux-headers-{release}`"
 
 
-def modules_command(packages: Iterable[str], built: Optional[str], release: object) -> Optional[str]:
+def modules_command(
+    packages: Iterable[str], built: Optional[str], release: object
+) -> Optional[str]:
     """Return the command that installs NVIDIA's prebuilt modules for a kernel; None where no such packages are used.
 
     :param packages: the installed packages.

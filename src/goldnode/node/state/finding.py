@@ -61,7 +61,9 @@ class Finding(_Fields):
                 return found
             row = kind(found.id)
             if row is None:
-                raise LookupError(f"{found.id}: a finding without a row in goldnode/node/state/kinds.py")
+                raise LookupError(
+                    f"{found.id}: a finding without a row in goldnode/node/state/kinds.py"
+                )
             return found._replace(severity=row.severity)
 
     @property
@@ -82,6 +84,7 @@ def judge_item(
     got: Optional[str],
     remedy: Remedy,
     elsewhere: Optional[str] = None,
+    *,
     severity: str = "",
 ) -> Finding:
     """Return a match or a mismatch, or not_verified_here for the reason `elsewhere`."""
@@ -107,7 +110,9 @@ def ordered(findings: List[Finding], sets_gpus: bool) -> List[Finding]:
         if item.outcome == MISMATCH and item.remedy is not None and item.remedy.before
     ]
     return [
-        item._replace(remedy=_in_order(item.remedy, urgent, sets_gpus)) if item.remedy is not None else item
+        item._replace(remedy=_in_order(item.remedy, urgent, sets_gpus))
+        if item.remedy is not None
+        else item
         for item in findings
     ]
 
@@ -118,8 +123,15 @@ def _in_order(remedy: Remedy, urgent: List[Remedy], sets_gpus: bool) -> Remedy:
     if urgent and remedy.restarts() and not remedy.before and steps[0] not in (SITE, first):
         how = "site.yml" if first == SITE else "`goldnode-node policy apply`, or site.yml"
         why = "; ".join(dict.fromkeys(str(item.before) for item in urgent))
-        text, steps = f"Run {how}, before any reboot or GPU reset: {why}. Then: {text}", (first, *steps)
-    if sets_gpus and GPU_RESET in steps and not {POLICY, SITE} & set(steps[steps.index(GPU_RESET) :]):
+        text, steps = (
+            f"Run {how}, before any reboot or GPU reset: {why}. Then: {text}",
+            (first, *steps),
+        )
+    if (
+        sets_gpus
+        and GPU_RESET in steps
+        and not {POLICY, SITE} & set(steps[steps.index(GPU_RESET) :])
+    ):
         after = steps.index(GPU_RESET) + 1
         text, steps = (
             f"{text} After a reset: `goldnode-node policy apply`.",

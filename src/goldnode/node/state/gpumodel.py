@@ -27,7 +27,9 @@ def own(gpu: Mapping[str, Any], pci_id: object) -> bool:
     return pci_id in gpu["pci_ids"]
 
 
-def on_bus(gpu: Optional[Mapping[str, Any]], rows: Optional[List[Dict[str, Optional[str]]]]) -> List[Any]:
+def on_bus(
+    gpu: Optional[Mapping[str, Any]], rows: Optional[List[Dict[str, Optional[str]]]]
+) -> List[Any]:
     """Return the GPUs on the PCI bus that concern the class; for a class of one model all of them."""
     return [row for row in rows or () if not gpu or not is_auto(gpu) or own(gpu, row.get("id"))]
 

@@ -67,7 +67,9 @@ class GrubError(ValueError):
 class GrubEntry(NamedTuple):
     """One bootable menu entry. Paths include submenus, in the format of GRUB_DEFAULT (``a>b``)."""
 
-    release: Optional[str]  # from /vmlinuz-RELEASE on its `linux` line; None if there is no such file
+    release: Optional[
+        str
+    ]  # from /vmlinuz-RELEASE on its `linux` line; None if there is no such file
     id_path: str
     title_path: str
     index_path: str
@@ -82,7 +84,9 @@ class GrubEntry(NamedTuple):
         An index replaces an id that GRUB would parse as a number.
         """
         pairs = zip(_split(self.id_path), self.index_path.split(">"))
-        return ">".join(index if _number(name) is not None else _escape(name) for name, index in pairs)
+        return ">".join(
+            index if _number(name) is not None else _escape(name) for name, index in pairs
+        )
 
 
 class GrubChoice(NamedTuple):
@@ -113,7 +117,9 @@ def environment(grubenv: bytes) -> Dict[str, str]:
     values: Dict[str, str] = {}
     text = grubenv[len(SIGNATURE) :].decode("utf-8", "surrogateescape")
     # A backslash escapes the next character of a value, even a newline.
-    lines = re.findall(r"((?:\\.|[^\\\n])+)(?:\n|$)", text, re.S) if "\\" in text else text.split("\n")
+    lines = (
+        re.findall(r"((?:\\.|[^\\\n])+)(?:\n|$)", text, re.S) if "\\" in text else text.split("\n")
+    )
     for line in lines:
         name, equal, value = line.partition("=")
         if equal and not name.startswith("#"):
@@ -157,24 +163,54 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Gr
     try:
         script = _Script(grub_cfg, values, bool(grubenv), custom)
     except RecursionError:
-        return GrubChoice(None, "default", None, None, False, "grub.cfg nests too deep" + note)
+        return GrubChoice(
+            None,
+            via="default",
+            wanted=None,
+            entry=None,
+            fallback=False,
+            reason="grub.cfg nests too deep" + note,
+        )
     except GrubError as error:
-        return GrubChoice(None, "default", None, None, False, str(error) + note)
+        return GrubChoice(
+            None, via="default", wanted=None, entry=None, fallback=False, reason=str(error) + note
+        )
     wanted, via = script.env.get("default", ""), script.via
     if script.blind:
-        return GrubChoice(None, via, wanted or None, None, False, script.blind + note)
+        return GrubChoice(
+            None,
+            via=via,
+            wanted=wanted or None,
+            entry=None,
+            fallback=False,
+            reason=script.blind + note,
+        )
     if wanted is None:
         return GrubChoice(
-            None, via, None, None, False, "the default depends on what only the boot itself decides" + note
+            None,
+            via=via,
+            wanted=None,
+            entry=None,
+            fallback=False,
+            reason="the default depends on what only the boot itself decides" + note,
         )
     if not script.menu:
-        return GrubChoice(None, via, wanted or None, None, False, "grub.cfg has no menu entry" + note)
+        return GrubChoice(
+            None,
+            via=via,
+            wanted=wanted or None,
+            entry=None,
+            fallback=False,
+            reason="grub.cfg has no menu entry" + note,
+        )
     if not wanted:
         reported = f"grubenv has no {via}" if via.endswith("_entry") else "grub.cfg sets no default"
         reported += ": the first entry boots"
     else:
         reported = (
-            f'grub.cfg sets default "{wanted}"' if via == "default" else f'grubenv has {via}="{wanted}"'
+            f'grub.cfg sets default "{wanted}"'
+            if via == "default"
+            else f'grubenv has {via}="{wanted}"'
         )
     entry, fallback = _walk(script.menu, wanted)
     if fallback:
@@ -183,7 +219,14 @@ def next_boot(grub_cfg: str, grubenv: bytes, custom: Optional[str] = None) -> Gr
         reported += ", which leads to no entry or to one that this file alone does not decide"
     elif entry.release is None:
         reported += f': entry "{entry.title_path}" names no kernel release'
-    return GrubChoice(entry.release if entry else None, via, wanted or None, entry, fallback, reported + note)
+    return GrubChoice(
+        entry.release if entry else None,
+        via=via,
+        wanted=wanted or None,
+        entry=entry,
+        fallback=fallback,
+        reason=reported + note,
+    )
 
 
 def _walk(menu: List["_Node"], wanted: str) -> Tuple[Optional[GrubEntry], bool]:
@@ -498,13 +541,19 @@ class _Script:
     script cannot be followed.
     """
 
-    def __init__(self, text: str, values: Dict[str, str], has_env: bool, custom: Optional[str]) -> None:
+    def __init__(
+        self, text: str, values: Dict[str, str], has_env: bool, custom: Optional[str]
+    ) -> None:
         self.values, self.custom = values, custom
         self.files = {PREFIX + "/grubenv": has_env, PREFIX + "/custom.cfg": custom is not None}
         self.env: Dict[str, Optional[str]] = dict.fromkeys(_UNKNOWN)
         self.env.update(prefix=PREFIX, config_directory=PREFIX)
         self.menu: List[_Node] = []
-        self.path: List[List[str]] = [[], [], []]  # ids, titles and indexes of the enclosing submenus
+        self.path: List[List[str]] = [
+            [],
+            [],
+            [],
+        ]  # ids, titles and indexes of the enclosing submenus
         self.via, self.blind, self.maybe, self.depth = "first", "", False, 0
         self.functions: Dict[str, List[_Statement]] = {}
         self.source(text)
@@ -568,15 +617,21 @@ class _Script:
             and _assigns("".join(text for text, variable, _ in raw[0] if not variable))
             and not raw[0][0][1]
         ):
-            name = "".join("=" if variable else piece for piece, variable, _ in raw[0]).partition("=")[0]
+            name = "".join("=" if variable else piece for piece, variable, _ in raw[0]).partition(
+                "="
+            )[0]
             value = self.expand(raw[0])
             self.assign(name, None if value is None else value.partition("=")[2])
             if name == "default":
                 used = [piece for piece, variable, _ in raw[0] if variable]
-                self.via = used[0] if used and used[0] in ("next_entry", "saved_entry") else "default"
+                self.via = (
+                    used[0] if used and used[0] in ("next_entry", "saved_entry") else "default"
+                )
             return True
         # An unquoted variable that is empty does not produce a word.
-        words = [self.expand(word) for word in command.words if _quoted(word) or self.expand(word) != ""]
+        words = [
+            self.expand(word) for word in command.words if _quoted(word) or self.expand(word) != ""
+        ]
         rest = words[1:]
         if first in ("[", "test"):
             return self.test(rest[:-1] if first == "[" else rest)
@@ -588,11 +643,16 @@ class _Script:
             for number, word in enumerate(rest, 1):
                 self.env[str(number)] = word
             return self.run(self.functions[first])
-        elif first in ("source", ".") and self.custom is not None and rest == [PREFIX + "/custom.cfg"]:
+        elif (
+            first in ("source", ".")
+            and self.custom is not None
+            and rest == [PREFIX + "/custom.cfg"]
+        ):
             self.source(self.custom)
         elif first in _BLIND or first is None:
             self.blind = (
-                self.blind or f"grub.cfg:{command.line}: {first} cannot be followed from this file alone"
+                self.blind
+                or f"grub.cfg:{command.line}: {first} cannot be followed from this file alone"
             )
         elif first == "unset":
             for word in rest:
@@ -603,7 +663,9 @@ class _Script:
             self.env.update((word, None) for word in rest if word)
         else:
             self.env.update(
-                (word[6:].split(":")[-1], None) for word in rest if word and word.startswith("--set=")
+                (word[6:].split(":")[-1], None)
+                for word in rest
+                if word and word.startswith("--set=")
             )
         return None
 
@@ -615,7 +677,9 @@ class _Script:
             path = path or (words.pop(0) if words else "")
             # Another environment file is not available here, so its variables become unknown.
             other = option in ("-f", "--file") and path != PREFIX + "/grubenv"
-        for name in words or (["default", "saved_entry", "next_entry"] if other else list(self.values)):
+        for name in words or (
+            ["default", "saved_entry", "next_entry"] if other else list(self.values)
+        ):
             if other:
                 self.env[name] = None
             elif name in self.values:
@@ -646,7 +710,12 @@ class _Script:
         if submenu:
             # Evaluate the body now, in its own scope. GRUB does so when it enters the submenu.
             outer = self.menu, self.env, self.path, self.via, self.maybe
-            self.menu, self.env, self.path, self.maybe = node.menu, dict(self.env), path, not certain
+            self.menu, self.env, self.path, self.maybe = (
+                node.menu,
+                dict(self.env),
+                path,
+                not certain,
+            )
             self.run(body)
             self.menu, self.env, self.path, self.via, self.maybe = outer
             return
@@ -664,7 +733,15 @@ class _Script:
         joined = [">".join(parts) for parts in path]
         # Several `linux` lines may name different kernels; then the release is undetermined.
         release = releases.pop() if len(releases) == 1 else None
-        node.entry = GrubEntry(release, joined[0], joined[1], joined[2], recovery, certain, tuple(line))
+        node.entry = GrubEntry(
+            release,
+            id_path=joined[0],
+            title_path=joined[1],
+            index_path=joined[2],
+            recovery=recovery,
+            certain=certain,
+            words=tuple(line),
+        )
 
     def test(self, words: List[Optional[str]]) -> Optional[bool]:
         """Evaluate ``[ … ]`` with three values. Unknown operands (files, numbers, parentheses) yield None."""
@@ -685,7 +762,9 @@ class _Script:
                 continue
             if len(words) > 2 and words[1] in ("=", "==", "!="):
                 left, operator, right = words[0], words[1], words[2]
-                result = None if left is None or right is None else (left == right) == (operator != "!=")
+                result = (
+                    None if left is None or right is None else (left == right) == (operator != "!=")
+                )
                 del words[:3]
             elif len(words) > 1 and words[0] in ("-n", "-z"):
                 result = None if words[1] is None else (words[1] == "") == (words[0] == "-z")
@@ -693,7 +772,9 @@ class _Script:
             elif len(words) > 1 and words[0] in ("-d", "-e", "-f", "-s"):
                 result = self.files.get(words[1] or "")
                 del words[:2]
-            elif words[0] in ("(", ")") or (len(words) > 2 and re.match(r"[<>]=?$|-\w+$", words[1] or "")):
+            elif words[0] in ("(", ")") or (
+                len(words) > 2 and re.match(r"[<>]=?$|-\w+$", words[1] or "")
+            ):
                 return None
             else:
                 result = None if words[0] is None else words[0] != ""

@@ -75,7 +75,9 @@ def contents(path: str, want: Callable[[str], bool] = lambda _: False) -> Listin
             _compressed(path, image, head, listing, want)
             break
     if not listing.names:
-        raise InitramfsError(f"{path}: the image holds nothing. Rebuild it with update-initramfs -u")
+        raise InitramfsError(
+            f"{path}: the image holds nothing. Rebuild it with update-initramfs -u"
+        )
     return listing
 
 
@@ -96,7 +98,9 @@ def modules_named(names: Iterable[str], modules: Iterable[str]) -> List[str]:
 def _compressed(
     path: str, image: IO[bytes], head: bytes, listing: Listing, want: Callable[[str], bool]
 ) -> None:
-    name, program = next(((n, p) for magic, n, p in _COMPRESSORS if head.startswith(magic)), ("", ""))
+    name, program = next(
+        ((n, p) for magic, n, p in _COMPRESSORS if head.startswith(magic)), ("", "")
+    )
     if not name:
         raise InitramfsError(
             f"{path}: bytes {head[:6].hex(' ')} at {image.tell()} are neither a cpio archive nor a "
@@ -122,7 +126,9 @@ def _through(
     with tempfile.TemporaryFile() as reported, Path(path).open("rb", buffering=0) as source:
         source.seek(image.tell())
         try:
-            child = subprocess.Popen([program, "-dc"], stdin=source, stdout=subprocess.PIPE, stderr=reported)
+            child = subprocess.Popen(
+                [program, "-dc"], stdin=source, stdout=subprocess.PIPE, stderr=reported
+            )
         except FileNotFoundError:
             raise InitramfsError(
                 f"{path}: compressed with {program}, which is not installed. Install the package {program}"
@@ -145,7 +151,9 @@ def _through(
             raise InitramfsError(
                 f"{path}: {program} cannot unpack it ({why}). Rebuild it with update-initramfs -u"
             ) from broken
-        raise broken or InitramfsError(f"{path}: {program} was ended by signal {-status}. Read it again")
+        raise broken or InitramfsError(
+            f"{path}: {program} was ended by signal {-status}. Read it again"
+        )
 
 
 def _chain(path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool]) -> None:
@@ -175,9 +183,20 @@ class _Archive:
     """One newc archive in a stream that cannot seek. `head` holds the bytes that were already read."""
 
     def __init__(
-        self, path: str, stream: IO[bytes], listing: Listing, want: Callable[[str], bool], head: bytes = b""
+        self,
+        path: str,
+        stream: IO[bytes],
+        listing: Listing,
+        want: Callable[[str], bool],
+        head: bytes = b"",
     ) -> None:
-        self.path, self.stream, self.listing, self.want, self.head = path, stream, listing, want, head
+        self.path, self.stream, self.listing, self.want, self.head = (
+            path,
+            stream,
+            listing,
+            want,
+            head,
+        )
         self.at = 0
 
     def read(self) -> None:
@@ -193,7 +212,13 @@ class _Archive:
                 fields = [int(header[i : i + 8], 16) for i in range(6, 110, 8)]
             except ValueError:
                 raise self.error(f"no cpio header at byte {self.at - 110} of an archive") from None
-            inode, mode, links, size, name_size = fields[0], fields[1], fields[4], fields[6], fields[11]
+            inode, mode, links, size, name_size = (
+                fields[0],
+                fields[1],
+                fields[4],
+                fields[6],
+                fields[11],
+            )
             if not 0 < name_size <= _NAME_LIMIT:
                 raise self.error(f"a name of {name_size} bytes at byte {self.at}")
             name = self.take(name_size).rstrip(b"\0").decode("utf-8", "surrogateescape")
@@ -204,7 +229,11 @@ class _Archive:
             self.listing.names.append(name)
             regular = mode & 0o170000 == 0o100000
             # Of several hard links, only the last one has the content, which belongs to all of them.
-            group = linked.setdefault((inode, fields[7], fields[8]), []) if regular and links > 1 else []
+            group = (
+                linked.setdefault((inode, fields[7], fields[8]), [])
+                if regular and links > 1
+                else []
+            )
             group.append(name)
             keep = [one for one in group if regular and self.want(one)]
             if keep and size > WANTED_LIMIT:

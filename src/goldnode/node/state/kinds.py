@@ -111,9 +111,9 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("driver.library", SOFTWARE, DRAIN, None, "the driver's library has the locked version"),
     Kind("driver.loaded", DRIVER, DRAIN, None, "the loaded driver module has the locked version"),
     Kind(
-        "driver.agree", DRIVER, DRAIN, NODE,
-        "the loaded module, /proc, the library and NVML agree on one version",
-        Remedy("Reboot the node: the loaded driver is not the installed one, and CUDA will not start.", REBOOT),
+        "driver.agree", domain=DRIVER, severity=DRAIN, blast=NODE,
+        about="the loaded module, /proc, the library and NVML agree on one version",
+        remedy=Remedy("Reboot the node: the loaded driver is not the installed one, and CUDA will not start.", REBOOT),
     ),
     Kind("driver.support", SOFTWARE, DEGRADED, NODE, "advice without a class: the driver branch has not reached its end of life"),
     Kind("driver.security", SOFTWARE, DEGRADED, NODE, "advice without a class: the driver has the fixes of the newest bulletin"),
@@ -128,18 +128,18 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("modules.*.loaded", DRIVER, DRAIN, None, "the declared module is loaded"),
     Kind("modules.*", SOFTWARE, DRAIN, None, "the declared module is installed with its options"),
     Kind(
-        "module.loaded", DRIVER, DRAIN, NODE,
-        "the kernel modules of the baseline are loaded",
-        Remedy("Load it with `modprobe SUBJECT`; dmesg shows why it is not loaded.", COMMAND),
+        "module.loaded", domain=DRIVER, severity=DRAIN, blast=NODE,
+        about="the kernel modules of the baseline are loaded",
+        remedy=Remedy("Load it with `modprobe SUBJECT`; dmesg shows why it is not loaded.", COMMAND),
     ),
     Kind("units.loaded", SOFTWARE, DEGRADED, None, "systemd has loaded goldnode's units as they are on disk"),
     Kind("watch.timer", SOFTWARE, DEGRADED, None, "the timer of the health check is active"),
     Kind("follow.timer", SOFTWARE, DEGRADED, None, "the timer by which the node follows its channel is active"),
     Kind("serve.socket", SOFTWARE, DEGRADED, None, "the metrics endpoint listens on its address"),
     Kind(
-        "service.active", SOFTWARE, DEGRADED, NODE,
-        "the units of the baseline are active",
-        Remedy("Check `systemctl status SUBJECT` and `journalctl -u SUBJECT`.", PERSON),
+        "service.active", domain=SOFTWARE, severity=DEGRADED, blast=NODE,
+        about="the units of the baseline are active",
+        remedy=Remedy("Check `systemctl status SUBJECT` and `journalctl -u SUBJECT`.", PERSON),
     ),
     # The gate reports its own decision about the node, and its hook belongs to the site.
     Kind("gate", HARDWARE, DEGRADED, None, "the gate is open (information)"),
@@ -150,9 +150,9 @@ _ROWS: Tuple[Kind, ...] = (
     # A CDI specification is made on the node, from the GPUs that it has.
     Kind("runtime.cdi", HARDWARE, DRAIN, None, "every path in the CDI specification exists"),
     Kind(
-        "runtime.cdi_paths", HARDWARE, DEGRADED, PROCESS,
-        "every path in a CDI specification of GPUs exists, on nodes where goldnode does not maintain it (`runtime.cdi`)",
-        Remedy(
+        "runtime.cdi_paths", domain=HARDWARE, severity=DEGRADED, blast=PROCESS,
+        about="every path in a CDI specification of GPUs exists, on nodes where goldnode does not maintain it (`runtime.cdi`)",
+        remedy=Remedy(
             "Regenerate it with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or run site.yml; new containers "
             "see no GPU until then.",
             COMMAND,
@@ -185,386 +185,386 @@ _ROWS: Tuple[Kind, ...] = (
     Kind("gpu.bound", HARDWARE, DRAIN, None, "each GPU is bound to the declared driver"),
     Kind("gpu.bus_lost", HARDWARE, DRAIN, None, "no GPU has fallen off the bus since boot"),
     Kind("gpu.repeated_faults", HARDWARE, DRAIN, None, "no GPU had faults in several boots"),
-    Kind("gpu.library", DRIVER, DRAIN, NODE, "the GPU library answers", SILENT_LIBRARY),
+    Kind("gpu.library", domain=DRIVER, severity=DRAIN, blast=NODE, about="the GPU library answers", remedy=SILENT_LIBRARY),
     Kind(
-        "gpu.lost", HARDWARE, DRAIN, NODE,
-        "no GPU is lost: NVML 15 and 16, or a PCI configuration space that reads all ones (PCI: the device is gone)",
-        Remedy(
+        "gpu.lost", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="no GPU is lost: NVML 15 and 16, or a PCI configuration space that reads all ones (PCI: the device is gone)",
+        remedy=Remedy(
             "Search dmesg for an Xid of SUBJECT; power-cycle the node, and reseat the GPU if it does not come back.",
             PERSON, REBOOT, REPAIR,
         ),
     ),
     Kind(
-        "gpu.visible", HARDWARE, DRAIN, NODE,
-        "the PCI bus, the library and /dev show as many GPUs as declared; each of the three counts alone has been seen "
+        "gpu.visible", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="the PCI bus, the library and /dev show as many GPUs as declared; each of the three counts alone has been seen "
         "to be wrong",
-        Remedy(
+        remedy=Remedy(
             "Compare `lspci -d 10de:`, `nvidia-smi -L` and /dev/nvidia*; dmesg shows why the driver left one out.", PERSON
         ),
     ),
     Kind(
-        "gpu.uuid", HARDWARE, DRAIN, VISIT,
-        "no two GPUs have the same UUID (seen with a wrong InfoROM, and with cloned virtual GPUs)",
-        Remedy(
+        "gpu.uuid", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="no two GPUs have the same UUID (seen with a wrong InfoROM, and with cloned virtual GPUs)",
+        remedy=Remedy(
             "Have the GPUs with the same UUID inspected: tools and schedulers take them for one. Start with `nvidia-smi -L`.",
             PERSON,
         ),
     ),
     Kind(
-        "gpu.uuid_known", HARDWARE, DRAIN, NODE,
-        "each GPU has a UUID; the driver shows question marks for a GPU that it did not initialise",
-        Remedy("Search dmesg for the reason why the driver did not initialise SUBJECT; reboot the node.", PERSON, REBOOT),
+        "gpu.uuid_known", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="each GPU has a UUID; the driver shows question marks for a GPU that it did not initialise",
+        remedy=Remedy("Search dmesg for the reason why the driver did not initialise SUBJECT; reboot the node.", PERSON, REBOOT),
     ),
     Kind(
-        "gpu.recovery_action", HARDWARE, DRAIN, GPU,
-        "the driver requests no recovery action (NVML field 230, GET_GPU_RECOVERY_ACTION); evidence: the readings behind it",
-        RESET,
+        "gpu.recovery_action", domain=HARDWARE, severity=DRAIN, blast=GPU,
+        about="the driver requests no recovery action (NVML field 230, GET_GPU_RECOVERY_ACTION); evidence: the readings behind it",
+        remedy=RESET,
     ),
     Kind(
-        "gpu.board", HARDWARE, DRAIN, VISIT,
-        "the PCI subsystem id, which distinguishes board variants of one device id, is one of the class",
-        Remedy(
+        "gpu.board", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="the PCI subsystem id, which distinguishes board variants of one device id, is one of the class",
+        remedy=Remedy(
             "Compare `lspci -nnv -s SUBJECT` with the class: this is another board variant. Move the node to its class, or "
             "bless the board.",
             PERSON,
         ),
     ),
     Kind(
-        "gpu.memory", HARDWARE, DRAIN, VISIT,
-        "VRAM is exactly as in the baseline; by the facts, within what drivers reserve; and never less than on equal GPUs "
+        "gpu.memory", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="VRAM is exactly as in the baseline; by the facts, within what drivers reserve; and never less than on equal GPUs "
         "of the node",
-        Remedy(
+        remedy=Remedy(
             "Search dmesg for Xid 168 and `nvidia-smi -q -d ROW_REMAPPER` for row remaps of SUBJECT; reset it, otherwise "
             "have it replaced.",
             PERSON, GPU_RESET, REPAIR,
         ),
     ),
     Kind(
-        "gpu.vbios", HARDWARE, DEGRADED, VISIT,
-        "the VBIOS is one of the class; without a declaration, all GPUs of one model have the same",
-        Remedy(
+        "gpu.vbios", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="the VBIOS is one of the class; without a declaration, all GPUs of one model have the same",
+        remedy=Remedy(
             "Update the VBIOS of SUBJECT with the server vendor's tool, or add the version to `baseline.gpu.vbios` of the "
             "class.",
             REPAIR,
         ),
     ),
     Kind(
-        "gpu.bar1", HARDWARE, DRAIN, NODE,
-        "BAR1 has the declared size",
-        Remedy(
+        "gpu.bar1", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="BAR1 has the declared size",
+        remedy=Remedy(
             "Enable `Above 4G decoding` and resizable BAR in the firmware: GPUDirect RDMA fails with a small BAR1.", REPAIR
         ),
     ),
     Kind(
-        "gpu.max_clocks", HARDWARE, DEGRADED, VISIT,
-        "the maximum clocks are the declared ones",
-        Remedy(
+        "gpu.max_clocks", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="the maximum clocks are the declared ones",
+        remedy=Remedy(
             "Compare `nvidia-smi -q -d CLOCK -i SUBJECT` with the other GPUs: the VBIOS or the board is a different one.",
             PERSON,
         ),
     ),
     Kind(
-        "gpu.inforom", HARDWARE, DEGRADED, VISIT,
-        "the checksum of the InfoROM is right (NVML 14, NVML_ERROR_CORRUPTED_INFOROM)",
-        Remedy(
+        "gpu.inforom", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="the checksum of the InfoROM is right (NVML 14, NVML_ERROR_CORRUPTED_INFOROM)",
+        remedy=Remedy(
             "Reset SUBJECT; if `nvidia-smi -q` still reports a corrupted InfoROM, have it replaced.", GPU_RESET, REPAIR
         ),
     ),
     Kind(
-        "gpu.ecc.uncorrected", HARDWARE, DRAIN, GPU,
-        "there is no uncorrected ECC error since the driver was loaded (NVIDIA's memory error management: reset the GPU "
+        "gpu.ecc.uncorrected", domain=HARDWARE, severity=DRAIN, blast=GPU,
+        about="there is no uncorrected ECC error since the driver was loaded (NVIDIA's memory error management: reset the GPU "
         "before further use)",
-        RESET,
+        remedy=RESET,
     ),
     Kind(
-        "gpu.ecc.aggregate", HARDWARE, DEGRADED, GPU,
-        "there is no uncorrected ECC error since the first check of this node, or since the last acknowledged one",
-        Remedy(
+        "gpu.ecc.aggregate", domain=HARDWARE, severity=DEGRADED, blast=GPU,
+        about="there is no uncorrected ECC error since the first check of this node, or since the last acknowledged one",
+        remedy=Remedy(
             "Reset SUBJECT, run NVIDIA's field diagnostic, then acknowledge: `goldnode-node ack --id gpu.ecc.aggregate "
             "--subject SUBJECT`.",
             GPU_RESET, PERSON, ACKNOWLEDGE,
         ),
     ),
     Kind(
-        "gpu.sram", HARDWARE, DRAIN, VISIT,
-        "uncorrected SRAM errors stay below the driver's own threshold (nvmlDeviceGetSramEccErrorStatus)",
-        RMA,
+        "gpu.sram", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="uncorrected SRAM errors stay below the driver's own threshold (nvmlDeviceGetSramEccErrorStatus)",
+        remedy=RMA,
     ),
     Kind(
-        "gpu.remap.failure", HARDWARE, DRAIN, VISIT,
-        "no row remap has failed (NVIDIA's memory error management: candidate for replacement)",
-        RMA,
+        "gpu.remap.failure", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="no row remap has failed (NVIDIA's memory error management: candidate for replacement)",
+        remedy=RMA,
     ),
-    Kind("gpu.remap.pending", HARDWARE, DRAIN, GPU, "no row remap is pending until the next reset of the GPU", RESET),
+    Kind("gpu.remap.pending", domain=HARDWARE, severity=DRAIN, blast=GPU, about="no row remap is pending until the next reset of the GPU", remedy=RESET),
     Kind(
-        "gpu.remap.spare", HARDWARE, DEGRADED, VISIT,
-        "spare rows are left: no bank without any, and fewer remaps than DCGM's limit",
-        Remedy(
+        "gpu.remap.spare", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="spare rows are left: no bank without any, and fewer remaps than DCGM's limit",
+        remedy=Remedy(
             "Plan the replacement of SUBJECT: it runs out of spare rows (`nvidia-smi -q -d ROW_REMAPPER`).", REPAIR
         ),
     ),
     Kind(
-        "gpu.retired_pages", HARDWARE, DRAIN, NODE,
-        "before Ampere: no page retirement is pending, and the table has room (NVIDIA's dynamic page retirement)",
-        Remedy(
+        "gpu.retired_pages", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="before Ampere: no page retirement is pending, and the table has room (NVIDIA's dynamic page retirement)",
+        remedy=Remedy(
             "Reboot the node: a page waits to be retired. If it happens again, have SUBJECT replaced.", REBOOT, REPAIR
         ),
     ),
     Kind(
-        "gpu.repair", HARDWARE, DRAIN, GPU,
-        "no repair of a memory channel or TPC waits for a reset (nvmlDeviceGetRepairStatus, Blackwell), and no memory is "
+        "gpu.repair", domain=HARDWARE, severity=DRAIN, blast=GPU,
+        about="no repair of a memory channel or TPC waits for a reset (nvmlDeviceGetRepairStatus, Blackwell), and no memory is "
         "beyond repair",
-        RESET,
+        remedy=RESET,
     ),
     Kind(
-        "gpu.modes", HARDWARE, DEGRADED, NODE,
-        "where the class does not set ECC and MIG, current and pending mode agree, and all GPUs of the node are alike",
-        Remedy(
+        "gpu.modes", domain=HARDWARE, severity=DEGRADED, blast=NODE,
+        about="where the class does not set ECC and MIG, current and pending mode agree, and all GPUs of the node are alike",
+        remedy=Remedy(
             "Declare the right mode in the class (`policy.ecc`, `policy.mig`) and run site.yml; a change of ECC needs a "
             "reboot.",
             PERSON,
         ),
     ),
     Kind(
-        "gpu.ras", HARDWARE, DRAIN, NODE,
-        "AMD: there is no uncorrected error in any block, no pending or failed page retirement, and no xGMI error "
+        "gpu.ras", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="AMD: there is no uncorrected error in any block, no pending or failed page retirement, and no xGMI error "
         "(amdgpu's RAS files)",
-        Remedy("Drain and reboot the node; if errors return, have SUBJECT replaced.", REBOOT, REPAIR),
+        remedy=Remedy("Drain and reboot the node; if errors return, have SUBJECT replaced.", REBOOT, REPAIR),
     ),
     Kind(
-        "gpu.throttle", HARDWARE, DRAIN, VISIT,
-        "the hardware does not slow the GPU down: no fault bit is set, and their time counters have not moved since the "
+        "gpu.throttle", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="the hardware does not slow the GPU down: no fault bit is set, and their time counters have not moved since the "
         "last check",
-        Remedy(
+        remedy=Remedy(
             "Check fans, air inlet and neighbours of SUBJECT, and `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; drain the "
             "node until it is cool.",
             PERSON,
         ),
     ),
     Kind(
-        "gpu.throttle.brake", HARDWARE, DEGRADED, VISIT,
-        "there is no power brake, a signal of the power supply or chassis (nvml.h, HwPowerBrakeSlowdown)",
-        Remedy(
+        "gpu.throttle.brake", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="there is no power brake, a signal of the power supply or chassis (nvml.h, HwPowerBrakeSlowdown)",
+        remedy=Remedy(
             "Check power supplies, feeds and the chassis's power limit in the BMC: the signal comes from the facility, not "
             "from SUBJECT.",
             PERSON,
         ),
     ),
     Kind(
-        "gpu.temperature", HARDWARE, DEGRADED, VISIT,
-        "there is a margin to the slowdown temperature",
-        Remedy("Check fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.", PERSON),
+        "gpu.temperature", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="there is a margin to the slowdown temperature",
+        remedy=Remedy("Check fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.", PERSON),
     ),
     Kind(
-        "gpu.power.enforced", HARDWARE, DEGRADED, VISIT,
-        "the enforced power limit is the one that is set (NVML: the lowest of all limits is enforced)",
-        Remedy(
+        "gpu.power.enforced", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="the enforced power limit is the one that is set (NVML: the lowest of all limits is enforced)",
+        remedy=Remedy(
             "Something else caps SUBJECT: check the chassis's power limit in the BMC, and `nvidia-smi -q -d POWER`.", PERSON
         ),
     ),
     Kind(
-        "gpu.processes", HARDWARE, DEGRADED, PROCESS,
-        "no process uses the GPUs at the first check of a boot, which runs before any scheduler starts",
-        Remedy(
+        "gpu.processes", domain=HARDWARE, severity=DEGRADED, blast=PROCESS,
+        about="no process uses the GPUs at the first check of a boot, which runs before any scheduler starts",
+        remedy=Remedy(
             "Identify it with `nvidia-smi` or `fuser -v /dev/nvidia*`, and end it before the node takes work.", PERSON
         ),
     ),
     Kind(
-        "gpu.numa", HARDWARE, DEGRADED, VISIT,
-        "each GPU is on its declared NUMA node",
-        Remedy(
+        "gpu.numa", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="each GPU is on its declared NUMA node",
+        remedy=Remedy(
             "Compare `nvidia-smi topo -m` with the class: the GPU is in another slot, or the firmware's NUMA setting "
             "(NPS, SNC) differs.",
             PERSON,
         ),
     ),
     Kind(
-        "fabric.manager", HARDWARE, DRAIN, NODE,
-        "the fabric manager runs on boards with NVSwitch (NVIDIA Fabric Manager User Guide)",
-        Remedy(
+        "fabric.manager", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="the fabric manager runs on boards with NVSwitch (NVIDIA Fabric Manager User Guide)",
+        remedy=Remedy(
             "Check `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; CUDA fails with error 802 "
             "without it.",
             PERSON,
         ),
     ),
     Kind(
-        "fabric.state", HARDWARE, DRAIN, NODE,
-        "on boards with NVSwitch each GPU is registered with the fabric: state completed, status Success, nothing degraded "
+        "fabric.state", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="on boards with NVSwitch each GPU is registered with the fabric: state completed, status Success, nothing degraded "
         "(nvmlGpuFabricInfo)",
-        Remedy(
+        remedy=Remedy(
             "Check `systemctl status nvidia-fabricmanager` and /var/log/fabricmanager.log; CUDA fails with error 802 until "
             "the fabric is complete.",
             PERSON,
         ),
     ),
     Kind(
-        "nvlink.active", HARDWARE, DRAIN, GPU,
-        "the declared number of NVLinks is active",
-        Remedy(
+        "nvlink.active", domain=HARDWARE, severity=DRAIN, blast=GPU,
+        about="the declared number of NVLinks is active",
+        remedy=Remedy(
             "Check `nvidia-smi nvlink -s -i SUBJECT` and dmesg for Xid 74 or SXid; stop the fabric manager, reset all GPUs "
             "of the board, and start it again.",
             PERSON, GPU_RESET,
         ),
     ),
     Kind(
-        "nvlink.errors", HARDWARE, DEGRADED, GPU,
-        "NVLink replays, recoveries and CRC errors since the last check are within DCGM's limits",
-        Remedy(
+        "nvlink.errors", domain=HARDWARE, severity=DEGRADED, blast=GPU,
+        about="NVLink replays, recoveries and CRC errors since the last check are within DCGM's limits",
+        remedy=Remedy(
             "Check `nvidia-smi nvlink -e -i SUBJECT`; drain the node and reset the board's GPUs, and have the board "
             "inspected if the errors return.",
             PERSON, GPU_RESET, REPAIR,
         ),
     ),
     Kind(
-        "pcie.width", HARDWARE, DRAIN, VISIT,
-        "the link has the declared number of lanes at all times: no idle state removes lanes, and NVML's maximum is the "
+        "pcie.width", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="the link has the declared number of lanes at all times: no idle state removes lanes, and NVML's maximum is the "
         "lesser of device and slot",
-        RESEAT,
+        remedy=RESEAT,
     ),
     Kind(
-        "pcie.gen", HARDWARE, DRAIN, VISIT,
-        "the link has the declared generation; an idle GPU slows its link down, which is no fault while both ends can do "
+        "pcie.gen", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="the link has the declared generation; an idle GPU slows its link down, which is no fault while both ends can do "
         "what is declared",
-        RESEAT,
+        remedy=RESEAT,
     ),
     Kind(
-        "pcie.link", HARDWARE, DEGRADED, VISIT,
-        "links of NICs, InfiniBand devices and NVMe disks use all the lanes that both ends have",
-        RESEAT,
+        "pcie.link", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="links of NICs, InfiniBand devices and NVMe disks use all the lanes that both ends have",
+        remedy=RESEAT,
     ),
     Kind(
-        "pcie.replay", HARDWARE, DEGRADED, VISIT,
-        "replays per lane and minute since the last check are within DCGM's limit for the generation",
-        RESEAT,
+        "pcie.replay", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="replays per lane and minute since the last check are within DCGM's limit for the generation",
+        remedy=RESEAT,
     ),
     Kind(
-        "pcie.aer", HARDWARE, DEGRADED, VISIT,
-        "both ends of each link report no series of corrected PCIe errors, and no uncorrected one",
-        RESEAT,
+        "pcie.aer", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="both ends of each link report no series of corrected PCIe errors, and no uncorrected one",
+        remedy=RESEAT,
     ),
     # The host
     Kind(
-        "cpu.layout", HARDWARE, DRAIN, VISIT,
-        "sockets, cores and threads per core are as declared",
-        Remedy(
+        "cpu.layout", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="sockets, cores and threads per core are as declared",
+        remedy=Remedy(
             "Compare `lscpu` with the class: a socket is missing, or the firmware's setting of cores or threads differs.",
             REPAIR,
         ),
     ),
     Kind(
-        "memory.total", HARDWARE, DRAIN, VISIT,
-        "RAM is as declared, within the tolerance of the class or the facts; /proc/meminfo lacks what firmware and kernel "
+        "memory.total", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="RAM is as declared, within the tolerance of the class or the facts; /proc/meminfo lacks what firmware and kernel "
         "reserve",
-        Remedy("Check `dmidecode -t memory` and the BMC's event log for a missing or disabled DIMM.", REPAIR),
+        remedy=Remedy("Check `dmidecode -t memory` and the BMC's event log for a missing or disabled DIMM.", REPAIR),
     ),
     Kind(
-        "memory.edac", HARDWARE, DRAIN, VISIT,
-        "there is no uncorrected memory error since boot, and no series of corrected ones (EDAC)",
-        Remedy(
+        "memory.edac", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="there is no uncorrected memory error since boot, and no series of corrected ones (EDAC)",
+        remedy=Remedy(
             "Find the DIMM with `dmesg | grep -i edac`; drain the node and replace it, then acknowledge: "
             "`goldnode-node ack --id memory.edac`.",
             REPAIR, ACKNOWLEDGE,
         ),
     ),
-    Kind("net.state", HARDWARE, DRAIN, VISIT, "each declared interface exists and is up", CABLE),
-    Kind("net.speed", HARDWARE, DRAIN, VISIT, "each interface that is up has its declared speed", CABLE),
+    Kind("net.state", domain=HARDWARE, severity=DRAIN, blast=VISIT, about="each declared interface exists and is up", remedy=CABLE),
+    Kind("net.speed", domain=HARDWARE, severity=DRAIN, blast=VISIT, about="each interface that is up has its declared speed", remedy=CABLE),
     Kind(
-        "net.mtu", HARDWARE, DEGRADED, NODE,
-        "each interface has its declared MTU",
-        Remedy(
+        "net.mtu", domain=HARDWARE, severity=DEGRADED, blast=NODE,
+        about="each interface has its declared MTU",
+        remedy=Remedy(
             "Set `policy.host.network` in the class and run site.yml, or `ip link set SUBJECT mtu …`; all ends of a network "
             "need the same MTU.",
             PERSON,
         ),
     ),
     Kind(
-        "net.numa", HARDWARE, DEGRADED, VISIT,
-        "each interface is on its declared NUMA node",
-        Remedy(
+        "net.numa", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="each interface is on its declared NUMA node",
+        remedy=Remedy(
             "Compare `cat /sys/class/net/SUBJECT/device/numa_node` with the class: the card is in another slot.", PERSON
         ),
     ),
     Kind(
-        "net.firmware", HARDWARE, DEGRADED, NODE,
-        "interfaces and InfiniBand devices have their declared firmware",
-        Remedy(
+        "net.firmware", domain=HARDWARE, severity=DEGRADED, blast=NODE,
+        about="interfaces and InfiniBand devices have their declared firmware",
+        remedy=Remedy(
             "Drain the node and update the firmware of SUBJECT with its vendor's tool, or add the version to the baseline "
             "of the class.",
             REPAIR,
         ),
     ),
     Kind(
-        "net.drops", HARDWARE, DEGRADED, VISIT,
-        "few packets since the last check were dropped or damaged",
-        Remedy(
+        "net.drops", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="few packets since the last check were dropped or damaged",
+        remedy=Remedy(
             "Check `ethtool -S SUBJECT` for the kind of drops, the ring sizes (`ethtool -g`) and the cable; then the switch "
             "port.",
             PERSON,
         ),
     ),
     Kind(
-        "net.flaps", HARDWARE, DEGRADED, VISIT,
-        "no interface or InfiniBand port has lost and regained its link since the last check",
-        Remedy(
+        "net.flaps", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="no interface or InfiniBand port has lost and regained its link since the last check",
+        remedy=Remedy(
             "Search dmesg for SUBJECT, check the cable and transceiver (`ethtool -m SUBJECT`), then the switch port.", PERSON
         ),
     ),
     Kind(
-        "ib.port", HARDWARE, DRAIN, VISIT,
-        "each declared InfiniBand or RoCE device exists, with its ports active at their rate",
-        Remedy(
+        "ib.port", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="each declared InfiniBand or RoCE device exists, with its ports active at their rate",
+        remedy=Remedy(
             "Check `ibstat SUBJECT` and dmesg, the cable and transceiver, then the switch port and the subnet manager.",
             PERSON,
         ),
     ),
     Kind(
-        "storage.mount", HARDWARE, DRAIN, NODE,
-        "each declared mount exists with its type, is writable and has room; the root filesystem is writable and has some",
-        Remedy(
+        "storage.mount", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="each declared mount exists with its type, is writable and has room; the root filesystem is writable and has some",
+        remedy=Remedy(
             "Check `findmnt SUBJECT`, `df -h SUBJECT`, `df -i SUBJECT` and dmesg; mount it, make room, or repair it before "
             "anything is written to it again.",
             PERSON,
         ),
     ),
     Kind(
-        "storage.devices", HARDWARE, DRAIN, VISIT,
-        "the declared number of disks exists, of the declared models",
-        Remedy(
+        "storage.devices", domain=HARDWARE, severity=DRAIN, blast=VISIT,
+        about="the declared number of disks exists, of the declared models",
+        remedy=Remedy(
             "Check `lsblk`, `nvme list` and dmesg for the missing or different disk; reseat or replace it.", REPAIR
         ),
     ),
     Kind(
-        "storage.health", HARDWARE, DEGRADED, VISIT,
-        "disks report no warning: NVMe's critical warning is 0, endurance is left, no media error is new, arrays are "
+        "storage.health", domain=HARDWARE, severity=DEGRADED, blast=VISIT,
+        about="disks report no warning: NVMe's critical warning is 0, endurance is left, no media error is new, arrays are "
         "complete",
-        Remedy(
+        remedy=Remedy(
             "Check `nvme smart-log /dev/SUBJECT` or `smartctl -a /dev/SUBJECT`; save the data and replace the disk.", REPAIR
         ),
     ),
     Kind(
-        "storage.path", HARDWARE, DEGRADED, PROCESS,
-        "the declared paths can be read within their time limit",
-        Remedy("Run `goldnode-node diagnose`; then check the server, or the disks, behind SUBJECT.", PERSON),
+        "storage.path", domain=HARDWARE, severity=DEGRADED, blast=PROCESS,
+        about="the declared paths can be read within their time limit",
+        remedy=Remedy("Run `goldnode-node diagnose`; then check the server, or the disks, behind SUBJECT.", PERSON),
     ),
     Kind(
-        "host.pressure", HARDWARE, DEGRADED, PROCESS,
-        "all tasks together did not wait for disks or memory for a large share of the time since the last check "
+        "host.pressure", domain=HARDWARE, severity=DEGRADED, blast=PROCESS,
+        about="all tasks together did not wait for disks or memory for a large share of the time since the last check "
         "(PSI, `full`)",
-        Remedy("Run `goldnode-node diagnose`: it names the waiting tasks and what they wait for.", PERSON),
+        remedy=Remedy("Run `goldnode-node diagnose`: it names the waiting tasks and what they wait for.", PERSON),
     ),
     Kind(
-        "host.blocked", HARDWARE, DRAIN, NODE,
-        "no task is in uninterruptible sleep in the GPU driver at two checks in a row",
-        Remedy(
+        "host.blocked", domain=HARDWARE, severity=DRAIN, blast=NODE,
+        about="no task is in uninterruptible sleep in the GPU driver at two checks in a row",
+        remedy=Remedy(
             "Save the output of `nvidia-bug-report.sh`, drain the node and reboot it: a task that waits in the GPU driver "
             "for ever cannot be ended.",
             REBOOT,
         ),
     ),
     Kind(
-        "time.sync", HARDWARE, DEGRADED, NODE,
-        "the clock is synchronised some time after boot, and has not jumped against the uptime since the last check",
-        Remedy(
+        "time.sync", domain=HARDWARE, severity=DEGRADED, blast=NODE,
+        about="the clock is synchronised some time after boot, and has not jumped against the uptime since the last check",
+        remedy=Remedy(
             "Check `timedatectl` and `chronyc tracking` or `systemctl status systemd-timesyncd`: logs and certificates "
             "depend on the clock.",
             PERSON,

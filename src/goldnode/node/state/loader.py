@@ -100,7 +100,7 @@ def fields(text: str) -> Mapping[str, str]:
 def parse(name: str, text: str, bootable: bool = True) -> LoaderEntry:
     """Return an entry from its file name and content."""
     ident, left, done = counter(name)
-    return LoaderEntry(name, ident, left, done, fields(text), bootable)
+    return LoaderEntry(name, id=ident, left=left, done=done, fields=fields(text), bootable=bootable)
 
 
 # -- order
@@ -167,7 +167,14 @@ def ordered(entries: Sequence[LoaderEntry]) -> List[LoaderEntry]:
             if key
             else ("", "", _Newest(""))
         )
-        return (entry.bad, key is None, *position, _Newest(entry.id), -(entry.left or 0), entry.done or 0)
+        return (
+            entry.bad,
+            key is None,
+            *position,
+            _Newest(entry.id),
+            -(entry.left or 0),
+            entry.done or 0,
+        )
 
     return sorted(entries, key=place)
 
@@ -189,7 +196,9 @@ def choose(
     config = conf.get("default")
     if config and config.startswith("@saved"):
         return LoaderChoice(
-            None, "default", "loader.conf leaves the choice to the last one made at the screen (@saved)"
+            None,
+            "default",
+            "loader.conf leaves the choice to the last one made at the screen (@saved)",
         )
     for via, wish in (*wishes, ("default", config)):
         if not wish:
@@ -240,7 +249,10 @@ def next_boot(host: Host, place: str) -> LoaderChoice:
     """Return the entry that systemd-boot starts next from an ESP."""
     conf = fields(host.text(f"{place}/loader/loader.conf") or "")
     return choose(
-        conf, entries(host, place), variable(host, "LoaderEntryDefault"), variable(host, "LoaderEntryOneShot")
+        conf,
+        entries(host, place),
+        variable(host, "LoaderEntryDefault"),
+        variable(host, "LoaderEntryOneShot"),
     )
 
 

@@ -20,7 +20,15 @@ IMAGE, BOOT, DEVICE = "image", "boot", "device"
 PHASES = (IMAGE, BOOT, DEVICE)
 
 # Parts of a plan in the order in which they are applied. The Ansible role of the same name applies each.
-PARTS = ("node_class", "kernel", "gpu_driver", "container_runtime", "gpu_policy", "host_tuning", "sanity")
+PARTS = (
+    "node_class",
+    "kernel",
+    "gpu_driver",
+    "container_runtime",
+    "gpu_policy",
+    "host_tuning",
+    "sanity",
+)
 
 # Target of a plan: the state that the class declares, or the state of the node before goldnode.
 PRESENT, ABSENT = "present", "absent"
@@ -118,7 +126,9 @@ class Plan(NamedTuple):
     def reboot_after(self) -> List[str]:
         """Return the reasons for a reboot after this plan is applied, including those that exist already."""
         return list(
-            dict.fromkeys([*self.reboot, *(action.reboot for action in self.actions if action.reboot)])
+            dict.fromkeys(
+                [*self.reboot, *(action.reboot for action in self.actions if action.reboot)]
+            )
         )
 
     def to_json(self) -> Dict[str, Any]:

@@ -59,7 +59,9 @@ def remedy(item: str, modes: Sequence[Mode]) -> Optional[Remedy]:
     waits = [mode for mode in modes if mode.waits]
     wrong = [mode for mode in modes if mode.wrong]
     if not (spoiled or waits or wrong):
-        undeclared = [mode for mode in modes if mode.declared is None and mode.current != mode.pending]
+        undeclared = [
+            mode for mode in modes if mode.declared is None and mode.current != mode.pending
+        ]
         return open_remedy(item, undeclared[0]) if undeclared else None
     texts: List[str] = []
     steps: List[str] = []

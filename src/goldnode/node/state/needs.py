@@ -21,14 +21,18 @@ def relations(host: Host) -> Json:
     """
     fields = "${Package}\t${db:Status-Status}\t${Pre-Depends}, ${Depends}\t${Provides}\n"
     reported = (
-        Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields).out
+        Host("/")
+        .run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
+        .out
     )
     depends: Dict[str, List[List[str]]] = {}
     provides: Dict[str, List[str]] = {}
 
     def names(text: str, separator: str) -> List[str]:
         # Drop version restrictions and architecture qualifiers.
-        return [re.split(r"[\s(:\[]", item.strip())[0] for item in text.split(separator) if item.strip()]
+        return [
+            re.split(r"[\s(:\[]", item.strip())[0] for item in text.split(separator) if item.strip()
+        ]
 
     for line in reported.splitlines():
         name, state, needs, gives = line.split("\t")
@@ -63,7 +67,9 @@ def unneeded(
     while todo:
         one = todo.pop()
         for clause in depends.get(bare(one), ()):
-            fit: Set[str] = set().union(*(given.get(name, set()) for name in clause)) if clause else set()
+            fit: Set[str] = (
+                set().union(*(given.get(name, set()) for name in clause)) if clause else set()
+            )
             # All alternatives of the clause would be removed, so one of them stays,
             # with its own dependencies.
             if fit and fit <= left:

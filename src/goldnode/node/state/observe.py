@@ -115,15 +115,20 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         container=container,
         boot_identity=boot_identity(host),
         os=os_release(host.text("/etc/os-release") or ""),
-        running_kernel=(host.text("/proc/sys/kernel/osrelease") or "").strip() or None if own else None,
+        running_kernel=(host.text("/proc/sys/kernel/osrelease") or "").strip() or None
+        if own
+        else None,
         secure_boot=secure_boot(host) if own else None,
         packages=packages(host),
         automatic=automatic(host.text("/var/lib/apt/extended_states") or ""),
         files=managed_files(host),
         folders=owners.folders(
-            host, [*(directory for directory, _ in MANAGED), *(os.path.dirname(name) for name in LINKS)]
+            host,
+            [*(directory for directory, _ in MANAGED), *(os.path.dirname(name) for name in LINKS)],
         ),
-        links={name: os.readlink(host.located(name)) if host.is_link(name) else None for name in LINKS},
+        links={
+            name: os.readlink(host.located(name)) if host.is_link(name) else None for name in LINKS
+        },
         sources=apt_sources(host),
         pins=apt_pins(host),
         kernels=[name[len("/boot/vmlinuz-") :] for name in host.glob("/boot", "vmlinuz-*")],
@@ -134,7 +139,12 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         simulated=host.exists(SIMULATOR),
         reboot_marks=list(load_json(host, REBOOT_MARKS) or []),
         runfile=next(
-            (p for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer") if host.exists(p)), None
+            (
+                p
+                for p in ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
+                if host.exists(p)
+            ),
+            None,
         ),
     )
     seen.strays = owners.strays(host, seen.files)
@@ -186,7 +196,10 @@ def left_over(host: Host, replaced: List[str], seen: Observed) -> List[str]:
     exception: goldnode itself names them.
     """
     record = (load_json(host, RECORD) or {}) if replaced else {}
-    installed, held = set(record.get("brought", ())), {*record.get("held", ()), *record.get("was_held", ())}
+    installed, held = (
+        set(record.get("brought", ())),
+        {*record.get("held", ()), *record.get("was_held", ())},
+    )
     # This lock does not list the headers of kernels of earlier locks.
     named = {*replaced, *(name for name in held if builds_modules(name))}
     own = {
@@ -281,7 +294,9 @@ def queried(host: Host) -> List[List[str]]:
         "${db:Status-Want}\t${db:Status-Status}\t${db:Status-Eflag}\n"
     )
     # --admindir instead of a chroot: the answer must not depend on a program inside the root.
-    found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
+    found = Host("/").run(
+        "dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields
+    )
     host.commands.append(("dpkg-query",))
     if found.rc != 0:  # a plan based on an empty package list would be wrong
         raise NodeError(
@@ -310,7 +325,9 @@ def managed_files(host: Host) -> Dict[str, Optional[Json]]:
     result: Dict[str, Optional[Json]] = {}
     for directory, pattern in MANAGED:
         for name in (
-            host.glob(directory, pattern) if set(pattern) & set("*?[") else [f"{directory}/{pattern}"]
+            host.glob(directory, pattern)
+            if set(pattern) & set("*?[")
+            else [f"{directory}/{pattern}"]
         ):
             found, data = host.regular_file(name)
             if found is not None:
@@ -351,22 +368,26 @@ def apt_sources(host: Host) -> List[Json]:
                 else None
             )
             if found:
-                options = dict(item.split("=", 1) for item in (found.group(1) or "").split() if "=" in item)
+                options = dict(
+                    item.split("=", 1) for item in (found.group(1) or "").split() if "=" in item
+                )
                 rows.append(
                     _source(
                         name,
-                        number,
-                        found.group(2),
-                        found.group(3),
-                        found.group(4).split(),
-                        options.get("signed-by"),
+                        line=number,
+                        uri=found.group(2),
+                        suite=found.group(3),
+                        components=found.group(4).split(),
+                        signed_by=options.get("signed-by"),
                     )
                 )
     for name in host.glob("/etc/apt/sources.list.d", "*.sources"):
         number = 1
         for stanza in paragraphs(host.text(name) or ""):
             fields = deb822(stanza)
-            if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() not in (
+            if "deb" in fields.get("types", "").split() and fields.get(
+                "enabled", "yes"
+            ).lower() not in (
                 "no",
                 "false",
                 "0",
@@ -376,11 +397,11 @@ def apt_sources(host: Host) -> List[Json]:
                         rows.append(
                             _source(
                                 name,
-                                number,
-                                uri,
-                                suite,
-                                fields.get("components", "").split(),
-                                fields.get("signed-by"),
+                                line=number,
+                                uri=uri,
+                                suite=suite,
+                                components=fields.get("components", "").split(),
+                                signed_by=fields.get("signed-by"),
                             )
                         )
             number += stanza.count("\n") + 2
@@ -388,7 +409,7 @@ def apt_sources(host: Host) -> List[Json]:
 
 
 def _source(
-    name: str, line: int, uri: str, suite: str, components: List[str], signed_by: Optional[str]
+    name: str, line: int, uri: str, suite: str, components: List[str], *, signed_by: Optional[str]
 ) -> Json:
     return {
         "file": name,
@@ -437,7 +458,8 @@ def apt_pins(host: Host) -> List[Json]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
             if line.lower().startswith("package:"):
                 rows.extend(
-                    {"file": name, "line": number, "package": word} for word in line.split(":", 1)[1].split()
+                    {"file": name, "line": number, "package": word}
+                    for word in line.split(":", 1)[1].split()
                 )
     # A package may ship its pins, as NVIDIA's pinning packages do. If the class installs that package, the
     # pins do not contradict it.
@@ -448,7 +470,9 @@ def apt_pins(host: Host) -> List[Json]:
         else ""
     )
     owners = {
-        line.rpartition(": ")[2]: line.partition(":")[0] for line in reported.splitlines() if ": " in line
+        line.rpartition(": ")[2]: line.partition(":")[0]
+        for line in reported.splitlines()
+        if ": " in line
     }
     return [{**row, "owner": owners.get(str(row["file"]))} for row in rows]
 
@@ -470,7 +494,11 @@ def forced_modules(host: Host, unwanted: Iterable[str]) -> List[Json]:
     """Return configuration lines that load an unwanted module by name, at boot or inside the initramfs."""
     names = {module.replace("-", "_") for module in unwanted}
     rows: List[Json] = []
-    for name in ["/etc/initramfs-tools/modules", "/etc/modules", *host.glob("/etc/modules-load.d", "*.conf")]:
+    for name in [
+        "/etc/initramfs-tools/modules",
+        "/etc/modules",
+        *host.glob("/etc/modules-load.d", "*.conf"),
+    ]:
         for number, line in enumerate((host.text(name) or "").splitlines(), 1):
             words = line.split()
             if words and words[0].replace("-", "_") in names:
@@ -503,7 +531,8 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
                 cache[key] = {
                     "unwanted": initramfs.modules_named(listing.names, unwanted),
                     "files": {
-                        "/" + inner.lstrip("./"): digest(data) for inner, data in listing.files.items()
+                        "/" + inner.lstrip("./"): digest(data)
+                        for inner, data in listing.files.items()
                     },
                 }
             except (initramfs.InitramfsError, OSError) as problem:
@@ -530,10 +559,19 @@ def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
         ):
             return systemd_boot_choice(host, place, release)
     if text is None:
-        return {"loader": None, "release": None, "reason": None, "entry": None, "cmdline": None, "via": None}
+        return {
+            "loader": None,
+            "release": None,
+            "reason": None,
+            "entry": None,
+            "cmdline": None,
+            "via": None,
+        }
     from . import grub
 
-    choice = grub.next_boot(text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg"))
+    choice = grub.next_boot(
+        text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg")
+    )
     try:
         wanted = grub.entry_for(text, release)
     except grub.GrubError:  # next_boot has reported the error
@@ -661,7 +699,9 @@ def dpkg_lock_holder(host: Host) -> Optional[str]:
             continue
         with here.open("r+b") as opened:
             request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(opened, fcntl.F_GETLK, request))
+            kind, _, _, _, pid = struct.unpack(
+                "hhqqi4x", fcntl.fcntl(opened, fcntl.F_GETLK, request)
+            )
         if kind != fcntl.F_UNLCK:
             return f"{pid} ({(host.text(f'/proc/{pid}/comm') or 'gone').strip()})"
     return None
@@ -670,7 +710,9 @@ def dpkg_lock_holder(host: Host) -> Optional[str]:
 def compiler(host: Host, release: str) -> Dict[str, Optional[str]]:
     """Return the compiler that built a kernel (CONFIG_CC_VERSION_TEXT), and the one that dkms would use."""
     config = (
-        host.text(f"/boot/config-{release}") or host.text(f"/usr/src/linux-headers-{release}/.config") or ""
+        host.text(f"/boot/config-{release}")
+        or host.text(f"/usr/src/linux-headers-{release}/.config")
+        or ""
     )
     built = re.search(r'CONFIG_CC_VERSION_TEXT="(.*)"', config)
     major = re.search(r"(\d+)\.\d+\.\d+", built.group(1)) if built else None
@@ -692,6 +734,8 @@ def library(host: Host, name: str) -> Optional[str]:
     A simulator's library is skipped: packages are compared with the library that they ship.
     """
     rows = [line.strip() for line in host.run("ldconfig", "-p").out.splitlines() if name in line]
-    found = [row.rpartition(" => ")[2] for row in rows if row.startswith(f"{name} ") and " => /" in row]
+    found = [
+        row.rpartition(" => ")[2] for row in rows if row.startswith(f"{name} ") and " => /" in row
+    ]
     own = [path for path in found if not path.startswith(SIMULATOR + "/")]
     return "/" + os.path.relpath(host.real(own[0]), host.root) if own else None

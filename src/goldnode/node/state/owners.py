@@ -165,7 +165,9 @@ def kind(have: Mapping[str, Any]) -> str:
     if have["type"] == "link":
         # Escaped by repr: a user chose this text, and it must not control the terminal.
         return f"a link to {str(have.get('to', ''))[:200]!r}"
-    return {"file": "a file", "directory": "a directory"}.get(have["type"], "a device, pipe or socket")
+    return {"file": "a file", "directory": "a directory"}.get(
+        have["type"], "a device, pipe or socket"
+    )
 
 
 def faults(have: Mapping[str, Any]) -> List[str]:
@@ -246,7 +248,9 @@ def above(seen: Observed, actions: Sequence[Action]) -> Dict[str, Json]:
     places |= {path for place in places for path in seen.folders.get(place, {}).get("above", ())}
     rows = {name: _folder(seen, name) for name in sorted(places - set(OWN)) if name in seen.folders}
     # If only root can write to a directory, all links in it are root's, so the directory above suffices.
-    return {name: have for name, have in rows.items() if have["type"] == "directory" and exposed(have)}
+    return {
+        name: have for name, have in rows.items() if have["type"] == "directory" and exposed(have)
+    }
 
 
 def severe(have: Mapping[str, Any]) -> bool:
@@ -271,7 +275,17 @@ def secure(seen: Observed) -> List[Action]:
             mode = 0o755 if have["type"] != "directory" else have["mode"] & ~0o022
             after = f"a directory, owner root (0), group root (0), mode {mode:04o}\n"
             reason = f"root runs and believes what is in it; {'; '.join(wrong)}"
-            found.append(Action("node_class", "directory.secure", name, reason, IMAGE, before, after))
+            found.append(
+                Action(
+                    "node_class",
+                    kind="directory.secure",
+                    target=name,
+                    reason=reason,
+                    phase=IMAGE,
+                    before=before,
+                    after=after,
+                )
+            )
     return found
 
 
@@ -284,9 +298,7 @@ def refusals(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
                 f"{name}: {'; '.join(exposed(have))}. Who can write there can replace what root runs "
                 "for goldnode."
             )
-            remedy = (
-                f"Find out who changed it, then `chown root:root {name} && chmod go-w {name}`, and run again."
-            )
+            remedy = f"Find out who changed it, then `chown root:root {name} && chmod go-w {name}`, and run again."
             found.append(Refusal("unsafe-directory", text, remedy))
     return found + record_refusals(seen)
 

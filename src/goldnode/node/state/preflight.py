@@ -59,9 +59,13 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
     if gpu and gpumodel.is_auto(gpu):
         return found + _auto(document, seen)
     if seen.gpus is not None and (seen.simulated or not document["simulated"]):
-        model = f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"
+        model = (
+            f"a {gpu['model']} ({', '.join(gpu['pci_ids'])})" if gpu else "in a class without a GPU"
+        )
         foreign = [
-            f"{g['address']} ({g['id']})" for g in seen.gpus if not gpu or g["id"] not in gpu["pci_ids"]
+            f"{g['address']} ({g['id']})"
+            for g in seen.gpus
+            if not gpu or g["id"] not in gpu["pci_ids"]
         ]
         if foreign:
             found.append(
@@ -147,7 +151,9 @@ def notes(document: Document, seen: Observed) -> List[Note]:
             )
         )
     elif document.get("gpu") and document["simulated"] and not seen.simulated:
-        found.append(Note("gpu", "the class says simulated: the PCI bus is not searched for its GPUs"))
+        found.append(
+            Note("gpu", "the class says simulated: the PCI bus is not searched for its GPUs")
+        )
     found += [
         Note(name, "declared by the class; this version neither sets nor reads it")
         for name in unread(document)
@@ -155,7 +161,9 @@ def notes(document: Document, seen: Observed) -> List[Note]:
     if seen.running_kernel is None:
         found.append(Note("kernel.running", "the kernel that runs here is another machine's"))
     if document.get("driver") and seen.running_kernel is None:
-        found.append(Note("driver.loaded", "the modules that are loaded here are another machine's"))
+        found.append(
+            Note("driver.loaded", "the modules that are loaded here are another machine's")
+        )
     return found
 
 
@@ -165,7 +173,9 @@ _JUDGED = ("gpu", "cpu", "memory", "network", "infiniband", "storage", "modules"
 
 def unread(document: Document) -> List[str]:
     """Return the baseline sections that this version does not check. A newer version wrote them."""
-    return [f"baseline.{key}" for key in sorted(document.get("baseline") or {}) if key not in _JUDGED]
+    return [
+        f"baseline.{key}" for key in sorted(document.get("baseline") or {}) if key not in _JUDGED
+    ]
 
 
 def readiness(document: Document, seen: Observed, actions: List[Action]) -> List[Refusal]:
@@ -179,7 +189,11 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
     if transaction is None and not kinds & {"module.build", "module.restore"}:
         return found
     driver = document.get("driver") or {}
-    unsigned = [driver["module"]] if driver and not driver.get("in_tree") and not driver.get("signed") else []
+    unsigned = (
+        [driver["module"]]
+        if driver and not driver.get("in_tree") and not driver.get("signed")
+        else []
+    )
     # Packages whose modules share the driver's signature: no package of their own, or
     # the driver's prebuilt one.
     own = (
@@ -266,14 +280,18 @@ def _holder(holder: Mapping[str, Any]) -> str:
     return text + (f", container {holder['container']}" if holder["container"] else "")
 
 
-def _space(document: Document, seen: Observed, transaction: Optional[Action], build: bool) -> List[Refusal]:
+def _space(
+    document: Document, seen: Observed, transaction: Optional[Action], build: bool
+) -> List[Refusal]:
     """Check the free space for the transaction, from the package sizes in the lock."""
     coming = 0
     needs = {"/boot": 0, "/usr": 0, "/var": 0}
     if transaction is not None:
         names = {item.partition("=")[0] for item in transaction.data["install"]}
         missing = [
-            p for p in document["packages"] if p["name"] in names and seen.version(p["name"]) != p["version"]
+            p
+            for p in document["packages"]
+            if p["name"] in names and seen.version(p["name"]) != p["version"]
         ]
         coming = sum(int(package["size"]) for package in missing)
         if any(package["name"] == document["kernel"]["image"] for package in missing):

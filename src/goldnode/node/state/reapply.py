@@ -29,7 +29,9 @@ DOMAINS = (policy, tuning)
 LOADING = 60.0
 
 
-def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple[List[Action], List[Finding]]:
+def reapply(
+    host: Host, document: Document, say: Callable[[str], None]
+) -> Tuple[List[Action], List[Finding]]:
     """Reapply GPU policy and host tuning, as far as a running system loses them: phases `boot` and `device`.
 
     Files and links are left to site.yml. Return the applied changes, and the findings
@@ -42,10 +44,13 @@ def reapply(host: Host, document: Document, say: Callable[[str], None]) -> Tuple
         applied: List[Action] = []
         seen, actions = outstanding(host, document)
         refusals = preflight.identity(document, seen)
-        refusals += [refusal for domain in DOMAINS for refusal in domain.refusals(document, seen, actions)]
+        refusals += [
+            refusal for domain in DOMAINS for refusal in domain.refusals(document, seen, actions)
+        ]
         if refusals:
             raise NodeError(
-                "refused before anything was touched: " + " ".join(refusal.line() for refusal in refusals)
+                "refused before anything was touched: "
+                + " ".join(refusal.line() for refusal in refusals)
             )
         for _ in range(2):  # the reset of a GPU for MIG clears its other settings
             applier = Applier(host, document, {}, say)

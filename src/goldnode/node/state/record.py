@@ -27,7 +27,16 @@ import platform
 import re
 
 from ..ground.host import Host, Json, is_container
-from .observe import LINKS, MANAGED, RECORD, apt_sources, automatic, load_json, managed_files, packages
+from .observe import (
+    LINKS,
+    MANAGED,
+    RECORD,
+    apt_sources,
+    automatic,
+    load_json,
+    managed_files,
+    packages,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +47,9 @@ if TYPE_CHECKING:
 
 # Directories that goldnode may create. Those that existed before goldnode stay even when they are empty.
 _DIRECTORIES = (
-    {directory for directory, _ in MANAGED} | {os.path.dirname(name) for name in LINKS} | {"/etc/docker"}
+    {directory for directory, _ in MANAGED}
+    | {os.path.dirname(name) for name in LINKS}
+    | {"/etc/docker"}
 )
 PLACES = tuple(sorted(_DIRECTORIES | {os.path.dirname(name) for name in _DIRECTORIES}))
 
@@ -79,7 +90,17 @@ def before_transaction(host: Host, simulated: str, named: Iterable[str]) -> None
     record = read(host)
     states = residual_states(host)
     extended = automatic(host.text("/var/lib/apt/extended_states") or "")
-    write(host, extended_record(record, simulated, named, packages(host), extended, states))
+    write(
+        host,
+        extended_record(
+            record,
+            simulated=simulated,
+            named=named,
+            have=packages(host),
+            auto=extended,
+            residual=states,
+        ),
+    )
 
 
 def extended_record(
@@ -88,18 +109,23 @@ def extended_record(
     named: Iterable[str],
     have: Mapping[str, Json],
     auto: Iterable[str],
+    *,
     residual: Iterable[str],
 ) -> Json:
     """Return the record with a simulated transaction added. Pure."""
     here = {
-        name for name, package in have.items() if package["state"] not in ("config-files", "not-installed")
+        name
+        for name, package in have.items()
+        if package["state"] not in ("config-files", "not-installed")
     }
     # An earlier run may have been interrupted before it installed these.
     installed: Set[str] = set(record.get("brought", ())) & (here | set(residual))
     was: Dict[str, Dict[str, str]] = dict(record.get("was", {}))
     removed: Dict[str, str] = dict(record.get("removed", {}))
     left: Set[str] = set(record.get("residual", ()))
-    for name, version in re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", simulated, re.MULTILINE):
+    for name, version in re.findall(
+        r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+)", simulated, re.MULTILINE
+    ):
         removed.pop(name, None)
         if name not in here:
             installed.add(name)
@@ -129,7 +155,9 @@ def extended_record(
 def residual_states(host: Host) -> List[str]:
     """Return the packages of which only configuration files are left."""
     fields = "${Package}\t${db:Status-Status}\n"
-    found = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields)
+    found = Host("/").run(
+        "dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-W", "-f", fields
+    )
     rows = [line.split("\t") for line in found.out.splitlines()]
     return sorted({row[0] for row in rows if row[1] == "config-files"})
 
@@ -204,7 +232,9 @@ def unmerged_text(name: str, before: Optional[str], after: str, now: str) -> Opt
     if now == after:
         return before
     if not name.endswith(".json"):
-        return unmerged_lines((before or "").splitlines(True), after.splitlines(True), now.splitlines(True))
+        return unmerged_lines(
+            (before or "").splitlines(True), after.splitlines(True), now.splitlines(True)
+        )
     value = _json(now)
     result = unmerge(None if before is None else _json(before), _json(after), value)
     if result is None or result == value:
@@ -226,7 +256,9 @@ def removed_by(simulated: str) -> Set[str]:
 def forget_versions(host: Host, names: Iterable[str]) -> None:
     """Drop recorded earlier versions that apt can no longer install."""
     record = read(host)
-    record["was"] = {name: row for name, row in record.get("was", {}).items() if name not in set(names)}
+    record["was"] = {
+        name: row for name, row in record.get("was", {}).items() if name not in set(names)
+    }
     write(host, record)
 
 
@@ -244,7 +276,11 @@ def unmerged_lines(before: List[str], after: List[str], now: List[str]) -> str:
         if kind == "equal" or not own:
             continue
         # Runs of lines are restored in order, so search after the last one.
-        places = [at for at in range(start, len(result) - len(own) + 1) if result[at : at + len(own)] == own]
+        places = [
+            at
+            for at in range(start, len(result) - len(own) + 1)
+            if result[at : at + len(own)] == own
+        ]
         if places:
             result[places[0] : places[0] + len(own)] = before[old_from:old_to]
             start = places[0] + old_to - old_from

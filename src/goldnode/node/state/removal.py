@@ -65,7 +65,10 @@ NO_CLASS: Json = {
 # The part that a file belongs to on nodes whose record names none: they were converged by goldnode 0.1, and every later run that
 # writes a file records its part (`record.before_files`). A new part needs no row here.
 PART_OF_PATH_IN_0_1 = (
-    ("sanity", r"goldnode-(sanity|watch|events|serve)|/update-motd\.d/|/slurm-health$|/npd-plugin$"),
+    (
+        "sanity",
+        r"goldnode-(sanity|watch|events|serve)|/update-motd\.d/|/slurm-health$|/npd-plugin$",
+    ),
     ("gpu_policy", r"goldnode-(policy|mps)|nvidia-persistenced\.service\.d"),
     (
         "host_tuning",
@@ -123,13 +126,16 @@ def observe_traces(host: Host, document: Optional[Document], record: Mapping[str
         "own": [
             name
             for name in OWN
-            if host.is_dir(name) and os.listdir(host.located(name)) != [os.path.basename(drained.FILE)]
+            if host.is_dir(name)
+            and os.listdir(host.located(name)) != [os.path.basename(drained.FILE)]
         ],
         "directories": directories,
         "packaged": packaged(host, directories),
         "merged": {name: host.text(name) for name in record.get("merged", {})},
         "links": {
-            name: os.readlink(host.located(name)) for name in record.get("links", {}) if host.is_link(name)
+            name: os.readlink(host.located(name))
+            for name in record.get("links", {})
+            if host.is_link(name)
         },
         "unfiled": [
             name
@@ -156,7 +162,9 @@ def running_units(host: Host) -> List[str]:
     ).out
     rows = [line.split() for line in listed.splitlines()]
     names = [row[0] for row in rows if len(row) > 2 and row[2] != "inactive"]
-    return sorted(names, key=lambda name: (not name.endswith(".timer") and name != units.EVENTS, name))
+    return sorted(
+        names, key=lambda name: (not name.endswith(".timer") and name != units.EVENTS, name)
+    )
 
 
 def marks(host: Host, record: Mapping[str, Any]) -> List[Json]:
@@ -176,7 +184,9 @@ def packaged(host: Host, directories: Iterable[str]) -> List[str]:
     names = list(directories)
     if not names:
         return []
-    reported = Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *names).out
+    reported = (
+        Host("/").run("dpkg-query", f"--admindir={host.located('/var/lib/dpkg')}", "-S", *names).out
+    )
     return sorted({line.rpartition(": ")[2] for line in reported.splitlines() if ": " in line})
 
 
@@ -195,7 +205,10 @@ def offered(host: Host, names: Sequence[str]) -> Dict[str, List[str]]:
 
 
 def removal(
-    document: Optional[Document], seen: Observed, record: Mapping[str, Any], domains: Sequence[Any] = ()
+    document: Optional[Document],
+    seen: Observed,
+    record: Mapping[str, Any],
+    domains: Sequence[Any] = (),
 ) -> Tuple[List[Action], List[Refusal], List[Note], List[Waiting]]:
     """Return the ordered actions that remove goldnode, refusals, notes, and changes that wait for a reboot.
 
@@ -232,12 +245,12 @@ def removal(
             actions.append(
                 Action(
                     "node_class",
-                    "directory.remove",
-                    name,
-                    "nothing but goldnode's is in it",
-                    IMAGE,
-                    f"{name}\n",
-                    None,
+                    kind="directory.remove",
+                    target=name,
+                    reason="nothing but goldnode's is in it",
+                    phase=IMAGE,
+                    before=f"{name}\n",
+                    after=None,
                 )
             )
     # Reverse order of the parts: the health check stops before the files it checks are removed.
@@ -250,7 +263,9 @@ def removal(
                 "the next boot uses the drivers of the distribution, nouveau among them where it has them",
             )
         )
-    changed = [action.target for action in actions if action.kind in ("file.remove", "file.uncomment")]
+    changed = [
+        action.target for action in actions if action.kind in ("file.remove", "file.uncomment")
+    ]
     if any(
         re.search(r"/sysctl\.d/|/limits\.d/|/udev/|goldnode-(policy|tuning)|/fstab:|\.swap$", name)
         for name in changed
@@ -268,7 +283,9 @@ def part_of(path: str, record: Mapping[str, Any]) -> str:
     recorded = record.get("parts", {}).get(path)
     if recorded in PARTS:
         return str(recorded)
-    return next((part for part, pattern in PART_OF_PATH_IN_0_1 if re.search(pattern, path)), "node_class")
+    return next(
+        (part for part, pattern in PART_OF_PATH_IN_0_1 if re.search(pattern, path)), "node_class"
+    )
 
 
 def stop(seen: Observed) -> List[Action]:
@@ -277,7 +294,19 @@ def stop(seen: Observed) -> List[Action]:
     text = "".join(f"{name}\n" for name in names)
     data = {"names": names}
     return (
-        [Action("sanity", "units.stop", ", ".join(names), "they are goldnode's", BOOT, text, "", None, data)]
+        [
+            Action(
+                "sanity",
+                kind="units.stop",
+                target=", ".join(names),
+                reason="they are goldnode's",
+                phase=BOOT,
+                before=text,
+                after="",
+                reboot=None,
+                data=data,
+            )
+        ]
         if names
         else []
     )
@@ -289,7 +318,13 @@ def open_gate(seen: Observed) -> List[Action]:
         return []
     return [
         Action(
-            "sanity", "gate.release", "gate", "nothing would open it again", BOOT, "kept by goldnode\n", None
+            "sanity",
+            kind="gate.release",
+            target="gate",
+            reason="nothing would open it again",
+            phase=BOOT,
+            before="kept by goldnode\n",
+            after=None,
         )
     ]
 
@@ -301,17 +336,21 @@ def own_files(seen: Observed, record: Mapping[str, Any], keep: Sequence[str] = (
         for path, have in sorted(seen.files.items())
         if have is not None and have.get("type") != "directory"
     ]
-    found += [(path, f"-> {target}\n") for path, target in sorted(seen.links.items()) if target is not None]
+    found += [
+        (path, f"-> {target}\n")
+        for path, target in sorted(seen.links.items())
+        if target is not None
+    ]
     return [
         Action(
             part_of(path, record),
-            "file.remove",
-            path,
-            "goldnode wrote it",
-            IMAGE,
-            content,
-            None,
-            "the boot parameters of the class have left"
+            kind="file.remove",
+            target=path,
+            reason="goldnode wrote it",
+            phase=IMAGE,
+            before=content,
+            after=None,
+            reboot="the boot parameters of the class have left"
             if path.endswith(".cfg") and path != kernel.DROP_IN
             else None,
         )
@@ -325,14 +364,14 @@ def uncomment(seen: Observed) -> List[Action]:
     return [
         Action(
             "gpu_driver",
-            "file.uncomment",
-            f"{row['file']}:{row['line']}",
-            "goldnode had commented it out",
-            IMAGE,
-            f"{MARK}{row['text']}\n",
-            f"{row['text']}\n",
-            None,
-            dict(row),
+            kind="file.uncomment",
+            target=f"{row['file']}:{row['line']}",
+            reason="goldnode had commented it out",
+            phase=IMAGE,
+            before=f"{MARK}{row['text']}\n",
+            after=f"{row['text']}\n",
+            reboot=None,
+            data=dict(row),
         )
         for row in seen.traces.get("marks", ())
     ]
@@ -369,14 +408,14 @@ def unmerge(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[Action], Li
             actions.append(
                 Action(
                     part_of(path, record),
-                    "file.unmerge",
-                    path,
-                    reason,
-                    IMAGE,
-                    now,
-                    text,
-                    None,
-                    {"content": text},
+                    kind="file.unmerge",
+                    target=path,
+                    reason=reason,
+                    phase=IMAGE,
+                    before=now,
+                    after=text,
+                    reboot=None,
+                    data={"content": text},
                 )
             )
     return actions, refusals
@@ -388,30 +427,38 @@ def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
     for path, known in sorted(record.get("links", {}).items()):
         if seen.traces.get("links", {}).get(path) != known["after"]:
             continue
-        kind, data = ("file.remove", {}) if known["before"] is None else ("link", {"to": known["before"]})
-        before, after = (None if to is None else f"-> {to}\n" for to in (known["after"], known["before"]))
+        kind, data = (
+            ("file.remove", {}) if known["before"] is None else ("link", {"to": known["before"]})
+        )
+        before, after = (
+            None if to is None else f"-> {to}\n" for to in (known["after"], known["before"])
+        )
         actions.append(
             Action(
                 part_of(path, record),
-                kind,
-                path,
-                "goldnode made it lead there",
-                IMAGE,
-                before,
-                after,
-                None,
-                data,
+                kind=kind,
+                target=path,
+                reason="goldnode made it lead there",
+                phase=IMAGE,
+                before=before,
+                after=after,
+                reboot=None,
+                data=data,
             )
         )
     return actions
 
 
-def release(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
+def release(
+    document: Optional[Document], seen: Observed, record: Mapping[str, Any]
+) -> List[Action]:
     """Return actions that release goldnode's holds, and restore holds from before goldnode."""
     before = set((record.get("first") or {}).get("holds", ()))
     own = set(record.get("held", ()))
     if not record and document:  # an older goldnode held the whole set and had no record
-        own |= {package["name"] for package in document.get("packages", ())} | set(document.get("fence", ()))
+        own |= {package["name"] for package in document.get("packages", ())} | set(
+            document.get("fence", ())
+        )
     held = {name for name, package in seen.packages.items() if package["hold"]}
     actions = []
     names = sorted((own & held) - before)
@@ -421,14 +468,14 @@ def release(document: Optional[Document], seen: Observed, record: Mapping[str, A
         actions.append(
             Action(
                 "kernel",
-                "packages.unhold",
-                "holds of the stack",
-                why,
-                IMAGE,
-                text,
-                "",
-                None,
-                {"names": names},
+                kind="packages.unhold",
+                target="holds of the stack",
+                reason=why,
+                phase=IMAGE,
+                before=text,
+                after="",
+                reboot=None,
+                data={"names": names},
             )
         )
     lost = sorted(
@@ -440,7 +487,17 @@ def release(document: Optional[Document], seen: Observed, record: Mapping[str, A
         text = "".join(f"hold {name}\n" for name in lost)
         why = f"{len(lost)} packages were on hold before goldnode came, and were let go by it"
         actions.append(
-            Action("kernel", "packages.hold", "earlier holds", why, IMAGE, "", text, None, {"names": lost})
+            Action(
+                "kernel",
+                kind="packages.hold",
+                target="earlier holds",
+                reason=why,
+                phase=IMAGE,
+                before="",
+                after=text,
+                reboot=None,
+                data={"names": lost},
+            )
         )
     return actions
 
@@ -450,7 +507,9 @@ def release(document: Optional[Document], seen: Observed, record: Mapping[str, A
 
 def installed_kernels(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
     """Return package -> release for every installed kernel package that goldnode installed."""
-    found = {name: kernel_release(name) for name in record.get("brought", ()) if name in seen.packages}
+    found = {
+        name: kernel_release(name) for name in record.get("brought", ()) if name in seen.packages
+    }
     return {name: release for name, release in found.items() if release}
 
 
@@ -516,7 +575,19 @@ def next_boot(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
         f"want {target} as the next boot, have {seen.boot.get('release') or 'unknown'}: the class's "
         "kernel can leave only while another runs"
     )
-    return [Action("kernel", "boot.entry", target, why, BOOT, before, after, None, {"release": target})]
+    return [
+        Action(
+            "kernel",
+            kind="boot.entry",
+            target=target,
+            reason=why,
+            phase=BOOT,
+            before=before,
+            after=after,
+            reboot=None,
+            data={"release": target},
+        )
+    ]
 
 
 # -- packages
@@ -569,7 +640,9 @@ def unknown(document: Optional[Document], seen: Observed, record: Mapping[str, A
         return []
     installed = set(record.get("brought", ()))
     names = sorted(
-        package["name"] for package in document.get("packages", ()) if package["name"] in seen.packages
+        package["name"]
+        for package in document.get("packages", ())
+        if package["name"] in seen.packages
     )
     names = [name for name in names if name not in installed]
     if not names:
@@ -588,7 +661,8 @@ def put_back(seen: Observed, record: Mapping[str, Any]) -> Dict[str, str]:
     return {
         name: str(row["from"])
         for name, row in sorted(rows.items())
-        if seen.version(name) == row["to"] and row["from"] in seen.traces.get("offered", {}).get(name, ())
+        if seen.version(name) == row["to"]
+        and row["from"] in seen.traces.get("offered", {}).get(name, ())
     }
 
 
@@ -604,12 +678,16 @@ def staying(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> 
         if name not in back and name not in leave and seen.version(name) == row["to"]
     ]
     removed = {
-        name: version for name, version in record.get("removed", {}).items() if name not in seen.packages
+        name: version
+        for name, version in record.get("removed", {}).items()
+        if name not in seen.packages
     }
     if removed:
         names = " ".join(f"{name}={version}" for name, version in sorted(removed.items()))
         sources = sorted({row["uri"] for row in (record.get("first") or {}).get("sources", ())})
-        text = f"removed by goldnode for another stack, and not reinstalled: apt-get install {names}"
+        text = (
+            f"removed by goldnode for another stack, and not reinstalled: apt-get install {names}"
+        )
         notes.append(
             Note(
                 "packages.removed",
@@ -635,11 +713,21 @@ def packages(
     # A broken package that is removed anyway needs no repair.
     foreign = [name for name in broken_packages(seen) if name not in leave]
     if foreign and seen.journal is not None:
-        why = (
-            f"an earlier run was interrupted; {len(foreign)} packages are half done: {', '.join(foreign[:5])}"
-        )
+        why = f"an earlier run was interrupted; {len(foreign)} packages are half done: {', '.join(foreign[:5])}"
         text = "\n".join(foreign) + "\n"
-        actions.append(Action("kernel", "packages.repair", "dpkg", why, IMAGE, text, "", None, {"leave": []}))
+        actions.append(
+            Action(
+                "kernel",
+                kind="packages.repair",
+                target="dpkg",
+                reason=why,
+                phase=IMAGE,
+                before=text,
+                after="",
+                reboot=None,
+                data={"leave": []},
+            )
+        )
     if not (leave or residue or back):
         return actions
     purge = sorted({*leave, *residue} - keep_configuration)
@@ -652,20 +740,29 @@ def packages(
         )
         if text
     )
-    lines = [f"purge     {name} {seen.packages[name]['version']}" for name in leave if name in purge]
-    lines += [f"remove    {name} {seen.packages[name]['version']}" for name in leave if name not in purge]
+    lines = [
+        f"purge     {name} {seen.packages[name]['version']}" for name in leave if name in purge
+    ]
+    lines += [
+        f"remove    {name} {seen.packages[name]['version']}" for name in leave if name not in purge
+    ]
     lines += [f"purge     {name} (configuration)" for name in residue]
     lines += [
-        f"put back  {name} {seen.packages[name]['version']} -> {version}" for name, version in back.items()
+        f"put back  {name} {seen.packages[name]['version']} -> {version}"
+        for name, version in back.items()
     ]
     roles = {package["name"]: package["part"] for package in (document or {}).get("packages", ())}
     family = ((document or {}).get("driver") or {}).get("family", ())
     deep = [
         name
         for name in leave
-        if roles.get(name) in ("kernel", "driver") or kernel_release(name) or in_family(name, family)
+        if roles.get(name) in ("kernel", "driver")
+        or kernel_release(name)
+        or in_family(name, family)
     ]
-    before = "".join(f"{name} {seen.packages[name]['version']}\n" for name in sorted({*leave, *back}))
+    before = "".join(
+        f"{name} {seen.packages[name]['version']}\n" for name in sorted({*leave, *back})
+    )
     data = {
         "remove": list(leave),
         "purge": purge,
@@ -677,14 +774,14 @@ def packages(
     actions.append(
         Action(
             "kernel",
-            "packages.leave",
-            "packages",
-            why,
-            IMAGE,
-            before,
-            "".join(f"{name} {version}\n" for name, version in back.items()),
-            reboot,
-            data,
+            kind="packages.leave",
+            target="packages",
+            reason=why,
+            phase=IMAGE,
+            before=before,
+            after="".join(f"{name} {version}\n" for name, version in back.items()),
+            reboot=reboot,
+            data=data,
         )
     )
     return actions
@@ -696,14 +793,14 @@ def initramfs(seen: Observed, leave: Sequence[str]) -> List[Action]:
     return [
         Action(
             "kernel",
-            "initramfs.rebuild",
-            release,
-            f"it holds {', '.join(sorted(inside['files']))}",
-            IMAGE,
-            "".join(f"{name}\n" for name in sorted(inside["files"])),
-            "",
-            None,
-            {"release": release, "owed": ""},
+            kind="initramfs.rebuild",
+            target=release,
+            reason=f"it holds {', '.join(sorted(inside['files']))}",
+            phase=IMAGE,
+            before="".join(f"{name}\n" for name in sorted(inside["files"])),
+            after="",
+            reboot=None,
+            data={"release": release, "owed": ""},
         )
         for release, inside in sorted(seen.initramfs.items())
         if release not in gone and inside.get("files")
@@ -722,7 +819,17 @@ def apt_marks(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -
     before, after = ("".join(f"{name} {word}\n" for name in names) for word in ("manual", "auto"))
     why = f"{len(names)} packages were there as dependencies before goldnode named them"
     return [
-        Action("kernel", "packages.auto", "apt's marks", why, IMAGE, before, after, None, {"names": names})
+        Action(
+            "kernel",
+            kind="packages.auto",
+            target="apt's marks",
+            reason=why,
+            phase=IMAGE,
+            before=before,
+            after=after,
+            reboot=None,
+            data={"names": names},
+        )
     ]
 
 
@@ -746,12 +853,12 @@ def empty_directories(seen: Observed, record: Mapping[str, Any], gone: Set[str])
             actions.append(
                 Action(
                     "node_class",
-                    "directory.remove",
-                    name,
-                    "goldnode made it, and nothing is in it",
-                    IMAGE,
-                    f"{name}\n",
-                    None,
+                    kind="directory.remove",
+                    target=name,
+                    reason="goldnode made it, and nothing is in it",
+                    phase=IMAGE,
+                    before=f"{name}\n",
+                    after=None,
                 )
             )
     return actions
@@ -760,18 +867,20 @@ def empty_directories(seen: Observed, record: Mapping[str, Any], gone: Set[str])
 def settle(seen: Observed) -> Action:
     """Return the action that makes systemd and GRUB read their configuration again."""
     who = [
-        text for text, true in (("systemd", seen.live), ("GRUB", seen.boot.get("loader") == "grub")) if true
+        text
+        for text, true in (("systemd", seen.live), ("GRUB", seen.boot.get("loader") == "grub"))
+        if true
     ]
     return Action(
         "node_class",
-        "removal.settle",
-        " and ".join(who) or "journal",
-        "their source was removed",
-        BOOT if who else IMAGE,
-        None,
-        None,
-        None,
-        {"grub": "GRUB" in who, "systemd": "systemd" in who},
+        kind="removal.settle",
+        target=" and ".join(who) or "journal",
+        reason="their source was removed",
+        phase=BOOT if who else IMAGE,
+        before=None,
+        after=None,
+        reboot=None,
+        data={"grub": "GRUB" in who, "systemd": "systemd" in who},
     )
 
 
@@ -788,4 +897,6 @@ def refused(seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
 def reboot_reasons(seen: Observed, waiting: Sequence[Waiting]) -> List[str]:
     """Return why the node needs a reboot in its current state."""
     reasons = [f"the class's kernel {seen.running_kernel} still runs" for _ in waiting[:1]]
-    return reasons + [f"{name} is loaded, and its files have left" for name in seen.traces.get("unfiled", ())]
+    return reasons + [
+        f"{name} is loaded, and its files have left" for name in seen.traces.get("unfiled", ())
+    ]

@@ -38,7 +38,9 @@ def _fields(row: Json) -> Json:
     return {name: row[name] for name in FIELDS}
 
 
-def planned(host: Host, to: str, payloads: Mapping[str, Any], lock_timeout: float) -> Dict[str, Any]:
+def planned(
+    host: Host, to: str, payloads: Mapping[str, Any], lock_timeout: float
+) -> Dict[str, Any]:
     """Return {plan, rollback}: the changes that a rollback would make. Read-only.
 
     If the node cannot return, the plan consists of refusals only.
@@ -52,12 +54,16 @@ def planned(host: Host, to: str, payloads: Mapping[str, Any], lock_timeout: floa
     found = plan(host, document, {**payloads, "back": True}, lock_timeout=lock_timeout)
     moves = next((action for action in found.actions if action.kind == "packages.transact"), None)
     if moves and not found.refusals:
-        refusals = obtainable(host, document, list(moves.data["install"]), list(moves.data["remove"]))
+        refusals = obtainable(
+            host, document, list(moves.data["install"]), list(moves.data["remove"])
+        )
         found = found._replace(refusals=tuple(refusals))
     return {"plan": found.to_json(), "rollback": about}
 
 
-def obtainable(host: Host, document: Document, install: List[str], remove: List[str]) -> List[Refusal]:
+def obtainable(
+    host: Host, document: Document, install: List[str], remove: List[str]
+) -> List[Refusal]:
     """Refuse if apt can no longer install the earlier packages with identical content.
 
     The check uses the current archives of that document, with indexes, sources and pins in a temporary
@@ -73,8 +79,13 @@ def obtainable(host: Host, document: Document, install: List[str], remove: List[
         updated = host.run("apt-get", *options, "update", timeout=600)
         lost: List[str] = []
         try:
-            wanted = {f"{package['name']}={package['version']}": package for package in document["packages"]}
-            lost = applying.Applier(host, document, {}, lambda text: None).missing(install, wanted, options)
+            wanted = {
+                f"{package['name']}={package['version']}": package
+                for package in document["packages"]
+            }
+            lost = applying.Applier(host, document, {}, lambda text: None).missing(
+                install, wanted, options
+            )
         except NodeError as problem:  # different content under a locked version
             return [
                 Refusal(
@@ -91,7 +102,9 @@ def obtainable(host: Host, document: Document, install: List[str], remove: List[
                 *install,
                 *(f"{name}-" for name in remove),
             )
-            done = host.run("apt-get", *options, "-y", "--no-install-recommends", "-s", *request, timeout=300)
+            done = host.run(
+                "apt-get", *options, "-y", "--no-install-recommends", "-s", *request, timeout=300
+            )
             if done.rc == 0:
                 return []
             what = f"apt finds no way to install them: {done.tail(3)}"
@@ -100,7 +113,9 @@ def obtainable(host: Host, document: Document, install: List[str], remove: List[
                 f"{len(lost)} packages are in no archive of it any more: "
                 f"{', '.join(lost[:4])}{' …' if len(lost) > 4 else ''}"
             )
-            errors = [line for line in updated.err.splitlines() if line.startswith(("E:", "W: Failed"))]
+            errors = [
+                line for line in updated.err.splitlines() if line.startswith(("E:", "W: Failed"))
+            ]
             what += f" ({errors[0]})" if errors else ""
     finally:
         shutil.rmtree(place, ignore_errors=True)

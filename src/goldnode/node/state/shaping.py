@@ -44,21 +44,38 @@ PASSING = (
     "/etc/systemd/system", "/etc/cdi", "/etc/default/grub.d", "/etc/update-motd.d",
     "/etc/profile.d", "/etc/mtab",
 )  # fmt: skip
-NAMES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/lib/udev", "/lib/udev", "/usr/lib/systemd/network")
+NAMES = (
+    "/usr/bin",
+    "/usr/sbin",
+    "/bin",
+    "/sbin",
+    "/usr/lib/udev",
+    "/lib/udev",
+    "/usr/lib/systemd/network",
+)
 FIRMWARE = ("/lib/firmware", "/usr/lib/firmware")
 # mkinitramfs copies only these modules.* files, which come with the kernel. depmod
 # regenerates the others in the image.
 COPIED = ("modules.builtin", "modules.order")
-PACKED = ("", ".xz", ".zst", ".gz")  # suffixes of a module on the node; in the image it is uncompressed
+PACKED = (
+    "",
+    ".xz",
+    ".zst",
+    ".gz",
+)  # suffixes of a module on the node; in the image it is uncompressed
 
 
-def keep(host: Host, releases: Iterable[str], family: Sequence[str], configuration: Optional[str]) -> None:
+def keep(
+    host: Host, releases: Iterable[str], family: Sequence[str], configuration: Optional[str]
+) -> None:
     """Record the inputs of the images of `releases`.
 
     `configuration` is its digest from before the build, or None if it is unknown.
     """
     known: Dict[str, Any] = {
-        name: row for name, row in (load_json(host, FILE) or {}).items() if host.exists(_image(name))
+        name: row
+        for name, row in (load_json(host, FILE) or {}).items()
+        if host.exists(_image(name))
     }
     for release in releases:
         known.pop(release, None)
@@ -108,7 +125,10 @@ def parts(host: Host, release: str, family: Sequence[str]) -> Optional[Dict[str,
                 if not in_family(name, family)
             ),
         }
-        return {"configuration": configured, **{name: _digest(lines) for name, lines in rows.items()}}
+        return {
+            "configuration": configured,
+            **{name: _digest(lines) for name, lines in rows.items()},
+        }
     except (OSError, ValueError, initramfs.InitramfsError):
         return None
 
@@ -224,7 +244,12 @@ def _firmware(host: Host, release: str, wanted: Iterable[str]) -> Iterator[str]:
         there = [
             f"{place}{inner}{packed}"
             for place in FIRMWARE
-            for inner in (f"/{name}", f"/updates/{name}", f"/{release}/{name}", f"/updates/{release}/{name}")
+            for inner in (
+                f"/{name}",
+                f"/updates/{name}",
+                f"/{release}/{name}",
+                f"/updates/{release}/{name}",
+            )
             for packed in PACKED
             if os.path.lexists(host.located(f"{place}{inner}{packed}"))
         ]

@@ -57,7 +57,9 @@ FRESH, GONE = ".new", ".old"
 
 def running(host: Host) -> Optional[str]:
     """Return the running slot according to the kernel's command line; None if another root runs."""
-    found = re.search(r"(?:^|\s)root=PARTLABEL=root-([ab])(?:\s|$)", host.text("/proc/cmdline") or "")
+    found = re.search(
+        r"(?:^|\s)root=PARTLABEL=root-([ab])(?:\s|$)", host.text("/proc/cmdline") or ""
+    )
     return found.group(1) if found and host.live and not is_container(host) else None
 
 
@@ -99,7 +101,11 @@ def tried(host: Host, where: str) -> Optional[loader.LoaderEntry]:
     path = loader.variable(host, "LoaderBootCountPath")
     name = (path or "").replace("\\", "/").rpartition("/")[2]
     return next(
-        (entry for entry in loader.entries(host, where) if entry.file == name and entry.left is not None),
+        (
+            entry
+            for entry in loader.entries(host, where)
+            if entry.file == name and entry.left is not None
+        ),
         None,
     )
 
@@ -124,14 +130,19 @@ def survey(host: Host) -> Optional[Json]:
         device = f"{LABELS}/root-{name}"
         rows[name] = {
             "image": about.get("name"),
-            **{key: about.get(key) for key in ("class", "build_id", "sequence", "kernel", "unverified")},
+            **{
+                key: about.get(key)
+                for key in ("class", "build_id", "sequence", "kernel", "unverified")
+            },
             "entry": entry.file if entry else None,
             "left": entry.left if entry else None,
             "done": entry.done if entry else None,
             "state": state(entry, about, bool(counted and entry and counted.file == entry.file)),
             "device": device if host.exists(device) else None,
         }
-    nexts = [name for name in SLOTS if choice.entry is not None and choice.entry in of_slot(all_of, name)]
+    nexts = [
+        name for name in SLOTS if choice.entry is not None and choice.entry in of_slot(all_of, name)
+    ]
     found: Json = {
         "place": where,
         "running": slot,
@@ -156,7 +167,9 @@ def elsewhere(host: Host, where: str, device: str) -> Optional[str]:
         os.path.realpath(host.located(device)), os.path.realpath(host.located("/dev"))
     ).replace("/", "!")
     disks = {
-        f"{device} (/dev/{name.replace('!', '/')})": bootdisk.disk(host, f"/sys/class/block/{name}"),
+        f"{device} (/dev/{name.replace('!', '/')})": bootdisk.disk(
+            host, f"/sys/class/block/{name}"
+        ),
         "/": bootdisk.disk(host, f"/sys/dev/block/{numbers.get('/')}"),
         f"the ESP at {where}": bootdisk.disk(host, f"/sys/dev/block/{numbers.get(where)}"),
     }
@@ -192,7 +205,9 @@ def fallback(found: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]]) ->
     mine, its = found["slots"][runs], found["slots"][other]
     if its["state"] != FAILED or (its["sequence"] or 0) < (mine["sequence"] or 0):
         return None
-    why = [row for row in attempts if row.get("image") == its["image"] and row.get("event") == FAILED]
+    why = [
+        row for row in attempts if row.get("image") == its["image"] and row.get("event") == FAILED
+    ]
     reported = (
         str(why[-1].get("reason"))
         if why
@@ -354,7 +369,9 @@ def put_entry(host: Host, where: str, slot: str, file: str, text: str) -> None:
     folder = f"{where}/loader/entries"
     put(host, f"{folder}/{file}", text.encode())
     others = [
-        f"{folder}/{entry.file}" for entry in of_slot(loader.entries(host, where), slot) if entry.file != file
+        f"{folder}/{entry.file}"
+        for entry in of_slot(loader.entries(host, where), slot)
+        if entry.file != file
     ]
     for path in (*others, *leftovers(host, where)):
         take(host, path)
@@ -408,7 +425,9 @@ def history(host: Host, where: str) -> List[Json]:
     return found
 
 
-def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, Any], reason: str = "") -> None:
+def record(
+    host: Host, where: str, event: str, slot: str, about: Mapping[str, Any], *, reason: str = ""
+) -> None:
     """Append a line to the history: {time, boot, event, slot, image, reason}."""
     row = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -420,7 +439,9 @@ def record(host: Host, where: str, event: str, slot: str, about: Mapping[str, An
     }
     rows = [*history(host, where), row][-HISTORY_LINES:]
     put(
-        host, f"{where}/{HISTORY}", "".join(json.dumps(item, sort_keys=True) + "\n" for item in rows).encode()
+        host,
+        f"{where}/{HISTORY}",
+        "".join(json.dumps(item, sort_keys=True) + "\n" for item in rows).encode(),
     )
 
 
@@ -442,7 +463,9 @@ def entry_text(about: Mapping[str, Any], slot: str, linux: str, initrd: str, opt
 
 def without_root(options: str, *others: str) -> str:
     """Return a command line without `root=` and without the given words. Pure."""
-    return " ".join(word for word in options.split() if not word.startswith("root=") and word not in others)
+    return " ".join(
+        word for word in options.split() if not word.startswith("root=") and word not in others
+    )
 
 
 def digest(path: str) -> str:
@@ -454,7 +477,9 @@ def digest(path: str) -> str:
     return str(found.hexdigest())
 
 
-def copy_boot_files(host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]]) -> List[str]:
+def copy_boot_files(
+    host: Host, where: str, slot: str, sources: Sequence[Tuple[str, str]]
+) -> List[str]:
     """Copy kernel and initramfs of a slot to the ESP, each under a name with its digest. Return their paths
     on the ESP. Raises NodeError if the ESP has no room.
 
@@ -544,7 +569,10 @@ def stale(host: Host, where: str, slot: str) -> Optional[str]:
         return fresh[key]
 
     wrong = []
-    for key, name in (("linux", f"/boot/vmlinuz-{release}"), ("initrd", f"/boot/initrd.img-{release}")):
+    for key, name in (
+        ("linux", f"/boot/vmlinuz-{release}"),
+        ("initrd", f"/boot/initrd.img-{release}"),
+    ):
         have, want = of(where + "/" + own[0].fields.get(key, "").lstrip("/")), of(name)
         if want is not None and have != want:
             wrong.append(name)
@@ -579,15 +607,26 @@ def sync(host: Host, release: Optional[str] = None) -> Optional[str]:
                 f"{' and '.join(lost)}: not there, so that slot {slot} cannot boot {release}. Run site.yml."
             )
         linux, initrd = copy_boot_files(
-            host, where, slot, [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")]
+            host,
+            where,
+            slot,
+            [(host.real(names[0]), "vmlinuz"), (host.real(names[1]), "initrd.img")],
         )
         about = {**known(host, where, slot), "kernel": release}
-        text = entry_text(about, slot, linux, initrd, without_root(own[0].fields.get("options", "")))
+        text = entry_text(
+            about, slot, linux, initrd, without_root(own[0].fields.get("options", ""))
+        )
         file = settled(own[0])
-        same = [entry.file for entry in own] == [file] and host.text(f"{where}/loader/entries/{file}") == text
+        same = [entry.file for entry in own] == [file] and host.text(
+            f"{where}/loader/entries/{file}"
+        ) == text
         if same and not leftovers(host, where):
             return None
-        put(host, f"{where}/{FOLDER}/{slot}/slot.json", (json.dumps(about, sort_keys=True) + "\n").encode())
+        put(
+            host,
+            f"{where}/{FOLDER}/{slot}/slot.json",
+            (json.dumps(about, sort_keys=True) + "\n").encode(),
+        )
         put_entry(host, where, slot, file, text)
         clean(host, where, slot)
         return f"slot {slot} boots {release} as it is now"
@@ -598,7 +637,11 @@ def settled(entry: loader.LoaderEntry) -> str:
 
     An entry with a counter retains its name, because systemd-bless-boot looks for it.
     """
-    return entry.file if entry.left is not None else re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
+    return (
+        entry.file
+        if entry.left is not None
+        else re.sub(r"(?:-new)+(-[ab]\.conf)$", r"\1", entry.file)
+    )
 
 
 def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
@@ -606,7 +649,9 @@ def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
     where, slot = place(host), running(host)
     own = of_slot(loader.entries(host, where), slot) if where and slot else []
     if where is None or slot is None or not own:
-        raise NodeError("the slot that runs has no entry on the ESP. See `goldnode-node slot status`.")
+        raise NodeError(
+            "the slot that runs has no entry on the ESP. See `goldnode-node slot status`."
+        )
     bootdisk.refuse(host)
     name = f"{where}/loader/entries/{own[0].file}"
     with alone(host):
@@ -617,9 +662,15 @@ def edit_cmdline(host: Host, add: Sequence[str], drop: Sequence[str]) -> None:
                 *(word for word in add if word not in line.split()),
             ]
         )
-        rows = [row for row in (host.text(name) or "").splitlines() if not row.startswith("options ")]
+        rows = [
+            row for row in (host.text(name) or "").splitlines() if not row.startswith("options ")
+        ]
         put_entry(
-            host, where, slot, settled(own[0]), "".join(f"{row}\n" for row in (*rows, f"options {after}"))
+            host,
+            where,
+            slot,
+            settled(own[0]),
+            "".join(f"{row}\n" for row in (*rows, f"options {after}")),
         )
 
 
@@ -638,7 +689,9 @@ def failed(host: Host) -> str:
     ]
     if failures:
         return str(failures[-1].get("reason"))
-    lost = host.run("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--full").out
+    lost = host.run(
+        "systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--full"
+    ).out
     names = [line.split()[0] for line in lost.splitlines() if line.split()]
     waits = host.run("systemctl", "list-jobs", "--plain", "--no-legend", "--full").out
     jobs = [
@@ -647,7 +700,10 @@ def failed(host: Host) -> str:
         if len(words) > 3 and words[3] == "running"
     ]
     jobs = [name for name in jobs if not name.startswith("goldnode-tries")]
-    emergency = host.run("systemctl", "is-active", "emergency.target").out.strip() in ("active", "activating")
+    emergency = host.run("systemctl", "is-active", "emergency.target").out.strip() in (
+        "active",
+        "activating",
+    )
     parts = ["emergency mode"] if emergency else []
     parts += [f"failed: {', '.join(names[:5])}"] if names else []
     parts += [f"still starting: {', '.join(jobs[:5])}"] if jobs and not names else []
@@ -655,7 +711,7 @@ def failed(host: Host) -> str:
     stray = bootdisk.astray(host)
     if stray:  # the ESP may be that of another disk
         return f"{text}; not recorded: {stray}"
-    record(host, where, FAILED, slot, known(host, where, slot), text)
+    record(host, where=where, event=FAILED, slot=slot, about=known(host, where, slot), reason=text)
     return text
 
 
@@ -731,5 +787,12 @@ def back(host: Host, tries: int = TRIES) -> Json:
             (json.dumps({**about, "good": True}, sort_keys=True) + "\n").encode(),
         )
         put_entry(host, where, other, loader.with_counter(entry.id, tries), text)
-        record(host, where, "back", other, about, f"asked for while {found['slots'][runs]['image']} ran")
+        record(
+            host,
+            where=where,
+            event="back",
+            slot=other,
+            about=about,
+            reason=f"asked for while {found['slots'][runs]['image']} ran",
+        )
         return boots_next(host, other, "has its last good image again")

@@ -57,9 +57,7 @@ def settle(host: Host, document: Mapping[str, Any], verdict: Mapping[str, Any]) 
         text = "; ".join(bad[:3])
         if trial.get("failed") != text:
             host.write(TRIAL, json.dumps({**trial, "failed": text}, indent=1).encode())
-        return (
-            f"kernel {release} does not become the default: {text}. The next boot starts the earlier default."
-        )
+        return f"kernel {release} does not become the default: {text}. The next boot starts the earlier default."
     try:
         with applying.alone(host, 0):
             applying.Applier(host, document, {}, lambda text: None).make_default(release)

@@ -48,7 +48,10 @@ def arguments(parser: Any) -> None:
     )
     parser.add_argument("--by", required=True, metavar="WHO", help="who acknowledges; recorded")
     parser.add_argument(
-        "--reason", required=True, metavar="TEXT", help="action taken, or why it is not a fault; recorded"
+        "--reason",
+        required=True,
+        metavar="TEXT",
+        help="action taken, or why it is not a fault; recorded",
     )
 
 
@@ -83,7 +86,10 @@ def run(host: Host, options: Any) -> int:
             "id": sanitized(options.id, 80),
         }
         row.update(
-            {"subject": sanitized(options.subject, 80) if options.subject else None, "settled": done[:64]}
+            {
+                "subject": sanitized(options.subject, 80) if options.subject else None,
+                "settled": done[:64],
+            }
         )
         memory["acks"] = [*as_list(memory.get("acks")), row][-100:]
         deltas.save(host, memory, None)
@@ -125,7 +131,10 @@ def _end_tests(host: Host, options: Any) -> List[str]:
 
 
 def settle(
-    memory: Dict[str, Any], capture: Mapping[str, Any], name: str = ALL, subject: Optional[str] = None
+    memory: Dict[str, Any],
+    capture: Mapping[str, Any],
+    name: str = ALL,
+    subject: Optional[str] = None,
 ) -> Any:
     """Update `memory`, and return the names of the items that were open and are now settled.
 
@@ -151,7 +160,10 @@ def settle(
             if any(fnmatchcase(item, name) for item in names):
                 done.append(f"{names[0]} {what}")
             if name == ALL or any(fnmatchcase(item, name) for item in names):
-                row["base"], row["time"] = row.get("last"), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                row["base"], row["time"] = (
+                    row.get("last"),
+                    time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                )
     if memory.get("jump") and fnmatchcase("time.sync", name) and subject is None:
         memory["jump"] = None
         done.append("time.sync")
@@ -159,7 +171,11 @@ def settle(
     for key, value in now.items():
         kind, _, rest = key.partition("/")
         what = rest.rpartition("/")[0]
-        if known.get(key) not in (None, value) and fnmatchcase(f"changed.{kind}", name) and about(what):
+        if (
+            known.get(key) not in (None, value)
+            and fnmatchcase(f"changed.{kind}", name)
+            and about(what)
+        ):
             known[key] = value
             done.append(f"changed.{kind} {what}".strip())
     from . import events
@@ -174,7 +190,9 @@ def _addresses(capture: Mapping[str, Any]) -> Dict[str, str]:
     from .hardware import _key
 
     return {
-        _key(gpu): str(gpu.get("address")) for gpu in as_list(capture.get("gpus")) if isinstance(gpu, dict)
+        _key(gpu): str(gpu.get("address"))
+        for gpu in as_list(capture.get("gpus"))
+        if isinstance(gpu, dict)
     }
 
 

@@ -40,7 +40,11 @@ def finding(capture: Mapping[str, Any], vendor: Optional[str]) -> List[Finding]:
     if cause is None or as_map(capture.get("binding")).get("vendor") != vendor:
         return []
     outcome = MISMATCH if cause.certain and vendor == "nvidia" else UNREAD
-    return [Finding("gpu.bound", outcome, DRIVERS[str(vendor)][0], sanitized(cause.text, 240), cause.remedy)]
+    return [
+        Finding(
+            "gpu.bound", outcome, DRIVERS[str(vendor)][0], sanitized(cause.text, 240), cause.remedy
+        )
+    ]
 
 
 def explained(findings: List[Finding], capture: Mapping[str, Any]) -> List[Finding]:
@@ -73,7 +77,8 @@ def of(capture: Mapping[str, Any], stack: bool) -> Optional[Cause]:
     identity = as_map(capture.get("identity"))
     if (identity.get("container") or facts.get("container")) and not capture.get("simulated"):
         remedy = Remedy(
-            "Run `goldnode-node check` on the host of this container: its driver is missing.", PERSON
+            "Run `goldnode-node check` on the host of this container: its driver is missing.",
+            PERSON,
         )
         return Cause(f"{subject} on the host of this container", remedy, False)
     reason, remedy, certain = _reason(facts, holders, stack)
@@ -115,9 +120,15 @@ def _reason(facts: Mapping[str, Any], holders: List[str], stack: bool) -> Tuple[
 
 
 def _reserved(facts: Mapping[str, Any]) -> Tuple[str, Remedy, bool]:
-    lines = [f"{row.get('where')} (`{row.get('text')}`)" for row in as_list(facts.get("given_away"))]
+    lines = [
+        f"{row.get('where')} (`{row.get('text')}`)" for row in as_list(facts.get("given_away"))
+    ]
     where = f" by {', '.join(lines[:3])}" if lines else ""
-    back = f"take {lines[0]} back" if lines else "find what binds it at boot (`driverctl list-overrides`)"
+    back = (
+        f"take {lines[0]} back"
+        if lines
+        else "find what binds it at boot (`driverctl list-overrides`)"
+    )
     remedy = Remedy(
         f"Judge the GPU in the virtual machine that it is reserved for. If this node is to use it, {back} and reboot.",
         PERSON,
@@ -139,7 +150,9 @@ def _complete(facts: Mapping[str, Any], stack: bool) -> Remedy:
 
 
 def _site(what: str) -> Remedy:
-    return Remedy(f"Run site.yml with `-e goldnode_reboot=true`: {what}, and reboots the node.", SITE, REBOOT)
+    return Remedy(
+        f"Run site.yml with `-e goldnode_reboot=true`: {what}, and reboots the node.", SITE, REBOOT
+    )
 
 
 def _no_module(
@@ -165,11 +178,15 @@ def _no_module(
     if prebuilt is not None:
         return text, Remedy(f"Run {prebuilt}, then reboot.", COMMAND, REBOOT)
     if any("dkms" in str(row["name"]) for row in there):
-        headers = f"{family.headers_command(release)}, then " if facts.get("headers") is False else ""
+        headers = (
+            f"{family.headers_command(release)}, then " if facts.get("headers") is False else ""
+        )
         how = f"{headers}`sudo dkms autoinstall -k {release}`: it builds the module, or names the log of what fails"
         return text, Remedy(f"Run {how}. Then reboot.", COMMAND, REBOOT)
     boot = f"Boot kernel {others[-1]}, or install" if others else "Install"
-    return text, Remedy(f"{boot} the driver's module package for {release}, then reboot.", PERSON, REBOOT)
+    return text, Remedy(
+        f"{boot} the driver's module package for {release}, then reboot.", PERSON, REBOOT
+    )
 
 
 def _nouveau(facts: Mapping[str, Any], system: str, stack: bool) -> Tuple[str, Remedy]:

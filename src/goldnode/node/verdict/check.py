@@ -168,7 +168,9 @@ def settled(
     return ordered(binding.connected(rest, capture or {}), policy.declares(document))
 
 
-def summary(document: Mapping[str, Any], findings: List[Finding], now: float, passive: bool) -> Json:
+def summary(
+    document: Mapping[str, Any], findings: List[Finding], now: float, passive: bool
+) -> Json:
     """Return the verdict for findings."""
     code = exit_code(findings)
     return {
@@ -205,7 +207,9 @@ def keep(host: Host, checked: Checked) -> None:
     if checked.memory is not None:
         deltas.save(host, checked.memory, checked.fault)
     if checked.capture is not None:
-        host.write(probe.CAPTURE, json.dumps(checked.capture, separators=(",", ":")).encode(), 0o600)
+        host.write(
+            probe.CAPTURE, json.dumps(checked.capture, separators=(",", ":")).encode(), 0o600
+        )
 
 
 def unkept(verdict: Json, why: str) -> Json:
@@ -214,14 +218,28 @@ def unkept(verdict: Json, why: str) -> Json:
     That is a failure of the check: it could not check, unless the node is bad as far as it did. The next check cannot
     judge counters, and the gate carries nothing out without a record.
     """
-    remedy = Remedy("Make room on the root filesystem, or see dmesg for why it is read-only.", PERSON)
-    finding = Finding(
-        "memory.state", UNREAD, "the state for the next check is stored", rules.sanitized(why), remedy
+    remedy = Remedy(
+        "Make room on the root filesystem, or see dmesg for why it is read-only.", PERSON
     )
-    findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [as_json(finding)]
+    finding = Finding(
+        "memory.state",
+        UNREAD,
+        "the state for the next check is stored",
+        rules.sanitized(why),
+        remedy,
+    )
+    findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [
+        as_json(finding)
+    ]
     code = verdict["exit_code"] if verdict["exit_code"] in (DRAIN, NOT_THIS_CLASS) else UNKNOWN
     counts = {outcome: sum(item["outcome"] == outcome for item in findings) for outcome in OUTCOMES}
-    return {**verdict, "exit_code": code, "status": STATUS[code], "counts": counts, "findings": findings}
+    return {
+        **verdict,
+        "exit_code": code,
+        "status": STATUS[code],
+        "counts": counts,
+        "findings": findings,
+    }
 
 
 def events(
@@ -234,7 +252,9 @@ def events(
         return logged.judge(document, capture, memory)
     except Exception as problem:  # a log of another make must not end the check, nor pass
         text = rules.sanitized(f"the log could not be judged: {type(problem).__name__}: {problem}")
-        return [Finding("events.log", UNREAD, "the kernel's log since boot", text)], memory.get("events", {})
+        return [Finding("events.log", UNREAD, "the kernel's log since boot", text)], memory.get(
+            "events", {}
+        )
 
 
 def one_each(findings: List[Finding]) -> List[Finding]:
@@ -257,12 +277,18 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     node = rules.Node(document, capture)
     system, driver = rules.as_map(capture.get("os")), rules.as_map(capture.get("driver"))
     name = {key: system.get(key) for key in ("id", "version")}
-    loaded = driver.get("loaded") if isinstance(driver.get("loaded"), str) else driver.get("reported")
+    loaded = (
+        driver.get("loaded") if isinstance(driver.get("loaded"), str) else driver.get("reported")
+    )
     running = rules.fetch(system, "kernel.running")
     gpus = None
     if isinstance(capture.get("gpus"), list):
         gpus = [
-            {"address": str(row.get("address")), "id": row.get("pci_id"), "driver": row.get("driver")}
+            {
+                "address": str(row.get("address")),
+                "id": row.get("pci_id"),
+                "driver": row.get("driver"),
+            }
             for row in node.listed
         ]
     seen = Observed(
@@ -275,7 +301,9 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     found = _identity(document, seen)
     unseen = set() if name["id"] else {"node.os"}
     unseen |= set() if gpus is not None else {"gpu.ids", "gpu.bound", "gpu.count"}
-    unseen |= set() if all(isinstance(row.get("pci_id"), str) for row in node.listed) else {"gpu.ids"}
+    unseen |= (
+        set() if all(isinstance(row.get("pci_id"), str) for row in node.listed) else {"gpu.ids"}
+    )
     unseen |= {"gpu.bound"} if any(row.get("driver") is None for row in node.listed) else set()
     found += _kernel(document, seen)
     unseen |= set() if seen.running_kernel else {"kernel.running"}
@@ -285,7 +313,9 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
             Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT),
         )
         found.append(
-            judge_item("driver.loaded", version, loaded if isinstance(loaded, str) else None, remedy)
+            judge_item(
+                "driver.loaded", version, loaded if isinstance(loaded, str) else None, remedy
+            )
         )
         unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
     found += _recorded_policy(document, node, seen)
@@ -301,7 +331,9 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     ]
 
 
-def _recorded_policy(document: Mapping[str, Any], node: rules.Node, seen: Observed) -> List[Finding]:
+def _recorded_policy(
+    document: Mapping[str, Any], node: rules.Node, seen: Observed
+) -> List[Finding]:
     """Return the findings about the recorded GPU settings. The results of setters are not in a capture."""
     if not policy.declares(document):
         return []
@@ -395,12 +427,22 @@ def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Findin
     if document.get("driver"):
         found += _driver(document, seen)
     found += [
-        Finding(name, ELSEWHERE, "as declared", "this version neither sets nor reads it", severity="degraded")
+        Finding(
+            name,
+            ELSEWHERE,
+            "as declared",
+            "this version neither sets nor reads it",
+            severity="degraded",
+        )
         for name in unread(document)
     ]
     for domain in DOMAINS:
         found += domain.findings(document, seen)
-    found += _blacklisted(document, seen) + _stack(document, seen, plan) + _next_boot(document, seen, plan)
+    found += (
+        _blacklisted(document, seen)
+        + _stack(document, seen, plan)
+        + _next_boot(document, seen, plan)
+    )
     return found
 
 
@@ -417,7 +459,9 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     ]
     gpu = document.get("gpu")
     if gpu:
-        elsewhere = place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
+        elsewhere = place(seen) or (
+            "the class declares simulated GPUs" if document["simulated"] else None
+        )
         if seen.simulated and seen.gpus is not None:  # a simulator's bus, which is this node's own
             elsewhere = None
         rows = gpumodel.on_bus(gpu, seen.gpus)
@@ -434,7 +478,10 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 "gpu.bound",
                 driver,
                 ", ".join(unbound) or driver,
-                Remedy(f"See dmesg for why {driver} did not take the GPU, and lspci -k for who did.", PERSON),
+                Remedy(
+                    f"See dmesg for why {driver} did not take the GPU, and lspci -k for who did.",
+                    PERSON,
+                ),
                 elsewhere,
             )
         )
@@ -444,7 +491,8 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 f"{gpu['count']}",
                 count,
                 Remedy(
-                    "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.", REPAIR
+                    "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.",
+                    REPAIR,
                 ),
                 elsewhere,
             )
@@ -469,7 +517,9 @@ def _models(document: Mapping[str, Any], ids: List[str], elsewhere: Optional[str
             "Add the model to the facts with its source, or accept the unknown in the class (`compat.unknown: accept`).",
             PERSON,
         )
-        return Finding("gpu.ids", UNREAD, expected, f"not in the facts: {', '.join(unknown)}", remedy)
+        return Finding(
+            "gpu.ids", UNREAD, expected, f"not in the facts: {', '.join(unknown)}", remedy
+        )
     return Finding("gpu.ids", MATCH, expected, ", ".join([*known, *unknown]) or "no GPU")
 
 
@@ -492,7 +542,9 @@ def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
 
 def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     driver, release = document["driver"], document["kernel"]["release"]
-    elsewhere = place(seen) or ("the class declares simulated GPUs" if document["simulated"] else None)
+    elsewhere = place(seen) or (
+        "the class declares simulated GPUs" if document["simulated"] else None
+    )
     version = driver["version"]
     found = []
     if not driver["in_tree"]:
@@ -565,7 +617,9 @@ def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             else []
         )
         where += [
-            f"{row['file']}:{row['line']}" for row in seen.forced if row["module"].replace("-", "_") == module
+            f"{row['file']}:{row['line']}"
+            for row in seen.forced
+            if row["module"].replace("-", "_") == module
         ]
         found.append(
             judge_item(
@@ -575,7 +629,11 @@ def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 Remedy("Run site.yml, then reboot.", SITE, REBOOT),
             )
         )
-    unread = [f"{release}: {image['error']}" for release, image in seen.initramfs.items() if "error" in image]
+    unread = [
+        f"{release}: {image['error']}"
+        for release, image in seen.initramfs.items()
+        if "error" in image
+    ]
     if unread and document["blacklist"]:
         found.append(
             Finding(
@@ -652,7 +710,11 @@ def _document_digest(document: Mapping[str, Any], seen: Observed, plan: Plan) ->
     declared = seen.files.get(program.CLASS)
     # The plan has made the text of the document already: it writes one that differs, in content or in mode.
     written = next(
-        (a.data["content"] for a in plan.actions if a.kind == "file.write" and a.target == program.CLASS),
+        (
+            a.data["content"]
+            for a in plan.actions
+            if a.kind == "file.write" and a.target == program.CLASS
+        ),
         None,
     )
     if declared is None:
@@ -677,7 +739,9 @@ def _packages(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[F
     moves = next((action for action in plan.actions if action.kind == "packages.transact"), None)
     if moves and not wrong:  # the set is installed, and other members of the family as well
         wrong = list(moves.data["lines"])
-    free = [p["name"] for p in document["packages"] if not seen.packages.get(p["name"], {}).get("hold")]
+    free = [
+        p["name"] for p in document["packages"] if not seen.packages.get(p["name"], {}).get("hold")
+    ]
     total = len(document["packages"])
     lock, held = f"{total} packages as locked", f"{total} packages on hold"
     return [
@@ -709,7 +773,8 @@ def _ownership(seen: Observed, plan: Plan) -> List[Finding]:
             "mode 0755",
             program_got,
             Remedy(
-                "Run site.yml: others could change the program, or it is not there for the next boot.", SITE
+                "Run site.yml: others could change the program, or it is not there for the next boot.",
+                SITE,
             ),
         ),
         judge_item(
@@ -773,7 +838,11 @@ def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[
         "boot.pending",
         "no reboot pending",
         "; ".join(reasons) or "no reboot pending",
-        Remedy("Reboot the node in its turn: run site.yml with `-e goldnode_reboot=true`.", SITE, REBOOT),
+        Remedy(
+            "Reboot the node in its turn: run site.yml with `-e goldnode_reboot=true`.",
+            SITE,
+            REBOOT,
+        ),
     )
     image = f"initrd.img-{release}"
     there = image if release in seen.initramfs or release not in seen.kernels else "missing"

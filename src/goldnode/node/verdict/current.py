@@ -40,12 +40,18 @@ def fault(
         return f"there is no verdict of this boot ({VERDICT})"
     if not isinstance(verdict, dict) or verdict.get("schema") != SCHEMA:
         return f"{VERDICT} is not a verdict of schema {SCHEMA}"
-    if verdict.get("exit_code") not in (0, 1, 2, 3, 4) or not isinstance(verdict.get("findings"), list):
+    if verdict.get("exit_code") not in (0, 1, 2, 3, 4) or not isinstance(
+        verdict.get("findings"), list
+    ):
         return f"{VERDICT} is not whole"
     if identity is None or uptime is None:
         return "this boot cannot be identified: /proc is not readable"
     at = verdict.get("uptime")
-    if verdict.get("boot_identity") != identity or not isinstance(at, (int, float)) or at > uptime + 1:
+    if (
+        verdict.get("boot_identity") != identity
+        or not isinstance(at, (int, float))
+        or at > uptime + 1
+    ):
         return "the last verdict is of another boot"
     if uptime - at > LIMIT:
         return f"the last verdict is {uptime - at:.0f} s old, and holds for {LIMIT} s: the passive check (goldnode-watch.timer) does not run"
@@ -64,8 +70,14 @@ def load(root: str = "/") -> Tuple[Any, Optional[str]]:
     if not isinstance(wanted, str):
         return None, f"{CLASS} is not there, or is no class document"
     verdict = _json(root, VERDICT)
-    identity = boot.identity(_text(root, "/proc/sys/kernel/random/boot_id"), _text(root, "/proc/1/stat"))
-    if identity is not None and isinstance(verdict, dict) and verdict.get("boot_identity") != identity:
+    identity = boot.identity(
+        _text(root, "/proc/sys/kernel/random/boot_id"), _text(root, "/proc/1/stat")
+    )
+    if (
+        identity is not None
+        and isinstance(verdict, dict)
+        and verdict.get("boot_identity") != identity
+    ):
         identity = _of_node(root, identity, str(verdict.get("boot_identity")))
     return verdict, fault(verdict, identity, boot.uptime(_text(root, "/proc/uptime")), wanted)
 

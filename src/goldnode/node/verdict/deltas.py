@@ -99,7 +99,9 @@ def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
             if is_number(value):
                 yield f"{owner}throttle.{name}", LOAD, value
         links = [
-            as_map(row.get("errors")) for row in as_list(fetch(gpu, "nvlink.links")) if isinstance(row, dict)
+            as_map(row.get("errors"))
+            for row in as_list(fetch(gpu, "nvlink.links"))
+            if isinstance(row, dict)
         ]
         for name in ("replay", "recovery", "crc_flit", "crc_data"):
             read = [row[name] for row in links if is_number(row.get(name))]
@@ -135,7 +137,11 @@ def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
 
 
 def _clock_jump(
-    memory: Mapping[str, Any], clock: Any, uptime: Optional[float], passed: Optional[float], same: bool
+    memory: Mapping[str, Any],
+    clock: Any,
+    uptime: Optional[float],
+    passed: Optional[float],
+    same: bool,
 ) -> Tuple[Optional[float], Optional[List[Any]]]:
     """Return the jump of the clock to report, and the row that remembers it.
 
@@ -157,13 +163,27 @@ def _clock_jump(
 
 
 def _first_reading(
-    name: str, kind: str, now: float, base: float, time: str, uptime: Optional[float]
+    name: str, kind: str, now: float, base: float, time: str, *, uptime: Optional[float]
 ) -> Delta:
     """Return the change of a counter that was not stored before. Only some kinds have a rate since boot."""
     minutes = max(uptime / 60, FIRST_MINUTES) if uptime is not None else None
-    rated = kind == LOAD and name.split("/", 1)[0] not in ("net", "psi", "ib") and "throttle." not in name
+    rated = (
+        kind == LOAD
+        and name.split("/", 1)[0] not in ("net", "psi", "ib")
+        and "throttle." not in name
+    )
     rate = now / minutes if minutes and rated else None
-    return Delta(now, None, None, now - base, time, True, False, rate, "since boot")
+    return Delta(
+        now,
+        value=None,
+        seconds=None,
+        since_ack=now - base,
+        base_time=time,
+        first=True,
+        reset=False,
+        per_minute=rate,
+        span="since boot",
+    )
 
 
 def _change(
@@ -172,6 +192,7 @@ def _change(
     now: float,
     row: Mapping[str, Any],
     uptime: Optional[float],
+    *,
     passed: Optional[float],
     same: bool,
 ) -> Tuple[Delta, float]:
@@ -192,7 +213,9 @@ def _change(
         value = 0  # a lower lifetime count: another card under the same name, or a cleared InfoROM
     seconds = passed if same else uptime if kind == LOAD else None
     # Counts at the first reading of a boot date from device detection: they have a rate, and are not events themselves.
-    base = now - (before - base) - (value if same or kind == LIFE or name.endswith(FROM_ZERO) else 0)
+    base = (
+        now - (before - base) - (value if same or kind == LIFE or name.endswith(FROM_ZERO) else 0)
+    )
     per_minute = value / max(seconds / 60, 1.0) if seconds is not None else None
     if not same and kind == LOAD and uptime is not None:
         per_minute = value / max(uptime / 60, FIRST_MINUTES)
@@ -200,7 +223,17 @@ def _change(
     if same:
         span = f"in {seconds:.0f} s" if seconds is not None else "since the last check"
     when = _text(row.get("time")) or "?"
-    return Delta(now, value, seconds, now - base, when, False, fresh, per_minute, span), base
+    return Delta(
+        now,
+        value=value,
+        seconds=seconds,
+        since_ack=now - base,
+        base_time=when,
+        first=False,
+        reset=fresh,
+        per_minute=per_minute,
+        span=span,
+    ), base
 
 
 def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas, Dict[str, Any]]:
@@ -218,7 +251,11 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     uptime = uptime if is_number(uptime) else None
     same = boot is not None and memory.get("boot") == boot
     last = memory.get("uptime")
-    passed = uptime - last if same and uptime is not None and is_number(last) and uptime >= last else None
+    passed = (
+        uptime - last
+        if same and uptime is not None and is_number(last) and uptime >= last
+        else None
+    )
     found.first_of_boot = not same
     found.blocked = tuple(as_list(memory.get("blocked"))) if same else ()
     clock = fetch(capture, "time_sync.clock")
@@ -228,12 +265,20 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     volatile = _volatile(capture)
     for name, kind, now in counters(capture):
         row = last_counters.get(name)
-        if not isinstance(row, dict) or not is_number(row.get("last")) or not is_number(row.get("base")):
+        if (
+            not isinstance(row, dict)
+            or not is_number(row.get("last"))
+            or not is_number(row.get("base"))
+        ):
             # Errors since the driver was loaded are recent, independent of the card's earlier count.
             base = 0 if name.endswith(FROM_ZERO) else now - min(now, volatile.get(name, 0))
-            found.rows[name] = _first_reading(name, kind, now, base, time, uptime)
+            found.rows[name] = _first_reading(
+                name, kind=kind, now=now, base=base, time=time, uptime=uptime
+            )
         else:
-            found.rows[name], base = _change(name, kind, now, row, uptime, passed, same)
+            found.rows[name], base = _change(
+                name, kind=kind, now=now, row=row, uptime=uptime, passed=passed, same=same
+            )
         rows[name] = {"last": now, "base": base, "time": found.rows[name].base_time}
     for name, row in last_counters.items():  # what did not answer this time is remembered
         if name not in rows and isinstance(row, dict) and len(rows) < MOST:
@@ -249,12 +294,16 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         "uptime": uptime,
         "time": time,
         # A clock that was still on its way may jump.
-        "clock": clock if is_number(clock) and fetch(capture, "time_sync.synchronised") is True else None,
+        "clock": clock
+        if is_number(clock) and fetch(capture, "time_sync.synchronised") is True
+        else None,
         "counters": rows,
         "known": last_identity,
         "pending": [[item.id, item.subject, item.expected, item.got] for item in reported],
         "jump": jumped,
-        "blocked": [row.get("pid") for row in as_list(capture.get("blocked")) if isinstance(row, dict)][:64],
+        "blocked": [
+            row.get("pid") for row in as_list(capture.get("blocked")) if isinstance(row, dict)
+        ][:64],
         "standing": as_map(memory.get("standing")),
         "events": memory.get("events", {}),
         "acks": as_list(memory.get("acks"))[-100:],
@@ -409,12 +458,12 @@ def changes(
         found.append(
             Finding(
                 f"changed.{kind}",
-                MISMATCH,
-                sanitized(expected),
-                sanitized(got),
-                remedy,
-                sanitized(subject, 80) or None,
-                (),
+                outcome=MISMATCH,
+                expected=sanitized(expected),
+                got=sanitized(got),
+                remedy=remedy,
+                subject=sanitized(subject, 80) or None,
+                evidence=(),
                 blast=NOTHING,
                 severity=severity,
             )
@@ -426,9 +475,7 @@ def changes(
 
 
 PERSISTENT = ("gpu.ecc.uncorrected", "gpu.sram", "memory.edac", "pcie.aer")
-SETTLE = (
-    "Repair or replace it, then acknowledge it: `goldnode-node ack --id {id}{subject} --by … --reason …`."
-)
+SETTLE = "Repair or replace it, then acknowledge it: `goldnode-node ack --id {id}{subject} --by … --reason …`."
 
 
 def persistent(
@@ -442,12 +489,21 @@ def persistent(
     rows = dict(as_map(memory.get("standing")))
     seen = set()
     for finding in findings:
-        if finding.outcome != MISMATCH or finding.id not in PERSISTENT or finding.severity != "drain":
+        if (
+            finding.outcome != MISMATCH
+            or finding.id not in PERSISTENT
+            or finding.severity != "drain"
+        ):
             continue
         name = f"{finding.id}|{finding.subject or ''}"
         seen.add(name)
         if name not in rows:
-            rows[name] = {"got": finding.got, "expected": finding.expected, "time": time, "boot": boot}
+            rows[name] = {
+                "got": finding.got,
+                "expected": finding.expected,
+                "time": time,
+                "boot": boot,
+            }
     found = []
     bad = {(finding.id, finding.subject) for finding in findings if finding.outcome == MISMATCH}
     for name, row in sorted(rows.items()):
@@ -464,12 +520,12 @@ def persistent(
         found.append(
             Finding(
                 identity,
-                MISMATCH,
-                sanitized(row.get("expected")),
-                sanitized(text),
-                remedy,
-                about,
-                (f"boot {row.get('boot')}",),
+                outcome=MISMATCH,
+                expected=sanitized(row.get("expected")),
+                got=sanitized(text),
+                remedy=remedy,
+                subject=about,
+                evidence=(f"boot {row.get('boot')}",),
                 blast=NODE,
                 severity="degraded",
             )
@@ -491,7 +547,9 @@ def carried(
     Updates `memory["full"]`. The result is added to the findings of a passive check.
     """
     if not passive:
-        bad = [item for item in findings if item.id in FULL_ONLY and item.outcome in (MISMATCH, UNREAD)]
+        bad = [
+            item for item in findings if item.id in FULL_ONLY and item.outcome in (MISMATCH, UNREAD)
+        ]
         memory["full"] = [
             {
                 **item._asdict(),
@@ -512,22 +570,27 @@ def carried(
             and row["id"] not in judged
             and row.get("outcome") in (MISMATCH, UNREAD)
         ):
-            seen = (
-                f"seen at {sanitized(row.get('time'), 40)} by a full check; a passive one does not look at it"
-            )
+            seen = f"seen at {sanitized(row.get('time'), 40)} by a full check; a passive one does not look at it"
             text = {
                 key: sanitized(row[key], 240) if isinstance(row.get(key), str) else None
                 for key in ("expected", "got", "subject", "blast")
             }
             steps = [step for step in STEPS if step in as_list(row.get("steps"))] or [PERSON]
             remedy = (
-                Remedy(sanitized(row["remedy"], 240), *steps) if isinstance(row.get("remedy"), str) else None
+                Remedy(sanitized(row["remedy"], 240), *steps)
+                if isinstance(row.get("remedy"), str)
+                else None
             )
             severity = "drain" if row.get("severity") == "drain" else "degraded"
             evidence = (seen, *(sanitized(item) for item in as_list(row.get("evidence"))))
             found.append(
                 Finding(
-                    row["id"], row["outcome"], remedy=remedy, evidence=evidence, **text, severity=severity
+                    row["id"],
+                    row["outcome"],
+                    remedy=remedy,
+                    evidence=evidence,
+                    **text,
+                    severity=severity,
                 )
             )
     return found
@@ -596,12 +659,12 @@ def unusable_memory(host: Host, fault: Optional[str]) -> List[Finding]:
     return [
         Finding(
             "memory.state",
-            MISMATCH,
-            "the record of the last check",
-            sanitized(got, 240),
-            remedy,
-            None,
-            (),
+            outcome=MISMATCH,
+            expected="the record of the last check",
+            got=sanitized(got, 240),
+            remedy=remedy,
+            subject=None,
+            evidence=(),
             blast=NOTHING,
         )
     ]

@@ -41,27 +41,44 @@ def version_of(capture: Mapping[str, Any]) -> Optional[str]:
     if driver.get("vendor") not in (None, "nvidia"):
         return None
     found = next(
-        (driver[key] for key in ("reported", "loaded", "proc") if isinstance(driver.get(key), str)), ""
+        (driver[key] for key in ("reported", "loaded", "proc") if isinstance(driver.get(key), str)),
+        "",
     )
     return found if re.fullmatch(r"\d+(\.\d+)+", found) else None
 
 
 def fixed(facts: Facts) -> List[str]:
     """Return the branches that the newest security bulletin has fixes for."""
-    return [name for name, row in facts["branches"].items() if rules.as_map(row.get("security")).get("fixed")]
+    return [
+        name
+        for name, row in facts["branches"].items()
+        if rules.as_map(row.get("security")).get("fixed")
+    ]
 
 
 def _finding(name: str, expected: str, got: str, remedy: Optional[str], *evidence: str) -> Finding:
     outcome = MATCH if remedy is None else MISMATCH
     advice = None if remedy is None else Remedy(remedy, PERSON)
-    return Finding(name, outcome, expected, got, advice, None, evidence, DEGRADED, NODE)
+    return Finding(
+        name,
+        outcome=outcome,
+        expected=expected,
+        got=got,
+        remedy=advice,
+        subject=None,
+        evidence=evidence,
+        severity=DEGRADED,
+        blast=NODE,
+    )
 
 
 def _support(version: str, row: Mapping[str, Any], facts: Facts, today: str) -> Finding:
     ends, branch = row.get("end_of_life"), version.split(".")[0]
     expected = "a driver branch that NVIDIA still supports"
     if not ends:
-        return _finding("driver.support", expected, f"branch {branch}, without a stated end of life", None)
+        return _finding(
+            "driver.support", expected, f"branch {branch}, without a stated end of life", None
+        )
     if today[: len(ends)] <= ends:
         return _finding("driver.support", expected, f"branch {branch}, until {ends}", None)
     newer = ", ".join(fixed(facts))
@@ -111,14 +128,21 @@ def _known_bad(capture: Mapping[str, Any], facts: Facts, version: str) -> List[F
     remedy = " ".join(f"{row['id']}: {row['fix']}." for row in rows)
     return [
         _finding(
-            "driver.known_bad", expected, rules.sanitized(texts, 240), f"The facts name as fix: {remedy}"
+            "driver.known_bad",
+            expected,
+            rules.sanitized(texts, 240),
+            f"The facts name as fix: {remedy}",
         )
     ]
 
 
 def _host(capture: Mapping[str, Any], facts: Facts, version: str) -> Dict[str, Any]:
     """Return what conditions compare with; a key without a value is unknown, and its condition does not hold."""
-    gpus = [gpu for gpu in rules.as_list(capture.get("gpus")) if isinstance(gpu, dict) and not is_fault(gpu)]
+    gpus = [
+        gpu
+        for gpu in rules.as_list(capture.get("gpus"))
+        if isinstance(gpu, dict) and not is_fault(gpu)
+    ]
     ids = [str(gpu.get("pci_id")) for gpu in gpus]
     known = [facts["models"][name] for name in ids if name in facts["models"]]
     system = rules.as_map(capture.get("os"))

@@ -97,7 +97,9 @@ def judge(
     if events is None and capture.get("source") not in ("live", "root"):
         return [], stored  # this source has no log
     readable = _log(events, capture, stored)
-    if readable.outcome in (UNREAD, ELSEWHERE) and not (isinstance(events, dict) and events.get("rows")):
+    if readable.outcome in (UNREAD, ELSEWHERE) and not (
+        isinstance(events, dict) and events.get("rows")
+    ):
         return [readable], stored
     log: Json = events if isinstance(events, dict) else {}
     rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
@@ -113,7 +115,10 @@ def judge(
 
 
 def acknowledge(
-    capture: Mapping[str, Any], memory: Mapping[str, Any], name: str = "*", subject: Optional[str] = None
+    capture: Mapping[str, Any],
+    memory: Mapping[str, Any],
+    name: str = "*",
+    subject: Optional[str] = None,
 ) -> Tuple[Json, List[str]]:
     """Return ``memory["events"]`` after an acknowledgement of the log up to now, and the ids of the settled
     findings.
@@ -175,7 +180,11 @@ def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
             *(["pcie.slot_down"] if kind == "link_down" else []),
         ], about or [""]
     name = (
-        "gpu.bus_lost" if kind == "bus_lost" else f"{kind}.{row['code']}" if row["code"] is not None else kind
+        "gpu.bus_lost"
+        if kind == "bus_lost"
+        else f"{kind}.{row['code']}"
+        if row["code"] is not None
+        else kind
     )
     names = [name, "xid.programs", *(["pci.bus_lost"] if kind == "bus_lost" else [])]
     link = row["code"] == 74 or 144 <= (row["code"] or 0) <= 154
@@ -184,7 +193,9 @@ def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
         cause = link and (other["kind"] in ("sxid", "bus_lost") or other["code"] == 79)
         if kind != "sxid" and (same or cause) and other is not row:
             names.append(
-                "gpu.bus_lost" if other["kind"] == "bus_lost" else f"{other['kind']}.{other['code']}"
+                "gpu.bus_lost"
+                if other["kind"] == "bus_lost"
+                else f"{other['kind']}.{other['code']}"
             )
             about += [other["address"]] if other["address"] else []
     return [*names, *(["nvlink.errors"] if link else [])], about or [""]
@@ -277,7 +288,9 @@ def _settled(row: Json, stored: Json, log: Json) -> bool:
     if not isinstance(have, list) or len(have) != 2 or not isinstance(have[0], int):
         return False
     last = row.get("last_seq")
-    return _count(row) <= have[0] and (last is None or (isinstance(have[1], int) and last <= have[1]))
+    return _count(row) <= have[0] and (
+        last is None or (isinstance(have[1], int) and last <= have[1])
+    )
 
 
 def _acknowledged(rows: Sequence[Json]) -> List[Finding]:
@@ -288,12 +301,12 @@ def _acknowledged(rows: Sequence[Json]) -> List[Finding]:
     return [
         Finding(
             "events.acknowledged",
-            MATCH,
-            "settled by a person",
-            text,
-            None,
-            None,
-            _evidence_of(rows),
+            outcome=MATCH,
+            expected="settled by a person",
+            got=text,
+            remedy=None,
+            subject=None,
+            evidence=_evidence_of(rows),
         )
     ]
 
@@ -316,25 +329,35 @@ def _gpus(
             by_switch.setdefault(where, []).append(_sxid(table, row))
         elif kind == "xid":
             by_gpu.setdefault(where, []).append(_xid(table, row))
-        elif kind == "bus_lost" and _parameters(row).get("driver", "nvidia") in ("nvidia", "amdgpu"):
-            by_gpu.setdefault(where, []).append(Fault(row, DRAIN, NODE, "the GPU has fallen off the bus"))
+        elif kind == "bus_lost" and _parameters(row).get("driver", "nvidia") in (
+            "nvidia",
+            "amdgpu",
+        ):
+            by_gpu.setdefault(where, []).append(
+                Fault(row, DRAIN, NODE, "the GPU has fallen off the bus")
+            )
     for where, faults in by_gpu.items():
         by_gpu[where] = _workflows(faults)
     found: List[Finding] = []
     causes = [fault for faults in by_switch.values() for fault in faults if fault.meaning == DRAIN]
     lost = [
-        where for where, faults in by_gpu.items() if any(fault.what in ("bus_lost", 79) for fault in faults)
+        where
+        for where, faults in by_gpu.items()
+        if any(fault.what in ("bus_lost", 79) for fault in faults)
     ]
     shown: List[Fault] = []
     for where in list(by_gpu):
-        links = [fault for fault in by_gpu[where] if _is_link(table, fault) and fault.meaning != NONE]
+        links = [
+            fault for fault in by_gpu[where] if _is_link(table, fault) and fault.meaning != NONE
+        ]
         if links and where not in lost and (causes or lost):
             # The GPU saw what happened elsewhere.
             shown += links
             by_gpu[where] = _without(by_gpu[where], links)
     found += _switches(by_switch, shown)
     several = {
-        w: [f for f in faults if _is_link(table, f) and f.meaning == DRAIN] for w, faults in by_gpu.items()
+        w: [f for f in faults if _is_link(table, f) and f.meaning == DRAIN]
+        for w, faults in by_gpu.items()
     }
     several = {where: links for where, links in several.items() if links}
     if len(several) >= 3 and not causes and not lost:
@@ -348,12 +371,12 @@ def _gpus(
         found.append(
             Finding(
                 "nvlink.errors",
-                MISMATCH,
-                "none",
-                text,
-                remedy,
-                None,
-                _evidence(all_links),
+                outcome=MISMATCH,
+                expected="none",
+                got=text,
+                remedy=remedy,
+                subject=None,
+                evidence=_evidence(all_links),
                 blast=NODE,
                 severity=DRAIN,
             )
@@ -381,7 +404,11 @@ def _xid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
         return Fault(row, UNREAD, NOTHING, "an Xid in a form that this version does not know")
     entry = _entry(table, code)
     if entry is None:
-        why = "the class document has no table of Xids: run site.yml" if table is None else "it is not listed"
+        why = (
+            "the class document has no table of Xids: run site.yml"
+            if table is None
+            else "it is not listed"
+        )
         return Fault(row, UNREAD, NOTHING, f"Xid {code}: {why}")
     action, meaning, name = entry
     blast = BLAST.get(action, GPU if meaning == DRAIN else NOTHING)
@@ -418,7 +445,9 @@ def _workflows(faults: List[Fault]) -> List[Fault]:
         last = _seq(fault.row)
         if after is not None and fault.blast == GPU and last is not None and last < after:
             fault = fault._replace(
-                meaning=NONE, blast=NOTHING, text=fault.text + ", settled by a reset that Xid 154 reports"
+                meaning=NONE,
+                blast=NOTHING,
+                text=fault.text + ", settled by a reset that Xid 154 reports",
             )
         found.append(fault)
     return found
@@ -438,7 +467,9 @@ def _without(faults: Sequence[Fault], links: Sequence[Fault]) -> List[Fault]:
     return [fault for fault in rest if fault.what != 154 or others]
 
 
-def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequence[Fault]) -> List[Finding]:
+def _switches(
+    by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequence[Fault]
+) -> List[Finding]:
     """Return one finding per NVSwitch with a fatal SXid, including the NVLink errors of GPUs that follow from
     it.
     """
@@ -459,12 +490,12 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
             found.append(
                 Finding(
                     f"sxid.{bad[0].what}",
-                    MISMATCH,
-                    "none",
-                    text,
-                    remedy,
-                    where,
-                    _evidence([*bad, *shown]),
+                    outcome=MISMATCH,
+                    expected="none",
+                    got=text,
+                    remedy=remedy,
+                    subject=where,
+                    evidence=_evidence([*bad, *shown]),
                     blast=NODE,
                 )
             )
@@ -475,19 +506,21 @@ def _switches(by_switch: Mapping[Optional[str], Sequence[Fault]], shown: Sequenc
                 found.append(
                     Finding(
                         f"sxid.{fault.what}",
-                        MATCH,
-                        "not fatal",
-                        _fault_text(fault),
-                        None,
-                        where,
-                        _evidence([fault]),
+                        outcome=MATCH,
+                        expected="not fatal",
+                        got=_fault_text(fault),
+                        remedy=None,
+                        subject=where,
+                        evidence=_evidence([fault]),
                         severity=DEGRADED,
                     )
                 )
     return found
 
 
-def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] = ()) -> List[Finding]:
+def _gpu(
+    where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] = ()
+) -> List[Finding]:
     """Return the findings of one GPU: the most specific Xid, unknown Xids, and harmless ones."""
     found = []
     bad = sorted((fault for fault in faults if fault.meaning in (DRAIN, DEGRADED)), key=_weight)
@@ -502,12 +535,12 @@ def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] =
         found.append(
             Finding(
                 name,
-                MISMATCH,
-                "none",
-                text,
-                _remedy(where, blast, severity),
-                where,
-                _evidence([*bad, *peers]),
+                outcome=MISMATCH,
+                expected="none",
+                got=text,
+                remedy=_remedy(where, blast, severity),
+                subject=where,
+                evidence=_evidence([*bad, *peers]),
                 blast=blast,
                 severity=severity,
             )
@@ -517,12 +550,12 @@ def _gpu(where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] =
     found += [
         Finding(
             f"xid.{fault.what}",
-            MATCH,
-            "no fault of the node",
-            _fault_text(fault),
-            None,
-            where,
-            _evidence([fault]),
+            outcome=MATCH,
+            expected="no fault of the node",
+            got=_fault_text(fault),
+            remedy=None,
+            subject=where,
+            evidence=_evidence([fault]),
             severity=DEGRADED,
         )
         for fault in quiet
@@ -563,12 +596,12 @@ def _unknown(kind: str, fault: Fault, where: Optional[str]) -> Finding:
     name = f"{kind}.{fault.row.get('code')}" if fault.row.get("code") is not None else kind
     return Finding(
         name,
-        UNREAD,
-        "an event that is understood",
-        _fault_text(fault),
-        remedy,
-        where,
-        _evidence([fault]),
+        outcome=UNREAD,
+        expected="an event that is understood",
+        got=_fault_text(fault),
+        remedy=remedy,
+        subject=where,
+        evidence=_evidence([fault]),
         blast=NOTHING,
         severity=DEGRADED,
     )
@@ -582,7 +615,9 @@ def _programs(
     The GPU needs a test.
     """
     names, numbers = limits.get("app_xid_names"), limits.get("app_xid_processes")
-    having = {where: [f for f in faults if f.what in (13, 31, 32, 69)] for where, faults in by_gpu.items()}
+    having = {
+        where: [f for f in faults if f.what in (13, 31, 32, 69)] for where, faults in by_gpu.items()
+    }
     having = {where: faults for where, faults in having.items() if faults}
     if (
         not isinstance(names, int)
@@ -605,12 +640,12 @@ def _programs(
     return [
         Finding(
             "xid.programs",
-            MISMATCH,
-            "errors of programs on no GPU alone",
-            text,
-            remedy,
-            where,
-            _evidence(faults),
+            outcome=MISMATCH,
+            expected="errors of programs on no GPU alone",
+            got=text,
+            remedy=remedy,
+            subject=where,
+            evidence=_evidence(faults),
             blast=GPU,
         )
     ]
@@ -629,7 +664,16 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
         elif row.get("kind") not in ("xid", "sxid", "bus_lost"):
             text = f"an event of the unknown kind {row.get('kind')}"
             found.append(
-                Finding("events.unknown", UNREAD, None, text, None, None, _evidence_of([row]), blast=NOTHING)
+                Finding(
+                    "events.unknown",
+                    outcome=UNREAD,
+                    expected=None,
+                    got=text,
+                    remedy=None,
+                    subject=None,
+                    evidence=_evidence_of([row]),
+                    blast=NOTHING,
+                )
             )
         elif row.get("kind") == "bus_lost" and _parameters(row).get("driver", "nvidia") not in (
             "nvidia",
@@ -642,7 +686,14 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
             where = _text(row.get("address"))
             found.append(
                 Finding(
-                    "pci.bus_lost", MISMATCH, "none", text, remedy, where, _evidence_of([row]), blast=NODE
+                    "pci.bus_lost",
+                    outcome=MISMATCH,
+                    expected="none",
+                    got=text,
+                    remedy=remedy,
+                    subject=where,
+                    evidence=_evidence_of([row]),
+                    blast=NODE,
                 )
             )
     return found
@@ -654,6 +705,7 @@ def _of_row(
     text: str,
     remedy: Optional[Remedy] = None,
     blast: str = NOTHING,
+    *,
     severity: str = DEGRADED,
     subject: Any = None,
 ) -> Finding:
@@ -662,12 +714,12 @@ def _of_row(
     times = f", {_count(row)} times" if _count(row) > 1 else ""
     return Finding(
         name,
-        MISMATCH if remedy else MATCH,
-        "none",
-        text + times,
-        remedy,
-        where,
-        _evidence_of([row]),
+        outcome=MISMATCH if remedy else MATCH,
+        expected="none",
+        got=text + times,
+        remedy=remedy,
+        subject=where,
+        evidence=_evidence_of([row]),
         blast=blast if remedy else None,
         severity=severity,
     )
@@ -708,7 +760,11 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
     )
     if driver not in ("nvidia", "amdgpu", "xe", "i915", "nvidia-nvswitch"):
         return _of_row(
-            row, name, text, Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT), NODE
+            row,
+            name,
+            text,
+            Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT),
+            NODE,
         )
     if _works(capture, row.get("address")):
         if kind == "probe_failed":
@@ -748,7 +804,8 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     kind = _parameters(row).get("type")
     text = f"{severity} PCIe error" + (f" ({kind})" if kind else "")
     remedy = Remedy(
-        "Have seating, riser and cable of the device inspected; a restart trains the link again.", REPAIR
+        "Have seating, riser and cable of the device inspected; a restart trains the link again.",
+        REPAIR,
     )
     if severity == "corrected":
         most = limits.get("aer_correctable_minute")
@@ -759,7 +816,9 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
             else 1.0
         )
         if isinstance(most, (int, float)) and _count(row) / minutes > most:
-            return _of_row(row, "pcie.aer", f"{text}, {_count(row) / minutes:.0f} a minute", remedy, NODE)
+            return _of_row(
+                row, "pcie.aer", f"{text}, {_count(row) / minutes:.0f} a minute", remedy, NODE
+            )
         return _of_row(row, "pcie.aer", text)
     fatal = row.get("fatal") is True and row.get("address") in _gpu_path(capture)
     return _of_row(row, "pcie.aer", text, remedy, NODE, severity=DRAIN if fatal else DEGRADED)
@@ -781,12 +840,12 @@ def _limited(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     text = f"{parameters.get('gbps')} of {parameters.get('capable_gbps')} Gb/s, limited by {parameters.get('link')} at {parameters.get('at')}"
     return Finding(
         "pcie.limited",
-        MATCH,
-        "judged by the path itself",
-        text,
-        None,
-        _text(row.get("address")),
-        _evidence_of([row]),
+        outcome=MATCH,
+        expected="judged by the path itself",
+        got=text,
+        remedy=None,
+        subject=_text(row.get("address")),
+        evidence=_evidence_of([row]),
     )
 
 
@@ -797,7 +856,9 @@ def _io_error(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
         REPAIR,
         ACKNOWLEDGE,
     )
-    return _of_row(row, "storage.io_error", "errors of reading or writing", remedy, VISIT, subject=device)
+    return _of_row(
+        row, "storage.io_error", "errors of reading or writing", remedy, VISIT, subject=device
+    )
 
 
 def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -827,9 +888,13 @@ def _link_down(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """
     slot = _parameters(row).get("slot")
     if slot is not None:
-        remedy = Remedy("Restart the node; where the device stays away, have it inspected.", REBOOT, REPAIR)
+        remedy = Remedy(
+            "Restart the node; where the device stays away, have it inspected.", REBOOT, REPAIR
+        )
         return _of_row(row, "pcie.slot_down", f"the link of slot {slot} went down", remedy, NODE)
-    return _of_row(row, "net.link_down", "the link went down", subject=_parameters(row).get("interface"))
+    return _of_row(
+        row, "net.link_down", "the link went down", subject=_parameters(row).get("interface")
+    )
 
 
 def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -838,8 +903,14 @@ def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     Earlier ones are over.
     """
     text = f"{', '.join(str(n) for n in _parameters(row).get('names') or [_parameters(row).get('name')])} waited for longer than the kernel's limit"
-    blocked = {task["pid"] for task in _list(capture.get("blocked")) if isinstance(task.get("pid"), int)}
-    recent, last, now = limits.get("hung_task_recent_s"), row.get("last_uptime_s"), capture.get("uptime")
+    blocked = {
+        task["pid"] for task in _list(capture.get("blocked")) if isinstance(task.get("pid"), int)
+    }
+    recent, last, now = (
+        limits.get("hung_task_recent_s"),
+        row.get("last_uptime_s"),
+        capture.get("uptime"),
+    )
     late = (
         isinstance(recent, (int, float))
         and isinstance(last, (int, float))
@@ -859,7 +930,9 @@ def _oom(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """Note a job that the kernel has ended for lack of memory. The node is not at fault."""
     where = "its own limit" if _parameters(row).get("cgroup") else "the node's memory"
     text = f"{', '.join(str(n) for n in _parameters(row).get('names') or ['a process'])} ended at {where}"
-    return _of_row(row, "memory.oom", text, subject="jobs" if _parameters(row).get("cgroup") else "node")
+    return _of_row(
+        row, "memory.oom", text, subject="jobs" if _parameters(row).get("cgroup") else "node"
+    )
 
 
 _KINDS = {
@@ -904,7 +977,9 @@ def _history(
         for finding in gpus:
             serious = finding.outcome == MISMATCH and finding.severity == DRAIN and finding.subject
             if serious and (boot, finding.subject) not in have:
-                found.append({"boot_id": boot, "address": finding.subject, "what": finding.id, "time": at})
+                found.append(
+                    {"boot_id": boot, "address": finding.subject, "what": finding.id, "time": at}
+                )
                 have.add((boot, str(finding.subject)))
     return found[-HISTORY:]
 
@@ -913,7 +988,11 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
     """Report GPUs and switches that needed a reset or restart in two or more boots within the days that the
     class sets.
     """
-    days, times, now = limits.get("repeat_days"), limits.get("xid_repeats"), seconds(capture.get("time"))
+    days, times, now = (
+        limits.get("repeat_days"),
+        limits.get("xid_repeats"),
+        seconds(capture.get("time")),
+    )
     if not isinstance(days, (int, float)) or not isinstance(times, int) or now is None:
         return []
     by_address: Dict[str, List[Json]] = {}
@@ -924,7 +1003,8 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
     for where, items in sorted(by_address.items()):
         if len({item["boot_id"] for item in items}) >= times:
             result = tuple(
-                f"{time.strftime('%Y-%m-%d', time.gmtime(item['time']))} {item.get('what')}" for item in items
+                f"{time.strftime('%Y-%m-%d', time.gmtime(item['time']))} {item.get('what')}"
+                for item in items
             )
             text = f"needed a reset or restart in {len(items)} boots within {days:g} days"
             remedy = Remedy(
@@ -935,12 +1015,12 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
             found.append(
                 Finding(
                     "gpu.repeated_faults",
-                    MISMATCH,
-                    f"fewer than {times} boots",
-                    text,
-                    remedy,
-                    where,
-                    result,
+                    outcome=MISMATCH,
+                    expected=f"fewer than {times} boots",
+                    got=text,
+                    remedy=remedy,
+                    subject=where,
+                    evidence=result,
                     blast=VISIT,
                 )
             )
@@ -978,7 +1058,9 @@ def _row(row: Json) -> Json:
 
     code, count, parameters = row.get("code"), row.get("count"), row.get("parameters")
     given = (
-        {str(key): scalar(value) for key, value in parameters.items()} if isinstance(parameters, dict) else {}
+        {str(key): scalar(value) for key, value in parameters.items()}
+        if isinstance(parameters, dict)
+        else {}
     )
     for name in ("names", "pids"):
         if not isinstance(given.get(name, []), list):
@@ -988,7 +1070,9 @@ def _row(row: Json) -> Json:
         "kind": _text(row.get("kind")) or "unknown",
         "code": code if isinstance(code, int) and not isinstance(code, bool) else None,
         **{name: _text(row.get(name)) for name in ("address", "mig", "boot_id")},
-        **{name: row[name] if isinstance(row.get(name), (int, float)) else None for name in numbers},
+        **{
+            name: row[name] if isinstance(row.get(name), (int, float)) else None for name in numbers
+        },
         "count": count if isinstance(count, int) and count > 0 else 1,
         "fatal": row["fatal"] if isinstance(row.get("fatal"), bool) else None,
         "text": str(row.get("text"))[:240],

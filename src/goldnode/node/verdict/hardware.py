@@ -50,13 +50,18 @@ ACTIONS = {
         ),
         PROCESS,
     ),
-    "recover_imex": (Remedy("Restart the IMEX service: `systemctl restart nvidia-imex`.", COMMAND), PROCESS),
+    "recover_imex": (
+        Remedy("Restart the IMEX service: `systemctl restart nvidia-imex`.", COMMAND),
+        PROCESS,
+    ),
     "node_reboot": (Remedy("Drain the node and reboot it.", REBOOT), NODE),
     "system_reboot": (Remedy("Drain the node and reboot it.", REBOOT), NODE),
 }
 # NVML's return codes for a fault of the whole library.
 NO_DRIVER = {
-    9: Remedy("Load the driver: `modprobe nvidia`, and see dmesg for why it is not loaded.", COMMAND),
+    9: Remedy(
+        "Load the driver: `modprobe nvidia`, and see dmesg for why it is not loaded.", COMMAND
+    ),
     12: Remedy("Run site.yml: the driver's library is not installed.", SITE),
     18: Remedy("Reboot the node: library and loaded module are of different versions.", REBOOT),
 }
@@ -83,7 +88,9 @@ def library(node: Node) -> Answer:
     ]
     if is_fault(fault) and fault.get("rc") in NO_DRIVER and fault.get("rc") is not True:
         return bad(
-            expected, f"{fault.get('text')} (return code {fault['rc']})", remedy=NO_DRIVER[fault["rc"]]
+            expected,
+            f"{fault.get('text')} (return code {fault['rc']})",
+            remedy=NO_DRIVER[fault["rc"]],
         )
     text = (
         fault.get("text")
@@ -92,7 +99,9 @@ def library(node: Node) -> Answer:
         if fault is None
         else repr(fault)[:80]
     )
-    return RuleResult(UNREAD, expected, str(text), tuple(hung[:4]), remedy=SILENT_LIBRARY, blast=NODE)
+    return RuleResult(
+        UNREAD, expected, str(text), tuple(hung[:4]), remedy=SILENT_LIBRARY, blast=NODE
+    )
 
 
 def in_driver(row: Mapping[str, Any]) -> bool:
@@ -121,7 +130,9 @@ def answers(node: Node) -> Answer:
             and entry.get("gone") is True
             and address not in seen
         ):
-            found.append(bad("answers", "its PCI configuration space reads all ones", subject=address))
+            found.append(
+                bad("answers", "its PCI configuration space reads all ones", subject=address)
+            )
     return found or (ok("answers", f"{len(node.gpus)} answer") if node.gpus else None)
 
 
@@ -130,7 +141,8 @@ def _last_events(node: Node, address: str) -> List[str]:
     return [
         str(row.get("text"))
         for row in rows
-        if isinstance(row, dict) and str(row.get("address") or "").split(".")[0] == address.split(".")[0]
+        if isinstance(row, dict)
+        and str(row.get("address") or "").split(".")[0] == address.split(".")[0]
     ][-2:]
 
 
@@ -186,7 +198,11 @@ def uuids(node: Node) -> Answer:
     twice = {uuid: found for uuid, found in seen.items() if len(found) > 1}
     if twice:
         return [
-            bad("a UUID of its own", f"{uuid} is also that of {', '.join(found[1:])}", subject=found[0])
+            bad(
+                "a UUID of its own",
+                f"{uuid} is also that of {', '.join(found[1:])}",
+                subject=found[0],
+            )
             for uuid, found in twice.items()
         ]
     return ok("a UUID each", f"{len(seen)} UUIDs") if len(seen) > 1 else None
@@ -224,7 +240,12 @@ def recovery(node: Node, gpu: Any) -> Answer:
         value, (Remedy(f"Do what the driver asks for: {sanitized(value, 40)}.", PERSON), NODE)
     )
     return bad(
-        "none", value, *details, *_last_events(node, str(gpu.get("address"))), remedy=remedy, blast=blast
+        "none",
+        value,
+        *details,
+        *_last_events(node, str(gpu.get("address"))),
+        remedy=remedy,
+        blast=blast,
     )
 
 
@@ -264,7 +285,9 @@ def vram(node: Node, gpu: Any) -> Answer:
     ]
     most = max(size for size in alike if is_number(size))
     # Without ECC no cell is taken out of use. A display takes some MiB.
-    if value < most * (1 if is_number(fetch(gpu, "ecc.volatile.uncorrected")) or _remaps(gpu) else 1 - share):
+    if value < most * (
+        1 if is_number(fetch(gpu, "ecc.volatile.uncorrected")) or _remaps(gpu) else 1 - share
+    ):
         return bad(f"{most} MiB, as others of this node", f"{value} MiB")
     return ok(expected or f"{most} MiB")
 
@@ -272,7 +295,8 @@ def vram(node: Node, gpu: Any) -> Answer:
 def _remaps(gpu: Any) -> bool:
     """Return whether the GPU can take rows or pages of its memory out of use."""
     return any(
-        is_number(fetch(gpu, path)) for path in ("remapped_rows.uncorrectable", "retired_pages.double_bit")
+        is_number(fetch(gpu, path))
+        for path in ("remapped_rows.uncorrectable", "retired_pages.double_bit")
     )
 
 
@@ -284,17 +308,26 @@ def vbios(node: Node, gpu: Any) -> Answer:
     if not isinstance(value, str):
         return node.absent(value, expected)
     if want:
-        return ok(expected) if value.lower() in [item.lower() for item in want] else bad(expected, value)
+        return (
+            ok(expected)
+            if value.lower() in [item.lower() for item in want]
+            else bad(expected, value)
+        )
     alike = [
         other.get("vbios")
         for other in node.gpus
-        if (other.get("pci_id"), other.get("subsystem_id")) == (gpu.get("pci_id"), gpu.get("subsystem_id"))
+        if (other.get("pci_id"), other.get("subsystem_id"))
+        == (gpu.get("pci_id"), gpu.get("subsystem_id"))
     ]
     same: List[str] = [item for item in alike if isinstance(item, str)]
     usual = max(sorted(set(same)), key=same.count)
     if _pairs(node, gpu):
         return ok("the same versions on each board")
-    return ok("one version on all") if value == usual else bad(f"{usual}, as others of this node", value)
+    return (
+        ok("one version on all")
+        if value == usual
+        else bad(f"{usual}, as others of this node", value)
+    )
 
 
 def _pairs(node: Node, gpu: Any) -> bool:
@@ -360,7 +393,8 @@ def volatile(node: Node, gpu: Any) -> Answer:
     value, result = node.number(gpu, "ecc.volatile.uncorrected", _ecc_on(node, gpu))
     if value is None:
         return (
-            _hidden_by_mig(gpu, "ecc.volatile.uncorrected", "0 since the driver was loaded", "ECC") or result
+            _hidden_by_mig(gpu, "ecc.volatile.uncorrected", "0 since the driver was loaded", "ECC")
+            or result
         )
     expected = "0 since the driver was loaded"
     if value <= node.limit("volatile_uncorrected", 0):
@@ -442,12 +476,24 @@ def _hidden_by_mig(gpu: Any, path: str, good: str, section: str) -> Answer:
     If the driver reports a recovery action, that covers the value. Nothing else does.
     """
     value = fetch(gpu, path)
-    if fetch(gpu, "mig.current") is not True or not is_fault(value) or value["fault"] != NOT_EXPOSED:
+    if (
+        fetch(gpu, "mig.current") is not True
+        or not is_fault(value)
+        or value["fault"] != NOT_EXPOSED
+    ):
         return None
     covered = gpu.get("recovery_action") == "none"
     text = "hidden while MIG is on" + ("; the driver itself asks for nothing" if covered else "")
     remedy = Remedy(f"Check it when MIG is off: `nvidia-smi -q -d {section}`.", PERSON)
-    return RuleResult(NOT_EXPOSED, None if covered else good, text, (), None, remedy, NOTHING)
+    return RuleResult(
+        NOT_EXPOSED,
+        expected=None if covered else good,
+        got=text,
+        evidence=(),
+        severity=None,
+        remedy=remedy,
+        blast=NOTHING,
+    )
 
 
 @gpu_rule("gpu.remap.spare")
@@ -503,9 +549,13 @@ def repair(node: Node, gpu: Any) -> Answer:
     waits = [name for name, (value, _) in zip(("a memory channel", "a TPC"), flags) if value]
     if waits:
         return bad("none pending", f"{' and '.join(waits)} waits for its repair")
-    unread = next((result for _, result in (*flags, (beyond, beyond_result)) if result is not None), None)
+    unread = next(
+        (result for _, result in (*flags, (beyond, beyond_result)) if result is not None), None
+    )
     return unread or (
-        ok("none pending") if beyond is not None or any(value is not None for value, _ in flags) else None
+        ok("none pending")
+        if beyond is not None or any(value is not None for value, _ in flags)
+        else None
     )
 
 
@@ -525,11 +575,13 @@ def modes(node: Node, gpu: Any) -> Answer:
                 remedy=remedy,
             )
         alike = [
-            fetch(other, f"{key}.current") for other in node.gpus if other.get("pci_id") == gpu.get("pci_id")
+            fetch(other, f"{key}.current")
+            for other in node.gpus
+            if other.get("pci_id") == gpu.get("pci_id")
         ]
-        if any(isinstance(item, bool) and item != now for item in alike) and alike.count(now) * 2 <= len(
-            alike
-        ):
+        if any(isinstance(item, bool) and item != now for item in alike) and alike.count(
+            now
+        ) * 2 <= len(alike):
             return bad(f"{name} {_on(not now)}, as on others of this node", f"{name} is {_on(now)}")
     return None
 
@@ -582,13 +634,19 @@ def throttle(node: Node, gpu: Any) -> Answer:
     if isinstance(kinds, list):
         active = ", ".join(sanitized(name, 40) for name in as_list(fetch(gpu, "throttle.active")))
         return (
-            bad("no slowdown", active or "thermal", *_heat(gpu)) if "thermal" in kinds else ok("no slowdown")
+            bad("no slowdown", active or "thermal", *_heat(gpu))
+            if "thermal" in kinds
+            else ok("no slowdown")
         )
     found = _slowed(node, gpu, SLOWDOWNS)
     if isinstance(found, list) and found:
         soft = all(text.startswith("SW") for text in found)
-        return bad("no slowdown", "; ".join(found), *_heat(gpu), severity="degraded" if soft else None)
-    return found if isinstance(found, RuleResult) else ok("no slowdown") if found is not None else None
+        return bad(
+            "no slowdown", "; ".join(found), *_heat(gpu), severity="degraded" if soft else None
+        )
+    return (
+        found if isinstance(found, RuleResult) else ok("no slowdown") if found is not None else None
+    )
 
 
 @gpu_rule("gpu.throttle.brake")
@@ -596,7 +654,13 @@ def brake(node: Node, gpu: Any) -> Answer:
     found = _slowed(node, gpu, (BRAKE,))
     if isinstance(found, list) and found:
         return bad("no power brake", "; ".join(found))
-    return found if isinstance(found, RuleResult) else ok("no power brake") if found is not None else None
+    return (
+        found
+        if isinstance(found, RuleResult)
+        else ok("no power brake")
+        if found is not None
+        else None
+    )
 
 
 def _slowed(node: Node, gpu: Any, kinds: Any) -> Any:
@@ -652,7 +716,9 @@ def temperature(node: Node, gpu: Any) -> Answer:
     most, _ = node.number(gpu, "temperature.slowdown_c")
     if now is None or most is None:
         return result
-    return ok("below its limit") if now < most else bad(f"below {most} °C", f"{now} °C", *_heat(gpu))
+    return (
+        ok("below its limit") if now < most else bad(f"below {most} °C", f"{now} °C", *_heat(gpu))
+    )
 
 
 @gpu_rule("gpu.power.enforced")
@@ -668,7 +734,12 @@ def enforced(node: Node, gpu: Any) -> Answer:
 def processes(node: Node) -> Answer:
     if node.deltas is None or not node.deltas.first_of_boot or node.partial or not node.gpus:
         return None
-    rows = [(gpu, row) for gpu in node.gpus for row in as_list(gpu.get("processes")) if isinstance(row, dict)]
+    rows = [
+        (gpu, row)
+        for gpu in node.gpus
+        for row in as_list(gpu.get("processes"))
+        if isinstance(row, dict)
+    ]
     own = [f"pid {row.get('pid')} on {gpu.get('address')}" for gpu, row in rows]
     return ok("none at boot") if not own else bad("none at boot", ", ".join(own[:6]))
 
@@ -688,7 +759,13 @@ def agree(node: Node) -> Answer:
     ]
     if len(set(have.values())) > 1:
         return bad("one version", ", ".join(f"{text} {version}" for text, version in have.items()))
-    return faults[0] if faults else ok("one version", next(iter(have.values()))) if len(have) > 1 else None
+    return (
+        faults[0]
+        if faults
+        else ok("one version", next(iter(have.values())))
+        if len(have) > 1
+        else None
+    )
 
 
 @rule("fabric.manager")

@@ -50,7 +50,9 @@ def memory(node: Node) -> Answer:
     want = as_map(node.baseline.get("memory"))
     if not is_number(want.get("total_gib")):
         return None
-    share = want["tolerance"] if is_number(want.get("tolerance")) else node.limit("memory_tolerance", 0)
+    share = (
+        want["tolerance"] if is_number(want.get("tolerance")) else node.limit("memory_tolerance", 0)
+    )
     expected = f"{want['total_gib']} GiB, within {share:.1%}"
     have, result = node.section("memory", expected)
     if result is not None:
@@ -73,7 +75,9 @@ def edac(node: Node) -> Answer:
         fault = (
             row
             if is_fault(row)
-            else next((item for item in (fetch(row, "ue"), fetch(row, "ce")) if is_fault(item)), None)
+            else next(
+                (item for item in (fetch(row, "ue"), fetch(row, "ce")) if is_fault(item)), None
+            )
         )
         if fault is not None:
             found += _about(name, node.absent(fault, None))
@@ -81,7 +85,9 @@ def edac(node: Node) -> Answer:
         wrong = fetch(row, "ue")
         corrected = node.counted("edac", name, "ce")
         if is_number(wrong) and wrong > node.limit("edac_uncorrected", 0):
-            found.append(bad("no uncorrected errors", f"{wrong} uncorrected since boot", subject=name))
+            found.append(
+                bad("no uncorrected errors", f"{wrong} uncorrected since boot", subject=name)
+            )
         elif (
             most
             and corrected is not None
@@ -110,7 +116,11 @@ def interfaces(node: Node) -> Answer:
         if result is None and (is_fault(row) or not isinstance(fetch(row, "state"), str)):
             result = node.absent(row if is_fault(row) else fetch(row, "state"), "up")
         elif result is None:
-            result = ok("up") if fetch(row, "state") in ("up", "unknown") else bad("up", fetch(row, "state"))
+            result = (
+                ok("up")
+                if fetch(row, "state") in ("up", "unknown")
+                else bad("up", fetch(row, "state"))
+            )
         found += _about(name, result)
     return _all(found, "up")
 
@@ -147,7 +157,9 @@ def _property(node: Node, key: str, say: Any, but: Container[str] = ()) -> Answe
             result = bad(expected, "no such interface")
         value = fetch(rows.get(name), key)
         if result is None:
-            result = equal(expected, say(value)) if is_number(value) else node.absent(value, expected)
+            result = (
+                equal(expected, say(value)) if is_number(value) else node.absent(value, expected)
+            )
         found += _about(name, result)
     return _all(found, "as declared")
 
@@ -216,7 +228,9 @@ def drops(node: Node) -> Answer:
             seen += 1
             if delta.value > packets * share and delta.value / delta.seconds > rate:
                 text = f"{key} {delta.value / delta.seconds:.0f} a second, of {packets / delta.seconds:.0f} packets"
-                found.append(bad(f"at most {share:.1%} of the packets", text, delta.span, subject=name))
+                found.append(
+                    bad(f"at most {share:.1%} of the packets", text, delta.span, subject=name)
+                )
                 break
     return found or (ok("few drops") if seen else None)
 
@@ -233,7 +247,11 @@ def flaps(node: Node) -> Answer:
             seen += 1
             if most and delta.value >= most:
                 found.append(
-                    bad("a steady link", f"{delta.value:g} carrier changes, {delta.span}", subject=name)
+                    bad(
+                        "a steady link",
+                        f"{delta.value:g} carrier changes, {delta.span}",
+                        subject=name,
+                    )
                 )
     for name, port, row in _ports(node):
         down, symbols = (
@@ -260,12 +278,16 @@ def flaps(node: Node) -> Answer:
                 if wrong:
                     found.append(
                         bad(
-                            "a steady link", f"{delta.value:g} {what}, {delta.span}", subject=f"{name}/{port}"
+                            "a steady link",
+                            f"{delta.value:g} {what}, {delta.span}",
+                            subject=f"{name}/{port}",
                         )
                     )
                     break
         if isinstance(row, dict) and any(
-            value == (1 << 32) - 1 for value in as_map(row.get("counters")).values() if is_number(value)
+            value == (1 << 32) - 1
+            for value in as_map(row.get("counters")).values()
+            if is_number(value)
         ):
             found.append(
                 bad(
@@ -349,10 +371,17 @@ def mounts(node: Node) -> Answer:
             result = node.absent(rows, expected)
         if result is None:
             row = rows.get(path)
-            result = bad(expected, "not mounted") if row is None else _mounted(node, row, want, expected)
+            result = (
+                bad(expected, "not mounted") if row is None else _mounted(node, row, want, expected)
+            )
         found += _about(path, result)
     root = fetch(as_map(fetch(node.capture, "storage.mounts")), "/")
-    if "/" not in declared and isinstance(root, dict) and not is_fault(root) and not node.elsewhere():
+    if (
+        "/" not in declared
+        and isinstance(root, dict)
+        and not is_fault(root)
+        and not node.elsewhere()
+    ):
         found += _about("/", _mounted(node, root, {}, "writable, with room"))
     return _all(found, "mounted, writable, with room")
 
@@ -425,7 +454,9 @@ def smart(node: Node) -> Answer:
             found.append(bad("no warning", "the disk is read-only", severity="drain", subject=name))
             continue
         if isinstance(fetch(row, "state"), str) and fetch(row, "state") not in ("live", "running"):
-            found.append(bad("no warning", f"state {fetch(row, 'state')}", severity="drain", subject=name))
+            found.append(
+                bad("no warning", f"state {fetch(row, 'state')}", severity="drain", subject=name)
+            )
             continue
         unknown = node.absent(fetch(row, "smart"), None) if is_fault(fetch(row, "smart")) else None
         if unknown is not None:  # a controller that does not answer is no healthy one
@@ -493,7 +524,8 @@ def paths(node: Node) -> Answer:
                     want.get("read_mb_s") and speed < want["read_mb_s"]
                 )
                 text = " and ".join(
-                    [f"{latency:g} ms a read"] * is_number(latency) + [f"{speed:g} MB/s"] * is_number(speed)
+                    [f"{latency:g} ms a read"] * is_number(latency)
+                    + [f"{speed:g} MB/s"] * is_number(speed)
                 )
                 result = bad(expected, text) if slow else ok(expected)
         found += _about(path, result)
@@ -539,9 +571,15 @@ def blocked(node: Node) -> Answer:
     if node.elsewhere() or not isinstance(rows, list):
         return None if node.elsewhere() else node.absent(rows, None)
     before = node.deltas.blocked if node.deltas is not None else ()
-    stuck = [row for row in rows if isinstance(row, dict) and in_driver(row) and row.get("pid") in before]
+    stuck = [
+        row for row in rows if isinstance(row, dict) and in_driver(row) and row.get("pid") in before
+    ]
     texts = [f"pid {row.get('pid')} {row.get('command')} in {row.get('wait')}" for row in stuck]
-    return bad("none in the GPU driver", "; ".join(texts[:4])) if stuck else ok("none in the GPU driver")
+    return (
+        bad("none in the GPU driver", "; ".join(texts[:4]))
+        if stuck
+        else ok("none in the GPU driver")
+    )
 
 
 SETTLED = 900  # seconds after boot in which a clock may still be on its way
@@ -551,7 +589,10 @@ SETTLED = 900  # seconds after boot in which a clock may still be on its way
 def clock(node: Node) -> Answer:
     if node.elsewhere() or not as_map(node.capture.get("time_sync")):
         return None
-    jump, most = (node.deltas.clock_jump if node.deltas is not None else None), node.limit("clock_jump_s")
+    jump, most = (
+        (node.deltas.clock_jump if node.deltas is not None else None),
+        node.limit("clock_jump_s"),
+    )
     if jump is not None and most and abs(jump) > most:
         return bad(
             "a steady clock",

@@ -7,7 +7,20 @@ from ..state.finding import DEFERRED
 from ..state.kinds import NOTHING
 from ..state.remedy import PERSON, REPAIR, Remedy
 from .hardware import _key
-from .rules import Answer, Node, RuleResult, as_list, as_map, bad, equal, fetch, gpu_rule, is_number, ok, rule
+from .rules import (
+    Answer,
+    Node,
+    RuleResult,
+    as_list,
+    as_map,
+    bad,
+    equal,
+    fetch,
+    gpu_rule,
+    is_number,
+    ok,
+    rule,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,13 +104,22 @@ def width(node: Node, gpu: Any) -> Answer:
     rows = hops(node, address)
     inside = as_map(node.pci.get(address)).get("on_package") is True
     read = [] if inside else [fetch(gpu, "pcie.width.current")]
-    have = [value for value in [*read, *(link.get("width") for _, link in rows[:1])] if is_number(value)]
+    have = [
+        value for value in [*read, *(link.get("width") for _, link in rows[:1])] if is_number(value)
+    ]
     if want is None:
         return _trained(node, address, rows, "width")
     expected = f"x{want}"
     if not have:
         return node.absent(
-            next((item for item in [*read, fetch(node.pci.get(address), "link")] if item is not None), None),
+            next(
+                (
+                    item
+                    for item in [*read, fetch(node.pci.get(address), "link")]
+                    if item is not None
+                ),
+                None,
+            ),
             expected,
         )
     least = min(have)
@@ -109,7 +131,9 @@ def width(node: Node, gpu: Any) -> Answer:
         return bad(expected, f"x{least}", *evidence, *_ends(node, gpu, rows), remedy=remedy)
     above = narrow(rows[1:], "width", want)
     if above:
-        return bad(expected, f"x{least}, and the path above is narrower: {'; '.join(above)}", *evidence)
+        return bad(
+            expected, f"x{least}, and the path above is narrower: {'; '.join(above)}", *evidence
+        )
     return (
         ok(expected)
         if least == want
@@ -128,7 +152,8 @@ def _ends(node: Node, gpu: Any, rows: List[Tuple[str, Dict[str, Any]]]) -> List[
     fewer lanes.
     """
     texts = [
-        f"{address} can do gen {link.get('max_gen')} x{link.get('max_width')}" for address, link in rows[:2]
+        f"{address} can do gen {link.get('max_gen')} x{link.get('max_width')}"
+        for address, link in rows[:2]
     ]
     most = fetch(gpu, "pcie.width.max")
     return [*texts, f"device and slot together can do x{most}"] if is_number(most) else texts
@@ -140,7 +165,11 @@ def _trained(node: Node, address: str, rows: List[Tuple[str, Dict[str, Any]]], k
         return None
     now, most, other = (
         fetch(link, name)
-        for link, name in ((rows[0][1], key), (rows[0][1], f"max_{key}"), (rows[1][1], f"max_{key}"))
+        for link, name in (
+            (rows[0][1], key),
+            (rows[0][1], f"max_{key}"),
+            (rows[1][1], f"max_{key}"),
+        )
     )
     if not (is_number(now) and is_number(most) and is_number(other)):
         return None
@@ -172,7 +201,14 @@ def generation(node: Node, gpu: Any) -> Answer:
     expected = f"generation {want}"
     if not have:
         return node.absent(
-            next((item for item in [*read, fetch(node.pci.get(address), "link")] if item is not None), None),
+            next(
+                (
+                    item
+                    for item in [*read, fetch(node.pci.get(address), "link")]
+                    if item is not None
+                ),
+                None,
+            ),
             expected,
         )
     best = (
@@ -209,7 +245,12 @@ def generation(node: Node, gpu: Any) -> Answer:
                 blast=NOTHING,
                 remedy=AT_NEXT_LOAD,
             )
-        return bad(expected, f"generation {now}, and the path above is slower: {'; '.join(slow)}", why, state)
+        return bad(
+            expected,
+            f"generation {now}, and the path above is slower: {'; '.join(slow)}",
+            why,
+            state,
+        )
     if rests:
         most = f"both ends can do {min(best)}" if best else "nothing speaks against it"
         return RuleResult(
@@ -227,7 +268,9 @@ CAPPED = Remedy(
     "Look in the firmware for a generation limit of the slot of SUBJECT, and for a riser or switch of an older generation above it.",
     REPAIR,
 )
-AT_NEXT_LOAD = Remedy("Nothing to do: it is judged at the next check that finds SUBJECT at work.", PERSON)
+AT_NEXT_LOAD = Remedy(
+    "Nothing to do: it is judged at the next check that finds SUBJECT at work.", PERSON
+)
 
 
 def resting(gpu: Any) -> Tuple[bool, str]:
@@ -313,7 +356,9 @@ def aer(node: Node) -> Answer:
                 found.append(result._replace(subject=address))
             continue
         total += 1
-        names = [f"{name} {number}" for name, number in sorted(as_map(fetch(counts, "counters")).items())][:4]
+        names = [
+            f"{name} {number}" for name, number in sorted(as_map(fetch(counts, "counters")).items())
+        ][:4]
         corrected = node.counted("pci", address, "aer.correctable")
         for key in ("fatal", "nonfatal"):
             value = fetch(counts, key)
@@ -338,7 +383,9 @@ def aer(node: Node) -> Answer:
                 and corrected.per_minute > most
             ):
                 text = f"{corrected.per_minute:.0f} corrected errors a minute, {corrected.span}"
-                found.append(bad(f"at most {most} corrected errors a minute", text, *names, subject=address))
+                found.append(
+                    bad(f"at most {most} corrected errors a minute", text, *names, subject=address)
+                )
     return found or (ok("few errors", f"{total} functions") if total else None)
 
 
@@ -388,7 +435,11 @@ def nvlinks(node: Node, gpu: Any) -> Answer:
         if is_fault(row) or (isinstance(row, dict) and not isinstance(row.get("active"), bool))
     ]
     active = _active(links)
-    down = [str(row.get("link")) for row in links if isinstance(row, dict) and row.get("active") is False]
+    down = [
+        str(row.get("link"))
+        for row in links
+        if isinstance(row, dict) and row.get("active") is False
+    ]
     evidence = [f"links {', '.join(down[:18])} are down"] if down else []
     if unread:
         first = unread[0] if is_fault(unread[0]) else as_map(unread[0]).get("active")
@@ -408,7 +459,13 @@ def nvlinks(node: Node, gpu: Any) -> Answer:
         if other.get("pci_id") == gpu.get("pci_id")
     )
     expected = f"{most} active, as on others of this node"
-    return bad(expected, f"{active} active", *evidence) if active < most else ok(expected) if most else None
+    return (
+        bad(expected, f"{active} active", *evidence)
+        if active < most
+        else ok(expected)
+        if most
+        else None
+    )
 
 
 def _active(links: List[Any]) -> int:
@@ -438,7 +495,13 @@ def nvlink_errors(node: Node, gpu: Any) -> Answer:
         if isinstance(row, dict)
         and any(is_number(value) and value for value in as_map(row.get("errors")).values())
     ]
-    return bad("few errors", "; ".join(found), *worst[:4]) if found else ok("few errors") if seen else None
+    return (
+        bad("few errors", "; ".join(found), *worst[:4])
+        if found
+        else ok("few errors")
+        if seen
+        else None
+    )
 
 
 @gpu_rule("fabric.state")

@@ -36,7 +36,9 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
     # Verdicts of older versions lack the key `exercised`.
     stack = (
-        f"  stack {verdict['stack']} (exercised: {verdict['exercised']})" if "exercised" in verdict else ""
+        f"  stack {verdict['stack']} (exercised: {verdict['exercised']})"
+        if "exercised" in verdict
+        else ""
     )
     if "undeclared" in verdict:
         name = f"class {verdict['class']}, without its stack" if verdict["class"] else "no class"
@@ -55,7 +57,8 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     grouped, silent = _apart(_grouped(rows))
     if grouped or silent:
         lines += finding_lines(
-            [{**found[0], "id": _named(found)} for found in grouped] + [_together(found) for found in silent]
+            [{**found[0], "id": _named(found)} for found in grouped]
+            + [_together(found) for found in silent]
         )
     for found in grouped:
         lines += _advice(found)
@@ -68,7 +71,9 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     lines += _undeclared(verdict, {str(finding["id"]) for found in silent for finding in found})
     counts = verdict["counts"]
     reported = ", ".join(
-        f"{number} {MARKS.get(outcome, outcome).lower()}" for outcome, number in counts.items() if number
+        f"{number} {MARKS.get(outcome, outcome).lower()}"
+        for outcome, number in counts.items()
+        if number
     )
     lines.append(f"verdict: {verdict['status']} (exit code {verdict['exit_code']}): {reported}")
     return "\n".join(lines)
@@ -100,14 +105,19 @@ def _undeclared(verdict: Mapping[str, Any], shown: Set[str]) -> List[str]:
         return []
     driver = [f["id"] for f in verdict["driver"] if f["outcome"] == "match"]
     lines = _wrapped("driver, judged, and good: ", driver)
-    unread = [(row, [name for name in row["items"] if name not in shown]) for row in verdict["unread"]]
+    unread = [
+        (row, [name for name in row["items"] if name not in shown]) for row in verdict["unread"]
+    ]
     if any(items for _, items in unread):
         lines.append("could not be read:")
     for row, items in unread:
         lines += _wrapped(f"  {REASONS[row['why']]} ({row['got']}): ", items)
     judged = {finding["id"] for finding in verdict["findings"]}
     for head, part in (
-        ("not declared, not judged: ", [row for row in verdict["undeclared"] if row["item"] not in judged]),
+        (
+            "not declared, not judged: ",
+            [row for row in verdict["undeclared"] if row["item"] not in judged],
+        ),
         (
             "not declared, judged by range and by equal GPUs only: ",
             [row for row in verdict["undeclared"] if row["item"] in judged],
@@ -134,7 +144,13 @@ def _grouped(findings: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, An
     """
     groups: Dict[Any, List[Mapping[str, Any]]] = {}
     for finding in findings:
-        key = (finding["id"], finding["outcome"], finding["severity"], finding["expected"], finding["got"])
+        key = (
+            finding["id"],
+            finding["outcome"],
+            finding["severity"],
+            finding["expected"],
+            finding["got"],
+        )
         groups.setdefault(key, []).append(finding)
     return list(groups.values())
 
@@ -151,7 +167,11 @@ def _apart(
     for found in groups:
         if found[0]["outcome"] == "could_not_read":
             alike.setdefault(_reason(found[0]), []).extend(found)
-    silent = {key: found for key, found in alike.items() if len({finding["id"] for finding in found}) > SAME}
+    silent = {
+        key: found
+        for key, found in alike.items()
+        if len({finding["id"] for finding in found}) > SAME
+    }
     rest = [
         found
         for found in groups
@@ -182,7 +202,9 @@ def _named(found: Sequence[Mapping[str, Any]]) -> str:
     subjects = [str(finding.get("subject")) for finding in found if finding.get("subject")]
     if not subjects:
         return str(found[0]["id"])
-    return f"{found[0]['id']} {subjects[0]}" + (f" and {len(subjects) - 1} more" if len(subjects) > 1 else "")
+    return f"{found[0]['id']} {subjects[0]}" + (
+        f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
+    )
 
 
 def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
@@ -203,9 +225,9 @@ def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
     lines += _wrapped("    on ", subjects) if len(subjects) > 1 else []
     lines += [
         f"    {text}"
-        for text in list(dict.fromkeys(text for finding in found for text in finding.get("evidence") or ()))[
-            :6
-        ]
+        for text in list(
+            dict.fromkeys(text for finding in found for text in finding.get("evidence") or ())
+        )[:6]
     ]
     return lines
 
@@ -234,8 +256,12 @@ def finding_lines(findings: Sequence[Mapping[str, Any]]) -> List[str]:
                 str(got),
             )
         )
-    widths = [min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((36, 18, 48, 999))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
+    widths = [
+        min(max(len(row[i]) for row in rows), limit) for i, limit in enumerate((36, 18, 48, 999))
+    ]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows
+    ]
     return [lines[0], "  ".join("-" * width for width in widths[:3]) + "  ---", *lines[1:]]
 
 
@@ -254,7 +280,13 @@ def plan_text(plan: Mapping[str, Any]) -> str:
         f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}"
         for item in plan["waiting"]
     ]
-    lines += [f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]]
+    lines += [
+        f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]
+    ]
     lines += [f"reboot needed: {reason}" for reason in plan["reboot"]["after"]]
     lines += [f"no reboot as the node is now: {text}" for text in plan["reboot"].get("held", ())]
-    return "\n".join(lines) if plan["actions"] or plan["refusals"] else "\n".join(["nothing to do", *lines])
+    return (
+        "\n".join(lines)
+        if plan["actions"] or plan["refusals"]
+        else "\n".join(["nothing to do", *lines])
+    )

@@ -11,7 +11,18 @@ from ..state.remedy import Remedy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, TypeAlias, Union
+    from typing import (
+        Any,
+        Callable,
+        Dict,
+        Iterable,
+        List,
+        Mapping,
+        Optional,
+        Tuple,
+        TypeAlias,
+        Union,
+    )
 
 
 Json: TypeAlias = "Dict[str, Any]"
@@ -97,7 +108,16 @@ def bad(
     subject: Optional[str] = None,
 ) -> RuleResult:
     """Return a mismatch."""
-    return RuleResult(MISMATCH, str(expected), str(got), evidence, severity, remedy, blast, subject)
+    return RuleResult(
+        MISMATCH,
+        expected=str(expected),
+        got=str(got),
+        evidence=evidence,
+        severity=severity,
+        remedy=remedy,
+        blast=blast,
+        subject=subject,
+    )
 
 
 def equal(expected: Any, got: Any, *evidence: str) -> RuleResult:
@@ -139,7 +159,9 @@ class Node:
     (:class:`.deltas.Deltas`).
     """
 
-    def __init__(self, document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None) -> None:
+    def __init__(
+        self, document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None
+    ) -> None:
         self.document = document
         self.capture = capture
         self.deltas = deltas
@@ -154,14 +176,18 @@ class Node:
             for row in as_list(self.gpu_baseline.get("overrides"))
             if isinstance(row, dict)
         }
-        self.partial = capture.get("source") in PARTIAL  # one program's output does not describe the host
+        self.partial = (
+            capture.get("source") in PARTIAL
+        )  # one program's output does not describe the host
         identity = as_map(capture.get("identity"))
         self.container = bool(identity.get("container")) and not self.partial
         self.simulated = bool(capture.get("simulated"))
         self.declared = as_map(document.get("gpu"))
         self.vendor = self.declared.get("vendor")
         self.listed = [row for row in as_list(capture.get("gpus")) if isinstance(row, dict)]
-        self.gpus = [row for row in self.listed if not is_fault(row) and row.get("lost") is not True]
+        self.gpus = [
+            row for row in self.listed if not is_fault(row) and row.get("lost") is not True
+        ]
         self.pci = as_map(capture.get("pci"))
         self.uptime = capture.get("uptime") if is_number(capture.get("uptime")) else None
 
@@ -214,9 +240,13 @@ class Node:
         if value is None:
             if expected is None:
                 return None
-            return RuleResult(ELSEWHERE if self.partial else UNREAD, expected, "not in this capture")
+            return RuleResult(
+                ELSEWHERE if self.partial else UNREAD, expected, "not in this capture"
+            )
         return RuleResult(
-            UNREAD, expected or "something that can be read", f"not understood: {sanitized(repr(value), 60)}"
+            UNREAD,
+            expected or "something that can be read",
+            f"not understood: {sanitized(repr(value), 60)}",
         )
 
     def number(

@@ -30,7 +30,8 @@ DECLARE = Remedy(
 )
 COMPUTE = Remedy("Allow programs again: `nvidia-smi -i SUBJECT -c DEFAULT`.", COMMAND)
 RANGE = Remedy(
-    "Set a value that the board accepts: `nvidia-smi -q -d POWER,CLOCK -i SUBJECT` shows the range.", COMMAND
+    "Set a value that the board accepts: `nvidia-smi -q -d POWER,CLOCK -i SUBJECT` shows the range.",
+    COMMAND,
 )
 # A laptop's board decides how many lanes its GPU has, and no reading of the GPU states that number.
 LAPTOPS = ("Laptop GPU", "with Max-Q Design")
@@ -39,7 +40,9 @@ LINK = Remedy(
     "the class if it is by design.",
     REPAIR,
 )
-HEAT = Remedy("Check fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.", PERSON)
+HEAT = Remedy(
+    "Check fans and air inlet of SUBJECT, and `nvidia-smi -q -d TEMPERATURE -i SUBJECT`.", PERSON
+)
 RESET = Remedy("Drain the node, then reset the GPU: `nvidia-smi --gpu-reset -i SUBJECT`.", PERSON)
 # Since generation 6 a link may rest with fewer lanes (PCI Express 6.0, L0p); seen as 2 of 16 lanes at rest.
 RESTS_NARROW = 6
@@ -61,7 +64,9 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
         found += _rows(gpus, rule)
     remedy = links.HOSTED if links.is_guest(capture) else LINK
     links_ = [
-        row for gpu in gpus for row in _link(gpu, rules.as_map(models.get(str(gpu.get("pci_id")))), remedy)
+        row
+        for gpu in gpus
+        for row in _link(gpu, rules.as_map(models.get(str(gpu.get("pci_id")))), remedy)
     ]
     for name in ("pcie.width", "pcie.gen"):
         own = [row for row in links_ if row.id == name]
@@ -86,6 +91,7 @@ class GpuSetting:
         text: Callable[[Any], str] = str,
         fault: Optional[Callable[[Mapping[str, Any], Any], Optional[str]]] = None,
         remedy: Remedy = DECLARE,
+        *,
         elsewhere: bool = False,
         by_board: bool = False,
     ) -> None:
@@ -187,7 +193,9 @@ def _rows(gpus: Gpus, rule: GpuSetting) -> List[Finding]:
         for gpu, value in own:
             fault = rule.fault(gpu, value) if rule.fault is not None else None
             if fault is not None:
-                wrong.append(_finding(rule.name, gpu, "a value that fits the board", fault, rule.remedy))
+                wrong.append(
+                    _finding(rule.name, gpu, "a value that fits the board", fault, rule.remedy)
+                )
             elif value != usual:
                 expected = f"{rule.text(usual)}, as on others of this model"
                 wrong.append(_finding(rule.name, gpu, expected, rule.text(value), DECLARE))
@@ -207,11 +215,11 @@ def _finding(name: str, gpu: Mapping[str, Any], expected: str, got: str, remedy:
     subject = rules.sanitized(gpu.get("address") or gpu.get("index"), 80)
     return Finding(
         name,
-        MISMATCH,
-        rules.sanitized(expected),
-        rules.sanitized(got),
-        remedy.about(subject),
-        subject,
+        outcome=MISMATCH,
+        expected=rules.sanitized(expected),
+        got=rules.sanitized(got),
+        remedy=remedy.about(subject),
+        subject=subject,
         severity=DEGRADED,
         blast=NOTHING,
     )
@@ -244,11 +252,27 @@ def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy) -> I
         narrow = key == "gen" or (rules.is_number(generation) and generation >= RESTS_NARROW)
         subject = rules.sanitized(gpu.get("address") or gpu.get("index"), 80)
         if now >= most:
-            yield Finding(name, MATCH, expected, expected, None, subject, severity=DEGRADED)
+            yield Finding(
+                name,
+                outcome=MATCH,
+                expected=expected,
+                got=expected,
+                remedy=None,
+                subject=subject,
+                severity=DEGRADED,
+            )
         elif rests and narrow:
             got = f"{mark}{now} while the GPU rests"
             yield Finding(
-                name, DEFERRED, expected, got, links.AT_NEXT_LOAD, subject, (state,), DEGRADED, NOTHING
+                name,
+                outcome=DEFERRED,
+                expected=expected,
+                got=got,
+                remedy=links.AT_NEXT_LOAD,
+                subject=subject,
+                evidence=(state,),
+                severity=DEGRADED,
+                blast=NOTHING,
             )
         else:
             yield _finding(name, gpu, expected, f"{mark}{now}", remedy)
@@ -318,11 +342,13 @@ def of_record(gpu: Mapping[str, Any]) -> Json:
         "persistence_mode": value("persistence_mode", flag),
         "compute_mode": value("compute_mode", lambda found: isinstance(found, str)),
         "power": {
-            name: value(f"power.{name}_w", rules.is_number) for name in ("limit", "default", "min", "max")
+            name: value(f"power.{name}_w", rules.is_number)
+            for name in ("limit", "default", "min", "max")
         },
         "clocks": {
             mode: {
-                name: value(f"clocks.{mode}.{name}_mhz", rules.is_number) for name in ("graphics", "memory")
+                name: value(f"clocks.{mode}.{name}_mhz", rules.is_number)
+                for name in ("graphics", "memory")
             }
             for mode in ("application", "max")
         },

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 
 # Findings that no class can accept: on the identity of the node, and on the program and document that judge it.
-NEVER = ("node.os", "gpu.ids", "check", "class.document", "node.program", "node.owner", "memory.state")
+NEVER = (
+    "node.os",
+    "gpu.ids",
+    "check",
+    "class.document",
+    "node.program",
+    "node.owner",
+    "memory.state",
+)
 
 
 def apply(findings: Sequence[Finding], rows: Any, today: str) -> List[Finding]:
@@ -29,7 +37,9 @@ def apply(findings: Sequence[Finding], rows: Any, today: str) -> List[Finding]:
     known = [
         row
         for row in as_list(rows)
-        if isinstance(row, dict) and isinstance(row.get("id"), str) and isinstance(row.get("expires"), str)
+        if isinstance(row, dict)
+        and isinstance(row.get("id"), str)
+        and isinstance(row.get("expires"), str)
     ]
     return [_one(finding, known, today) for finding in findings] if known else list(findings)
 

@@ -35,7 +35,9 @@ SILENT = {
 }
 
 
-def judge(document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None) -> List[Finding]:
+def judge(
+    document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None
+) -> List[Finding]:
     """Return the findings about a capture. Pure.
 
     :param deltas: the result of :func:`.deltas.step` for the stored state and this capture; None without a
@@ -69,7 +71,11 @@ def _sections(node: Node) -> List[Finding]:
     """Report a reader that failed completely: the values it would have read are unknown."""
     found = []
     for name, value in sorted(node.capture.items()):
-        if is_fault(value) and value.get("fault") != NOT_EXPOSED and name not in ("gpu_error", "gpus"):
+        if (
+            is_fault(value)
+            and value.get("fault") != NOT_EXPOSED
+            and name not in ("gpu_error", "gpus")
+        ):
             result = node.absent(value, f"section {sanitized(name, 40)}")
             if result is not None:
                 found.append(
@@ -103,14 +109,23 @@ def _ask(node: Node, entry: Rule, *gpu: Any) -> List[RuleResult]:
 
 def _each(node: Node, entry: Rule) -> List[Finding]:
     """Apply a rule to all GPUs. Return one finding if all match, otherwise one for each that does not."""
-    result = [(str(gpu.get("address")), answer) for gpu in node.gpus for answer in _ask(node, entry, gpu)]
-    wrong = [_finding(entry, answer, address) for address, answer in result if answer.outcome != MATCH]
+    result = [
+        (str(gpu.get("address")), answer) for gpu in node.gpus for answer in _ask(node, entry, gpu)
+    ]
+    wrong = [
+        _finding(entry, answer, address) for address, answer in result if answer.outcome != MATCH
+    ]
     if wrong or not result:
         return wrong
     texts = list(dict.fromkeys(str(answer.expected) for _, answer in result))
     text = texts[0] if len(texts) == 1 else "as declared of each"
     return [
-        Finding(entry.kind.id, MATCH, text, f"{text} on {len(result)} GPU{'s' if len(result) > 1 else ''}")
+        Finding(
+            entry.kind.id,
+            MATCH,
+            text,
+            f"{text} on {len(result)} GPU{'s' if len(result) > 1 else ''}",
+        )
     ]
 
 
@@ -118,7 +133,15 @@ def _finding(entry: Rule, result: RuleResult, subject: Optional[str]) -> Finding
     row = entry.kind
     severity = result.severity or row.severity
     if result.outcome == MATCH:
-        return Finding(row.id, MATCH, result.expected, result.got, None, subject, severity=severity)
+        return Finding(
+            row.id,
+            outcome=MATCH,
+            expected=result.expected,
+            got=result.got,
+            remedy=None,
+            subject=subject,
+            severity=severity,
+        )
     about = sanitized(subject, 80) if subject is not None else None
     remedy, blast = result.remedy or row.remedy, result.blast or row.blast
     if result.outcome in SILENT and result.remedy is None:
@@ -126,12 +149,12 @@ def _finding(entry: Rule, result: RuleResult, subject: Optional[str]) -> Finding
         remedy, blast = SILENT[result.outcome], NOTHING
     return Finding(
         row.id,
-        result.outcome,
-        None if result.expected is None else sanitized(result.expected),
-        None if result.got is None else sanitized(result.got, 240),
-        remedy.about(about or "the node") if remedy is not None else None,
-        about,
-        tuple(sanitized(item, 200) for item in result.evidence),
-        severity,
-        blast,
+        outcome=result.outcome,
+        expected=None if result.expected is None else sanitized(result.expected),
+        got=None if result.got is None else sanitized(result.got, 240),
+        remedy=remedy.about(about or "the node") if remedy is not None else None,
+        subject=about,
+        evidence=tuple(sanitized(item, 200) for item in result.evidence),
+        severity=severity,
+        blast=blast,
     )

@@ -30,14 +30,29 @@ if TYPE_CHECKING:
 # The GPUs of the first of these vendors are judged: a processor's own graphics are not what the node is for.
 VENDORS = (("nvidia", "10de"), ("amd", "1002"), ("intel", "8086"))
 # Messages of files and of NVML (return code 4) that root would not get.
-DENIED = ("permission denied", "operation not permitted", "insufficient permissions", "no permission")
+DENIED = (
+    "permission denied",
+    "operation not permitted",
+    "insufficient permissions",
+    "no permission",
+)
 # Kinds of reasons why something could not be read, by words of their texts.
 REASONS = (
     ("permission", DENIED),
-    ("no_driver", ("driver is loaded", "driver not loaded", "library was not asked", "shared library")),
+    (
+        "no_driver",
+        ("driver is loaded", "driver not loaded", "library was not asked", "shared library"),
+    ),
     (
         "missing",
-        ("not found", "not installed", "no such file", "systemd does not run", "no /sys", "no /proc"),
+        (
+            "not found",
+            "not installed",
+            "no such file",
+            "systemd does not run",
+            "no /sys",
+            "no /proc",
+        ),
     ),
     (
         "source",
@@ -78,6 +93,7 @@ def examine(
     passive: bool = False,
     captured: Optional[Mapping[str, Any]] = None,
     now: Optional[float] = None,
+    *,
     declared: Optional[Mapping[str, Any]] = None,
 ) -> Json:
     """Return the verdict (schema goldnode.verdict/1) about a node without a class.
@@ -102,7 +118,9 @@ def examine(
     open_settings = settings.findings(capture, rules.as_map(document["health"].get("models")))
     if declared is not None:
         judged += _declared(document, capture)
-        open_settings = [item for item in open_settings if item.id not in {row.id for row in judged}]
+        open_settings = [
+            item for item in open_settings if item.id not in {row.id for row in judged}
+        ]
     judged += open_settings
     driver = driver_support.findings(capture, facts, today)
     if capture.get("source") in rules.PARTIAL or capture.get("gpu_error") is not None:
@@ -129,9 +147,13 @@ def examine(
         if captured is not None
         else boot.uptime(host.text("/proc/uptime") or ""),
         unjudged=[
-            {"id": item.id, "subject": item.subject, "got": item.got} for item in judged if item not in mine
+            {"id": item.id, "subject": item.subject, "got": item.got}
+            for item in judged
+            if item not in mine
         ],
-        undeclared=[row for row in undeclared(capture, found) if row["item"] not in _items(declared)],
+        undeclared=[
+            row for row in undeclared(capture, found) if row["item"] not in _items(declared)
+        ],
         unread=unread(judged, mine),
         detected=detected(capture, facts, found),
         driver=[check.as_json(item) for item in driver],
@@ -235,7 +257,9 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownG
     """Return GPUs by model and the platform, as texts."""
     rows = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
     ids = [str(row.get("pci_id")) for row in rows if row.get("vendor") == found.vendor]
-    names = {str(row.get("pci_id")): row["name"] for row in rows if isinstance(row.get("name"), str)}
+    names = {
+        str(row.get("pci_id")): row["name"] for row in rows if isinstance(row.get("name"), str)
+    }
     models = [
         " or ".join(facts["models"][name]["models"])
         if name in facts["models"]
@@ -250,9 +274,13 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownG
     running = rules.fetch(system, "kernel.running")
     place += [f"kernel {running}"] if isinstance(running, str) and running else []
     place += ["a container"] if identity.get("container") else []
-    place += [f"virtual machine ({virtual})"] if isinstance(virtual, str) and virtual != "none" else []
+    place += (
+        [f"virtual machine ({virtual})"] if isinstance(virtual, str) and virtual != "none" else []
+    )
     return {
-        "gpus": [rules.sanitized(f"{models.count(name)} x {name}") for name in dict.fromkeys(models)],
+        "gpus": [
+            rules.sanitized(f"{models.count(name)} x {name}") for name in dict.fromkeys(models)
+        ],
         "driver": driver_support.version_of(capture),
         "platform": [rules.sanitized(text) for text in place],
     }
@@ -261,7 +289,11 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownG
 def _no_gpu(capture: Mapping[str, Any]) -> Finding:
     pci = capture.get("pci")
     unread = isinstance(pci, dict) and is_fault(pci)
-    text = f"the PCI bus could not be read: {pci['text']}" if pci and unread else "no GPU on the PCI bus"
+    text = (
+        f"the PCI bus could not be read: {pci['text']}"
+        if pci and unread
+        else "no GPU on the PCI bus"
+    )
     return Finding("check", UNREAD, "a GPU that can be judged", text, NO_GPU, blast=NODE)
 
 
@@ -270,11 +302,11 @@ def _unread_functions(capture: Mapping[str, Any]) -> List[Finding]:
     return [
         Finding(
             "check",
-            UNREAD,
-            "a PCI id and a class that can be read",
-            f"those of {rules.sanitized(address, 20)} cannot be read",
-            UNREADABLE.about(rules.sanitized(address, 20)),
-            rules.sanitized(address, 20),
+            outcome=UNREAD,
+            expected="a PCI id and a class that can be read",
+            got=f"those of {rules.sanitized(address, 20)} cannot be read",
+            remedy=UNREADABLE.about(rules.sanitized(address, 20)),
+            subject=rules.sanitized(address, 20),
             blast=NODE,
         )
         for address in rules.as_list(capture.get("pci_unread"))
@@ -290,10 +322,14 @@ def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
         if isinstance(row, dict) and row.get("kind") == "gpu"
     ]
     for vendor, prefix in VENDORS:
-        ids = [str(row.get("pci_id")) for row in on_bus if str(row.get("pci_id")).startswith(prefix)]
+        ids = [
+            str(row.get("pci_id")) for row in on_bus if str(row.get("pci_id")).startswith(prefix)
+        ]
         ids = ids or [str(row.get("pci_id")) for row in listed if row.get("vendor") == vendor]
         if ids:
-            known = {name: facts["models"][name]["models"] for name in ids if name in facts["models"]}
+            known = {
+                name: facts["models"][name]["models"] for name in ids if name in facts["models"]
+            }
             names = [
                 row["name"] if isinstance(row.get("name"), str) else NAMELESS
                 for row in listed
@@ -366,7 +402,11 @@ def advice(
             "not compared with the data sheet, the link only with what GPU and slot can do."
         )
     version = driver_support.version_of(capture)
-    if found.vendor == "nvidia" and version is not None and version.split(".")[0] not in facts["branches"]:
+    if (
+        found.vendor == "nvidia"
+        and version is not None
+        and version.split(".")[0] not in facts["branches"]
+    ):
         texts.append(f"Driver {rules.sanitized(version, 20)}: its branch is not in the facts.")
     return texts
 
@@ -392,14 +432,20 @@ def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
         ("policy.mig", "mig.pending"),
     ):
         values = [
-            rules.fetch(row, path) for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)
+            rules.fetch(row, path)
+            for row in rules.as_list(capture.get("gpus"))
+            if isinstance(row, dict)
         ]
         known = list(
-            dict.fromkeys(_text(value) for value in values if value is not None and not is_fault(value))
+            dict.fromkeys(
+                _text(value) for value in values if value is not None and not is_fault(value)
+            )
         )
         rows.append((name, ", ".join(known) if known else None))
     laptops = [
-        settings.laptop_width(row) for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)
+        settings.laptop_width(row)
+        for row in rules.as_list(capture.get("gpus"))
+        if isinstance(row, dict)
     ]
     rows.append(("pcie.width", next((text for text in laptops if text is not None), None)))
     for section in ("network", "infiniband"):
@@ -424,4 +470,6 @@ def _shown(pci_id: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return (
+        {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    )

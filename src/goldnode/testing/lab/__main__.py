@@ -24,7 +24,10 @@ def _lab(context: click.Context, name: str) -> nodes.Lab:
 
 @click.group(help="Systemd nodes in containers for the demo and for the tests.")
 @click.option(
-    "--state", type=click.Path(path_type=Path), default=Path(".goldnode"), help="Directory for keys and logs."
+    "--state",
+    type=click.Path(path_type=Path),
+    default=Path(".goldnode"),
+    help="Directory for keys and logs.",
 )
 @click.pass_context
 def main(context: click.Context, state: Path) -> None:
@@ -49,15 +52,25 @@ def image(os_name: str, flavour: str) -> None:
     click.echo(images.ensure(engine.connect(), os_name, flavour, say=_say))
 
 
-@main.command(help="Start nodes: NAME=GROUP pairs after the lab's name. Prints the inventory directory.")
+@main.command(
+    help="Start nodes: NAME=GROUP pairs after the lab's name. Prints the inventory directory."
+)
 @click.argument("lab")
 @click.argument("node", nargs=-1, required=True)
 @click.option(
-    "--os", "os_name", default="debian12", show_default=True, type=click.Choice(list(images.RELEASES))
+    "--os",
+    "os_name",
+    default="debian12",
+    show_default=True,
+    type=click.Choice(list(images.RELEASES)),
 )
 @click.option("--flavour", default="bare", show_default=True, type=click.Choice(images.FLAVOURS))
-@click.option("--engine", is_flag=True, help="Give the nodes what a container engine inside them needs.")
-@click.option("--image", help="An image of your own with systemd, sshd and python3, instead of a made one.")
+@click.option(
+    "--engine", is_flag=True, help="Give the nodes what a container engine inside them needs."
+)
+@click.option(
+    "--image", help="An image of your own with systemd, sshd and python3, instead of a made one."
+)
 @click.pass_context
 def up(
     context: click.Context,
@@ -65,6 +78,7 @@ def up(
     node: tuple[str, ...],
     os_name: str,
     flavour: str,
+    *,
     engine: bool,
     image: str | None,
 ) -> None:
@@ -73,7 +87,11 @@ def up(
         name, equals, group = pair.partition("=")
         if not equals:
             raise nodes.LabError(f'"{pair}" names no group', remedy=f"write {pair}=CLASS")
-        specs.append(nodes.NodeSpec(name, group, os_name, flavour, image, engine))
+        specs.append(
+            nodes.NodeSpec(
+                name, group=group, os=os_name, flavour=flavour, image=image, engine=engine
+            )
+        )
     made = _lab(context, lab)
     made.up(specs)
     click.echo(made.inventory)
@@ -84,10 +102,12 @@ def up(
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--name", default="archive", show_default=True)
 @click.option("--image", help="Any image with python3, instead of debian12's warm one.")
-@click.option("--keep", is_flag=True, help="Leave a running server of that name as it is: its address stays.")
+@click.option(
+    "--keep", is_flag=True, help="Leave a running server of that name as it is: its address stays."
+)
 @click.pass_context
 def serve(
-    context: click.Context, lab: str, directory: Path, name: str, image: str | None, keep: bool
+    context: click.Context, lab: str, directory: Path, name: str, image: str | None, *, keep: bool
 ) -> None:
     click.echo(_lab(context, lab).serve(directory, name, image=image, keep=keep).url)
 

@@ -130,12 +130,21 @@ class LabRecipe:
 
     @property
     def reference(self) -> str:
-        parts = [RECIPE, self.release.codename, self.flavour, self.sources, self.packages, self.overlay]
+        parts = [
+            RECIPE,
+            self.release.codename,
+            self.flavour,
+            self.sources,
+            self.packages,
+            self.overlay,
+        ]
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return f"{REPOSITORY}/{self.release.name}-{self.flavour}:{digest[:12]}"
 
 
-def recipe(os_name: str, flavour: str, site: Site | None = None, extra: Sequence[str] = ()) -> LabRecipe:
+def recipe(
+    os_name: str, flavour: str, site: Site | None = None, extra: Sequence[str] = ()
+) -> LabRecipe:
     """Return the recipe of `os_name` (of RELEASES) in `flavour` (of FLAVOURS) from the site's Debian archive, with `extra` packages.
 
     Raises ImageError on an unknown name, SiteError where no Debian archive is known.
@@ -251,7 +260,8 @@ def _make(client: DockerClient, wanted: LabRecipe) -> None:
         )
     if not exists(client, wanted.reference):
         raise LabImageError(
-            f"the engine did not keep the image {wanted.reference}", remedy="look at the engine's log"
+            f"the engine did not keep the image {wanted.reference}",
+            remedy="look at the engine's log",
         )
 
 

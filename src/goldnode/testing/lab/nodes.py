@@ -120,7 +120,9 @@ class LabNode:
         self.container.reload()
         return str(self.container.status)
 
-    def run(self, *command: str, check: bool = True, env: dict[str, str] | None = None) -> LabResult:
+    def run(
+        self, *command: str, check: bool = True, env: dict[str, str] | None = None
+    ) -> LabResult:
         """Run `command` as root through the engine, not through ssh. Raises LabError on failure where `check`."""
         api = cast(
             DockerClient, self.container.client
@@ -146,10 +148,14 @@ class LabNode:
             time.sleep(0.05)
         result = LabResult(int(status), output.decode("utf-8", "replace"))
         if check and result.rc != 0:
-            raise LabError(f"{' '.join(command)} on {self.name} ended with {result.rc}:\n{result.output}\n")
+            raise LabError(
+                f"{' '.join(command)} on {self.name} ended with {result.rc}:\n{result.output}\n"
+            )
         return result
 
-    def shell(self, script: str, *, check: bool = True, env: dict[str, str] | None = None) -> LabResult:
+    def shell(
+        self, script: str, *, check: bool = True, env: dict[str, str] | None = None
+    ) -> LabResult:
         """Run a shell script on the node, stopping at its first failing command; see `run`."""
         return self.run("sh", "-ec", script, check=check, env=env)
 
@@ -168,7 +174,16 @@ class LabNode:
 
     def ssh(self, *command: str) -> list[str]:
         """Return the argument list that runs `command` on the node by ssh (a shell without one)."""
-        return ["ssh", "-i", str(self.key), "-p", str(self.port), *SSH_OPTIONS, "root@127.0.0.1", *command]
+        return [
+            "ssh",
+            "-i",
+            str(self.key),
+            "-p",
+            str(self.port),
+            *SSH_OPTIONS,
+            "root@127.0.0.1",
+            *command,
+        ]
 
     def wait(self, seconds: float = BOOT_SECONDS) -> str:
         """Wait until the node has booted and answers ssh. Return systemd's state (`running`, `degraded` …).
@@ -183,7 +198,9 @@ class LabNode:
                     f"node {self.name} stopped while booting",
                     remedy=f"see: docker logs {self.container.name}",
                 )
-            with contextlib.suppress(APIError):  # a container that is just restarting refuses the call
+            with contextlib.suppress(
+                APIError
+            ):  # a container that is just restarting refuses the call
                 if not up:
                     # With a limit: a systemd that is stuck in its boot answers never.
                     reported = (
@@ -272,7 +289,12 @@ class Lab:
     """A named set of nodes, with its keys and inventory under `STATE/lab/NAME`."""
 
     def __init__(
-        self, name: str, client: DockerClient, *, state: Path | None = None, say: Say = lambda _: None
+        self,
+        name: str,
+        client: DockerClient,
+        *,
+        state: Path | None = None,
+        say: Say = lambda _: None,
     ) -> None:
         if not NAME.match(name):
             raise LabError(
@@ -280,7 +302,9 @@ class Lab:
             )
         self.name = name
         self.client = client
-        self.directory = ((state if state is not None else Path(".goldnode")) / "lab" / name).absolute()
+        self.directory = (
+            (state if state is not None else Path(".goldnode")) / "lab" / name
+        ).absolute()
         self.say = say
 
     @property
@@ -303,7 +327,9 @@ class Lab:
     def nodes(self) -> list[LabNode]:
         """Return the lab's nodes, running or not, by name."""
         found = self._containers(f"{LABEL}.node")
-        return sorted((LabNode(container, self.key) for container in found), key=lambda node: node.name)
+        return sorted(
+            (LabNode(container, self.key) for container in found), key=lambda node: node.name
+        )
 
     def node(self, name: str) -> LabNode:
         """Return the node called `name`. Raises LabError with the nearest name."""
@@ -374,11 +400,18 @@ class Lab:
         ports = "".join(f"Host {node.name}\n    Port {node.port}\n" for node in self.nodes())
         self.inventory.mkdir(parents=True, exist_ok=True)
         _write_if_changed(self.inventory / "hosts.yml", yaml.safe_dump(document, sort_keys=False))
-        _write_if_changed(self.directory / "ssh_config", f"{ports}{_SSH_CONFIG}    IdentityFile {self.key}\n")
+        _write_if_changed(
+            self.directory / "ssh_config", f"{ports}{_SSH_CONFIG}    IdentityFile {self.key}\n"
+        )
         return self.inventory
 
     def serve(
-        self, directory: Path, name: str = "archive", *, image: str | None = None, keep: bool = False
+        self,
+        directory: Path,
+        name: str = "archive",
+        *,
+        image: str | None = None,
+        keep: bool = False,
     ) -> LabServer:
         """Serve `directory` to the nodes on port 80 under the host name `name`. An earlier server of that
         name is replaced.
@@ -460,7 +493,9 @@ class Lab:
     def _network(self) -> None:
         """Create the lab's network if it does not exist. Raises LabError for one of that name without the label."""
         named = [
-            row for row in self.client.networks.list([self.network_name]) if row.name == self.network_name
+            row
+            for row in self.client.networks.list([self.network_name])
+            if row.name == self.network_name
         ]
         # Docker permits two networks with one name, and then starts no container in either of them.
         for row in named:
@@ -470,7 +505,9 @@ class Lab:
                     remedy=f"remove it with `docker network rm {row.short_id}`",
                 )
         if not named:
-            self.client.networks.create(self.network_name, driver="bridge", labels={LABEL: self.name})
+            self.client.networks.create(
+                self.network_name, driver="bridge", labels={LABEL: self.name}
+            )
 
     def _key_pair(self) -> None:
         if not self.key.is_file():
@@ -484,7 +521,8 @@ class Lab:
     def _create(self, spec: NodeSpec, image: str) -> LabNode:
         if not NAME.match(spec.name):
             raise LabError(
-                f'"{spec.name}" is no name for a node', remedy="use lower-case letters, digits and dashes"
+                f'"{spec.name}" is no name for a node',
+                remedy="use lower-case letters, digits and dashes",
             )
         self.say(f"starting node {spec.name} ({image})")
         for attempt in range(5):
@@ -537,7 +575,9 @@ class Lab:
             # Bridges and packet filters; and overlayfs, which does not lie on the overlayfs that the node itself is on.
             options["cap_add"].append("NET_ADMIN")
             options["labels"][f"{LABEL}.engine"] = "true"
-            options["mounts"] = [Mount(target=place, source=None, type="volume") for place in ENGINE_STATE]
+            options["mounts"] = [
+                Mount(target=place, source=None, type="volume") for place in ENGINE_STATE
+            ]
         if spec.flavour == images.CCACHE:
             options["volumes"][CCACHE_VOLUME] = {"bind": images.CCACHE_DIRECTORY, "mode": "rw"}
         if any("apparmor" in str(option) for option in info.get("SecurityOptions") or ()):
@@ -560,7 +600,8 @@ def labs(client: DockerClient) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for container in client.containers.list(all=True, filters={"label": LABEL}):
         what = (
-            container.labels.get(f"{LABEL}.node") or f"{container.labels.get(f'{LABEL}.server')} (web server)"
+            container.labels.get(f"{LABEL}.node")
+            or f"{container.labels.get(f'{LABEL}.server')} (web server)"
         )
         found.setdefault(container.labels[LABEL], []).append(f"{what}: {container.status}")
     return {name: sorted(rows) for name, rows in sorted(found.items())}
@@ -568,7 +609,10 @@ def labs(client: DockerClient) -> dict[str, list[str]]:
 
 def status(nodes: Iterable[LabNode]) -> str:
     """Return the state of `nodes` as JSON: name → group, image, port, state."""
-    rows = {n.name: {"group": n.group, "image": n.image, "port": n.port, "state": n.state} for n in nodes}
+    rows = {
+        n.name: {"group": n.group, "image": n.image, "port": n.port, "state": n.state}
+        for n in nodes
+    }
     return json.dumps(rows, indent=2)
 
 

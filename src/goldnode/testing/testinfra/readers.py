@@ -195,7 +195,9 @@ class Reading:
     def _run(self, script: str) -> Json:
         done = self.host.run(f"timeout -k 5 {SECONDS} python3 -I -c %s", script)
         if done.rc != 0:
-            raise UnreadError(f"the host's python3 ended with {done.rc}: {done.stderr.strip()[-500:]}")
+            raise UnreadError(
+                f"the host's python3 ended with {done.rc}: {done.stderr.strip()[-500:]}"
+            )
         found = json.loads(done.stdout)
         if not isinstance(found, dict):
             raise UnreadError(f"the host's python3 said {done.stdout[:200]!r}")
@@ -226,12 +228,16 @@ def differences(policy: Mapping[str, Any], gpus: Gpus) -> list[str]:
     """Return the differences between a policy and the GPUs, one line per GPU and key. A value that NVML does
     not report is a difference.
     """
-    lines = [f"GPU {gpu['index']}: it does not answer (return code {gpu['rc']})" for gpu in gpus.lost]
+    lines = [
+        f"GPU {gpu['index']}: it does not answer (return code {gpu['rc']})" for gpu in gpus.lost
+    ]
     for gpu in (gpu for gpu in gpus if "rc" not in gpu):
         for key, want in policy.items():
             have = _setting(gpu, key)
             if key in READ and have != (expected := _expected(key, want)):
-                lines.append(f"GPU {gpu['index']} {gpu['uuid']}: {key}: want {expected}, have {have}")
+                lines.append(
+                    f"GPU {gpu['index']} {gpu['uuid']}: {key}: want {expected}, have {have}"
+                )
     return lines
 
 

@@ -65,7 +65,9 @@ def verdict(number: int, status: str, node: str = "n1") -> Any:
     )
 
 
-def test_an_alert_is_raised_and_resolved_with_the_same_labels(tmp_path: Path, receiver: Receiver) -> None:
+def test_an_alert_is_raised_and_resolved_with_the_same_labels(
+    tmp_path: Path, receiver: Receiver
+) -> None:
     hook = {"url": f"{receiver.url}/prefix/", "labels": {"site": "lab"}}
     found = delivery(tmp_path, pager={"alertmanager": hook, "severity": "warning"})
     add(found, verdict(1, "drain"), event(2, kind="node.granted"), verdict(3, "healthy"))
@@ -108,7 +110,9 @@ def test_a_token_is_sent_and_stays_out_of_messages(tmp_path: Path, receiver: Rec
     assert "abc" not in (state.error or "")
 
 
-def test_active_alerts_are_sent_again_until_they_are_resolved(tmp_path: Path, receiver: Receiver) -> None:
+def test_active_alerts_are_sent_again_until_they_are_resolved(
+    tmp_path: Path, receiver: Receiver
+) -> None:
     clock = Clock()
     found = delivery(tmp_path, clock, pager={"alertmanager": {"url": receiver.url}})
     add(found, verdict(1, "drain", "n1"), verdict(2, "degraded", "n2"))
@@ -160,7 +164,9 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("raises", "resolves"), PAIRS, ids=[f"{one.kind}-{two.kind}" for one, two in PAIRS])
+@pytest.mark.parametrize(
+    ("raises", "resolves"), PAIRS, ids=[f"{one.kind}-{two.kind}" for one, two in PAIRS]
+)
 def test_whatever_is_raised_can_be_resolved(raises: Any, resolves: Any) -> None:
     (active,) = {one.key for one in alerts.alerts(raises) if one.active}
     assert active in {one.key for one in alerts.alerts(resolves) if not one.active}
@@ -169,7 +175,10 @@ def test_whatever_is_raised_can_be_resolved(raises: Any, resolves: Any) -> None:
 
 def test_every_alert_has_a_row_in_the_table_and_a_kind() -> None:
     names = {
-        json.loads(one.key)["alertname"] for pair in PAIRS for found in pair for one in alerts.alerts(found)
+        json.loads(one.key)["alertname"]
+        for pair in PAIRS
+        for found in pair
+        for one in alerts.alerts(found)
     }
     assert names | {"GoldnodeRolloutAlarm", "GoldnodeTest"} == set(alerts.NAMES)
     assert {kind for kind, _ in alerts.NAMES.values()} <= set(KINDS)
@@ -201,7 +210,9 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
         "--cluster.listen-address=",
     ]
     with (tmp_path / "am.log").open("w") as log:
-        process = subprocess.Popen([*words, f"--web.listen-address=127.0.0.1:{port}"], stderr=log, stdout=log)
+        process = subprocess.Popen(
+            [*words, f"--web.listen-address=127.0.0.1:{port}"], stderr=log, stdout=log
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(300):

@@ -40,7 +40,9 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch, receiver: Receiver) -> Path:
+def here(
+    tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
+) -> Path:
     """A site with a store and a webhook."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GOLDNODE_SITE", str(tmp_path / "goldnode-site.yml"))
@@ -66,7 +68,9 @@ def test_an_order_reaches_the_hook(here: Path, receiver: Receiver) -> None:
     }
     goldnode(*FREEZE)
     assert goldnode("events", "deliver")["collected"] == 1
-    assert [(one["kind"], one["severity"]) for one in receiver.events] == [("fleet.frozen", "warning")]
+    assert [(one["kind"], one["severity"]) for one in receiver.events] == [
+        ("fleet.frozen", "warning")
+    ]
     assert goldnode("events", "list")["events"] == receiver.events
     assert goldnode("events", "list", "--kind", "node.*")["events"] == []
     assert goldnode("events", "status")["hooks"][0]["waiting"] == 0
@@ -82,7 +86,9 @@ def test_a_hook_that_fails_is_reported_and_can_be_skipped(here: Path, receiver: 
     (row,) = goldnode("events", "status", status=1)["hooks"]
     assert (row["kind"], row["failures"], row["delivered"]) == ("webhook", 1, None)
     assert row["again"]
-    metrics = CliRunner().invoke(main, ["events", "status", "--format", "prometheus", "--out", "hooks.prom"])
+    metrics = CliRunner().invoke(
+        main, ["events", "status", "--format", "prometheus", "--out", "hooks.prom"]
+    )
     assert (metrics.exit_code, metrics.output) == (1, "")
     lines = (here / "hooks.prom").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
@@ -147,7 +153,9 @@ def started(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_service_that_is_killed_after_a_delivery_repeats_it(here: Path, receiver: Receiver) -> None:
+def test_a_service_that_is_killed_after_a_delivery_repeats_it(
+    here: Path, receiver: Receiver
+) -> None:
     goldnode("events", "deliver")
     goldnode(*FREEZE)
     running: list[subprocess.Popen[str]] = []
@@ -182,7 +190,9 @@ def test_a_rollout_delivers_its_log_in_order_while_it_runs(here: Path, receiver:
     delivered = assembly.of_hooks(load_site(), store)
     delivered.collect()  # the log is known from here on
     begun = store_log.newest(store)
-    duties = ControllerDuties(store, found.settings.name, "c/1", events=BackgroundDelivery(delivered))
+    duties = ControllerDuties(
+        store, found.settings.name, "c/1", events=BackgroundDelivery(delivered)
+    )
     with monkeypatched_written(found, duties):
         report, _ = found.run()
     assert report.ended
@@ -212,7 +222,11 @@ def monkeypatched_written(found: Any, duties: ControllerDuties) -> Iterator[None
 
 WRONG = [
     ("chat: {}", 4, "has no receiver"),
-    ("chat: {command: {run: [a]}, alertmanager: {url: 'http://a'}}", 4, "has command and alertmanager"),
+    (
+        "chat: {command: {run: [a]}, alertmanager: {url: 'http://a'}}",
+        4,
+        "has command and alertmanager",
+    ),
     ("chat: {webhook: {url: 'http://a'}}", 4, 'key "events.hooks.chat.webhook.secret" is missing'),
     ("chat: {webhook: {url: 'http://a', secret: whsec_abc}}", 4, "expected the name of a file"),
     ("chat: {webhook: {url: 'http://u:p@a', secret: f}}", 4, "expected text of the form"),

@@ -40,7 +40,16 @@ def receiver() -> Iterator[Receiver]:
 
 def by_openssl(key: bytes, content: bytes) -> str:
     """The HMAC-SHA256 as another program computes it."""
-    words = ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{key.hex()}", "-binary"]
+    words = [
+        "openssl",
+        "dgst",
+        "-sha256",
+        "-mac",
+        "HMAC",
+        "-macopt",
+        f"hexkey:{key.hex()}",
+        "-binary",
+    ]
     done = subprocess.run(words, input=content, capture_output=True, check=True)
     return base64.b64encode(done.stdout).decode()
 
@@ -66,12 +75,16 @@ def test_a_webhook_gets_a_signed_event(tmp_path: Path, receiver: Receiver) -> No
 def test_the_published_vector_of_standard_webhooks() -> None:
     """The vector of the reference implementations (standard-webhooks/standard-webhooks, `sign function works`)."""
     key = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    found = hooks.signature([key], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    found = hooks.signature(
+        [key], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
+    )
     assert found == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 @given(st.binary(min_size=24, max_size=64), st.binary(max_size=40), st.binary(max_size=40))
-def test_another_key_or_another_body_has_another_signature(key: bytes, one: bytes, other: bytes) -> None:
+def test_another_key_or_another_body_has_another_signature(
+    key: bytes, one: bytes, other: bytes
+) -> None:
     first = hooks.signature([key], "id", 1, one)
     assert (first == hooks.signature([key], "id", 1, other)) is (one == other)
     assert first != hooks.signature([key], "id", 2, one)
@@ -81,12 +94,18 @@ def test_another_key_or_another_body_has_another_signature(key: bytes, one: byte
 def test_two_secrets_have_two_signatures(tmp_path: Path, receiver: Receiver) -> None:
     found = delivery(tmp_path, chat=webhook(tmp_path, receiver.url))
     other = bytes(24)
-    secret(tmp_path, f"whsec_{base64.b64encode(KEY).decode()}\nwhsec_{base64.b64encode(other).decode()}")
+    secret(
+        tmp_path,
+        f"whsec_{base64.b64encode(KEY).decode()}\nwhsec_{base64.b64encode(other).decode()}",
+    )
     add(found, event())
     found.deliver()
     _, headers, body = receiver.requests[0]
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
-    assert headers["webhook-signature"] == f"v1,{by_openssl(KEY, signed)} v1,{by_openssl(other, signed)}"
+    assert (
+        headers["webhook-signature"]
+        == f"v1,{by_openssl(KEY, signed)} v1,{by_openssl(other, signed)}"
+    )
 
 
 SECRETS = [
@@ -94,9 +113,21 @@ SECRETS = [
     ("too short", "whsec_" + base64.b64encode(b"x" * 23).decode(), 0o600, "this is no secret", 1),
     ("too long", "whsec_" + base64.b64encode(b"x" * 65).decode(), 0o600, "this is no secret", 1),
     ("no base64", "whsec_!!!!", 0o600, "this is no secret", 1),
-    ("the second one", "whsec_" + base64.b64encode(KEY).decode() + "\nwrong", 0o600, "this is no secret", 2),
+    (
+        "the second one",
+        "whsec_" + base64.b64encode(KEY).decode() + "\nwrong",
+        0o600,
+        "this is no secret",
+        2,
+    ),
     ("empty", "", 0o600, "the file has no secret", None),
-    ("readable for any user", "whsec_" + base64.b64encode(KEY).decode(), 0o604, "any user can read", None),
+    (
+        "readable for any user",
+        "whsec_" + base64.b64encode(KEY).decode(),
+        0o604,
+        "any user can read",
+        None,
+    ),
 ]
 
 
@@ -133,7 +164,9 @@ def test_an_answer_that_is_not_2xx_is_a_failure_and_is_tried_again(
     assert (states["chat"].seq, states["chat"].failures) == (0, 1)
     assert f"answered {status}" in (states["chat"].error or "")
     assert "hidden" not in (states["chat"].error or "")
-    assert [path for path, _, _ in receiver.requests] == ["/x?token=hidden"], "a redirect is not followed"
+    assert [path for path, _, _ in receiver.requests] == ["/x?token=hidden"], (
+        "a redirect is not followed"
+    )
     found.deliver()
     assert len(receiver.requests) == 1, "not before the pause is over"
     clock.now += 1.1
@@ -165,7 +198,11 @@ def test_a_hook_that_fails_does_not_hold_another(tmp_path: Path, receiver: Recei
     add(found, event(1), event(2))
     states = found.deliver() or {}
     assert [one["node"] for one in receiver.events] == ["n1", "n2"]
-    assert {name: state.failures for name, state in states.items()} == {"broken": 1, "missing": 1, "chat": 0}
+    assert {name: state.failures for name, state in states.items()} == {
+        "broken": 1,
+        "missing": 1,
+        "chat": 0,
+    }
 
 
 def program(directory: Path, text: str) -> list[str]:
@@ -192,11 +229,15 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("what", "text", "timeout", "error"), COMMANDS, ids=[row[0] for row in COMMANDS])
+@pytest.mark.parametrize(
+    ("what", "text", "timeout", "error"), COMMANDS, ids=[row[0] for row in COMMANDS]
+)
 def test_the_outcome_of_a_command(
     tmp_path: Path, what: str, text: str, timeout: float, error: str | None
 ) -> None:
-    found = delivery(tmp_path, ticket={"command": {"run": program(tmp_path, text), "timeout": timeout}})
+    found = delivery(
+        tmp_path, ticket={"command": {"run": program(tmp_path, text), "timeout": timeout}}
+    )
     add(found, event())
     state = (found.deliver() or {})["ticket"]
     assert (state.error is None) if error is None else (error in (state.error or ""))
@@ -229,7 +270,9 @@ def test_a_hook_gets_the_kinds_and_severities_that_it_wants(
     assert state.seq == 3, "what it does not want does not wait either"
 
 
-def test_a_clock_that_is_set_back_does_not_hold_a_delivery(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_clock_that_is_set_back_does_not_hold_a_delivery(
+    tmp_path: Path, receiver: Receiver
+) -> None:
     clock = Clock()
     found = delivery(tmp_path, clock, chat=webhook(tmp_path, receiver.url))
     add(found, event())

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.fleet.events.event_hooks import NOW, Clock, Receiver, add, delivery, event, in_child, webhook
+from tests.unit.fleet.events.event_hooks import (
+    NOW,
+    Clock,
+    Receiver,
+    add,
+    delivery,
+    event,
+    in_child,
+    webhook,
+)
 
 from goldnode.fleet.events import deliver, hooks
 from goldnode.fleet.events.deliver import BackgroundDelivery, EventDelivery, LogSource
@@ -145,7 +154,9 @@ def test_two_collections_add_each_event_once(tmp_path: Path) -> None:
     assert len(one.outbox.events()) == 2
 
 
-def test_a_hook_that_the_site_has_no_longer_is_forgotten(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_hook_that_the_site_has_no_longer_is_forgotten(
+    tmp_path: Path, receiver: Receiver
+) -> None:
     found = delivery(tmp_path, old=webhook(tmp_path, "http://127.0.0.1:9"))
     add(found, event(1))
     found.deliver()
@@ -186,7 +197,10 @@ def test_an_outbox_that_cannot_be_used_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(OutboxError, match="cannot be used"):
         Outbox(tmp_path / "file/events.db").hooks(["a"])
-    with pytest.raises(OutboxError, match="cannot be used"), Outbox(tmp_path / "file/events.db").delivery():
+    with (
+        pytest.raises(OutboxError, match="cannot be used"),
+        Outbox(tmp_path / "file/events.db").delivery(),
+    ):
         pass
     (tmp_path / "other.db").write_text("no database, but long enough to be read as one" * 20)
     with pytest.raises(OutboxError, match="cannot be used"):
@@ -247,7 +261,9 @@ def test_a_hook_that_hangs_does_not_hold_a_controller(
     assert found.outbox.hooks()["chat"].seq == 1, "the second one is for the next delivery"
 
 
-def test_the_last_events_are_delivered_before_a_controller_ends(tmp_path: Path, receiver: Receiver) -> None:
+def test_the_last_events_are_delivered_before_a_controller_ends(
+    tmp_path: Path, receiver: Receiver
+) -> None:
     found = delivery(tmp_path, chat=webhook(tmp_path, receiver.url))
     background = BackgroundDelivery(found)
     add(found, event())
@@ -265,14 +281,30 @@ STATES: list[tuple[str, list[tuple[str | None, Any]], list[str]]] = [
     ("a healthy node is no news", [("healthy", OPEN)], []),
     ("a first verdict that is not healthy", [("degraded", None)], ["degraded"]),
     ("the same again", [("degraded", None), ("degraded", None)], ["degraded"]),
-    ("worse and well", [("healthy", None), ("drain", None), ("healthy", None)], ["drain", "healthy"]),
+    (
+        "worse and well",
+        [("healthy", None), ("drain", None), ("healthy", None)],
+        ["drain", "healthy"],
+    ),
     ("could not check", [("healthy", None), ("could_not_check", None)], ["could_not_check"]),
-    ("without a verdict nothing is known", [("drain", None), (None, None), ("drain", None)], ["drain"]),
+    (
+        "without a verdict nothing is known",
+        [("drain", None), (None, None), ("drain", None)],
+        ["drain"],
+    ),
     ("a gate that is closed", [("drain", SHUT)], ["drain", "closed"]),
     ("closed and open", [("drain", SHUT), ("drain", OPEN)], ["drain", "closed", "open"]),
-    ("closed for another reason", [("drain", SHUT), ("drain", OTHER)], ["drain", "closed", "closed"]),
+    (
+        "closed for another reason",
+        [("drain", SHUT), ("drain", OTHER)],
+        ["drain", "closed", "closed"],
+    ),
     ("an open gate that reports is no news", [("drain", OPEN), ("drain", WARNS)], ["drain"]),
-    ("a report without a gate", [("drain", SHUT), ("drain", None), ("drain", SHUT)], ["drain", "closed"]),
+    (
+        "a report without a gate",
+        [("drain", SHUT), ("drain", None), ("drain", SHUT)],
+        ["drain", "closed"],
+    ),
 ]
 
 
@@ -282,13 +314,21 @@ def test_transitions_of_a_node_are_events(
 ) -> None:
     outbox = Outbox(tmp_path / "events.db")
     rows = [
-        NodeState("n1", "h100", NOW + place, status, ("gpu.count",), gate)
+        NodeState(
+            "n1",
+            node_class="h100",
+            at=NOW + place,
+            status=status,
+            findings=("gpu.count",),
+            gate=gate,
+        )
         for place, (status, gate) in enumerate(states)
     ]
     for row in rows:
         observe(outbox, [row], NOW)
     found = [
-        one.details.get("status") or ("open" if one.details["open"] else "closed") for one in outbox.events()
+        one.details.get("status") or ("open" if one.details["open"] else "closed")
+        for one in outbox.events()
     ]
     assert found == wanted
     again = Outbox(tmp_path / "other.db")
@@ -296,7 +336,9 @@ def test_transitions_of_a_node_are_events(
     assert [one.id for one in again.events()] == [one.id for one in outbox.events()], (
         "in one ingest, in any order"
     )
-    assert observe(outbox, rows, NOW) == 0, "what was observed before, and late reports, change nothing"
+    assert observe(outbox, rows, NOW) == 0, (
+        "what was observed before, and late reports, change nothing"
+    )
 
 
 def test_a_node_that_does_not_report_is_silent_once_and_reports_again(tmp_path: Path) -> None:
@@ -312,7 +354,10 @@ def test_a_node_that_does_not_report_is_silent_once_and_reports_again(tmp_path: 
     assert found.collect() == 1
     assert found.collect() == 0
     (silent,) = found.outbox.events()
-    assert (silent.text, silent.severity) == ("n1 has not reported since 2026-11-26T10:00:00Z", "warning")
+    assert (silent.text, silent.severity) == (
+        "n1 has not reported since 2026-11-26T10:00:00Z",
+        "warning",
+    )
     assert (silent.node_class, silent.simulated) == ("h100", True)
     observe(found.outbox, [NodeState("n1", "h100", clock.now, "healthy")], clock.now)
     assert [one.text for one in found.outbox.events(1)] == ["n1 reports again"]

@@ -59,7 +59,8 @@ def test_lines_of_a_rollout_are_events_of_the_schema(stopped: StoreDatabase) -> 
     found, last = store_log.read(stopped, 0)
     assert last == store_log.newest(stopped)
     documents = [
-        one.document(place).model_dump(mode="json", by_alias=True) for place, one in enumerate(found)
+        one.document(place).model_dump(mode="json", by_alias=True)
+        for place, one in enumerate(found)
     ]
     for document in documents:
         jsonschema.validate(document, schema("event"))
@@ -142,7 +143,9 @@ class Store:
         secret = root.parent / "key.pem"
         secret.write_bytes(
             Ed25519PrivateKey.generate().private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
             )
         )
         secret.chmod(0o600)
@@ -156,7 +159,15 @@ class Store:
         number = len(self.history.entries) + 1
         words: dict[str, Any] = {"by": "ann", "date": "2026-11-26T10:00:00Z", "reason": "good"}
         entry = HistoryEntry(
-            str(self.line), number, self.history.head, action, "stable", None, f"sha256:{tag}", tag, **words
+            str(self.line),
+            number=number,
+            previous=self.history.head,
+            action=action,
+            channel="stable",
+            was=None,
+            now=f"sha256:{tag}",
+            tag=tag,
+            **words,
         )
         self.history = add(self.history, entry, self.signer)
         save_history(self, "registry.example", self.line, self.history.text)
@@ -173,7 +184,11 @@ def test_moves_of_a_channel_are_events_once(tmp_path: Path) -> None:
     assert found.collect() == 2
     assert found.collect() == 0
     promoted, back = found.outbox.events()
-    assert (promoted.kind, promoted.channel, promoted.severity) == ("channel.moved", "stable", "info")
+    assert (promoted.kind, promoted.channel, promoted.severity) == (
+        "channel.moved",
+        "stable",
+        "info",
+    )
     assert promoted.text == "stable of cuda:12.4-runtime-debian12 is moved to t2: good"
     assert (back.severity, back.details["action"]) == ("warning", "rollback")
     jsonschema.validate(back.model_dump(mode="json", by_alias=True), schema("event"))
@@ -219,10 +234,20 @@ def test_versions_of_a_published_channel_are_events(tmp_path: Path) -> None:
 
 def report(status: str, time: str, gate: Any = None) -> dict[str, Any]:
     capture = fleet_reports.capture(time=time)
-    return {"capture": capture, "verdict": fleet_reports.verdict(capture, status=status), "gate": gate}
+    return {
+        "capture": capture,
+        "verdict": fleet_reports.verdict(capture, status=status),
+        "gate": gate,
+    }
 
 
-SHUT = {"mode": "block", "open": False, "reasons": ["gpu.count: 7 (want 8)"], "since": "x", "drained": None}
+SHUT = {
+    "mode": "block",
+    "open": False,
+    "reasons": ["gpu.count: 7 (want 8)"],
+    "since": "x",
+    "drained": None,
+}
 
 
 def test_an_ingest_observes_before_it_empties_the_inbox(tmp_path: Path) -> None:
@@ -248,7 +273,12 @@ def test_an_ingest_observes_before_it_empties_the_inbox(tmp_path: Path) -> None:
     verdict, gate = found.outbox.events()
     assert (verdict.text, verdict.simulated) == ("n1 is drain, was healthy: driver.version", True)
     assert gate.text == "the gate of n1 is closed: gpu.count: 7 (want 8)"
-    assert gate.details == {"mode": "block", "open": False, "reasons": SHUT["reasons"], "drained": None}
+    assert gate.details == {
+        "mode": "block",
+        "open": False,
+        "reasons": SHUT["reasons"],
+        "drained": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -281,7 +311,11 @@ def test_hostile_reasons_are_bounded(tmp_path: Path) -> None:
 
 def test_anonymous_reports_have_anonymous_events(tmp_path: Path) -> None:
     seen: list[NodeReport] = []
-    put(tmp_path / "data", "n1", report("drain", "2026-11-26T10:05:00Z", {**SHUT, "reasons": ["serial n10"]}))
+    put(
+        tmp_path / "data",
+        "n1",
+        report("drain", "2026-11-26T10:05:00Z", {**SHUT, "reasons": ["serial n10"]}),
+    )
     request = IngestRequest(tmp_path / "data", anonymous=True, observe=seen.extend)
     ingest(request, fleet_reports.NOW)
     state = nodes.state_of(seen[0])

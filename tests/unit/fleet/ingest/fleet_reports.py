@@ -24,7 +24,12 @@ def capture(node: str = "n1", time: str = "2026-11-26T10:00:00Z", **more: Any) -
 
 def verdict(found: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return a verdict of a capture, with one finding."""
-    finding = {"id": "driver.version", "outcome": "mismatch", "severity": "degraded", "domain": "driver"}
+    finding = {
+        "id": "driver.version",
+        "outcome": "mismatch",
+        "severity": "degraded",
+        "domain": "driver",
+    }
     text = {"subject": None, "expected": "580.95.05", "got": "570.1", "remedy": None}
     return {
         "schema": "goldnode.verdict/1",
@@ -46,5 +51,7 @@ def write(directory: Path, *found: dict[str, Any], verdicts: bool = False) -> Pa
         name = f"{one['identity']['hostname']}-{one['time'][:13]}"
         (directory / f"{name}.json").write_text(json.dumps(one), encoding="utf-8")
         if verdicts:
-            (directory / f"{name}.verdict.json").write_text(json.dumps(verdict(one)), encoding="utf-8")
+            (directory / f"{name}.verdict.json").write_text(
+                json.dumps(verdict(one)), encoding="utf-8"
+            )
     return directory

@@ -42,7 +42,10 @@ def test_no_name_is_left_in_any_file(tmp_path: Path) -> None:
             "options": "addr=192.0.2.77",
         }
         judged = verdict(found)
-        judged["findings"][0] |= {"subject": "GPU-gpu07-3", "got": "b8:ce:f6:00:00:01 on gpu07 by 192.0.2.77"}
+        judged["findings"][0] |= {
+            "subject": "GPU-gpu07-3",
+            "got": "b8:ce:f6:00:00:01 on gpu07 by 192.0.2.77",
+        }
         inbox.put(
             data,
             "inventory-name",
@@ -59,7 +62,9 @@ def test_no_name_is_left_in_any_file(tmp_path: Path) -> None:
         assert not [text for text in texts if name in text], name
         assert name.encode() not in raw, name
     connection = connect(data)
-    assert connection.execute("SELECT count(*), count(DISTINCT node) FROM nodes").fetchall() == [(2, 1)]
+    assert connection.execute("SELECT count(*), count(DISTINCT node) FROM nodes").fetchall() == [
+        (2, 1)
+    ]
     assert connection.execute(
         "SELECT count(DISTINCT item) FROM facts WHERE key = 'gpu.vbios'"
     ).fetchall() == [(8,)]

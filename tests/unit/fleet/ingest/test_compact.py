@@ -45,7 +45,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def add(data: Path, number: int) -> IngestResult:
     """Ingest one capture in a batch of its own."""
     source = write_captures(
-        data.with_name(f"in{number}"), capture(f"n{number}", f"2026-11-26T0{number}:00:00Z"), verdicts=True
+        data.with_name(f"in{number}"),
+        capture(f"n{number}", f"2026-11-26T0{number}:00:00Z"),
+        verdicts=True,
     )
     return ingest(IngestRequest(data, (source,), TODAY + number * HOUR), TODAY)
 
@@ -66,12 +68,19 @@ def scalar(connection: Any, query: str) -> int:
 def counts(data: Path) -> tuple[set[int], int]:
     """Return how many captures each table has, and whether a row is there twice."""
     connection = connect(data)
-    found = {scalar(connection, f"SELECT count(DISTINCT (node, time)) FROM {table}") for table in ORDER}  # noqa: S608
+    found = {
+        scalar(connection, f"SELECT count(DISTINCT (node, time)) FROM {table}")  # noqa: S608
+        for table in ORDER
+    }
     return found, scalar(connection, "SELECT count(*) FROM nodes")
 
 
 def files(data: Path) -> set[str]:
-    return {str(file.relative_to(data)) for file in data.rglob("*") if file.is_file() and file.name[0] != "."}
+    return {
+        str(file.relative_to(data))
+        for file in data.rglob("*")
+        if file.is_file() and file.name[0] != "."
+    }
 
 
 def test_small_parts_of_a_day_become_one_with_the_same_rows(
@@ -92,7 +101,9 @@ def test_small_parts_of_a_day_become_one_with_the_same_rows(
     assert not replacements(data)
 
 
-def test_large_parts_and_other_days_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_parts_and_other_days_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = tmp_path / "data"
     other = write_captures(tmp_path / "other", capture("x", "2026-11-20T01:00:00Z"))
     ingest(IngestRequest(data, (other,), TODAY), TODAY)
@@ -108,7 +119,9 @@ def test_large_parts_and_other_days_are_left_alone(tmp_path: Path, monkeypatch: 
     assert len(found_parts(data)) == 6
 
 
-def test_small_files_of_much_text_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_of_much_text_are_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node can send texts that a file has in one thousandth of their size: a merge has them all in memory."""
     data = tmp_path / "data"
     for number in range(1, 6):
@@ -262,7 +275,9 @@ def test_damaged_list_beside_a_damaged_part_is_an_error(merged: Path, tmp_path: 
     assert len(listed_parts(data)) == 6, "nothing was removed"
 
 
-def test_damaged_list_of_a_part_that_is_not_complete_is_removed(three: Path, tmp_path: Path) -> None:
+def test_damaged_list_of_a_part_that_is_not_complete_is_removed(
+    three: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     shutil.copytree(three, data)
     PartName(CLASS, "2026-11-26", "0" * 24).replaces(data, NODES).write_bytes(b"{")
@@ -300,7 +315,9 @@ def compacted(data: Path) -> None:
         work.rmdir()
 
 
-def test_day_that_was_merged_with_a_later_capture_stays_and_is_named(three: Path, tmp_path: Path) -> None:
+def test_day_that_was_merged_with_a_later_capture_stays_and_is_named(
+    three: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     shutil.copytree(three, data)
     found = prune.candidates(data, 1, LATER)
@@ -412,7 +429,9 @@ def test_a_killed_compaction_leaves_no_half_day_and_no_row_twice(
     assert listed_parts(data) == found_parts(data)
     assert not replacements(data)
     expected = {
-        str(part.file(data, table).relative_to(data)) for part in found_parts(data) for table in ORDER
+        str(part.file(data, table).relative_to(data))
+        for part in found_parts(data)
+        for table in ORDER
     }
     assert files(data) == expected
 

@@ -39,7 +39,9 @@ def test_values_have_the_identity_of_their_part() -> None:
     assert of(found, "infiniband.ports.state") == {"0000:42:00.0/1": "active"}
     assert of(found, "storage.mounts.type") == {"/": "ext4"}
     assert of(found, "os.kernel.running") == {"": capture()["os"]["kernel"]["running"]}
-    assert of(found, "os.kernel.installed") == {"": " ".join(sorted(capture()["os"]["kernel"]["installed"]))}
+    assert of(found, "os.kernel.installed") == {
+        "": " ".join(sorted(capture()["os"]["kernel"]["installed"]))
+    }
     assert [leaf.fault for leaf in found if leaf.key == "gpu.retired_pages"] == ["not_exposed"] * 8
 
 
@@ -72,7 +74,10 @@ def test_a_replaced_gpu_has_other_rows() -> None:
 def test_parts_with_one_identity_are_told_apart() -> None:
     found = capture()
     found["network"]["eth1"] = {**found["network"]["eth0"], "mtu": 1500}
-    assert of(leaves(found), "network.mtu") == {"0000:41:00.0#eth0": "9000", "0000:41:00.0#eth1": "1500"}
+    assert of(leaves(found), "network.mtu") == {
+        "0000:41:00.0#eth0": "9000",
+        "0000:41:00.0#eth1": "1500",
+    }
 
 
 @pytest.mark.parametrize("drop", [("uuid",), ("uuid", "serial"), ("uuid", "serial", "address")])
@@ -85,7 +90,11 @@ def test_a_lost_gpu_is_named_by_what_is_left(drop: tuple[str, ...]) -> None:
 
 
 _SCALAR = (
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(-1e6, 1e6) | st.text(max_size=5)
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats(-1e6, 1e6)
+    | st.text(max_size=5)
 )
 _NAMES = st.sampled_from(
     ["gpus", "os", "network", "pci", "a", "link", "uuid", "address", "x.y", "links", "nvlink"]
@@ -111,7 +120,9 @@ def refused(flattener: Flattener, one: dict[str, Any]) -> str | None:
 
 @settings(max_examples=300)
 @given(st.lists(st.dictionaries(_NAMES, _VALUE, max_size=4), min_size=1, max_size=6), st.randoms())
-def test_remembered_rows_are_those_of_a_new_walk(found: list[dict[str, Any]], chance: random.Random) -> None:
+def test_remembered_rows_are_those_of_a_new_walk(
+    found: list[dict[str, Any]], chance: random.Random
+) -> None:
     """The memory of a Flattener has no effect on its rows, refusals in between included."""
     series = [chance.choice(found) for _ in range(12)]
     expected: Counter[Leaf] = Counter()
@@ -164,10 +175,17 @@ def nested(depth: int) -> Any:
         ("x", {"fault": "made up", "text": ""}, "fault of no known kind"),
     ],
 )
-def test_a_hostile_value_is_refused_and_leaves_nothing(place: str, value: Any, message: str) -> None:
+def test_a_hostile_value_is_refused_and_leaves_nothing(
+    place: str, value: Any, message: str
+) -> None:
     flattener = Flattener()
     flattener.add(capture())
-    before = list(flattener.leaves()), len(flattener.facts), len(flattener.keys), len(flattener.items)
+    before = (
+        list(flattener.leaves()),
+        len(flattener.facts),
+        len(flattener.keys),
+        len(flattener.items),
+    )
     with pytest.raises(RefusedReportError, match=message):
         flattener.add({**capture("n2"), place: value})
     assert (
@@ -187,7 +205,9 @@ def test_cleaned_texts_are_safe_to_print_and_stay_so(text: str) -> None:
     found = clean(text)
     found.encode("utf-8")
     assert not [
-        char for char in found if ord(char) < 32 or 127 <= ord(char) < 160 or "\u202a" <= char <= "\u202e"
+        char
+        for char in found
+        if ord(char) < 32 or 127 <= ord(char) < 160 or "\u202a" <= char <= "\u202e"
     ]
     assert clean(found) == found
 

@@ -33,7 +33,9 @@ def rows(data: Path, query: str, **limits: Any) -> list[tuple[Any, ...]]:
 
 
 def content(data: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(data)): file.read_bytes() for file in sorted(data.rglob("*.parquet"))}
+    return {
+        str(file.relative_to(data)): file.read_bytes() for file in sorted(data.rglob("*.parquet"))
+    }
 
 
 def test_captures_with_verdicts_are_in_every_table(tmp_path: Path) -> None:
@@ -42,7 +44,8 @@ def test_captures_with_verdicts_are_in_every_table(tmp_path: Path) -> None:
     result = run(tmp_path / "data", tmp_path / "in")
     assert (result.stored, result.known, result.refused) == (3, 0, [])
     found = rows(
-        tmp_path / "data", "SELECT node, class, status, received, source, simulated FROM nodes ORDER BY node"
+        tmp_path / "data",
+        "SELECT node, class, status, received, source, simulated FROM nodes ORDER BY node",
     )
     received = NOW.replace(tzinfo=None)
     assert found == [
@@ -57,9 +60,9 @@ def test_captures_with_verdicts_are_in_every_table(tmp_path: Path) -> None:
     assert rows(
         tmp_path / "data", "SELECT count(*) FROM facts WHERE key = 'gpu.vbios' AND fault IS NULL"
     ) == [(24,)]
-    assert rows(tmp_path / "data", "SELECT count(*) FROM numbers WHERE key = 'gpu.temperature.gpu_c'") == [
-        (24,)
-    ]
+    assert rows(
+        tmp_path / "data", "SELECT count(*) FROM numbers WHERE key = 'gpu.temperature.gpu_c'"
+    ) == [(24,)]
     assert rows(
         tmp_path / "data", "SELECT DISTINCT value, fault FROM facts WHERE key = 'gpu.retired_pages'"
     ) == [("Not Supported", "not_exposed")]
@@ -92,7 +95,9 @@ def test_a_second_capture_for_one_time_changes_nothing(tmp_path: Path) -> None:
     other["driver"]["loaded"] = "570.1"
     result = run(tmp_path / "data", captured(tmp_path / "again", other))
     assert (result.stored, result.known) == (0, 1)
-    assert rows(tmp_path / "data", "SELECT value FROM facts WHERE key = 'driver.loaded'") == [("580.95.05",)]
+    assert rows(tmp_path / "data", "SELECT value FROM facts WHERE key = 'driver.loaded'") == [
+        ("580.95.05",)
+    ]
 
 
 def test_a_late_capture_is_in_its_own_day_and_not_in_a_past_report(tmp_path: Path) -> None:
@@ -108,7 +113,11 @@ def test_a_late_capture_is_in_its_own_day_and_not_in_a_past_report(tmp_path: Pat
 
 
 def test_backfilled_captures_are_in_past_reports(tmp_path: Path) -> None:
-    run(tmp_path / "data", captured(tmp_path / "a", capture("n1", "2026-11-20T10:00:00Z")), received=None)
+    run(
+        tmp_path / "data",
+        captured(tmp_path / "a", capture("n1", "2026-11-20T10:00:00Z")),
+        received=None,
+    )
     at = datetime(2026, 11, 21, tzinfo=UTC)
     assert rows(tmp_path / "data", "SELECT node FROM nodes", at=at) == [("n1",)]
     with pytest.raises(GoldnodeError, match="no captures of this time"):
@@ -130,7 +139,9 @@ def test_digests_change_with_facts_and_with_nothing_else(tmp_path: Path) -> None
     run(tmp_path / "data", captured(tmp_path / "in", capture("n1")))
     for number, one in enumerate((hot, moved, changed)):
         run(tmp_path / "data", captured(tmp_path / f"in{number}", one))
-    found = rows(tmp_path / "data", "SELECT digest FROM digests WHERE section = 'gpu' ORDER BY time")
+    found = rows(
+        tmp_path / "data", "SELECT digest FROM digests WHERE section = 'gpu' ORDER BY time"
+    )
     assert found[0] == found[1] == found[2] != found[3]
 
 
@@ -141,7 +152,10 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "nan": ('{"schema": "goldnode.capture/1", "x": NaN}', "not JSON"),
     "deep": ("[" * 100_000, "not JSON"),
     "deep-object": ('{"a":' * 100_000, "not JSON"),
-    "keys": ("{" + ",".join(f'"k{n}":1' for n in range(250_000)) + "}", "more than 200000 elements"),
+    "keys": (
+        "{" + ",".join(f'"k{n}":1' for n in range(250_000)) + "}",
+        "more than 200000 elements",
+    ),
     "schema": ('{"schema": "goldnode.capture/2"}', "schema 'goldnode.capture/2'"),
     "no-schema": ("{}", "schema 'None'"),
     "control-schema": ('{"schema": "\\u001b[31m"}', "schema '\\\\x1b"),
@@ -169,7 +183,10 @@ _SPOILED: dict[str, tuple[dict[str, Any], str]] = {
     "long": ({"os": {"id": "x" * 100_000}}, "a text has 100000 characters"),
     "wide": ({"x": {f"k{n}": 1 for n in range(60_000)}}, "more than 50000 values"),
     "long-key": ({"x": {"k" * 200: {"l" * 200: 1}}}, "a key has more than 400 characters"),
-    "long-item": ({"network": {"eth0": {"address": "x" * 3_000}}}, "has 3000 characters, more than 2000"),
+    "long-item": (
+        {"network": {"eth0": {"address": "x" * 3_000}}},
+        "has 3000 characters, more than 2000",
+    ),
     "uptime": ({"uptime": 10**400}, "uptime is not a finite number"),
 }
 
@@ -178,7 +195,11 @@ def _hostile_verdicts() -> dict[str, tuple[str, str]]:
     found = {}
     for name, (change, message) in _VERDICTS.items():
         one = capture(f"v-{name}")
-        report = {"schema": "goldnode.node-report/1", "capture": one, "verdict": verdict(one, **change)}
+        report = {
+            "schema": "goldnode.node-report/1",
+            "capture": one,
+            "verdict": verdict(one, **change),
+        }
         found[f"v-{name}"] = (json.dumps(report), message)
     return found
 
@@ -212,7 +233,9 @@ def test_hostile_files_are_refused_by_name_and_the_rest_is_unharmed(tmp_path: Pa
 def test_a_boot_identity_that_is_no_text_is_no_boot(tmp_path: Path) -> None:
     one = capture("n1")
     source = captured(tmp_path / "in", one)
-    (source / "n1-2026-11-26T10.verdict.json").write_text(json.dumps(verdict(one, boot_identity={"a": 1})))
+    (source / "n1-2026-11-26T10.verdict.json").write_text(
+        json.dumps(verdict(one, boot_identity={"a": 1}))
+    )
     assert run(tmp_path / "data", source).stored == 1
 
 
@@ -235,7 +258,9 @@ def test_a_report_that_the_program_fails_on_is_refused_alone(
     ]
 
 
-def test_a_damaged_file_of_the_data_is_named_and_no_report_is_refused_for_it(tmp_path: Path) -> None:
+def test_a_damaged_file_of_the_data_is_named_and_no_report_is_refused_for_it(
+    tmp_path: Path,
+) -> None:
     data = tmp_path / "data"
     run(data, captured(tmp_path / "in", capture("n1")))
     part = found_parts(data)[0].file(data, NODES)
@@ -266,7 +291,9 @@ def test_a_verdict_of_another_kind_or_boot_is_refused(tmp_path: Path) -> None:
     assert not found_parts(tmp_path / "data")
 
 
-def test_control_characters_and_html_in_values_are_stored_escaped_or_as_text(tmp_path: Path) -> None:
+def test_control_characters_and_html_in_values_are_stored_escaped_or_as_text(
+    tmp_path: Path,
+) -> None:
     found = capture("n1")
     found["gpus"][0]["vbios"] = "\x1b[2J<b>\u202e"
     run(tmp_path / "data", captured(tmp_path / "in", found))
@@ -321,7 +348,9 @@ def test_long_texts_are_written_before_they_fill_the_memory(
     assert run(tmp_path / "data", captured(tmp_path / "in", *reports)).stored == 8
     assert sum(flushed) == 8
     assert max(flushed) < 8
-    assert rows(tmp_path / "data", "SELECT count(*) FROM facts WHERE length(value) > 16000") == [(160,)]
+    assert rows(tmp_path / "data", "SELECT count(*) FROM facts WHERE length(value) > 16000") == [
+        (160,)
+    ]
 
 
 class _KilledError(BaseException):
@@ -336,7 +365,11 @@ def test_a_killed_ingest_leaves_no_half_day_and_the_next_one_completes_it(
     data = tmp_path / "data"
     run(data, captured(tmp_path / "old", capture("n0", "2026-11-25T08:00:00Z"), verdicts=True))
     source = captured(
-        tmp_path / "in", capture("n1", "2026-11-25T10:00:00Z"), capture("n2"), capture("n3"), verdicts=True
+        tmp_path / "in",
+        capture("n1", "2026-11-25T10:00:00Z"),
+        capture("n2"),
+        capture("n3"),
+        verdicts=True,
     )
     run(tmp_path / "whole", tmp_path / "old")
     run(tmp_path / "whole", source)
@@ -378,11 +411,15 @@ def test_the_rest_of_another_killed_ingest_is_removed(tmp_path: Path) -> None:
     assert (data / "facts" / "notes.txt").exists()
 
 
-def test_many_classes_and_days_need_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_classes_and_days_need_few_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(write, "_MOST_OPEN", 2)
     monkeypatch.setattr(write, "MOST_ROWS", 4_000)
     found = [
-        capture(f"n{day}-{node}", f"2026-11-{day:02}T10:00:00Z") for node in range(3) for day in range(1, 6)
+        capture(f"n{day}-{node}", f"2026-11-{day:02}T10:00:00Z")
+        for node in range(3)
+        for day in range(1, 6)
     ]
     result = run(tmp_path / "data", captured(tmp_path / "in", *found))
     assert result.stored == 15
@@ -409,13 +446,18 @@ def test_the_inbox_is_emptied_and_what_cannot_be_stored_is_set_aside(tmp_path: P
     (data / "inbox" / ".new-x").write_text("half", encoding="utf-8")
     result = run(data)
     assert (result.stored, len(result.refused)) == (1, 1)
-    assert rows(data, "SELECT node, cohort, source FROM nodes") == [("rack1-n1", "ring0", "ansible")]
+    assert rows(data, "SELECT node, cohort, source FROM nodes") == [
+        ("rack1-n1", "ring0", "ansible")
+    ]
     assert [one.name for one in (data / "inbox").iterdir()] == [".new-x"]
     assert [one.name for one in (data / "refused").iterdir()] == ["bad.json"]
 
 
 def test_a_part_is_complete_by_its_file_of_nodes(tmp_path: Path) -> None:
-    run(tmp_path / "data", captured(tmp_path / "in", capture("n1"), capture("n2", "2026-11-25T10:00:00Z")))
+    run(
+        tmp_path / "data",
+        captured(tmp_path / "in", capture("n1"), capture("n2", "2026-11-25T10:00:00Z")),
+    )
     first = found_parts(tmp_path / "data")[0]
     first.file(tmp_path / "data", NODES).unlink()
     assert rows(tmp_path / "data", "SELECT DISTINCT node FROM facts") == [("n1",)]

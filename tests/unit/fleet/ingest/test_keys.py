@@ -42,7 +42,11 @@ def _parts(annotation: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_part(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseModel) and value.__name__ != "MissingValue"
+    return (
+        isinstance(value, type)
+        and issubclass(value, BaseModel)
+        and value.__name__ != "MissingValue"
+    )
 
 
 def test_every_collection_of_objects_has_an_identity() -> None:
@@ -87,7 +91,9 @@ def test_values_that_vary_on_a_healthy_node_are_no_facts() -> None:
         gpu["throttle"] |= {"mask": 4, "active": ["sw_power_cap"]}
         gpu["pcie"]["gen"]["current"] = 1
     changed = {
-        leaf.key for leaf in set(leaves(first)) ^ set(leaves(second)) if not isinstance(leaf.value, float)
+        leaf.key
+        for leaf in set(leaves(first)) ^ set(leaves(second))
+        if not isinstance(leaf.value, float)
     }
     assert changed == {"gpu.throttle.active"}
     assert kind("gpu.throttle.active", number=False) is KeyKind.STATE

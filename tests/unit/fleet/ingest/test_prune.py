@@ -30,7 +30,9 @@ def days(data: Path) -> list[str]:
     return [part.day for part in found_parts(data)]
 
 
-@pytest.mark.parametrize(("keep", "left"), [(90, 4), (25, 4), (24, 3), (16, 3), (15, 2), (1, 2), (0, 1)])
+@pytest.mark.parametrize(
+    ("keep", "left"), [(90, 4), (25, 4), (24, 3), (16, 3), (15, 2), (1, 2), (0, 1)]
+)
 def test_whole_days_that_are_older_are_named(data: Path, keep: int, left: int) -> None:
     assert len(days(data)) - len(prune.candidates(data, keep, NOW)) == left
 
@@ -47,7 +49,9 @@ def test_only_the_named_parts_are_removed(data: Path) -> None:
     assert [(day.class_, day.day, len(day.parts)) for day in found] == [(CLASS, "2026-11-01", 1)]
     prune.prune(data, found)
     gone = before - {str(file) for file in data.rglob("*")}
-    names = {str(part.file(data, table)) for day in found for part, _ in day.parts for table in ORDER}
+    names = {
+        str(part.file(data, table)) for day in found for part, _ in day.parts for table in ORDER
+    }
     folders = {str(Path(name).parent) for name in names} - {str(others[0].parent)}
     assert gone == names | folders
     assert all(other.exists() for other in others)
@@ -69,7 +73,9 @@ def test_a_wrong_duration_is_an_error_with_an_example(text: str) -> None:
 
 def test_the_command_prints_first_and_asks(data: Path) -> None:
     runner = CliRunner()
-    shown = runner.invoke(main, ["fleet", "prune", "--data", str(data), "--keep", "1d"], input="n\n")
+    shown = runner.invoke(
+        main, ["fleet", "prune", "--data", str(data), "--keep", "1d"], input="n\n"
+    )
     assert shown.exit_code == 1
     assert "2026-11-10" in shown.output
     assert len(days(data)) == 4
@@ -85,10 +91,14 @@ def test_the_command_stores_and_names_the_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "in", capture("n1", "2026-11-20T10:00:00Z"))
     (source / "bad.json").write_text("{", encoding="utf-8")
     data = tmp_path / "data"
-    done = CliRunner().invoke(main, ["fleet", "ingest", "--data", str(data), str(source), "--format", "json"])
+    done = CliRunner().invoke(
+        main, ["fleet", "ingest", "--data", str(data), str(source), "--format", "json"]
+    )
     assert done.exit_code == 1
     content = json.loads(done.stdout)
     assert (content["schema"], content["stored"]) == ("goldnode.fleet-ingest/1", 1)
     assert "bad.json: not JSON" in done.stderr
-    again = CliRunner().invoke(main, ["fleet", "ingest", "--data", str(data), str(source / "missing.json")])
+    again = CliRunner().invoke(
+        main, ["fleet", "ingest", "--data", str(data), str(source / "missing.json")]
+    )
     assert again.exit_code == 2

@@ -39,7 +39,11 @@ WIDTH, HEIGHT = 1100, 950
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 DEVICES = [f"0000:{number:02x}:00.0" for number in (0x1B, 0x43, 0x52, 0x61)]
 # Page -> address in it, and the element that is at the top of the picture.
-PAGES = {"fleet": ("", "h1"), "class": ("class=h100", "#classes"), "node": ("node=node1007", "#node-name")}
+PAGES = {
+    "fleet": ("", "h1"),
+    "class": ("class=h100", "#classes"),
+    "node": ("node=node1007", "#node-name"),
+}
 
 
 def simulated_fleet() -> tuple[list[SyntheticNode], list[SyntheticNode]]:
@@ -48,13 +52,17 @@ def simulated_fleet() -> tuple[list[SyntheticNode], list[SyntheticNode]]:
     l40s = [SyntheticNode(FIRST_ID + 500 + place, "l40s") for place in range(24)]
     for node in h100[3:5]:
         node.change(put("driver/loaded", "570.172.08"), NOW - 3 * DAY)
-        node.find(finding("driver.loaded", "580.95.05", "570.172.08", severity="drain"), NOW - 3 * DAY)
+        node.find(
+            finding("driver.loaded", "580.95.05", "570.172.08", severity="drain"), NOW - 3 * DAY
+        )
     for node in h100[20:23]:
         node.change(put("network/eth0/mtu", 1500), NOW - 2 * DAY)
         node.find(finding("net.mtu", "9000", "1500", subject="eth0"), NOW - 2 * DAY)
     h100[7].change(lambda capture: capture["gpus"][2].pop("vbios"))
     h100[40].change(put("gpus/1/vbios", "96.00.61.00.01"))
-    h100[60].find(finding("gpu.ecc.uncorrected", "0", "unread: GPU is lost", outcome="could_not_read"))
+    h100[60].find(
+        finding("gpu.ecc.uncorrected", "0", "unread: GPU is lost", outcome="could_not_read")
+    )
     for node in l40s[:2]:
         node.change(put("os/kernel/running", "6.1.0-30-amd64"), NOW - DAY)
     return h100, l40s
@@ -75,7 +83,9 @@ def results(nodes: Iterable[SyntheticNode]) -> list[Json]:
                 }
                 for name, scale in (("gemm_fp16", 1.0), ("gemm_bf16", 1.02))
             }
-            found.append(canary(node.name, NOW - day * DAY, samples, platform="NVIDIA H100 80GB HBM3 x 4"))
+            found.append(
+                canary(node.name, NOW - day * DAY, samples, platform="NVIDIA H100 80GB HBM3 x 4")
+            )
         if node.number == 1011:
             job: Json = {
                 "name": "inference",
@@ -113,8 +123,12 @@ def take(browser: Any, file: Path, out: Path, widths: Iterable[int]) -> None:
             window.goto(f"{file.as_uri()}#{address}")
             window.wait_for_selector(f"{top}:visible")
             if not wide and name == "class":
-                window.evaluate(f"document.querySelector('{top}').scrollIntoView(); scrollBy(0, -60)")
-            picture = out / (f"fleet-report-{name}-{width}.png" if wide else f"fleet-report-{name}.png")
+                window.evaluate(
+                    f"document.querySelector('{top}').scrollIntoView(); scrollBy(0, -60)"
+                )
+            picture = out / (
+                f"fleet-report-{name}-{width}.png" if wide else f"fleet-report-{name}.png"
+            )
             window.screenshot(path=picture, full_page=bool(wide))
             print(f"{picture}: {picture.stat().st_size // 1000} kB")
             window.close()

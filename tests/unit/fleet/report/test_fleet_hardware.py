@@ -94,7 +94,10 @@ def test_values_that_could_not_be_read_are_empty(captures: Path) -> None:
 
 def test_a_node_that_is_silent_for_weeks_has_its_last_parts(captures: Path) -> None:
     (machine,) = of(parts(captures), "node1002", "machine")
-    assert (machine["serial"], machine["captured"]) == ("S1002", f"{NOW - 30 * DAY:%Y-%m-%dT%H:%M:%SZ}")
+    assert (machine["serial"], machine["captured"]) == (
+        "S1002",
+        f"{NOW - 30 * DAY:%Y-%m-%dT%H:%M:%SZ}",
+    )
 
 
 def test_csv_has_the_same_rows(captures: Path, tmp_path: Path) -> None:
@@ -114,7 +117,8 @@ def test_text_names_simulated_hardware_first(captures: Path) -> None:
     found = run("--data", captures, "--at", AT)
     assert found.stdout.startswith("SIMULATED hardware: 48 of 48 parts\n")
     assert (
-        "node1000  gpu         0000:18:00.0  NVIDIA H100 80GB HBM3  692-2G520-0200-000  NEW1" in found.stdout
+        "node1000  gpu         0000:18:00.0  NVIDIA H100 80GB HBM3  692-2G520-0200-000  NEW1"
+        in found.stdout
     )
 
 
@@ -124,7 +128,9 @@ def test_a_directory_without_captures_is_an_error(tmp_path: Path) -> None:
     assert "no captures of this time are stored here" in found.output
 
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+TEXTS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12
+)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5))
@@ -136,11 +142,14 @@ def test_no_serial_number_leaves_its_field_or_is_a_formula(serials: list[str]) -
         )
         for one in serials
     ]
-    document = FleetHardwareDocument(schema="goldnode.fleet-hardware/1", at=AT, parts=given_parts, without=[])
+    document = FleetHardwareDocument(
+        schema="goldnode.fleet-hardware/1", at=AT, parts=given_parts, without=[]
+    )
     rows = list(csv.reader(io.StringIO(as_csv(document), newline="")))
     assert {len(row) for row in rows} == {len(HEADING)}
     read = [row[HEADING.index("serial")] for row in rows[1:]]
     assert [
-        one.removeprefix("'") if one != given else one for one, given in zip(read, serials, strict=True)
+        one.removeprefix("'") if one != given else one
+        for one, given in zip(read, serials, strict=True)
     ] == serials
     assert not any(one.startswith(("=", "+", "-", "@")) for one in read)

@@ -50,7 +50,9 @@ class Speeds:
         left = factor * (1 - self.lost.get(node, 0.0))
         return [speed * left * self.random.gauss(1, 0.01) for _ in range(count)]
 
-    def result(self, node: str, time: datetime, factor: float = 1.0, count: int = 20, **more: Any) -> Json:
+    def result(
+        self, node: str, time: datetime, factor: float = 1.0, count: int = 20, **more: Any
+    ) -> Json:
         samples = {"gemm_fp16": {one: self.runs(node, one, factor, count) for one in DEVICES}}
         return canary(node, time, samples, **more)
 
@@ -98,7 +100,9 @@ def test_without_a_baseline_a_slow_node_is_found_by_its_class_and_labelled_so(da
         10, 0, 10, 0, 1,
     )  # fmt: skip
     assert "no baseline" in as_text(found)
-    assert as_text(found).count("node1003") == 1, "one line for a node, whatever the number of its devices"
+    assert as_text(found).count("node1003") == 1, (
+        "one line for a node, whatever the number of its devices"
+    )
 
 
 def test_with_a_baseline_the_answers_are_those_of_floors_check(data: Path) -> None:
@@ -108,7 +112,9 @@ def test_with_a_baseline_the_answers_are_those_of_floors_check(data: Path) -> No
     store_results(data, results)
     found = reported(data, [floors])
     documents = [CanaryDocument.model_validate_json(json.dumps(one)) for one in results]
-    judged = slow.judge(documents, baseline.FloorBaseline(floors, Path("f"), None), slow.SlowQuestion())
+    judged = slow.judge(
+        documents, baseline.FloorBaseline(floors, Path("f"), None), slow.SlowQuestion()
+    )
     expected = {one.subject for one in judged.verdicts if one.answer is SpeedAnswer.FAILS}
     assert {f"{one.node} {one.part}" for one in found.slow} == expected
     assert expected >= {f"node1002 {one}" for one in DEVICES}
@@ -148,7 +154,9 @@ def test_too_few_runs_or_devices_name_no_node_and_are_counted_as_not_judged(
     data: Path, count: int, nodes: int
 ) -> None:
     speeds = Speeds(lost={"node1001": 0.5})
-    store_results(data, [speeds.result(node.name, NOW - DAY, count=count) for node in NODES[:nodes]])
+    store_results(
+        data, [speeds.result(node.name, NOW - DAY, count=count) for node in NODES[:nodes]]
+    )
     found = reported(data)
     assert found.slow == []
     assert [(one.nodes, one.not_judged) for one in found.measured] == [(nodes, nodes)]
@@ -190,7 +198,8 @@ def test_the_newest_result_decides_and_old_ones_are_forgotten(data: Path) -> Non
     speeds = Speeds()
     store_results(data, [speeds.result(node.name, NOW - 2 * DAY) for node in NODES])
     store_results(
-        data, [speeds.result("node1002", NOW - DAY, 0.8), speeds.result("node1003", NOW - 3 * DAY, 0.8)]
+        data,
+        [speeds.result("node1002", NOW - DAY, 0.8), speeds.result("node1003", NOW - 3 * DAY, 0.8)],
     )
     store_results(data, [speeds.result("node1004", NOW - 40 * DAY, 0.8)])
     assert slow_nodes(reported(data)) == {"node1002": {"class"}}
@@ -209,7 +218,9 @@ def test_baseline_of_one_device_needs_five_results_before_it_calls_it_slow(data:
     for count, expected in ((4, {}), (6, {"node1000": {"floors"}})):
         directory = data.with_name(f"data{count}")
         store(directory, NODES[:1], gpus=1)
-        floors = learned([speeds.result("node1000", NOW - (20 - day) * DAY) for day in range(count)])
+        floors = learned(
+            [speeds.result("node1000", NOW - (20 - day) * DAY) for day in range(count)]
+        )
         assert floors.scope == "nodes"
         store_results(directory, [speeds.result("node1000", NOW - DAY, 0.7)])
         found = reported(directory, [floors])
@@ -219,7 +230,9 @@ def test_baseline_of_one_device_needs_five_results_before_it_calls_it_slow(data:
 
 def test_node_with_a_result_and_without_a_capture_is_silent_and_listed(data: Path) -> None:
     speeds = Speeds(lost={"lonely": 0.3})
-    store_results(data, [speeds.result(name, NOW - DAY) for name in ("lonely", *(one.name for one in NODES))])
+    store_results(
+        data, [speeds.result(name, NOW - DAY) for name in ("lonely", *(one.name for one in NODES))]
+    )
     found = reported(data)
     assert [one.node for one in found.not_known] == ["lonely"]
     assert slow_nodes(found) == {"lonely": {"class"}}
@@ -243,10 +256,13 @@ def test_jobs_that_did_not_pass_are_one_line_for_each_reason(data: Path) -> None
     for one in results[:2]:
         one["jobs"].append(job | {"name": "fft"})
     results[2]["jobs"].append(job | {"name": "disk", "state": "not_run", "why": "no disk"})
-    results[3]["jobs"].append(job | {"name": "fft", "state": "could_not_check", "why": "no compiler"})
+    results[3]["jobs"].append(
+        job | {"name": "fft", "state": "could_not_check", "why": "no compiler"}
+    )
     store_results(data, results)
     store_results(
-        data, [speeds.result("node1001", NOW - HOUR, jobs=[job | {"name": "fft", "state": "passed"}])]
+        data,
+        [speeds.result("node1001", NOW - HOUR, jobs=[job | {"name": "fft", "state": "passed"}])],
     )
     found = reported(data)
     assert [(one.job, one.state, one.why, one.nodes.names) for one in found.failed_jobs] == [
@@ -259,7 +275,9 @@ def test_jobs_that_did_not_pass_are_one_line_for_each_reason(data: Path) -> None
 # -- trends
 
 
-def series(factors: Sequence[float], seed: int = 1, noise: float = 1.0, node: str = "node1000") -> list[Json]:
+def series(
+    factors: Sequence[float], seed: int = 1, noise: float = 1.0, node: str = "node1000"
+) -> list[Json]:
     speeds = Speeds(seed)
     chosen = random.Random(seed)  # noqa: S311 - repeatable
     days = len(factors)
@@ -285,7 +303,9 @@ def test_device_that_becomes_slower_is_named_once_for_each_device(data: Path) ->
         pytest.param([1.0] * 30, 8.0, id="noisy"),
         pytest.param([1 + 0.01 * place for place in range(14)], 1.0, id="faster"),
         pytest.param([1 - 0.01 * place for place in range(8)], 1.0, id="too few results"),
-        pytest.param([1 - 0.002 * place for place in range(14)], 0.2, id="less than the least loss"),
+        pytest.param(
+            [1 - 0.002 * place for place in range(14)], 0.2, id="less than the least loss"
+        ),
         pytest.param([1.0, 0.8] * 10, 1.0, id="alternating"),
     ],
 )
@@ -378,7 +398,8 @@ def test_anonymous_report_has_no_name_and_still_its_slow_nodes(data: Path) -> No
 def test_anonymous_results_have_the_nodes_of_anonymous_captures(tmp_path: Path) -> None:
     speeds = Speeds()
     source = write(
-        tmp_path / "in", [speeds.result("node1000", NOW - DAY), NODES[0].report(NOW - DAY, 1)["capture"]]
+        tmp_path / "in",
+        [speeds.result("node1000", NOW - DAY), NODES[0].report(NOW - DAY, 1)["capture"]],
     )
     data = tmp_path / "data"
     found = files.ingest(files.IngestRequest(data, (source,), NOW, anonymous=True), NOW)

@@ -41,7 +41,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ReportSource:
     for node in nodes[6:]:
         node.change(put("memory/numa_balancing", True))
     nodes[2].change(put("gpus/1/uuid", "GPU-other"), NOW - 35 * HOUR)
-    nodes[3].change(lambda capture: capture["storage"]["paths"]["/scratch"].update(read_mb_s=3000.0))
+    nodes[3].change(
+        lambda capture: capture["storage"]["paths"]["/scratch"].update(read_mb_s=3000.0)
+    )
     nodes[4].change(lambda capture: capture["storage"]["mounts"].clear())
     nodes[7].change(lambda capture: capture["gpus"][1].pop("vbios"))
     nodes[5].find(finding("gpu.vbios", "96", "unread", outcome="could_not_read"))
@@ -77,7 +79,13 @@ def measured(number: int) -> list[Json]:
         }
         found.append(canary(f"node{number}", NOW - HOUR * (30 - place), samples))
     if number == 1003:
-        job = {"name": "fft", "state": "failed", "why": "wrong result", "seconds": 1.0, "verified": True}
+        job = {
+            "name": "fft",
+            "state": "failed",
+            "why": "wrong result",
+            "seconds": 1.0,
+            "verified": True,
+        }
         found[0]["jobs"].append(job | {"metrics": []})
     return found
 
@@ -118,7 +126,9 @@ def session(
     source: ReportSource, settings: ReportSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    session = pytest.importorskip("chdb.session").Session(str(tmp_path_factory.mktemp("clickhouse")))
+    session = pytest.importorskip("chdb.session").Session(
+        str(tmp_path_factory.mktemp("clickhouse"))
+    )
     # The library blocks SIGPIPE, also for programs that later tests start.
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     session.query("CREATE DATABASE goldnode")
@@ -139,9 +149,15 @@ def plain(rows: list[dict[str, Any]]) -> list[str]:
         if isinstance(found, int | float):
             return f"{float(found):.9g}"
         text = str(found)
-        return f"{float(text):.9g}" if text.replace(".", "", 1).isdigit() and "." not in text else text[:19]
+        return (
+            f"{float(text):.9g}"
+            if text.replace(".", "", 1).isdigit() and "." not in text
+            else text[:19]
+        )
 
-    return sorted(json.dumps({key: value(one) for key, one in row.items()}, sort_keys=True) for row in rows)
+    return sorted(
+        json.dumps({key: value(one) for key, one in row.items()}, sort_keys=True) for row in rows
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,7 +172,9 @@ def test_view_has_the_same_rows_in_both_engines(
 def test_view_of_a_site_can_use_the_others_and_a_wrong_one_is_named(
     source: ReportSource, tmp_path: Path
 ) -> None:
-    (tmp_path / "99_busy.sql").write_text("-- Nodes that work.\nSELECT node FROM latest WHERE known = 1;\n")
+    (tmp_path / "99_busy.sql").write_text(
+        "-- Nodes that work.\nSELECT node FROM latest WHERE known = 1;\n"
+    )
     with engine.opened(source, ReportSettings(NOW), tmp_path) as connection:
         assert len(engine.rows(connection, "busy")) == 11
     (tmp_path / "99_busy.sql").write_text("SELECT nothing FROM latest")
@@ -174,7 +192,9 @@ def test_view_of_a_site_can_use_the_others_and_a_wrong_one_is_named(
 
 
 def test_views_of_slow_nodes_have_each_basis(duckdb_rows: dict[str, list[dict[str, Any]]]) -> None:
-    slow = {(one["node"], one["origin"], one["basis"], one["quantile"]) for one in duckdb_rows["slow"]}
+    slow = {
+        (one["node"], one["origin"], one["basis"], one["quantile"]) for one in duckdb_rows["slow"]
+    }
     assert slow == {
         ("node1001", "canary", "floors", "p50"),
         ("node1005", "canary", "floors", "p50"),

@@ -36,7 +36,9 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         node.find(finding("driver.loaded", "580", "570.1", severity="drain"), NOW - 3 * DAY)
     nodes[3].change(put("gpus/0/uuid", "GPU-12345678-0000-0000-0000-000000000009"), NOW - DAY)
     nodes[5].change(put("gpus/0/serial", "SERIAL4711"), NOW - DAY)
-    nodes[4].find(finding("net.mtu", "9000", "1500 on 10.1.2.3 b8:ce:f6:00:00:01", subject="node1004-eth0"))
+    nodes[4].find(
+        finding("net.mtu", "9000", "1500 on 10.1.2.3 b8:ce:f6:00:00:01", subject="node1004-eth0")
+    )
     return store(directory, nodes, [NOW - 8 * DAY, NOW - DAY / 24, NOW - DAY / 48])
 
 
@@ -100,7 +102,11 @@ def test_diff_names_what_changed_and_nothing_more(captures: Path) -> None:
     ],
 )
 def test_wrong_input_is_one_sentence(
-    captures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+    captures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "GROUPS").write_text("# jobs\njob1\n")
@@ -115,12 +121,16 @@ def test_wrong_input_is_one_sentence(
 def test_what_has_just_arrived_is_in_the_report(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     store(tmp_path, fleet(1), [now - DAY / 24], received={now - DAY / 24: now})
-    assert "1 nodes as of" in run("report", "--data", tmp_path).output.replace("1 node as", "1 nodes as")
+    assert "1 nodes as of" in run("report", "--data", tmp_path).output.replace(
+        "1 node as", "1 nodes as"
+    )
 
 
 def test_groups_and_expected_nodes_come_from_files(captures: Path, tmp_path: Path) -> None:
     (tmp_path / "groups").write_text("job1,node1001\njob1,node1002\n")
-    (tmp_path / "fleet.yml").write_text("classes:\n  h100:\n    nodes:\n      spare1: {cohort: ring7}\n")
+    (tmp_path / "fleet.yml").write_text(
+        "classes:\n  h100:\n    nodes:\n      spare1: {cohort: ring7}\n"
+    )
     found = run(
         "report",
         "--data",
@@ -187,12 +197,22 @@ def test_anonymous_report_has_no_name_address_or_serial(captures: Path) -> None:
     found = report(ReportSource(captures), ReportSettings(NOW))
     named = found.model_dump_json(by_alias=True)
     hidden = anonymous(found)
-    names = ("node1000", "node1004", "ring00", "GPU-12345678", "SERIAL4711", "10.1.2.3", "b8:ce:f6:00:00:01")
+    names = (
+        "node1000",
+        "node1004",
+        "ring00",
+        "GPU-12345678",
+        "SERIAL4711",
+        "10.1.2.3",
+        "b8:ce:f6:00:00:01",
+    )
     for text in (hidden.model_dump_json(by_alias=True), html(hidden)):
         assert [name for name in names if name in text] == []
     assert [name for name in names if name not in named] == []
     assert hidden.anonymous
-    assert [cause.nodes.count for cause in hidden.causes] == [cause.nodes.count for cause in found.causes]
+    assert [cause.nodes.count for cause in hidden.causes] == [
+        cause.nodes.count for cause in found.causes
+    ]
     assert hidden.causes[0].nodes.folded == "node-[1-2]"
 
 

@@ -64,21 +64,28 @@ KINDS = (
     DriftKind(
         "driver",
         lambda n: all_of(
-            *(put(f"driver/{key}", f"570.{n}") for key in ("loaded", "library", "proc", "reported")),
+            *(
+                put(f"driver/{key}", f"570.{n}")
+                for key in ("loaded", "library", "proc", "reported")
+            ),
             put("gpus/*/gsp_firmware", f"570.{n}"),
         ),
         "driver.loaded",
     ),
     DriftKind(
         "kernel",
-        lambda n: all_of(put("os/kernel/running", f"6.1.{n}"), put("os/kernel/installed", [f"6.1.{n}"])),
+        lambda n: all_of(
+            put("os/kernel/running", f"6.1.{n}"), put("os/kernel/installed", [f"6.1.{n}"])
+        ),
         "kernel.running",
     ),
     DriftKind("kernel command line", lambda n: put("os/kernel/cmdline", f"ro quiet x={n}")),
     DriftKind("VBIOS", lambda n: put("gpus/0/vbios", f"96.00.1.{n}")),
     DriftKind("InfoROM", lambda n: put("gpus/0/inforom/image", f"G520.{n}")),
     DriftKind("MIG", lambda n: put("gpus/0/mig/instances", [f"{n}g.10gb"])),
-    DriftKind("power limit", lambda n: put("gpus/*/power/limit_w", 500.0 + n), "policy.power_limit_watts"),
+    DriftKind(
+        "power limit", lambda n: put("gpus/*/power/limit_w", 500.0 + n), "policy.power_limit_watts"
+    ),
     DriftKind("GPU policy", lambda n: put("gpus/*/compute_mode", f"mode{n}")),
     DriftKind("GPU count", lambda n: lambda capture: lose_gpus(capture, n + 1)),
     DriftKind("PCIe", lambda n: put("pci/0000:18:00.0/link/width", n + 1), "pcie.width"),
@@ -91,7 +98,9 @@ KINDS = (
     DriftKind("transparent huge pages", lambda n: put("memory/transparent_hugepages", f"other{n}")),
     DriftKind("CPU microcode", lambda n: put("cpu/microcode", [f"0x{n}"])),
     DriftKind("bios", lambda n: put("identity/product/bios_version", f"0.{n}")),
-    DriftKind("services", lambda n: put("services/nvidia-persistenced.service/active", f"state{n}")),
+    DriftKind(
+        "services", lambda n: put("services/nvidia-persistenced.service/active", f"state{n}")
+    ),
 )
 
 
@@ -100,7 +109,9 @@ def drifted(nodes: list[SyntheticNode], since: datetime) -> set[tuple[str, tuple
     chosen = random.Random(21)  # noqa: S311 a fixed choice
     expected = set()
     for kind in KINDS:
-        free = chosen.sample(nodes, 20)  # at most 20 of 120 nodes drift in one topic: the majority remains
+        free = chosen.sample(
+            nodes, 20
+        )  # at most 20 of 120 nodes drift in one topic: the majority remains
         for number in range(5):
             hit = [free.pop() for _ in range(1 + number % 4)]
             for node in hit:
@@ -121,7 +132,16 @@ def test_hundred_drifts_are_hundred_causes_and_nothing_else(tmp_path: Path) -> N
     assert set(found) - expected == set()
     assert expected - set(found) == set()
     assert all("last_week" in cause.evidence for cause in document.causes), "all are new"
-    other = ("mixed", "no_majority", "unchecked", "not_known", "slow", "slowing", "trends", "lemons")
+    other = (
+        "mixed",
+        "no_majority",
+        "unchecked",
+        "not_known",
+        "slow",
+        "slowing",
+        "trends",
+        "lemons",
+    )
     assert {name: getattr(document, name) for name in other if getattr(document, name)} == {}
     # The text has each cause on one line.
     text = as_text(document)
@@ -145,26 +165,47 @@ def test_clean_fleet_reports_nothing(tmp_path: Path) -> None:
     for node in nodes[::3]:
         healthy_variation(node)
     chosen = random.Random(4)  # noqa: S311 repeatable
-    store(tmp_path, nodes, [NOW - timedelta(days=8), *(NOW - timedelta(hours=hour) for hour in (30, 18, 1))])
+    store(
+        tmp_path,
+        nodes,
+        [NOW - timedelta(days=8), *(NOW - timedelta(hours=hour) for hour in (30, 18, 1))],
+    )
     for day in (5, 1):
-        samples = {node.name: {"": [600 * chosen.gauss(1, 0.01) for _ in range(20)]} for node in nodes}
+        samples = {
+            node.name: {"": [600 * chosen.gauss(1, 0.01) for _ in range(20)]} for node in nodes
+        }
         time = NOW - timedelta(days=day)
-        store_results(tmp_path, [canary(name, time, {"gemm": one}) for name, one in samples.items()])
+        store_results(
+            tmp_path, [canary(name, time, {"gemm": one}) for name, one in samples.items()]
+        )
     found = reported(tmp_path)
     assert found.causes == []
-    sections = {"mixed", "no_majority", "unchecked", "not_known", "slow", "slowing", "failed_jobs", "trends"}
+    sections = {
+        "mixed",
+        "no_majority",
+        "unchecked",
+        "not_known",
+        "slow",
+        "slowing",
+        "failed_jobs",
+        "trends",
+    }
     sections |= {"lemons", "changed"}
     assert {name: getattr(found, name) for name in sections if getattr(found, name)} == {}
     [state] = found.classes
     assert (state.states, found.measured[0].slow) == ({"healthy": 40}, 0)
-    titles = [line for line in as_text(found).splitlines() if line and not line.startswith((" ", "h100"))]
+    titles = [
+        line for line in as_text(found).splitlines() if line and not line.startswith((" ", "h100"))
+    ]
     assert titles == [
         SIMULATED,
         "40 nodes as of 2026-11-26T08:00:00Z: 40 healthy; 0 causes",
         "Classes",
         *titles[3:],
     ]
-    assert [line for line in titles[3:] if line.split("  ")[0] not in ("class", "Canary results")] == []
+    assert [
+        line for line in titles[3:] if line.split("  ")[0] not in ("class", "Canary results")
+    ] == []
 
 
 def test_another_class_document_is_one_cause_with_what_it_brings(tmp_path: Path) -> None:
@@ -184,7 +225,8 @@ def test_part_that_the_majority_has_and_a_node_lacks_is_drift(tmp_path: Path) ->
     nodes[2].change(lambda capture: capture["storage"]["mounts"].clear())
     found = reported(store(tmp_path, nodes)).causes
     assert [
-        (cause.topic, cause.nodes.names, {change.got for change in cause.changes}) for cause in found
+        (cause.topic, cause.nodes.names, {change.got for change in cause.changes})
+        for cause in found
     ] == [("mounts", [nodes[2].name], {None})]
 
 
@@ -223,7 +265,11 @@ def test_value_that_one_gpu_lacks_and_all_others_have_is_one_cause(
     for node in nodes[1:3]:
         node.change(remove(*paths))
     [cause] = reported(store(tmp_path, nodes)).causes
-    assert (cause.topic, cause.nodes.names, cause.evidence) == (topic, names(nodes[1:3]), ["majority"])
+    assert (cause.topic, cause.nodes.names, cause.evidence) == (
+        topic,
+        names(nodes[1:3]),
+        ["majority"],
+    )
     assert {change.key: change.part for change in cause.changes} == keys
     assert {change.got for change in cause.changes} == {None}
     assert None not in {change.expected for change in cause.changes}
@@ -266,7 +312,9 @@ def test_value_that_could_not_be_read_is_no_drift(tmp_path: Path, fault: str) ->
     nodes = fleet(8)
     nodes[2].change(put("driver/loaded", {"fault": fault, "text": "no"}))
     nodes[3].change(
-        lambda capture: capture["storage"]["mounts"]["/"].update(type={"fault": fault, "text": "no"})
+        lambda capture: capture["storage"]["mounts"]["/"].update(
+            type={"fault": fault, "text": "no"}
+        )
     )
     assert reported(store(tmp_path, nodes)).causes == []
 
@@ -284,13 +332,19 @@ def names(nodes: list[SyntheticNode]) -> list[str]:
     return [node.name for node in nodes]
 
 
-def test_nodes_that_all_drifted_alike_are_declared_drift_and_no_majority_drift(tmp_path: Path) -> None:
+def test_nodes_that_all_drifted_alike_are_declared_drift_and_no_majority_drift(
+    tmp_path: Path,
+) -> None:
     nodes = fleet(6)
     for node in nodes:
         node.change(put("driver/loaded", "570"))
         node.find(finding("driver.loaded", "580", "570"))
     [cause] = reported(store(tmp_path, nodes)).causes
-    assert (cause.topic, cause.evidence, cause.nodes.names) == ("driver", ["declared"], names(nodes))
+    assert (cause.topic, cause.evidence, cause.nodes.names) == (
+        "driver",
+        ["declared"],
+        names(nodes),
+    )
 
 
 def test_half_of_the_nodes_moved_is_no_majority_and_no_drift(tmp_path: Path) -> None:

@@ -14,7 +14,12 @@ from click.testing import CliRunner
 from tests.simulators.fleet import NOW, finding, fleet, put, store
 
 from goldnode.cli import main
-from goldnode.documents.fleet_report import FleetReportDocument, ReportFailedJob, ReportSlow, ReportSlowing
+from goldnode.documents.fleet_report import (
+    FleetReportDocument,
+    ReportFailedJob,
+    ReportSlow,
+    ReportSlowing,
+)
 from goldnode.fleet.report import metrics
 from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ExpectedNode, ReportSettings, ReportSource
@@ -32,7 +37,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> FleetReportDocument:
     nodes[4].find(finding("net.mtu", "9000", "1500", subject="eth0"), NOW - 3 * DAY)
     times = [NOW - 8 * DAY, NOW - DAY / 24, NOW - DAY / 48]
     source = ReportSource(
-        store(tmp_path_factory.mktemp("captures"), nodes, times), [ExpectedNode("spare1", "h100", None)]
+        store(tmp_path_factory.mktemp("captures"), nodes, times),
+        [ExpectedNode("spare1", "h100", None)],
     )
     return report(source, ReportSettings(NOW))
 
@@ -51,9 +57,15 @@ def test_figures_are_those_of_the_document(found: FleetReportDocument) -> None:
             labels = f'class="{one.class_}",state="{state}",simulated="true"'
             assert read[f"goldnode_report_nodes{{{labels}}}"] == count
     assert any('state="silent"' in name for name in read), "a node without a capture is counted"
-    causes = [value for name, value in read.items() if name.startswith("goldnode_report_cause_nodes{")]
+    causes = [
+        value for name, value in read.items() if name.startswith("goldnode_report_cause_nodes{")
+    ]
     assert sum(causes) == sum(cause.nodes.count for cause in found.causes) > 0
-    mixed = {name: value for name, value in read.items() if name.startswith("goldnode_report_mixed_values{")}
+    mixed = {
+        name: value
+        for name, value in read.items()
+        if name.startswith("goldnode_report_mixed_values{")
+    }
     assert len(mixed) == len(found.mixed) > 0
     assert set(mixed.values()) == {2.0}
 
@@ -75,13 +87,22 @@ def test_nodes_that_are_slow_or_failed_have_samples(found: FleetReportDocument) 
         "median": 88.0,
         "bound": 90.0,
     }
-    slow |= {"floor": 95.0, "usual": 100.0, "loss": 0.1, "nodes": 6, "baseline": None, "at": found.at}
+    slow |= {
+        "floor": 95.0,
+        "usual": 100.0,
+        "loss": 0.1,
+        "nodes": 6,
+        "baseline": None,
+        "at": found.at,
+    }
     job = {"class": "h100", "job": "gemm", "state": "failed", "why": "exit status 1"}
     some = {"count": 2, "folded": "n[2-3]", "names": ["n2", "n3"]}
     update = {
         "slow": [ReportSlow.model_validate({**one, **slow, "verified": False})],
         "slowing": [
-            ReportSlowing.model_validate({**one, "results": 9, "days": 20.0, "a_day": 0.01, "loss": 0.1})
+            ReportSlowing.model_validate(
+                {**one, "results": 9, "days": 20.0, "a_day": 0.01, "loss": 0.1}
+            )
         ],
         "failed_jobs": [ReportFailedJob.model_validate({**job, "nodes": some})],
     }

@@ -38,7 +38,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> FleetReportDocument:
         node.change(put("driver/loaded", "570.1"), NOW - 3 * DAY)
         node.find(finding("driver.loaded", "580", "570.1", severity="drain"), NOW - 3 * DAY)
     nodes[5].change(put("network/eth0/mtu", 1500))
-    nodes[6].find(finding("gpu.vbios", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"))
+    nodes[6].find(
+        finding("gpu.vbios", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>")
+    )
     store(directory, nodes, [NOW - 8 * DAY], gpus=1)
     store(directory, nodes[:-1], [NOW - DAY, NOW - DAY / 24], gpus=1)
     return report(ReportSource(directory), ReportSettings(NOW))
@@ -87,7 +89,9 @@ class OpenedPage:
 
     def go(self, node: str) -> None:
         self.page.evaluate(f"location.hash = 'node={node}'")
-        self.page.wait_for_function(f"document.getElementById('node-name').textContent === '{node}'")
+        self.page.wait_for_function(
+            f"document.getElementById('node-name').textContent === '{node}'"
+        )
 
 
 @pytest.fixture

@@ -17,7 +17,12 @@ from goldnode.fleet.report.build import report
 from goldnode.fleet.report.frame import ExpectedNode, ReportKeys, ReportSettings, ReportSource
 
 COLUMNS = ["key text", "n int", "rate float"]
-ROWS: list[tuple[Any, ...]] = [("it's", 1, 0.02), ("\\", -7, 1e-05), (None, 0, 1e20), ("x", 2**30, -1.5)]
+ROWS: list[tuple[Any, ...]] = [
+    ("it's", 1, 0.02),
+    ("\\", -7, 1e-05),
+    (None, 0, 1e20),
+    ("x", 2**30, -1.5),
+]
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
@@ -37,7 +42,10 @@ def test_rows_are_one_select_whatever_their_number() -> None:
 
 def test_statements_for_clickhouse_are_below_the_size_that_it_reads(tmp_path: Path) -> None:
     store(tmp_path, fleet(2), [NOW - timedelta(hours=1)])
-    expected = [ExpectedNode(f"rack{number:05}-node.example.com", "h100", "ring") for number in range(10_000)]
+    expected = [
+        ExpectedNode(f"rack{number:05}-node.example.com", "h100", "ring")
+        for number in range(10_000)
+    ]
     source = ReportSource(tmp_path, expected)
     found = list(clickhouse.statements(source, ReportSettings(NOW), ReportKeys([], [], [])))
     assert max(len(one.encode()) for one in found) < 262_144  # max_query_size
@@ -65,7 +73,9 @@ def test_file_that_is_damaged_or_was_removed_meanwhile_is_an_error_with_its_name
         file.write_bytes(file.read_bytes()[:100])
     else:
         # Listed before it was removed.
-        monkeypatch.setattr(frame, "found_parts", lambda _, name="nodes": found if name == "nodes" else [])
+        monkeypatch.setattr(
+            frame, "found_parts", lambda _, name="nodes": found if name == "nodes" else []
+        )
         file.unlink()
     with pytest.raises(GoldnodeError, match=file.name):
         report(ReportSource(tmp_path), ReportSettings(NOW))

@@ -55,7 +55,11 @@ def test_every_pair_of_versions_in_a_cohort_is_named_with_the_minority_first(
         expected[key] = (f"ring{place:02}", odd.name, size)
     found = reported(store(tmp_path, nodes, gpus=2))
     assert {
-        one.key: (one.group, one.values[0].nodes.folded, sum(value.nodes.count for value in one.values))
+        one.key: (
+            one.group,
+            one.values[0].nodes.folded,
+            sum(value.nodes.count for value in one.values),
+        )
         for one in found.mixed
         # A GPU with another VBIOS is one of two of its node, which has both values.
         if one.key != "gpu.vbios"
@@ -130,7 +134,9 @@ def test_late_captures_change_no_past_report(tmp_path: Path) -> None:
     assert reported(tmp_path).model_dump_json() == reported(tmp_path).model_dump_json()
 
 
-def test_diff_names_what_changed_between_two_times_and_who_cannot_be_compared(tmp_path: Path) -> None:
+def test_diff_names_what_changed_between_two_times_and_who_cannot_be_compared(
+    tmp_path: Path,
+) -> None:
     nodes = fleet(6)
     for node in nodes[:2]:
         node.change(put("os/kernel/running", "6.1.9"), NOW - 5 * HOUR)
@@ -141,7 +147,9 @@ def test_diff_names_what_changed_between_two_times_and_who_cannot_be_compared(tm
     assert [(one.topic, one.nodes.names) for one in found.changed] == [
         ("kernel", [node.name for node in nodes[:2]])
     ]
-    assert [(one.before, one.after, one.nodes.count) for one in found.statuses] == [("healthy", "drain", 2)]
+    assert [(one.before, one.after, one.nodes.count) for one in found.statuses] == [
+        ("healthy", "drain", 2)
+    ]
     assert (found.compared, found.not_compared.names) == (5, [nodes[5].name])
 
 
@@ -159,7 +167,9 @@ def test_node_that_has_not_reported_is_not_known_and_never_the_majority(tmp_path
         node.change(put("driver/loaded", "570"))
     store(tmp_path, nodes, [NOW - 3 * DAY], gpus=1)
     store(tmp_path, nodes[5:], [NOW - HOUR], gpus=1)
-    source = ReportSource(tmp_path, [ExpectedNode("spare", "h100"), ExpectedNode(nodes[7].name, "h100")])
+    source = ReportSource(
+        tmp_path, [ExpectedNode("spare", "h100"), ExpectedNode(nodes[7].name, "h100")]
+    )
     found = report(source, ReportSettings(NOW))
     assert [(one.nodes, one.known, one.states) for one in found.classes] == [
         (9, 3, {"healthy": 3, "silent": 1, "stale": 5})
@@ -197,8 +207,12 @@ def test_day_on_which_no_node_of_a_class_reports_has_a_row(tmp_path: Path) -> No
     assert sum(class_ == "a100" for class_, _ in days) == 1
 
 
-@pytest.mark.parametrize(("hours", "rows_"), [(1, 1), (25, 1), (50, 2), (24 * 29, 29), (24 * 200, 29)])
-def test_fleet_that_is_silent_has_a_row_for_each_day(tmp_path: Path, hours: int, rows_: int) -> None:
+@pytest.mark.parametrize(
+    ("hours", "rows_"), [(1, 1), (25, 1), (50, 2), (24 * 29, 29), (24 * 200, 29)]
+)
+def test_fleet_that_is_silent_has_a_row_for_each_day(
+    tmp_path: Path, hours: int, rows_: int
+) -> None:
     """A day counts as silent once the captures of the day before are stale."""
     store(tmp_path, fleet(2), [NOW], gpus=1)
     found = reported(tmp_path, at=NOW + hours * HOUR).days
@@ -226,7 +240,10 @@ def trend(
     numbers(
         directory,
         [("n1", time, "GPU-1", key, value) for time, value in zip(times, values, strict=True)],
-        boots={("n1", time): f"b{sum(place >= one for one in boots)}" for place, time in enumerate(times)},
+        boots={
+            ("n1", time): f"b{sum(place >= one for one in boots)}"
+            for place, time in enumerate(times)
+        },
     )
     return view(directory, "trends")
 
@@ -273,7 +290,10 @@ def test_counter_that_a_board_stores_goes_on_over_boots(tmp_path: Path) -> None:
 
 
 def test_growth_that_is_normal_is_no_trend(tmp_path: Path) -> None:
-    assert trend(tmp_path, [float(place) * 1000 for place in range(24)], "network.counters.rx_packets") == []
+    assert (
+        trend(tmp_path, [float(place) * 1000 for place in range(24)], "network.counters.rx_packets")
+        == []
+    )
 
 
 # -- slow nodes
@@ -284,7 +304,9 @@ def model(
 ) -> Callable[[int, int], float]:
     """GEMM: nodes differ by `spread`, runs of a node by `noise`; the first `slow` nodes lose `loss`."""
     chosen = random.Random(seed)  # noqa: S311 fixed
-    centres = [100 * chosen.gauss(1, spread) * (1 - loss if node < slow else 1) for node in range(count)]
+    centres = [
+        100 * chosen.gauss(1, spread) * (1 - loss if node < slow else 1) for node in range(count)
+    ]
     return lambda node, _: centres[node] * chosen.gauss(1, noise)
 
 
@@ -319,7 +341,8 @@ def test_nodes_that_lost_a_tenth_are_found_and_hardly_any_other(tmp_path: Path) 
 @pytest.mark.parametrize("samples", [1, 6])
 def test_too_few_captures_name_no_slow_node(tmp_path: Path, samples: int) -> None:
     assert (
-        slow_nodes(tmp_path, lambda node, run: 50.0 if node == 0 else 100.0 + node % 3, 20, samples) == set()
+        slow_nodes(tmp_path, lambda node, run: 50.0 if node == 0 else 100.0 + node % 3, 20, samples)
+        == set()
     )
 
 
@@ -343,7 +366,8 @@ def test_bound_of_a_median_holds_with_99_percent(n: int) -> None:
     place = int(str(places[n]))
     # The place-th best of n draws is below the true median, 0.5, in at most 1 % of all cases.
     wrong = sum(
-        sorted((chosen.random() for _ in range(n)), reverse=True)[place - 1] < 0.5 for _ in range(4000)
+        sorted((chosen.random() for _ in range(n)), reverse=True)[place - 1] < 0.5
+        for _ in range(4000)
     )
     assert wrong <= 4000 * 0.01 + 4 * (4000 * 0.01) ** 0.5
 
@@ -351,15 +375,21 @@ def test_bound_of_a_median_holds_with_99_percent(n: int) -> None:
 # -- repeat offenders
 
 
-def test_fault_of_two_boards_with_two_severities_is_one_fault_while_it_lasts(tmp_path: Path) -> None:
+def test_fault_of_two_boards_with_two_severities_is_one_fault_while_it_lasts(
+    tmp_path: Path,
+) -> None:
     """A rule gives boards that it slows in two ways two severities: that is no new fault in each capture."""
     nodes = fleet(1)
     for severity in ("degraded", "drain"):
-        fault = finding("gpu.throttle", "no slowdown", severity, domain="hardware", severity=severity)
+        fault = finding(
+            "gpu.throttle", "no slowdown", severity, domain="hardware", severity=severity
+        )
         nodes[0].find(fault, NOW - timedelta(hours=5))
     store(tmp_path, nodes, [NOW - timedelta(hours=age) for age in (6, 4, 3, 2, 1)])
     found = view(tmp_path, "episodes")
-    assert [(row["id"], row["severity"], row["again"]) for row in found] == [("gpu.throttle", "drain", 0)]
+    assert [(row["id"], row["severity"], row["again"]) for row in found] == [
+        ("gpu.throttle", "drain", 0)
+    ]
     assert [(row["faults"], row["repeats"]) for row in view(tmp_path, "lemons")] == [(1, 0)]
 
 
@@ -369,7 +399,9 @@ def test_repeat_offender_has_a_score_with_its_parts(tmp_path: Path) -> None:
     for age in range(12, 0, -1):
         nodes[0].findings = [(NOW - 60 * DAY, fault)] if age in (11, 8, 7, 3) else []
         nodes[1].findings = [(NOW - 60 * DAY, fault)] if age == 5 else []
-        nodes[2].findings = [(NOW - 60 * DAY, finding("net.mtu", "9000", "1500"))] if age in (9, 7, 5) else []
+        nodes[2].findings = (
+            [(NOW - 60 * DAY, finding("net.mtu", "9000", "1500"))] if age in (9, 7, 5) else []
+        )
         store(tmp_path, nodes, [NOW - age * DAY + HOUR], gpus=1)
     [lemon] = reported(tmp_path).lemons
     # 11, then 8 and 7, then 3 days ago; the two later ones within a week of the one before.
@@ -378,7 +410,9 @@ def test_repeat_offender_has_a_score_with_its_parts(tmp_path: Path) -> None:
         {"faults": 3, "drains": 3, "repeats": 2, "kinds": 1, "xids": 0, "boots": 0},
     )
     # Begins of faults 11, 8 and 3 days ago, less an hour.
-    assert lemon.score == pytest.approx(sum(0.5 ** ((days - 1 / 24) / 7) for days in (11, 8, 3)), abs=1e-4)
+    assert lemon.score == pytest.approx(
+        sum(0.5 ** ((days - 1 / 24) / 7) for days in (11, 8, 3)), abs=1e-4
+    )
 
 
 def test_recent_faults_weigh_more_than_older_ones(tmp_path: Path) -> None:

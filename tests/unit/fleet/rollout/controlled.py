@@ -96,7 +96,9 @@ class SimulatedWorker:
             if task.phase is StepPhase.GRANTED:
                 if node.in_service:
                     node.in_service = False
-                    node.reason = drained.reason(self.world.run, "c", "2026-11-02T08:00:00Z", "rollout")
+                    node.reason = drained.reason(
+                        self.world.run, "c", "2026-11-02T08:00:00Z", "rollout"
+                    )
                 self.found.append(self.world.seen(task.node))
             elif task.phase is StepPhase.APPLYING:
                 self._apply(task, node)
@@ -109,7 +111,9 @@ class SimulatedWorker:
 
     def _apply(self, task: NodeTask, node: SimulatedNode) -> None:
         assert not node.in_service, f"{task.node} is changed while it serves"
-        wanted = self.world.target if task.direction is Direction.FORWARD else str(task.prior.digest)
+        wanted = (
+            self.world.target if task.direction is Direction.FORWARD else str(task.prior.digest)
+        )
         fault = self.world.faults.get(task.node) if task.direction is Direction.FORWARD else None
         if fault == "module":
             why = "module nvidia does not build"
@@ -121,7 +125,9 @@ class SimulatedWorker:
             node.digest, node.boots = wanted, node.boots + 1
         bad = fault == "image"
         more = {"software": ("driver.version",)} if bad else {}
-        self.found.append(self.world.reported(task.node, Answer.FAILS if bad else Answer.PASSES, **more))
+        self.found.append(
+            self.world.reported(task.node, Answer.FAILS if bad else Answer.PASSES, **more)
+        )
 
     def results(self) -> list[Observation]:
         found, self.found = self.found, []
@@ -143,7 +149,9 @@ class ControlledRollout:
     def store(self) -> StoreDatabase:
         return StoreDatabase(self.where)
 
-    def controller(self, store: StoreDatabase, holder: str = "c/1", quiet: float = 0.0) -> RolloutController:
+    def controller(
+        self, store: StoreDatabase, holder: str = "c/1", quiet: float = 0.0
+    ) -> RolloutController:
         own = ControllerSettings(holder, quiet=quiet, clock=lambda: self.world.now)
         parts = ControllerParts(SimulatedWorker(self.world), requirements=self.requirements)
         return RolloutController(store, self.settings, parts, own)
@@ -188,11 +196,22 @@ class ControlledRollout:
             if row["action"] in ("TakeOver", "Submit"):
                 continue
             content = json.loads(row["content"])
-            names = ("phase", "direction", "attempt", "cause", "blame", "wave", "nodes", "reason", "why")
+            names = (
+                "phase",
+                "direction",
+                "attempt",
+                "cause",
+                "blame",
+                "wave",
+                "nodes",
+                "reason",
+                "why",
+            )
             line = (row["action"], *(str(content.get(name)) for name in names))
             lines.setdefault(content.get("node") or "", []).append(line)
         steps = {
-            name: (step.phase, step.direction, step.attempt, step.cause) for name, step in state.steps.items()
+            name: (step.phase, step.direction, step.attempt, step.cause)
+            for name, step in state.steps.items()
         }
         return lines, {"steps": steps, "phase": state.record.phase, "out": state.ledger.out}
 
@@ -229,7 +248,14 @@ def controlled(
     file = documents.written(directory, *changes)
     settings = file.settings
     names = [f"n{number:02}" for number in range(count)]
-    given = Submission(settings.name, settings.class_, settings.target, file.text, LIMITS, "alice@c")
+    given = Submission(
+        settings.name,
+        node_class=settings.class_,
+        target=settings.target,
+        document=file.text,
+        limits=LIMITS,
+        author="alice@c",
+    )
     store = StoreDatabase(where)
     stored = [
         StoredNode(name, settings.class_, f"r{place % 4}", f"l{place % 2}")
@@ -240,7 +266,9 @@ def controlled(
     with store.read() as connection:
         run = rollouts.load(connection, settings).state.run
     world = World(names, run, dict(faults))
-    first = [item for name in names for item in (world.seen(name), world.reported(name, Answer.PASSES))]
+    first = [
+        item for name in names for item in (world.seen(name), world.reported(name, Answer.PASSES))
+    ]
     store.run(lambda c: observations.record(c, first, "test"))
     store.close()
     return ControlledRollout(where, settings, world)

@@ -65,7 +65,14 @@ class SimulatedMachine:
 
     def observe(self, wanted: Wish | None) -> Observation:
         back = self.gave_up if wanted and wanted.digest == self.gave_up else None
-        return Observation(self.boot, self.digest, "pass", ["slot.fallback"] if back else [], [], back)
+        return Observation(
+            self.boot,
+            digest=self.digest,
+            verdict="pass",
+            software=["slot.fallback"] if back else [],
+            hardware=[],
+            fell_back_from=back,
+        )
 
     def in_use(self) -> str | None:
         return self.busy
@@ -123,7 +130,9 @@ class FollowedRollout:
         )
         return RolloutController(store, self.settings, parts, own)
 
-    def follower(self, name: str, service: str | None = None, channel: str | None = None) -> Follower:
+    def follower(
+        self, name: str, service: str | None = None, channel: str | None = None
+    ) -> Follower:
         root = self.directory / "nodes" / name
         root.mkdir(parents=True, exist_ok=True)
         host = Host(str(root), live=True)
@@ -139,7 +148,14 @@ class FollowedRollout:
         )
         verifier = Verifier(host, ChannelSource(own.channel), "/seen", self.first_root, time.time())
         machine: Any = self.machines[name]
-        return Follower(host, own, verifier, LockClient(own), machine, lambda: self.now)
+        return Follower(
+            host,
+            settings=own,
+            verifier=verifier,
+            service=LockClient(own),
+            machine=machine,
+            clock=lambda: self.now,
+        )
 
     def passes(self, **given: Any) -> None:
         """Run a pass on each node that is up."""
@@ -179,7 +195,9 @@ def served(rollout: FollowedRollout) -> Iterator[None]:
     store = rollout.store()
     rollout.port = rollout.port or free_port()
     app = Service(store, ServiceSettings(clock=lambda: rollout.now, tick=0.2)).app()
-    running = uvicorn.Server(uvicorn.Config(app, port=rollout.port, log_config=None, access_log=False))
+    running = uvicorn.Server(
+        uvicorn.Config(app, port=rollout.port, log_config=None, access_log=False)
+    )
     thread = threading.Thread(target=running.run)
     thread.start()
     end = time.monotonic() + 30
@@ -193,7 +211,9 @@ def served(rollout: FollowedRollout) -> Iterator[None]:
         store.close()
 
 
-def followed(directory: Path, where: str, *changes: tuple[str, str], **faults: str) -> FollowedRollout:
+def followed(
+    directory: Path, where: str, *changes: tuple[str, str], **faults: str
+) -> FollowedRollout:
     """Return a rollout of six nodes in two waves, submitted and not begun."""
     changes = (
         ("soak: 4h", "soak: 0s"),
@@ -203,14 +223,20 @@ def followed(directory: Path, where: str, *changes: tuple[str, str], **faults: s
     found = documents.written(directory, *changes)
     names = [f"n{number}" for number in range(6)]
     text = (directory / "rollout.yml").read_text()
-    given = Submission("r1", "l4", documents.NEW, text, LIMITS, "alice@c")
+    given = Submission(
+        "r1", node_class="l4", target=documents.NEW, document=text, limits=LIMITS, author="alice@c"
+    )
     store = StoreDatabase(where)
-    stored = [StoredNode(name, "l4", f"r{place % 3}", f"l{place % 2}") for place, name in enumerate(names)]
+    stored = [
+        StoredNode(name, "l4", f"r{place % 3}", f"l{place % 2}") for place, name in enumerate(names)
+    ]
     now = time.time()
     store.run(lambda c: nodes.put(c, stored, {"l4": LIMITS}, "test", now))
     store.run(lambda c: controllers.submit(c, given, now))
     keys = ChannelKeys([key_file(directory, "online.pem")], [key_file(directory, "root.pem")])
-    machines = {name: SimulatedMachine(fault=faults.get(name, faults.get("every", ""))) for name in names}
+    machines = {
+        name: SimulatedMachine(fault=faults.get(name, faults.get("every", ""))) for name in names
+    }
     ChannelPublisher(store, directory / "channel", keys).publish()
     store.close()
     return FollowedRollout(directory, where, found.settings, machines, keys, now=now)

@@ -25,7 +25,13 @@ from tests.unit.fleet.rollout.controlled import LIMITS, START
 from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.ground.identity import rollout_run
 from goldnode.fleet.rollout.document import loads
-from goldnode.fleet.rollout.model import Answer, Direction, NodeObservation, SchedulerObservation, StepPhase
+from goldnode.fleet.rollout.model import (
+    Answer,
+    Direction,
+    NodeObservation,
+    SchedulerObservation,
+    StepPhase,
+)
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 from goldnode.fleet.store import controllers, database, log, nodes, observations, status, tables
 from goldnode.fleet.store.controllers import Submission
@@ -59,10 +65,13 @@ class SharedNodes:
 
     def create(self, names: Iterable[str]) -> None:
         with self.opened() as connection:
-            connection.execute("CREATE TABLE node (name PRIMARY KEY, digest, boots, in_service, reason)")
+            connection.execute(
+                "CREATE TABLE node (name PRIMARY KEY, digest, boots, in_service, reason)"
+            )
             connection.execute("CREATE TABLE deed (at, holder, node, deed, attempt)")
             connection.executemany(
-                "INSERT INTO node VALUES (?, ?, 1, 1, '')", [(name, documents.OLD) for name in names]
+                "INSERT INTO node VALUES (?, ?, 1, 1, '')",
+                [(name, documents.OLD) for name in names],
             )
 
     def seen(self, names: Iterable[str] | None = None) -> list[SchedulerObservation]:
@@ -111,23 +120,32 @@ class SharedWorker:
         if task.phase is StepPhase.GRANTED and row["in_service"]:
             deed = "drained"
             mark = drained.reason(self.run, "c", "2026-11-02T08:00:00Z", "rollout")
-            connection.execute("UPDATE node SET in_service = 0, reason = ? WHERE name = ?", (mark, task.node))
+            connection.execute(
+                "UPDATE node SET in_service = 0, reason = ? WHERE name = ?", (mark, task.node)
+            )
         elif task.phase is StepPhase.APPLYING:
-            wanted = documents.NEW if task.direction is Direction.FORWARD else str(task.prior.digest)
+            wanted = (
+                documents.NEW if task.direction is Direction.FORWARD else str(task.prior.digest)
+            )
             if row["in_service"]:
                 return  # a node that serves is not changed
             if row["digest"] != wanted or f"boot-{row['boots']}" == task.prior.boot_id:
                 deed = "applied"
                 connection.execute(
-                    "UPDATE node SET digest = ?, boots = boots + 1 WHERE name = ?", (wanted, task.node)
+                    "UPDATE node SET digest = ?, boots = boots + 1 WHERE name = ?",
+                    (wanted, task.node),
                 )
             row = connection.execute("SELECT * FROM node WHERE name = ?", (task.node,)).fetchone()
-            yield NodeObservation(task.node, at, f"boot-{row['boots']}", row["digest"], Answer.PASSES)
+            yield NodeObservation(
+                task.node, at, f"boot-{row['boots']}", row["digest"], Answer.PASSES
+            )
         elif task.phase is StepPhase.RETURNING and not row["in_service"]:
             held = drained.mark(row["reason"])
             if held is not None and held.run == self.run:
                 deed = "returned"
-                connection.execute("UPDATE node SET in_service = 1, reason = '' WHERE name = ?", (task.node,))
+                connection.execute(
+                    "UPDATE node SET in_service = 1, reason = '' WHERE name = ?", (task.node,)
+                )
         if deed:
             values = (at, self.holder, task.node, deed, task.attempt)
             connection.execute("INSERT INTO deed VALUES (?, ?, ?, ?, ?)", values)
@@ -159,7 +177,9 @@ def control(address: str, text: str, shared: SharedNodes, holder: str, log: str)
     store = StoreDatabase(address)
     own = ControllerSettings(holder, scheduler=20.0, quiet=QUIET, clock=shared.now)
     worker = SharedWorker(shared, holder, rollout_run(settings.name))
-    controller = RolloutController(store, settings, ControllerParts(worker, SharedScheduler(shared)), own)
+    controller = RolloutController(
+        store, settings, ControllerParts(worker, SharedScheduler(shared)), own
+    )
     while True:
         report = controller.tick()
         if report.problem:
@@ -181,11 +201,20 @@ def submitted(address: str, text: str, shared: SharedNodes, count: int) -> None:
         StoredNode(name, settings.class_, f"r{place % 6}", f"l{place % 2}")
         for place, name in enumerate(names)
     ]
-    given = Submission(settings.name, settings.class_, settings.target, text, LIMITS, "alice@c")
+    given = Submission(
+        settings.name,
+        node_class=settings.class_,
+        target=settings.target,
+        document=text,
+        limits=LIMITS,
+        author="alice@c",
+    )
     store.run(lambda c: nodes.put(c, stored, {}, "test", START))
     store.run(lambda c: controllers.submit(c, given, START))
     first: list[NodeObservation | SchedulerObservation] = [*shared.seen()]
-    first += [NodeObservation(name, START, "boot-1", documents.OLD, Answer.PASSES) for name in names]
+    first += [
+        NodeObservation(name, START, "boot-1", documents.OLD, Answer.PASSES) for name in names
+    ]
     store.run(lambda c: observations.record(c, first, "test"))
     store.close()
 
@@ -193,7 +222,9 @@ def submitted(address: str, text: str, shared: SharedNodes, count: int) -> None:
 class ControllerProcesses:
     """Processes that control one rollout. Signals stop and continue them."""
 
-    def __init__(self, address: str, text: str, shared: SharedNodes, count: int, logs: Path) -> None:
+    def __init__(
+        self, address: str, text: str, shared: SharedNodes, count: int, logs: Path
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self.logs = [logs / f"controller-{number}.log" for number in range(count)]
         self.processes = [
@@ -241,7 +272,9 @@ def described(store: StoreDatabase, shared: SharedNodes, processes: ControllerPr
         "rollouts": [{name: one[name] for name in fields} for one in found["rollouts"]],
         "freezes": [one["reason"] for one in found["freezes"]],
         "alarms": [json.loads(row.content)["text"] for row in alarms],
-        "holds": [(one["node"], one["owner"], one["kind"], one["reason"]) for one in found["holds"]],
+        "holds": [
+            (one["node"], one["owner"], one["kind"], one["reason"]) for one in found["holds"]
+        ],
         "steps": dict(Counter(f"{row.direction} {row.phase}" for row in steps)),
         "out of service": {item.node: item.reason for item in shared.seen() if not item.in_service},
         "log": dict(actions),

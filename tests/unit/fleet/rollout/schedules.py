@@ -158,13 +158,21 @@ class Fleet:
         """Report the verdict of the present boot of a node."""
         boot = f"{node}/{self.boots[node]}"
         item = NodeObservation(
-            node, self.now - late, boot, self.digest[node], verdict, tuple(software), tuple(hardware)
+            node,
+            at=self.now - late,
+            boot_id=boot,
+            digest=self.digest[node],
+            verdict=verdict,
+            software=tuple(software),
+            hardware=tuple(hardware),
         )
         self.state.record_observation(self.observations, item)
 
     def survey(self) -> None:
         """Read all nodes outside of a step, as a controller does once an hour. The clock has caught up by then."""
-        self.now = max(self.now, *(item.at for item in self.observations.nodes.values()), 0.0) + 3600.0
+        self.now = (
+            max(self.now, *(item.at for item in self.observations.nodes.values()), 0.0) + 3600.0
+        )
         for name in self.names:
             if name not in self.state.active:
                 self.report(name, Answer.UNKNOWN)
@@ -378,4 +386,6 @@ def approve_all(fleet_: Fleet) -> None:
     """Approve each wave in each role."""
     for wave, roles in fleet_.settings.approve.items():
         for role in roles:
-            fleet_.commit(fleet_.state.record.epoch, Approve(wave, role, "bob", fleet_.settings.digest))
+            fleet_.commit(
+                fleet_.state.record.epoch, Approve(wave, role, "bob", fleet_.settings.digest)
+            )

@@ -45,14 +45,22 @@ def settings(directory: Path) -> RolloutSettings:
 
 
 def simulated(
-    found: RolloutSettings, faults: tuple[str, ...], nodes: int, seed: int, watch: Watch | None = None
+    found: RolloutSettings,
+    faults: tuple[str, ...],
+    nodes: int,
+    seed: int,
+    watch: Watch | None = None,
 ) -> SimulatedRun:
     return Simulation(found, made_up(nodes, found.origin), parse(faults), seed, watch).run()
 
 
-def many(found: RolloutSettings, faults: tuple[str, ...], nodes: int, runs: int) -> list[SimulatedRun]:
+def many(
+    found: RolloutSettings, faults: tuple[str, ...], nodes: int, runs: int
+) -> list[SimulatedRun]:
     with ProcessPoolExecutor(4) as pool:
-        return list(pool.map(partial(simulated, found, faults, nodes), range(1, runs + 1), chunksize=4))
+        return list(
+            pool.map(partial(simulated, found, faults, nodes), range(1, runs + 1), chunksize=4)
+        )
 
 
 # A good change (soak and windows are the site's choice, and left out)
@@ -114,7 +122,10 @@ def test_bad_change_is_stopped_after_few_nodes(tmp_path: Path, share: str) -> No
     runs = many(settings(tmp_path), (f"image={share}", "absent=0.2%"), 10_000, 200)
     assert all(run.touched_at_stop is not None for run in runs)
     touched = [run.touched_at_stop or 0 for run in runs]
-    assert percentile(touched, 0.95) <= STOPS[share], (percentile(touched, 0.5), percentile(touched, 0.95))
+    assert percentile(touched, 0.95) <= STOPS[share], (
+        percentile(touched, 0.5),
+        percentile(touched, 0.95),
+    )
     assert all((run.reason or "").startswith("boot-check: ") for run in runs)
 
 

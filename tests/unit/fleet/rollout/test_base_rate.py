@@ -71,6 +71,8 @@ def test_outcomes_are_those_of_completed_rollouts(
     monkeypatch.setenv("GOLDNODE_FLEET_STORE", str(tmp_path / "fleet.db"))
     path = tmp_path / "rollout.yml"
     path.write_text(documents.TEXT)
-    done = CliRunner().invoke(main, ["rollout", "check", str(path), "--nodes", "12", "--format", "json"])
+    done = CliRunner().invoke(
+        main, ["rollout", "check", str(path), "--nodes", "12", "--format", "json"]
+    )
     codes = [finding["code"] for finding in json.loads(done.stdout)["findings"]]
     assert "base-rate" in codes

@@ -26,7 +26,10 @@ CHANGES = (
     ("soak: 4h", "soak: 20m"),
     ("soak: 4h", "soak: 20m"),
     ("canary: {nodes: 2, spread: leaf}", "canary: {nodes: 4}"),
-    ("planned: 4, failed: 8, total: 10", "planned: 8, failed: 8, total: 10, per: {cohort: all-or-none}"),
+    (
+        "planned: 4, failed: 8, total: 10",
+        "planned: 8, failed: 8, total: 10, per: {cohort: all-or-none}",
+    ),
 )
 ALL = ("timeout: 1h", "timeout: 1h\non_fail: {do: rollback, what: all}")
 
@@ -41,10 +44,14 @@ def mixed(world: World) -> list[str]:
     for name, node in world.nodes.items():
         if node.in_service:
             states.setdefault(cohort_of(name), set()).add(node.digest)
-    return [f"cohort {number}: {sorted(found)}" for number, found in states.items() if len(found) > 1]
+    return [
+        f"cohort {number}: {sorted(found)}" for number, found in states.items() if len(found) > 1
+    ]
 
 
-def fresh(directory: Path, migrated: Path, *changes: tuple[str, str], **faults: str) -> ControlledRollout:
+def fresh(
+    directory: Path, migrated: Path, *changes: tuple[str, str], **faults: str
+) -> ControlledRollout:
     directory.mkdir()
     shutil.copy(migrated, directory / "fleet.db")
     found = controlled(directory, str(directory / "fleet.db"), SIZE, *CHANGES, *changes, **faults)
@@ -88,8 +95,12 @@ def run(found: ControlledRollout, kill_at: int | None = None) -> tuple[int, list
 
 @pytest.mark.parametrize("kind", ["good", "bad"])
 @pytest.mark.parametrize("share", [401, pytest.param(3, marks=pytest.mark.long, id="every-third")])
-def test_cohort_never_serves_in_two_states(tmp_path: Path, migrated: Path, kind: str, share: int) -> None:
-    faults: dict[str, Any] = {} if kind == "good" else {"n05": "image", "n06": "image", "n09": "module"}
+def test_cohort_never_serves_in_two_states(
+    tmp_path: Path, migrated: Path, kind: str, share: int
+) -> None:
+    faults: dict[str, Any] = (
+        {} if kind == "good" else {"n05": "image", "n06": "image", "n09": "module"}
+    )
     whole = fresh(tmp_path / "whole", migrated, ALL, **faults)
     statements, wrong = run(whole)
     assert not wrong, wrong[:3]

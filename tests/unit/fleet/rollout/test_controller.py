@@ -127,7 +127,9 @@ def test_freeze_stops_the_next_grant_and_its_end_continues(tmp_path: Path, where
     assert found.run()[0].phase is RolloutPhase.COMPLETED
 
 
-def test_second_controller_waits_and_the_first_one_stops_after_a_takeover(tmp_path: Path, where: str) -> None:
+def test_second_controller_waits_and_the_first_one_stops_after_a_takeover(
+    tmp_path: Path, where: str
+) -> None:
     found = controlled(tmp_path, where, 12, *FAST)
     store = found.store()
     first, second = found.controller(store, "a/1", 600), found.controller(store, "b/1", 600)
@@ -162,7 +164,9 @@ def test_rollout_does_not_begin_before_any_node_is_known(tmp_path: Path, where: 
 
 class _Absent:
     def read(self, requirement: str, wave: int) -> RequirementResult:
-        return RequirementResult(requirement, wave, Answer.UNKNOWN, START, "the query returned nothing")
+        return RequirementResult(
+            requirement, wave, Answer.UNKNOWN, START, "the query returned nothing"
+        )
 
     def close(self) -> None:
         pass
@@ -180,13 +184,21 @@ def test_unanswered_requirement_freezes_and_is_named(tmp_path: Path, where: str)
     store = found.store()
     with store.read() as connection:
         answer, *more = observations.answers(connection, found.settings.name)
-        lines = entries(connection, rollout=found.settings.name, where=tables.log.c.action == "Answer")
+        lines = entries(
+            connection, rollout=found.settings.name, where=tables.log.c.action == "Answer"
+        )
     store.close()
-    assert (answer.answer, answer.reason, more) == (Answer.UNKNOWN, "the query returned nothing", [])
+    assert (answer.answer, answer.reason, more) == (
+        Answer.UNKNOWN,
+        "the query returned nothing",
+        [],
+    )
     assert len(lines) == 1  # it was asked many times, and never changed
 
 
-def test_busy_and_silent_nodes_are_overdue_and_stay_with_a_person(tmp_path: Path, where: str) -> None:
+def test_busy_and_silent_nodes_are_overdue_and_stay_with_a_person(
+    tmp_path: Path, where: str
+) -> None:
     found = controlled(tmp_path, where, 12, *FAST, n00="silent", n01="silent", n02="silent")
     report, _ = found.run(ticks=300)
     lines, end = found.history()

@@ -24,10 +24,14 @@ def where(tmp_path: Path, migrated: Path) -> str:
     return str(path)
 
 
-def test_denied_states_are_written_when_they_change_and_not_again(tmp_path: Path, where: str) -> None:
+def test_denied_states_are_written_when_they_change_and_not_again(
+    tmp_path: Path, where: str
+) -> None:
     found = controlled(tmp_path, where, 4)
     store, path = found.store(), tmp_path / "denied.json"
-    duties = ControllerDuties(store, found.settings.name, "c/1", deny_list=DenyListWriter(store, path, None))
+    duties = ControllerDuties(
+        store, found.settings.name, "c/1", deny_list=DenyListWriter(store, path, None)
+    )
     duties(())
     first = path.stat().st_mtime_ns
     duties(())
@@ -63,13 +67,17 @@ def test_unwritable_deny_list_does_not_stop_a_controller(
 
 def test_overdue_node_is_power_cycled_once_by_any_controller(tmp_path: Path, where: str) -> None:
     fast = (("soak: 4h", "soak: 20m"), ("soak: 4h", "soak: 20m"))
-    found = controlled(tmp_path, where, 12, *fast, **{f"n{number:02}": "silent" for number in range(12)})
+    found = controlled(
+        tmp_path, where, 12, *fast, **{f"n{number:02}": "silent" for number in range(12)}
+    )
     found.run(ticks=200)
     store, calls = found.store(), tmp_path / "calls"
     power = ("sh", "-c", f"echo {{node}} >>{calls}")
     lines: list[str] = []
     for holder in ("c/1", "c/2"):
-        duties = ControllerDuties(store, found.settings.name, holder, power=power, tell=lines.append)
+        duties = ControllerDuties(
+            store, found.settings.name, holder, power=power, tell=lines.append
+        )
         duties(())
         duties._one.shutdown(wait=True)
     names = calls.read_text(encoding="utf-8").split()

@@ -75,7 +75,8 @@ def answer(
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("pass", Answer.PASSES), ("fail", Answer.FAILS), ("unknown", Answer.UNKNOWN)]
+    ("given", "expected"),
+    [("pass", Answer.PASSES), ("fail", Answer.FAILS), ("unknown", Answer.UNKNOWN)],
 )
 def test_the_answer_of_the_report_counts(given: str, expected: Answer, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps(report(given)))
@@ -117,7 +118,10 @@ def test_with_a_public_key_the_report_must_be_signed(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda found: found["a"].update(state=None), "side a of the report was recorded in no known state"),
+        (
+            lambda found: found["a"].update(state=None),
+            "side a of the report was recorded in no known state",
+        ),
         (
             lambda found: found["a"].update(state=documents.NEW),
             "side a of the report was recorded in sha256:1",

@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 from tests import postgresql
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.processes import ControllerProcesses, SharedNodes, audit_log, submitted
+from tests.unit.fleet.rollout.processes import (
+    ControllerProcesses,
+    SharedNodes,
+    audit_log,
+    submitted,
+)
 from tests.unit.fleet.rollout.test_paused_controllers import TEXT, finished
 
 from goldnode.fleet.store import log, schema
@@ -71,7 +76,9 @@ def test_rollout_goes_on_after_the_promotion_of_a_standby(tmp_path: Path) -> Non
         finally:
             standby.remove()
     assert not audit_log(rows)
-    drains = Counter((node, attempt) for _, node, deed, attempt in shared.deeds() if deed == "drained")
+    drains = Counter(
+        (node, attempt) for _, node, deed, attempt in shared.deeds() if deed == "drained"
+    )
     assert max(drains.values()) == 1, drains.most_common(3)
     with shared.opened() as connection:
         found = {row["digest"] for row in connection.execute("SELECT digest FROM node")}

@@ -46,7 +46,9 @@ SEEDS = 20
 # The simulator
 
 
-def simulated(directory: Path, faults: tuple[str, ...], seed: int, *changes: tuple[str, str]) -> SimulatedRun:
+def simulated(
+    directory: Path, faults: tuple[str, ...], seed: int, *changes: tuple[str, str]
+) -> SimulatedRun:
     settings = documents.settings(
         directory, EIGHT, FLOORS, ("planned: 4", "planned: 8"), ("total: 10", "total: 16"), *changes
     )
@@ -178,9 +180,21 @@ def test_controller_rolls_a_slow_change_back_after_its_canaries(measured: Build)
             3,
             "8 changed nodes (3 unchanged): gemm_fp16: 3 unchanged nodes have enough runs, and 4 are needed",
         ),
-        ((("[gemm_fp16]", "[gemm_fp61]"),), 8, "gemm_fp61: 0 changed nodes have 5 runs before and after"),
-        ((("[gemm_fp16]", "['gemm_fp16:p99']"),), 8, "gemm_fp16 p99: 0 changed nodes have 459 runs"),
-        ((("[gemm_fp16]", "['gemm_fp16:p90']"),), 8, 'the metric "gemm_fp16:p90" has the quantile "p90"'),
+        (
+            (("[gemm_fp16]", "[gemm_fp61]"),),
+            8,
+            "gemm_fp61: 0 changed nodes have 5 runs before and after",
+        ),
+        (
+            (("[gemm_fp16]", "['gemm_fp16:p99']"),),
+            8,
+            "gemm_fp16 p99: 0 changed nodes have 459 runs",
+        ),
+        (
+            (("[gemm_fp16]", "['gemm_fp16:p90']"),),
+            8,
+            'the metric "gemm_fp16:p90" has the quantile "p90"',
+        ),
     ],
 )
 def test_results_that_do_not_suffice_never_promote(
@@ -191,7 +205,9 @@ def test_results_that_do_not_suffice_never_promote(
         found = measured(losses, *changes, control=control)
         report, _ = found.run(ticks=120)
         assert report.phase is RolloutPhase.RUNNING
-        frozen = next(wait.reason for wait in report.waits if wait.reason.startswith("frozen by goldnode"))
+        frozen = next(
+            wait.reason for wait in report.waits if wait.reason.startswith("frozen by goldnode")
+        )
         assert reason in frozen
         assert sum(node.digest == documents.NEW for node in found.world.nodes.values()) == 8
 
@@ -206,7 +222,9 @@ def test_without_control_the_signed_rank_decides(measured: Build) -> None:
 # What is unknown
 
 
-def evaluator(directory: Path, given: RequirementSources, moved: floors.RolloutMoves) -> RequirementEvaluator:
+def evaluator(
+    directory: Path, given: RequirementSources, moved: floors.RolloutMoves
+) -> RequirementEvaluator:
     return RequirementEvaluator(
         documents.settings(directory, EIGHT, FLOORS), given, lambda: 7.0, lambda: moved
     )
@@ -229,7 +247,9 @@ def test_missing_directory_and_broken_results_are_unknown(tmp_path: Path) -> Non
         assert reason in found.reason
 
 
-def test_results_that_have_not_changed_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_have_not_changed_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [document(f"gpu{number:03}", {"gemm_fp16": [1.0] * 9}, USUAL) for number in range(3)]
     place, read = write(tmp_path / "results", rows[:2]), list[str]()
     load = results._read
@@ -254,10 +274,23 @@ def test_results_that_have_not_changed_are_read_once(tmp_path: Path, monkeypatch
     ("boot", "at", "after"),
     [("k1", 150.0, False), ("k2", 150.0, True), ("k2", 50.0, False), ("k1", 250.0, True)],
 )
-def test_a_result_of_the_boot_before_the_step_is_not_from_after_it(boot: str, at: float, after: bool) -> None:
+def test_a_result_of_the_boot_before_the_step_is_not_from_after_it(
+    boot: str, at: float, after: bool
+) -> None:
     """A node names its boot with the kernel's id, and the start of its first process after a slash."""
     prior = Prior(True, documents.OLD, "k1/7")
-    step = Step("n", 0, Direction.FORWARD, StepPhase.DONE, 1, 1, 100.0, 200.0, 900.0, prior)
+    step = Step(
+        "n",
+        wave=0,
+        direction=Direction.FORWARD,
+        phase=StepPhase.DONE,
+        epoch=1,
+        attempt=1,
+        granted_at=100.0,
+        changed_at=200.0,
+        deadline=900.0,
+        prior=prior,
+    )
     one = document("n", {"gemm_fp16": [1.0]}, USUAL).model_copy(update={"boot_id": boot})
     assert floors._is_after(one, step, at) is after
 
@@ -281,7 +314,9 @@ def test_site_file_names_the_directory(tmp_path: Path) -> None:
     assert sources(load_site(site)) == RequirementSources(canary=tmp_path / "results")
 
 
-def test_check_accepts_floors_with_enough_canaries_and_warns_of_many_metrics(tmp_path: Path) -> None:
+def test_check_accepts_floors_with_enough_canaries_and_warns_of_many_metrics(
+    tmp_path: Path,
+) -> None:
     file = documents.written(tmp_path, EIGHT, FLOORS, ("planned: 4", "planned: 8"))
     assert not [one for one in check(file).findings if one.code == "requirement"]
     many = ", ".join(f"m{number}" for number in range(20))
@@ -290,4 +325,6 @@ def test_check_accepts_floors_with_enough_canaries_and_warns_of_many_metrics(tmp
     )
     (found,) = [one for one in check(file).findings if one.code == "requirement"]
     assert found.severity == "warning"
-    assert "20 metrics need 10 changed nodes to show a loss, and the first wave has 8" in found.message
+    assert (
+        "20 metrics need 10 changed nodes to show a loss, and the first wave has 8" in found.message
+    )

@@ -27,7 +27,9 @@ def fresh(directory: Path, migrated: Path, faults: dict[str, str]) -> Controlled
     return controlled(directory, str(directory / "fleet.db"), 10, *FAST, **faults)
 
 
-def frozen_run(found: ControlledRollout, at: int, scope: Scope) -> tuple[list[ControllerReport], int]:
+def frozen_run(
+    found: ControlledRollout, at: int, scope: Scope
+) -> tuple[list[ControllerReport], int]:
     """Freeze before tick `at`, wait, lift it, and run to the end. Return the frozen ticks, and the ticks before."""
     store = found.store()
     controller = found.controller(store)
@@ -52,7 +54,9 @@ def frozen_run(found: ControlledRollout, at: int, scope: Scope) -> tuple[list[Co
 def _outcome(found: ControlledRollout) -> tuple[object, ...]:
     """Return the end, without when and in which order it came."""
     lines, end = found.history()
-    granted = {name: sum(line[0] == "Grant" for line in rows) for name, rows in lines.items() if name}
+    granted = {
+        name: sum(line[0] == "Grant" for line in rows) for name, rows in lines.items() if name
+    }
     return end, granted, {name: node.digest for name, node in found.world.nodes.items()}
 
 
@@ -72,7 +76,9 @@ def test_freeze_in_any_state_stops_grants_and_continues_where_it_stood(
         found = fresh(tmp_path / f"at-{at}", migrated, FAULTS[kind])
         frozen, _ = frozen_run(found, at, SCOPES[number % len(SCOPES)])
         for report in frozen:
-            wrong = [one for one in report.actions if isinstance(one, Grant | Start | Promote | Extend)]
+            wrong = [
+                one for one in report.actions if isinstance(one, Grant | Start | Promote | Extend)
+            ]
             assert not wrong, f"frozen before tick {at}: {wrong}"
             assert not any(
                 isinstance(one, ChangePhase) and one.phase == "completed" for one in report.actions

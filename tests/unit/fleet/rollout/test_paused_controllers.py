@@ -109,7 +109,10 @@ def test_paused_controllers_obey_no_old_grant_and_pass_no_limit(tmp_path: Path, 
         submitted(address, TEXT, shared, NODES)
         with store.engine.begin() as connection:
             connection.exec_driver_sql(TRIGGER)
-        with pytest.raises(DBAPIError, match="invariant: more than 4"), store.engine.begin() as connection:
+        with (
+            pytest.raises(DBAPIError, match="invariant: more than 4"),
+            store.engine.begin() as connection,
+        ):
             _violate(connection)
         processes = ControllerProcesses(address, TEXT, shared, 3, tmp_path)
         chance, pauses = random.Random(seed), 0  # noqa: S311 - a schedule
@@ -121,7 +124,9 @@ def test_paused_controllers_obey_no_old_grant_and_pass_no_limit(tmp_path: Path, 
                     pauses += 1
                 else:
                     time.sleep(0.5)
-            assert finished(store, shared), f"{pauses} pauses\n{described(store, shared, processes)}"
+            assert finished(store, shared), (
+                f"{pauses} pauses\n{described(store, shared, processes)}"
+            )
         finally:
             processes.close()
         problems = processes.problems()
@@ -135,8 +140,12 @@ def test_paused_controllers_obey_no_old_grant_and_pass_no_limit(tmp_path: Path, 
     assert not [line for line in problems if "invariant" in line]
     assert not audit_log(rows)
     # Each grant was obeyed once, and nothing else drained a node.
-    drains = Counter((node, attempt) for _, node, deed, attempt in shared.deeds() if deed == "drained")
-    granted = {(row["subject"], json_attempt(row["content"])) for row in rows if row["action"] == "Grant"}
+    drains = Counter(
+        (node, attempt) for _, node, deed, attempt in shared.deeds() if deed == "drained"
+    )
+    granted = {
+        (row["subject"], json_attempt(row["content"])) for row in rows if row["action"] == "Grant"
+    }
     assert set(drains) <= granted
     assert max(drains.values()) == 1, drains.most_common(3)
     with shared.opened() as connection:

@@ -50,7 +50,9 @@ def granted(store: StoreDatabase, controller: Controller, attempt: int) -> None:
 def cycle(
     store: StoreDatabase, *command: str, node: str = "n00", timeout: float = 20
 ) -> power.PowerCycleResult:
-    given = PowerCycle("kernel", node, command or ("/bin/echo", "cycled", "{node}"), "c/1", timeout=timeout)
+    given = PowerCycle(
+        "kernel", node, command or ("/bin/echo", "cycled", "{node}"), "c/1", timeout=timeout
+    )
     return power_cycle(store, given, lambda: NOW)
 
 
@@ -73,7 +75,9 @@ def test_overdue_node_is_cycled_once_and_stays_in_the_failed_buffer(
     assert after == ("PowerCycled", {**after[1], "succeeded": True, "attempt": 1})
 
 
-def test_next_attempt_of_the_node_may_be_cycled_again(store: StoreDatabase, controller: Controller) -> None:
+def test_next_attempt_of_the_node_may_be_cycled_again(
+    store: StoreDatabase, controller: Controller
+) -> None:
     assert cycle(store).tried
     store.run(lambda c: grants.release(c, "n00", ALICE))
     assert not cycle(store).tried
@@ -99,7 +103,10 @@ def test_crash_during_the_command_never_repeats_it(
     ("command", "text"),
     [
         (("/bin/sh", "-c", "echo no such BMC; exit 3", "{node}"), "exit status 3: no such BMC"),
-        (("/nonexistent/bmc", "{node}"), "could not run /nonexistent/bmc: No such file or directory"),
+        (
+            ("/nonexistent/bmc", "{node}"),
+            "could not run /nonexistent/bmc: No such file or directory",
+        ),
     ],
 )
 def test_command_that_fails_is_logged_and_not_repeated(
@@ -111,7 +118,9 @@ def test_command_that_fails_is_logged_and_not_repeated(
     assert not cycle(store, *command).tried
 
 
-def test_command_that_hangs_ends_with_its_children(store: StoreDatabase, controller: Controller) -> None:
+def test_command_that_hangs_ends_with_its_children(
+    store: StoreDatabase, controller: Controller
+) -> None:
     began = time.monotonic()
     done = cycle(store, "/bin/sh", "-c", "sleep 60 & wait", "{node}", timeout=0.3)
     assert (done.succeeded, done.text) == (False, "did not end within 0.3 s")
@@ -123,7 +132,9 @@ def test_released_node_is_not_cycled(store: StoreDatabase, controller: Controlle
     assert not cycle(store).tried
 
 
-def test_node_that_is_not_overdue_is_not_cycled(store: StoreDatabase, controller: Controller) -> None:
+def test_node_that_is_not_overdue_is_not_cycled(
+    store: StoreDatabase, controller: Controller
+) -> None:
     command = (sys.executable, "-c", "raise SystemExit(1)", "{node}")
     assert not cycle(store, *command, node="n01").tried
     assert not lines(store)

@@ -36,7 +36,10 @@ GRANTED, APPLYING, RETURNING = StepPhase.GRANTED, StepPhase.APPLYING, StepPhase.
 
 
 def task(
-    node: str, phase: StepPhase = APPLYING, direction: Direction = Direction.FORWARD, attempt: int = 1
+    node: str,
+    phase: StepPhase = APPLYING,
+    direction: Direction = Direction.FORWARD,
+    attempt: int = 1,
 ) -> NodeTask:
     return NodeTask(node, phase, direction, attempt, PRIOR)
 
@@ -66,7 +69,9 @@ class Process:
 
     def end(self, *lines: Mapping[str, Any], status: str = "successful") -> None:
         rows = [*lines, {push_job.ENDED: status}]
-        (self.directory / push_job.RESULTS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (self.directory / push_job.RESULTS).write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
         output = self.directory / push_job.OUTPUT
         output.parent.mkdir(parents=True)
         output.write_text("what Ansible printed\n")
@@ -105,8 +110,17 @@ def row(node: str, name: str, what: str = push_job.OK, **result: Any) -> dict[st
     return {"host": node, "task": name, "what": what, "result": result}
 
 
-def observed(node: str, digest: str | None = NEW, verdict: str = "pass", **more: Any) -> dict[str, Any]:
-    seen = {"node": node, "at": 1005.0, "boot_id": "b1/2", "digest": digest, "verdict": verdict, **more}
+def observed(
+    node: str, digest: str | None = NEW, verdict: str = "pass", **more: Any
+) -> dict[str, Any]:
+    seen = {
+        "node": node,
+        "at": 1005.0,
+        "boot_id": "b1/2",
+        "digest": digest,
+        "verdict": verdict,
+        **more,
+    }
     return row(node, "Observe the node", observation=seen)
 
 
@@ -120,13 +134,21 @@ def drained(node: str, **more: Any) -> dict[str, Any]:
 def test_each_node_has_a_run_of_its_own_with_what_its_task_needs(site: Site) -> None:
     worker = site.push(arguments=("--user", "ops"))
     worker.work(
-        [task("n1", GRANTED), task("n2"), task("n3", direction=Direction.BACK), task("n4", RETURNING)]
+        [
+            task("n1", GRANTED),
+            task("n2"),
+            task("n3", direction=Direction.BACK),
+            task("n4", RETURNING),
+        ]
     )
     phases = {run.nodes[0]: run.variables["goldnode_phase"] for run in site.runs}
     assert phases == {"n1": "drain", "n2": "apply", "n3": "back", "n4": "return"}
     found = next(run for run in site.runs if run.nodes == ["n3"])
     assert found.variables["goldnode_prior_boot"] == "b1/1"
-    assert (found.variables["goldnode_prior_in_service"], found.variables["goldnode_prior_reason"]) == (
+    assert (
+        found.variables["goldnode_prior_in_service"],
+        found.variables["goldnode_prior_reason"],
+    ) == (
         True,
         "",
     )
@@ -135,7 +157,12 @@ def test_each_node_has_a_run_of_its_own_with_what_its_task_needs(site: Site) -> 
     assert found.job["words"][-2:] == ["--user", "ops"]
     assert len({run.variables["goldnode_claim"] for run in site.runs}) == 4
     worker.work(
-        [task("n1", GRANTED), task("n2"), task("n3", direction=Direction.BACK), task("n4", RETURNING)]
+        [
+            task("n1", GRANTED),
+            task("n2"),
+            task("n3", direction=Direction.BACK),
+            task("n4", RETURNING),
+        ]
     )
     assert len(site.runs) == 4, "a task under way is not started again"
 
@@ -151,7 +178,9 @@ def test_a_node_that_passes_is_reported_and_left_alone(site: Site) -> None:
     assert not site.runs[0].directory.exists(), "the files of a run go with it"
     site.now += 30
     worker.work([task("n1")])
-    assert len(site.runs) == 2, "a task that stays is done again: an older reading may have arrived later"
+    assert len(site.runs) == 2, (
+        "a task that stays is done again: an older reading may have arrived later"
+    )
 
 
 def test_a_drain_reports_the_state_before_it_and_after_it(site: Site) -> None:
@@ -191,7 +220,9 @@ def test_a_return_waits_for_tests_after_a_change_alone(site: Site) -> None:
     since = {run.nodes[0]: run.variables["goldnode_tested_since"] for run in site.runs}
     assert since == {"n1": "2026-09-21T14:13:20Z", "n2": ""}
     why = "n1 stays out of service: tests before its return: gemm has not run since"
-    site.runs[0].end(row("n1", "Put the node back into service", push_job.FAILED, msg=why), status="failed")
+    site.runs[0].end(
+        row("n1", "Put the node back into service", push_job.FAILED, msg=why), status="failed"
+    )
     assert worker.results() == [], "the step goes on"
     assert why in worker.problems()["n1"]
     site.now += 60
@@ -204,7 +235,9 @@ def test_a_return_reports_who_has_the_node(site: Site) -> None:
     worker.work([task("n1", RETURNING), task("n2", RETURNING), task("n3", RETURNING)])
     site.runs[0].end(drained("n1"))
     site.runs[1].end(drained("n2", in_service=False, record={"was": "fan broken"}, note="stays so"))
-    site.runs[2].end(drained("n3", note="was drained by run y of other, which may still work on it"))
+    site.runs[2].end(
+        drained("n3", note="was drained by run y of other, which may still work on it")
+    )
     assert worker.results() == [
         SchedulerObservation("n1", 1000.0, True),
         SchedulerObservation("n2", 1000.0, False, 0.0, "fan broken"),
@@ -243,7 +276,12 @@ def test_a_return_reports_who_has_the_node(site: Site) -> None:
             Blame.SOFTWARE,
         ),
         (
-            row("n1", "Get the plan", push_job.FAILED, refusals=[{"code": "gpu-count", "message": "7 of 8"}]),
+            row(
+                "n1",
+                "Get the plan",
+                push_job.FAILED,
+                refusals=[{"code": "gpu-count", "message": "7 of 8"}],
+            ),
             "gpu-count: 7 of 8",
             Blame.HARDWARE,
         ),
@@ -265,8 +303,21 @@ def test_an_application_that_fails_again_is_reported_with_its_cause(
     assert isinstance(found, NodeObservation)
     assert found.not_applied == cause
     assert "failed/n1.log" in worker.problems()["n1"]
-    assert (site.project / ".goldnode/rollouts/r1/failed/n1.log").read_text() == "what Ansible printed\n"
-    step = Step("n1", 0, Direction.FORWARD, APPLYING, 1, 1, 900.0, 900.0, 9000.0, PRIOR)
+    assert (
+        site.project / ".goldnode/rollouts/r1/failed/n1.log"
+    ).read_text() == "what Ansible printed\n"
+    step = Step(
+        "n1",
+        wave=0,
+        direction=Direction.FORWARD,
+        phase=APPLYING,
+        epoch=1,
+        attempt=1,
+        granted_at=900.0,
+        changed_at=900.0,
+        deadline=9000.0,
+        prior=PRIOR,
+    )
     judged = judge(step, found, NEW)
     assert (judged.answer, judged.cause, judged.blame) == (Answer.FAILS, cause, blame)
     site.now += 1000
@@ -279,13 +330,22 @@ def test_an_application_that_fails_again_is_reported_with_its_cause(
     [
         [row("n1", "Get the plan", push_job.UNREACHABLE, msg="ssh: connect: timed out")],
         [row("n1", "node_class : Reboot the node", push_job.FAILED, msg="Timed out waiting")],
-        [row("n1", "Get the plan", push_job.FAILED, refusals=[{"code": "gpu-in-use", "message": "pid 7"}])],
+        [
+            row(
+                "n1",
+                "Get the plan",
+                push_job.FAILED,
+                refusals=[{"code": "gpu-in-use", "message": "pid 7"}],
+            )
+        ],
         [row("n1", "Take the node over", push_job.FAILED, msg="still at work", busy=True)],
         [row("n1", "Apply every part", push_job.FAILED, msg="taken over", lost=True)],
         [],
     ],
 )
-def test_what_says_nothing_of_the_change_is_no_observation(site: Site, lines: list[dict[str, Any]]) -> None:
+def test_what_says_nothing_of_the_change_is_no_observation(
+    site: Site, lines: list[dict[str, Any]]
+) -> None:
     worker = site.push(tries=1)
     for number in range(1, 4):
         worker.work([task("n1")])
@@ -314,7 +374,9 @@ def test_runs_are_bounded_and_drains_have_a_limit_of_their_own(site: Site) -> No
     worker = site.push(parallel=2)
     tasks = [task(f"d{n}", GRANTED) for n in range(5)] + [task(f"a{n}") for n in range(5)]
     worker.work([*tasks, task("r0", RETURNING)])
-    assert sorted(run.nodes[0] for run in site.runs) == ["a0", "d0", "d1", "r0"], "a return goes first"
+    assert sorted(run.nodes[0] for run in site.runs) == ["a0", "d0", "d1", "r0"], (
+        "a return goes first"
+    )
     for run in site.runs:
         run.end()
     worker.work([*tasks, task("r0", RETURNING)])
@@ -395,7 +457,9 @@ def test_files_of_a_dead_controller_are_removed(site: Site) -> None:
         ({"parallel": 0}, "at least 1"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(site: Site, options: dict[str, Any], text: str) -> None:
+def test_settings_that_cannot_work_are_refused(
+    site: Site, options: dict[str, Any], text: str
+) -> None:
     with pytest.raises(PushError, match=text):
         Push(dataclasses.replace(site.settings(), **options), site.begin)
 
@@ -409,7 +473,9 @@ class Answers(Process):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         lines = [observed(node) for node in self.nodes if node != "away"]
-        lines += [row("away", "Observe", push_job.UNREACHABLE, msg="no route")] * ("away" in self.nodes)
+        lines += [row("away", "Observe", push_job.UNREACHABLE, msg="no route")] * (
+            "away" in self.nodes
+        )
         self.end(*lines)
 
 
@@ -464,7 +530,9 @@ def test_a_run_ends_with_its_controller(site: Site, tmp_path: Path) -> None:
     directory.mkdir()
     words = ("-i", "localhost,", "-c", "local")
     push_job.write(
-        directory, push_job.PushJob(str(book), str(tmp_path), words, site.settings().environment()), {}
+        directory,
+        push_job.PushJob(str(book), str(tmp_path), words, site.settings().environment()),
+        {},
     )
     process = push.start(directory)
     end = time.monotonic() + 60
@@ -488,7 +556,9 @@ def test_a_run_ends_with_its_controller(site: Site, tmp_path: Path) -> None:
 # The state of a node
 
 
-def reading(verdict: Mapping[str, Any] | None, index: Mapping[str, Any] | None) -> node_state.NodeReading:
+def reading(
+    verdict: Mapping[str, Any] | None, index: Mapping[str, Any] | None
+) -> node_state.NodeReading:
     stat = "1 (systemd) S " + " ".join(str(number) for number in range(1, 40))
     files = {
         "/proc/sys/kernel/random/boot_id": "abc\n",
@@ -497,7 +567,9 @@ def reading(verdict: Mapping[str, Any] | None, index: Mapping[str, Any] | None) 
         "/run/goldnode/verdict.json": json.dumps(verdict) if verdict else "",
         "/var/lib/goldnode/classes/index.json": json.dumps(index, indent=1) if index else "",
     }
-    return node_state.read("".join(f"--- goldnode {name}\n{text}\n" for name, text in files.items()))
+    return node_state.read(
+        "".join(f"--- goldnode {name}\n{text}\n" for name, text in files.items())
+    )
 
 
 INDEX = {"rows": [{"class_digest": "sha256:c", "lock_digest": NEW, "whole": True}]}
@@ -531,8 +603,16 @@ def test_the_state_of_a_node_is_its_whole_lock_and_the_verdict_of_its_boot() -> 
         ({**VERDICT, "exit_code": 3}, (0,), Answer.UNKNOWN),
         ({**VERDICT, "exit_code": 3}, (0, 3), Answer.PASSES),
         # Of a node in a container, where something cannot be checked and something else differs.
-        ({**VERDICT, "exit_code": 3, "findings": [finding("service.active")]}, (0, 3), Answer.FAILS),
-        ({**VERDICT, "exit_code": 3, "findings": [finding("service.active")]}, (0, 1, 3), Answer.PASSES),
+        (
+            {**VERDICT, "exit_code": 3, "findings": [finding("service.active")]},
+            (0, 3),
+            Answer.FAILS,
+        ),
+        (
+            {**VERDICT, "exit_code": 3, "findings": [finding("service.active")]},
+            (0, 1, 3),
+            Answer.PASSES,
+        ),
         (
             {**VERDICT, "exit_code": 3, "findings": [finding("boot.next", "not_verified_here")]},
             (0, 3),
@@ -543,7 +623,11 @@ def test_the_state_of_a_node_is_its_whole_lock_and_the_verdict_of_its_boot() -> 
             (0,),
             Answer.FAILS,
         ),
-        ({**VERDICT, "exit_code": 2, "findings": [finding("kernel.running")]}, (0, 3), Answer.FAILS),
+        (
+            {**VERDICT, "exit_code": 2, "findings": [finding("kernel.running")]},
+            (0, 3),
+            Answer.FAILS,
+        ),
     ],
 )
 def test_could_not_check_is_neither_good_nor_bad(
@@ -561,7 +645,9 @@ def test_findings_are_divided_by_their_fault_domain() -> None:
 
     assert causes("kernel.running", "gpu.count") == (("kernel.running",), ("gpu.count",))
     assert causes("driver.loaded") == (("driver.loaded",), ())
-    assert causes("driver.loaded", "gpu.count")[0] == (), "while a GPU is missing, the driver says nothing"
+    assert causes("driver.loaded", "gpu.count")[0] == (), (
+        "while a GPU is missing, the driver says nothing"
+    )
     assert causes("unheard.of") == ((), ("unheard.of",))
 
 
@@ -575,7 +661,9 @@ def test_events_of_ansible_runner_are_read() -> None:
                 "msg": ["one", "two"],
                 "part": "kernel",
                 "ansible_facts": {"goldnode_plan": {}},
-                "resources": [{"part": "kernel", "kind": "k", "resource": "r", "error": "e", "before": "x"}],
+                "resources": [
+                    {"part": "kernel", "kind": "k", "resource": "r", "error": "e", "before": "x"}
+                ],
             },
         },
     }
@@ -591,6 +679,9 @@ def test_events_of_ansible_runner_are_read() -> None:
     }
     assert push_job.line({"event": "playbook_on_stats", "event_data": {}}) is None
     assert (
-        push_job.line({"event": "runner_on_failed", "event_data": {"ignore_errors": True, "res": {}}}) is None
+        push_job.line(
+            {"event": "runner_on_failed", "event_data": {"ignore_errors": True, "res": {}}}
+        )
+        is None
     )
     assert push_results.phase(task("n1", GRANTED, Direction.BACK)) == "drain"

@@ -31,10 +31,16 @@ class SimulatedRun:
             node.in_service = False
             node.reason = drained.reason(world.run, "c", "2026-11-02T08:00:00Z", "rollout r1")
             record = {"was": "", "reason": node.reason}
-            line["result"] = {"drain": {"in_service": True, "note": None, "record": record}, "empty": True}
+            line["result"] = {
+                "drain": {"in_service": True, "note": None, "record": record},
+                "empty": True,
+            }
         elif phase == "return":
             node.in_service, node.reason = True, ""
-            line["result"] = {"drain": {"in_service": True, "note": None, "record": {}}, "empty": True}
+            line["result"] = {
+                "drain": {"in_service": True, "note": None, "record": {}},
+                "empty": True,
+            }
         elif phase == "apply" and world.faults.get(name) == "module":
             error = {
                 "part": "gpu_driver",
@@ -48,7 +54,12 @@ class SimulatedRun:
             wanted = world.target if phase == "apply" else variables["goldnode_to"]
             if node.digest != wanted or node.boot_id == variables["goldnode_prior_boot"]:
                 node.digest, node.boots = wanted, node.boots + 1
-            seen = {"at": world.now, "boot_id": node.boot_id, "digest": node.digest, "verdict": "pass"}
+            seen = {
+                "at": world.now,
+                "boot_id": node.boot_id,
+                "digest": node.digest,
+                "verdict": "pass",
+            }
             line["result"] = {"observation": {"node": name, **seen}}
         ended = {push_job.ENDED: "failed" if line["what"] == push_job.FAILED else "successful"}
         (directory / push_job.RESULTS).write_text(f"{json.dumps(line)}\n{json.dumps(ended)}\n")
@@ -68,7 +79,9 @@ class PushedRollout(ControlledRollout):
 
     project: Path = Path()
 
-    def controller(self, store: StoreDatabase, holder: str = "c/1", quiet: float = 0.0) -> RolloutController:
+    def controller(
+        self, store: StoreDatabase, holder: str = "c/1", quiet: float = 0.0
+    ) -> RolloutController:
         own = ControllerSettings(holder, quiet=quiet, clock=lambda: self.world.now)
         document = {"class": self.settings.class_, "lock": {"digest": self.settings.target}}
         settings = PushSettings(

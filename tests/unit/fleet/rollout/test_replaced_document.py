@@ -32,7 +32,12 @@ def resubmitted(found: ControlledRollout, directory: Path) -> ControlledRollout:
     """Submit a document with smaller waves, and return the rollout by it."""
     file = documents.written(directory, *FAST, ("nodes: 6", "nodes: 3"))
     given = Submission(
-        file.settings.name, file.settings.class_, file.settings.target, file.text, LIMITS, "alice@c"
+        file.settings.name,
+        node_class=file.settings.class_,
+        target=file.settings.target,
+        document=file.text,
+        limits=LIMITS,
+        author="alice@c",
     )
     store = found.store()
     assert not store.run(lambda c: controllers.submit(c, given, found.world.now))
@@ -79,7 +84,14 @@ def test_document_that_is_submitted_back_goes_on(tmp_path: Path, migrated: Path)
     text = documents.written(tmp_path, *FAST).text
     resubmitted(old, tmp_path)
     store = old.store()
-    given = Submission("r1", old.settings.class_, old.settings.target, text, LIMITS, "alice@c")
+    given = Submission(
+        "r1",
+        node_class=old.settings.class_,
+        target=old.settings.target,
+        document=text,
+        limits=LIMITS,
+        author="alice@c",
+    )
     store.run(lambda c: controllers.submit(c, given, old.world.now))
     store.close()
     report, _ = old.run(ticks=400)
@@ -95,10 +107,19 @@ def test_controller_that_starts_again_with_an_old_file_does_not_undo_a_submissio
     edited = documents.written(tmp_path, *FAST, ("nodes: 6", "nodes: 5"))
     store.run(lambda c: submission.refuse_replaced(c, edited))  # a new text may replace it
     again = documents.written(tmp_path, *FAST)
-    with pytest.raises(StoreError, match="alice@c has submitted another document of rollout r1") as caught:
+    with pytest.raises(
+        StoreError, match="alice@c has submitted another document of rollout r1"
+    ) as caught:
         store.run(lambda c: submission.refuse_replaced(c, again))
     assert "goldnode rollout submit" in (caught.value.remedy or "")
-    given = Submission("r1", old.settings.class_, old.settings.target, again.text, LIMITS, "alice@c")
+    given = Submission(
+        "r1",
+        node_class=old.settings.class_,
+        target=old.settings.target,
+        document=again.text,
+        limits=LIMITS,
+        author="alice@c",
+    )
     store.run(lambda c: controllers.submit(c, given, old.world.now))
     store.run(lambda c: submission.refuse_replaced(c, again))  # a person has submitted it again
     store.close()

@@ -70,7 +70,9 @@ def serving(reply: Reply) -> Iterator[tuple[str, list[tuple[dict[str, str], str]
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked
@@ -79,7 +81,9 @@ def serving(reply: Reply) -> Iterator[tuple[str, list[tuple[dict[str, str], str]
         server.server_close()
 
 
-def asked_once(directory: Path, requirement: str, reply: Reply, timeout: float = 5) -> RequirementResult:
+def asked_once(
+    directory: Path, requirement: str, reply: Reply, timeout: float = 5
+) -> RequirementResult:
     with serving(reply) as (url, _):
         found = evaluator(directory, requirement, RequirementSources(url, timeout=timeout))
         return found.read("prometheus", 0)
@@ -113,8 +117,18 @@ ARMS = "prometheus: {query: 'avg by (arm) (x)', worse_than: 1.5x}"
             Answer.FAILS,
             "3.1 on changed nodes, 2 on unchanged ones: more than 1.5 times as much",
         ),
-        (ARMS, vector(({"arm": "changed"}, "0"), ({"arm": "control"}, "0")), Answer.PASSES, "0 on changed"),
-        (ARMS, vector(({"arm": "changed"}, "1"), ({"arm": "control"}, "0")), Answer.FAILS, "1 on changed"),
+        (
+            ARMS,
+            vector(({"arm": "changed"}, "0"), ({"arm": "control"}, "0")),
+            Answer.PASSES,
+            "0 on changed",
+        ),
+        (
+            ARMS,
+            vector(({"arm": "changed"}, "1"), ({"arm": "control"}, "0")),
+            Answer.FAILS,
+            "1 on changed",
+        ),
     ],
 )
 def test_clear_answer(
@@ -157,11 +171,17 @@ UNCLEAR: dict[str, tuple[str, Reply, str]] = {
     "nan": (MAX, replies(vector(({}, "NaN"))), "the query returned nan"),
     "infinite": (MAX, replies(vector(({}, "+Inf"))), "the query returned inf"),
     "minus infinite": (MAX, replies(vector(({}, "-Inf"))), "the query returned -inf"),
-    "several": (MAX, replies(vector(({"a": "1"}, "1"), ({"a": "2"}, "1"))), "the query returned 2 series"),
+    "several": (
+        MAX,
+        replies(vector(({"a": "1"}, "1"), ({"a": "2"}, "1"))),
+        "the query returned 2 series",
+    ),
     "no number": (MAX, replies(vector(({}, "much"))), "a series of the answer has no value"),
     "no value": (
         MAX,
-        replies({"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}}]}}),
+        replies(
+            {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}}]}}
+        ),
         "a series of the answer has no value",
     ),
     "matrix": (
@@ -202,7 +222,11 @@ UNCLEAR: dict[str, tuple[str, Reply, str]] = {
         replies(vector((_ARM, "1"), (_ARM, "1"), ({"arm": "control"}, "1"))),
         "the query returned several series of arm changed",
     ),
-    "another arm": (ARMS, replies(vector(({"arm": "new"}, "1"))), "a series has the labels {'arm': 'new'}"),
+    "another arm": (
+        ARMS,
+        replies(vector(({"arm": "new"}, "1"))),
+        "a series has the labels {'arm': 'new'}",
+    ),
     "another label": (
         ARMS,
         replies(vector(({"arm": "changed", "x": "1"}, "1"))),
@@ -214,7 +238,11 @@ UNCLEAR: dict[str, tuple[str, Reply, str]] = {
         replies(vector((_ARM, "1"), ({"arm": "control"}, "NaN"))),
         "the query returned nan",
     ),
-    "negative": (ARMS, replies(vector((_ARM, "-1"), ({"arm": "control"}, "1"))), "arm changed has -1"),
+    "negative": (
+        ARMS,
+        replies(vector((_ARM, "-1"), ({"arm": "control"}, "1"))),
+        "arm changed has -1",
+    ),
 }
 
 
@@ -240,11 +268,19 @@ def test_site_without_a_server_and_unreadable_files_are_unknown(tmp_path: Path) 
     missing = tmp_path / "token"
     for given, reason in (
         (RequirementSources(), "the site file names no Prometheus (fleet.prometheus)"),
-        (RequirementSources("http://127.0.0.1:9", token=missing), "Prometheus cannot be asked: No such file"),
-        (RequirementSources("http://127.0.0.1:9", ca=missing), "Prometheus cannot be asked: No such file"),
+        (
+            RequirementSources("http://127.0.0.1:9", token=missing),
+            "Prometheus cannot be asked: No such file",
+        ),
+        (
+            RequirementSources("http://127.0.0.1:9", ca=missing),
+            "Prometheus cannot be asked: No such file",
+        ),
     ):
         found = evaluator(tmp_path, MAX, given).read("prometheus", 0)
-        assert (found.answer, found.reason.startswith(reason)) == (Answer.UNKNOWN, True), found.reason
+        assert (found.answer, found.reason.startswith(reason)) == (Answer.UNKNOWN, True), (
+            found.reason
+        )
 
 
 def test_query_and_token_reach_the_server(tmp_path: Path) -> None:
@@ -260,7 +296,9 @@ def test_query_and_token_reach_the_server(tmp_path: Path) -> None:
 def test_floors_and_unknown_names_are_unknown(tmp_path: Path) -> None:
     found = evaluator(tmp_path, "floors: {metrics: [gemm]}", RequirementSources())
     assert found.read("floors", 0).answer is Answer.UNKNOWN
-    assert found.read("floors", 0).reason == "this controller does not know which nodes have changed"
+    assert (
+        found.read("floors", 0).reason == "this controller does not know which nodes have changed"
+    )
     assert found.read("prometheus-2", 0).answer is Answer.UNKNOWN
     assert evaluator(tmp_path, "command: {run: [/bin/true]}", RequirementSources()).read(
         "command", 9
@@ -269,7 +307,9 @@ def test_floors_and_unknown_names_are_unknown(tmp_path: Path) -> None:
 
 def test_site_file_names_the_server(tmp_path: Path) -> None:
     site = tmp_path / "goldnode-site.yml"
-    site.write_text("fleet: {prometheus: {url: 'https://prometheus.example:9090/', token: secret/token}}\n")
+    site.write_text(
+        "fleet: {prometheus: {url: 'https://prometheus.example:9090/', token: secret/token}}\n"
+    )
     found = sources(load_site(site))
     assert found == RequirementSources("https://prometheus.example:9090", tmp_path / "secret/token")
     assert sources(Site()) == RequirementSources()
@@ -292,12 +332,20 @@ def _command(directory: Path, script: str, timeout: str = "30s") -> RequirementR
     [
         ("exit 0", Answer.PASSES, "/bin/sh exited 0"),
         ("echo first; echo 5 of 5", Answer.PASSES, "5 of 5"),
-        ('echo "$1 $GOLDNODE_ROLLOUT $GOLDNODE_CLASS $GOLDNODE_WAVE"', Answer.PASSES, "first r1 l4 first"),
+        (
+            'echo "$1 $GOLDNODE_ROLLOUT $GOLDNODE_CLASS $GOLDNODE_WAVE"',
+            Answer.PASSES,
+            "first r1 l4 first",
+        ),
         ("echo too slow >&2; exit 1", Answer.FAILS, "/bin/sh exited 1: too slow"),
         ("echo no licence; exit 2", Answer.UNKNOWN, "/bin/sh exited 2: no licence"),
         ("exit 75", Answer.UNKNOWN, "/bin/sh exited 75"),
         ("kill -SEGV $$", Answer.UNKNOWN, "/bin/sh was killed by SIGSEGV"),
-        ("cat; exit 1", Answer.FAILS, "/bin/sh exited 1"),  # it has no input, and does not wait for one
+        (
+            "cat; exit 1",
+            Answer.FAILS,
+            "/bin/sh exited 1",
+        ),  # it has no input, and does not wait for one
         ("exec >&- 2>&-; sleep 0.1; exit 1", Answer.FAILS, "/bin/sh exited 1"),
         ("sleep 60 & exit 1", Answer.FAILS, "/bin/sh exited 1"),  # its child still has the pipe
         (
@@ -315,14 +363,19 @@ def test_command(tmp_path: Path, script: str, answer: Answer, reason: str) -> No
 def test_command_that_meets_its_time_limit_is_ended_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "late"
     found = _command(tmp_path, f"echo waiting; (sleep 0.6; touch {mark}) & sleep 60", "0.2s")
-    assert (found.answer, found.reason) == (Answer.UNKNOWN, "/bin/sh did not end within 0.2s: waiting")
+    assert (found.answer, found.reason) == (
+        Answer.UNKNOWN,
+        "/bin/sh did not end within 0.2s: waiting",
+    )
     time.sleep(0.6)
     assert not mark.exists()
 
 
 def test_command_that_is_missing_is_unknown(tmp_path: Path) -> None:
     found = evaluator(tmp_path, "command: {run: [/nonexistent]}", RequirementSources())
-    assert found.read("command", 0).reason == "/nonexistent cannot be run: No such file or directory"
+    assert (
+        found.read("command", 0).reason == "/nonexistent cannot be run: No such file or directory"
+    )
     assert found.read("command", 0).answer is Answer.UNKNOWN
 
 
@@ -342,8 +395,12 @@ def test_closed_evaluator_ends_its_command(tmp_path: Path) -> None:
 # No unclear answer promotes
 
 
-@pytest.mark.parametrize("name", ["empty", "nan", "error", "hangs", "one arm", "no server", "exit 2"])
-def test_unclear_answer_never_promotes_and_freezes(tmp_path: Path, migrated: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["empty", "nan", "error", "hangs", "one arm", "no server", "exit 2"]
+)
+def test_unclear_answer_never_promotes_and_freezes(
+    tmp_path: Path, migrated: Path, name: str
+) -> None:
     requirement, reply, reason = UNCLEAR.get(
         name,
         ("command: {run: [/bin/sh, -c, exit 2]}", replies(""), "/bin/sh exited 2")
@@ -361,7 +418,9 @@ def test_unclear_answer_never_promotes_and_freezes(tmp_path: Path, migrated: Pat
         report, _ = found.run(ticks=100)
     kind, reason = requirement.partition(":")[0], reason.removesuffix("0.3 s")
     assert report.phase is RolloutPhase.RUNNING
-    frozen = next(wait.reason for wait in report.waits if wait.reason.startswith("frozen by goldnode"))
+    frozen = next(
+        wait.reason for wait in report.waits if wait.reason.startswith("frozen by goldnode")
+    )
     assert f"no answer since the soak of wave canary ended: {kind}: {reason}" in frozen
     _, end = found.history()
     assert sum(step[0] is StepPhase.DONE for step in end["steps"].values()) == 2  # the canary pool
@@ -418,8 +477,12 @@ def test_real_prometheus(tmp_path: Path) -> None:
     lines += ["# TYPE goldnode_rollout_node gauge"]
     for node in errors:
         arm = "changed" if node in ("n1", "n2") else "control"
-        lines += [f'goldnode_rollout_node{{rollout="r1",node="{node}",arm="{arm}"}} 1 {now - 20:.3f}']
-    joined = 'avg by (arm) (errors * on (node) group_left (arm) goldnode_rollout_node{rollout="r1"})'
+        lines += [
+            f'goldnode_rollout_node{{rollout="r1",node="{node}",arm="{arm}"}} 1 {now - 20:.3f}'
+        ]
+    joined = (
+        'avg by (arm) (errors * on (node) group_left (arm) goldnode_rollout_node{rollout="r1"})'
+    )
 
     def answer(url: str, query: str, limit: str, timeout: float = 30) -> tuple[Answer, str]:
         requirement = f"prometheus: {{query: {json.dumps(query)}, {limit}}}"

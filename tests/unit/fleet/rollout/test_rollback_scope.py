@@ -50,7 +50,9 @@ class RolledBack:
 
     def __init__(self, directory: Path, migrated: Path) -> None:
         where = str(shutil.copy(migrated, directory / "fleet.db"))
-        self.found: ControlledRollout = controlled(directory, where, 12, JUDGED, n06="image", n04="image")
+        self.found: ControlledRollout = controlled(
+            directory, where, 12, JUDGED, n06="image", n04="image"
+        )
         document = (directory / "rollout.yml").read_text(encoding="utf-8")
         self.store = self.found.store()
         with self.store.write() as connection:
@@ -85,7 +87,9 @@ def test_rollback_of_the_wave_takes_the_canary_that_failed(rolled_back: RolledBa
     assert rolled_back.facts().state.ledger.out == 0
 
 
-def test_status_and_explain_name_the_node_that_serves_the_denied_state(rolled_back: RolledBack) -> None:
+def test_status_and_explain_name_the_node_that_serves_the_denied_state(
+    rolled_back: RolledBack,
+) -> None:
     assert (rolled_back.nodes["n07"].digest, rolled_back.nodes["n07"].in_service) == (NEW, True)
     (left,) = rolled_back.document().remains
     assert (left.node, left.remedy) == ("n07", ALL_BACK)
@@ -118,7 +122,11 @@ def test_order_failed_takes_a_node_that_fails_after_the_rollback(rolled_back: Ro
     store.run(lambda c: rollouts.write(c, own, [failed], world.now))
     store.run(lambda c: own.change(c, holder=None))
     (left,) = rolled_back.document().remains
-    assert (left.node, left.reason, left.remedy) == ("n07", "goes back while a controller runs", STAY)
+    assert (left.node, left.reason, left.remedy) == (
+        "n07",
+        "goes back while a controller runs",
+        STAY,
+    )
     assert rolled_back.order(BackScope.FAILED)
     rolled_back.run()
     assert world.nodes["n07"].digest == OLD
@@ -136,7 +144,17 @@ def test_simulated_rollback_leaves_no_failed_node(scope: BackScope, tmp_path: Pa
     text += f"on_fail: {{do: rollback, what: {scope.value}}}\n"
     path = tmp_path / "rollout.yml"
     path.write_text(text, encoding="utf-8")
-    words = ["rollout", "simulate", str(path), "--nodes", "200", "--fault", "image=8%", "--runs", "12"]
+    words = [
+        "rollout",
+        "simulate",
+        str(path),
+        "--nodes",
+        "200",
+        "--fault",
+        "image=8%",
+        "--runs",
+        "12",
+    ]
     done = CliRunner().invoke(main, [*words, "--format", "json"], catch_exceptions=False)
     runs = json.loads(done.stdout)["runs"]
     rolled = [run for run in runs if run["end"] == "rolled-back"]
@@ -171,7 +189,18 @@ def state_with(
 
 def step(node: str, phase: StepPhase, **more: object) -> model.Step:
     prior = Prior(in_service=True, digest=OLD, boot_id="1")
-    first = model.Step(node, 0, Direction.FORWARD, phase, 1, 1, 0.0, 0.0, 0.0, prior)
+    first = model.Step(
+        node,
+        wave=0,
+        direction=Direction.FORWARD,
+        phase=phase,
+        epoch=1,
+        attempt=1,
+        granted_at=0.0,
+        changed_at=0.0,
+        deadline=0.0,
+        prior=prior,
+    )
     return replace(first, **more)  # type: ignore[arg-type]
 
 
@@ -201,7 +230,9 @@ def test_node_on_another_try_is_turned_back_and_does_not_serve_the_denied_state(
     state.record_observation(seen, model.SchedulerObservation("a", 15.0, False, 0.0, drained))
     (action,) = steps.decide(settings(), state, seen, 20.0).actions
     assert isinstance(action, model.Turn)
-    state.nodes["a"] = replace(state.nodes["a"], digest=OLD)  # the first try: it has nothing to go back from
+    state.nodes["a"] = replace(
+        state.nodes["a"], digest=OLD
+    )  # the first try: it has nothing to go back from
     (action,) = steps.decide(settings(), state, seen, 20.0).actions
     assert isinstance(action, model.Proceed)
     passed = step("a", StepPhase.PASSED, attempt=2)
@@ -212,4 +243,6 @@ def test_rest_of_a_cohort_goes_back_after_the_member_that_failed() -> None:
     """A member that a person held while the others went back must not serve beside them in the denied state."""
     gone = step("a", StepPhase.DONE, direction=Direction.BACK)
     assert state_with(gone, step("b", StepPhase.DONE), cohort="c").waits("b")
-    assert not state_with(step("a", StepPhase.DONE), step("b", StepPhase.DONE), cohort="c").waits("b")
+    assert not state_with(step("a", StepPhase.DONE), step("b", StepPhase.DONE), cohort="c").waits(
+        "b"
+    )

@@ -16,7 +16,13 @@ from tests.unit.fleet.rollout.schedules import Fleet, approve_all
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.rollout import faults
-from goldnode.fleet.rollout.model import Action, Finish, RolloutPhase, SchedulerObservation, StepPhase
+from goldnode.fleet.rollout.model import (
+    Action,
+    Finish,
+    RolloutPhase,
+    SchedulerObservation,
+    StepPhase,
+)
 from goldnode.fleet.rollout.plan import BUSY_LONG
 from goldnode.fleet.rollout.simulate import SimulatedRun, Simulation, made_up
 from goldnode.fleet.rollout.state import RolloutState
@@ -47,7 +53,9 @@ def own(fleet: Fleet) -> str:
     return drained.reason(fleet.state.run, "c", "2026-11-02T08:00:00Z", "rollout r1")
 
 
-def test_node_is_changed_when_it_was_seen_idle_and_not_when_its_job_should_have_ended(tmp_path: Path) -> None:
+def test_node_is_changed_when_it_was_seen_idle_and_not_when_its_job_should_have_ended(
+    tmp_path: Path,
+) -> None:
     fleet, name = granted(tmp_path)
     fleet.advance(10)
     see(fleet, name, False, fleet.now + 100, own(fleet))
@@ -114,7 +122,9 @@ def with_scheduler(found: ControlledRollout) -> tuple[RolloutController, WorldSc
     return RolloutController(store, found.settings, parts, times), scheduler
 
 
-def test_drain_that_a_stopped_controller_made_too_late_is_ended(tmp_path: Path, migrated: Path) -> None:
+def test_drain_that_a_stopped_controller_made_too_late_is_ended(
+    tmp_path: Path, migrated: Path
+) -> None:
     shutil.copy(migrated, tmp_path / "fleet.db")
     found = controlled(tmp_path, str(tmp_path / "fleet.db"), 12, *FAST)
     controller, _ = with_scheduler(found)
@@ -125,10 +135,14 @@ def test_drain_that_a_stopped_controller_made_too_late_is_ended(tmp_path: Path, 
         if report.ended and all(node.in_service for node in found.world.nodes.values()):
             break
         if late is None and found.world.served:
-            late = next(iter(found.world.served))  # returned; now the stopped controller drains it again
+            late = next(
+                iter(found.world.served)
+            )  # returned; now the stopped controller drains it again
             node = found.world.nodes[late]
             node.in_service = False
-            node.reason = drained.reason(found.world.run, "old", "2026-11-02T08:00:00Z", "rollout r1")
+            node.reason = drained.reason(
+                found.world.run, "old", "2026-11-02T08:00:00Z", "rollout r1"
+            )
     controller.close()
     assert late is not None
     assert all(node.in_service and not node.reason for node in found.world.nodes.values())

@@ -38,7 +38,9 @@ def key_file(directory: Path, name: str) -> Path:
     """Write a new secret key."""
     path = directory / name
     path.write_bytes(
-        Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        Ed25519PrivateKey.generate().private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
     )
     path.chmod(0o600)
     return path
@@ -94,7 +96,10 @@ def test_channel_follows_a_rollout_wave_by_wave(published: Published) -> None:
         report = controller.tick()
         rollout.world.now += controlled.TICK / 2
         found = json.loads(next(published.channel.glob("targets/*.l4.json")).read_bytes())
-        if len(sizes) < 3 and [len(wave["nodes"]) for wave in found["rollout"]["waves"]] not in sizes:
+        if (
+            len(sizes) < 3
+            and [len(wave["nodes"]) for wave in found["rollout"]["waves"]] not in sizes
+        ):
             sizes.append([len(wave["nodes"]) for wave in found["rollout"]["waves"]])
         if report.ended:
             break
@@ -148,14 +153,18 @@ def test_failed_publication_is_logged_and_tried_again(
     assert "has no root document" in caplog.text
     publisher.keys = published.keys
     publisher()
-    assert not published.channel.joinpath("metadata/timestamp.json").exists(), "not within RETRY seconds"
+    assert not published.channel.joinpath("metadata/timestamp.json").exists(), (
+        "not within RETRY seconds"
+    )
     publisher.clock = lambda: time.time() + 11
     publisher()
     assert published.seen()["class"] == "l4"
     store.close()
 
 
-def test_a_clock_that_is_set_back_after_a_failure_holds_no_publication(published: Published) -> None:
+def test_a_clock_that_is_set_back_after_a_failure_holds_no_publication(
+    published: Published,
+) -> None:
     store = published.rollout.store()
     publisher = ChannelPublisher(store, published.channel, ChannelKeys(published.keys.keys))
     publisher()
@@ -166,7 +175,9 @@ def test_a_clock_that_is_set_back_after_a_failure_holds_no_publication(published
     store.close()
 
 
-def test_files_that_another_key_has_signed_are_not_carried_over(published: Published, tmp_path: Path) -> None:
+def test_files_that_another_key_has_signed_are_not_carried_over(
+    published: Published, tmp_path: Path
+) -> None:
     store = published.rollout.store()
     published.publisher(store).publish()
     for path in published.channel.glob("targets/*.l4.json"):
@@ -233,12 +244,18 @@ def test_publish_warns_of_a_root_that_expires_and_refuses_one_that_has_expired(
     assert done.exit_code == 0, done.output
     assert "in 19 days, and nothing is trusted after that" in done.stderr
     assert f"`goldnode rollout rotate-keys {published.channel}`" in done.stderr
-    updates.rotate(published.channel, RootKeys(keys.signers, 2, keys.signers), [load_signer(online)], days=-1)
+    updates.rotate(
+        published.channel, RootKeys(keys.signers, 2, keys.signers), [load_signer(online)], days=-1
+    )
     done = CliRunner().invoke(main, ["rollout", "publish", "r1", *words])
     assert done.exit_code != 0
     assert "goldnode rollout rotate-keys" in done.output
     change = ["rollout", "rotate-keys", str(published.channel), "--key", str(online)]
-    change += [word for path in roots[:2] for word in ("--root-key", str(path), "--new-root-key", str(path))]
+    change += [
+        word
+        for path in roots[:2]
+        for word in ("--root-key", str(path), "--new-root-key", str(path))
+    ]
     done = CliRunner().invoke(main, change)
     assert "3.root.json, which 2 keys must sign as before" in done.output
     done = CliRunner().invoke(main, [*change, "--threshold", "1"])
@@ -246,12 +263,22 @@ def test_publish_warns_of_a_root_that_expires_and_refuses_one_that_has_expired(
     assert CliRunner().invoke(main, ["rollout", "publish", "r1", *words]).exit_code == 0
 
 
-def test_command_publishes_a_document_and_rotates_the_keys(published: Published, tmp_path: Path) -> None:
+def test_command_publishes_a_document_and_rotates_the_keys(
+    published: Published, tmp_path: Path
+) -> None:
     runner, where = CliRunner(), published.rollout.where
     (online,), (root,) = published.keys.keys, published.keys.root_keys
     document = tmp_path / "rollout.yml"
     document.write_text(documents.TEXT)
-    words = ["rollout", "publish", str(document), "--channel", str(published.channel), "--fleet-store", where]
+    words = [
+        "rollout",
+        "publish",
+        str(document),
+        "--channel",
+        str(published.channel),
+        "--fleet-store",
+        where,
+    ]
     words += ["--key", str(online)]
     done = runner.invoke(main, [*words, "--root-key", str(root), "--format", "json"])
     assert done.exit_code == 0, done.output

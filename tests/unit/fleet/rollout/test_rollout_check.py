@@ -64,7 +64,12 @@ def test_good_document_has_no_finding(tmp_path: Path) -> None:
             (("timeout", "- floors: {metrics: [gemm]}\ntimeout"),),
             "floors need 8 changed nodes, and the first wave has 2",
         ),
-        (16, "requirement", (("timeout", "- prometheus: {query: up}\ntimeout"),), "no answer fails"),
+        (
+            16,
+            "requirement",
+            (("timeout", "- prometheus: {query: up}\ntimeout"),),
+            "no answer fails",
+        ),
         (
             16,
             "requirement",
@@ -74,7 +79,12 @@ def test_good_document_has_no_finding(tmp_path: Path) -> None:
         (
             17,
             "window",
-            (("timeout", 'windows:\n- {days: [mon], from: "08:00", to: "08:00", zone: UTC}\ntimeout'),),
+            (
+                (
+                    "timeout",
+                    'windows:\n- {days: [mon], from: "08:00", to: "08:00", zone: UTC}\ntimeout',
+                ),
+            ),
             "never opens",
         ),
         (17, "approval", (("timeout", "approve:\n  al: [oncall]\ntimeout"),), 'no wave "al"'),
@@ -86,12 +96,20 @@ def test_document_that_cannot_work_is_refused_with_its_line(
     tmp_path: Path, line: int, code: str, changes: tuple[tuple[str, str], ...], says: str
 ) -> None:
     nodes = (
-        COHORT if code == "cohort" else [node(n, leaf=None) for n in range(40)] if says == "leaf" else NODES
+        COHORT
+        if code == "cohort"
+        else [node(n, leaf=None) for n in range(40)]
+        if says == "leaf"
+        else NODES
     )
-    found = check(written(tmp_path, *(change for change in changes if change[0] != "x")), nodes=nodes)
+    found = check(
+        written(tmp_path, *(change for change in changes if change[0] != "x")), nodes=nodes
+    )
     assert found.refused
     hits = [
-        one for one in found.findings if one.code == code and says in one.message and one.severity == "error"
+        one
+        for one in found.findings
+        if one.code == code and says in one.message and one.severity == "error"
     ]
     assert hits, [str(one) for one in found.findings]
     assert hits[0].line in (line, line - 1), hits[0]
@@ -107,7 +125,9 @@ def test_sums_of_arms_are_warned_of(tmp_path: Path) -> None:
 
 def test_target_that_the_class_refuses_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rollout.yml"
-    path.write_text(TEXT.replace("to: {stack: debian12_r580", "to: {stack: debian12_cpu"), encoding="utf-8")
+    path.write_text(
+        TEXT.replace("to: {stack: debian12_r580", "to: {stack: debian12_cpu"), encoding="utf-8"
+    )
     code, text = run(str(path))
     assert code == 1
     assert f'{path}:5: error: class "l4" refuses stack "debian12_cpu"' in text
@@ -116,7 +136,10 @@ def test_target_that_the_class_refuses_is_refused_with_its_line(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("soak: 4h", "soak: 4 hours"), 'rollout.yml:9: "waves.0.soak": expected a time with its unit'),
+        (
+            ("soak: 4h", "soak: 4 hours"),
+            'rollout.yml:9: "waves.0.soak": expected a time with its unit',
+        ),
         (("0.2%", "0.2"), "expected a percentage"),
         (("percent: 100%", "percent: 100%, nodes: 3"), "it has nodes and percent"),
         (("percent: 100%", "percent: 120%"), "120% is more than all"),
@@ -131,7 +154,9 @@ def test_target_that_the_class_refuses_is_refused_with_its_line(tmp_path: Path) 
         ),
     ],
 )
-def test_wrong_value_is_an_error_with_its_line(tmp_path: Path, change: tuple[str, str], says: str) -> None:
+def test_wrong_value_is_an_error_with_its_line(
+    tmp_path: Path, change: tuple[str, str], says: str
+) -> None:
     with pytest.raises(RolloutError) as problem:
         written(tmp_path, change)
     assert says in str(problem.value)
@@ -160,7 +185,9 @@ def test_command_reports_waves_and_findings(tmp_path: Path) -> None:
 
 def test_stack_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollout.yml"
-    path.write_text(TEXT.replace("to: {stack: debian12_r580", "to: {stack: debian12_r581"), encoding="utf-8")
+    path.write_text(
+        TEXT.replace("to: {stack: debian12_r580", "to: {stack: debian12_r581"), encoding="utf-8"
+    )
     code, text = run(str(path))
     assert code == 1
     assert f"{path}:5: error: " in text
@@ -170,7 +197,9 @@ def test_inventory_gives_racks_and_cohorts(tmp_path: Path) -> None:
     path = tmp_path / "rollout.yml"
     path.write_text(TEXT.replace(*WHOLE), encoding="utf-8")
     hosts = tmp_path / "hosts.yml"
-    hosts.write_text("l4: {hosts: {'n[1:20]': {}}, vars: {goldnode_cohort: train}}\n", encoding="utf-8")
+    hosts.write_text(
+        "l4: {hosts: {'n[1:20]': {}}, vars: {goldnode_cohort: train}}\n", encoding="utf-8"
+    )
     code, text = run(str(path), "-i", str(hosts))
     assert code == 1
     assert 'cohort "train" has 20 nodes and moves whole' in text
@@ -178,7 +207,9 @@ def test_inventory_gives_racks_and_cohorts(tmp_path: Path) -> None:
 
 def test_short_drain_is_a_warning_and_its_reservation_is_a_name(tmp_path: Path) -> None:
     found = check(written(tmp_path, ("timeout: 1h", "timeout: 1h\ndrain: {wait: 30s}")), size=40)
-    assert [(one.code, one.line) for one in found.findings if one.code == "drain"] == [("drain", 16)]
+    assert [(one.code, one.line) for one in found.findings if one.code == "drain"] == [
+        ("drain", 16)
+    ]
     assert not found.refused
     named = written(tmp_path, ("timeout: 1h", "drain: {wait: 4h, reservation: kernel-november}"))
     assert named.settings.reservation == "kernel-november"

@@ -162,7 +162,9 @@ DAY = 86400.0
     ],
     ids=["back", "forward-and-back", "to-and-fro", "at-each-controller"],
 )
-def test_rollout_ends_whatever_the_clocks_do(tmp_path: Path, migrated: Path, jumps: dict[int, float]) -> None:
+def test_rollout_ends_whatever_the_clocks_do(
+    tmp_path: Path, migrated: Path, jumps: dict[int, float]
+) -> None:
     where = str(tmp_path / "fleet.db")
     (tmp_path / "fleet.db").write_bytes(migrated.read_bytes())
     found = controlled(tmp_path, where, 12, *FAST)
@@ -173,7 +175,9 @@ def test_rollout_ends_whatever_the_clocks_do(tmp_path: Path, migrated: Path, jum
     with store.read() as connection:
         rows = log.entries(connection, rollout="r1")
     store.close()
-    grants = [(row["subject"], json_attempt(row["content"])) for row in rows if row["action"] == "Grant"]
+    grants = [
+        (row["subject"], json_attempt(row["content"])) for row in rows if row["action"] == "Grant"
+    ]
     assert sorted(grants) == [(name, 1) for name in sorted(world.names)], "each node once"
     epochs = [row["epoch"] for row in rows if row["action"] == "TakeOver"]
     assert epochs == list(range(1, len(epochs) + 1))

@@ -51,7 +51,10 @@ class Rollout:
         records = DrainRecords(self.world.shell, local, str(self.world.root))
         settings = FakeSettings(self.world.name, "n1", fake=self.world.fake)
         return RolloutDrains(
-            self.name, {"n1": settings}, lambda node: records if self.records else None, lambda: fakes.NOW
+            self.name,
+            {"n1": settings},
+            lambda node: records if self.records else None,
+            lambda: fakes.NOW,
         )
 
     def run(self, controller: str, kill: int | None = None) -> None:
@@ -157,7 +160,9 @@ def test_disk_that_is_replaced_has_no_record_and_needs_none(tmp_path: Path, kind
 
 @pytest.mark.parametrize("kind", ["slurm", "kubectl", "speaks"])
 @pytest.mark.parametrize("age", [0, LEASE + 86400])
-def test_drain_of_another_rollout_is_never_taken_over(tmp_path: Path, kind: str, age: float) -> None:
+def test_drain_of_another_rollout_is_never_taken_over(
+    tmp_path: Path, kind: str, age: float
+) -> None:
     world = fakes.fakes(tmp_path, kind)
     first = Rollout(world)
     first.drains("a").drain("n1", first.prior)
@@ -187,7 +192,9 @@ def test_rollout_leaves_the_drain_of_a_run_that_works(tmp_path: Path) -> None:
     assert world.fake.seen() == taken
 
 
-def test_slurm_drain_does_not_wait_and_is_repeated_until_the_jobs_have_ended(tmp_path: Path) -> None:
+def test_slurm_drain_does_not_wait_and_is_repeated_until_the_jobs_have_ended(
+    tmp_path: Path,
+) -> None:
     world = fakes.fakes(tmp_path, "slurm")
     assert isinstance(world.fake, fakes.FakeSlurm)
     world.fake.jobs = 12
@@ -248,7 +255,9 @@ def test_worker_of_nodes_that_follow_drains_and_returns_them(tmp_path: Path) -> 
     assert isinstance(returned, SchedulerObservation)
     assert returned.in_service
     asked = len(world.fake.asked)
-    worker.work([NodeTask("n1", StepPhase.RETURNING, Direction.FORWARD, 1, Prior(True, None, None))])
+    worker.work(
+        [NodeTask("n1", StepPhase.RETURNING, Direction.FORWARD, 1, Prior(True, None, None))]
+    )
     assert len(world.fake.asked) == asked, "a task that is done is not repeated"
     worker.close()
 
@@ -275,4 +284,6 @@ def test_person_who_was_faster_is_seen(tmp_path: Path) -> None:
     world.fake.drain_by("bad fan, ann")
     rollout = Rollout(world)
     rollout.run("a")
-    assert [(item.in_service, item.reason) for item in rollout.seen] == [(False, "bad fan, ann")] * 2
+    assert [(item.in_service, item.reason) for item in rollout.seen] == [
+        (False, "bad fan, ann")
+    ] * 2

@@ -48,14 +48,18 @@ def test_events_are_json_lines_of_the_schema(where: str) -> None:
     for event in events:
         jsonschema.validate(event, schema("rollout-event"))
     assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
-    critical = [(event["event"], event["text"]) for event in events if event["severity"] == "critical"]
+    critical = [
+        (event["event"], event["text"]) for event in events if event["severity"] == "critical"
+    ]
     cause = "module nvidia does not build: on 2 nodes of the first two waves"
     assert critical == [
         ("ChangePhase", f"the rollout rolls back (wave): {cause}"),
         ("Alarm", f"alarm stopped: {cause}"),
     ]
     failed = [
-        event["node"] for event in events if event["event"] == "Finish" and event["severity"] == "warning"
+        event["node"]
+        for event in events
+        if event["event"] == "Finish" and event["severity"] == "warning"
     ]
     assert failed == ["n06", "n07"]
     last = events[-1]["seq"]
@@ -68,7 +72,11 @@ def test_log_has_a_sentence_a_line(where: str) -> None:
     assert "the rollout was submitted" in log
     assert "wave 1 begins with 2 nodes: n06, n07" in log
     found = json.loads(goldnode(where, "log", "--format", "json", "--lines", "3"))
-    assert (found["schema"], found["rollout"], len(found["lines"])) == ("goldnode.rollout-log/1", "r1", 3)
+    assert (found["schema"], found["rollout"], len(found["lines"])) == (
+        "goldnode.rollout-log/1",
+        "r1",
+        3,
+    )
     assert all("n07" in line for line in goldnode(where, "log", "--node", "n07").splitlines())
 
 
@@ -101,9 +109,17 @@ def test_orders_from_the_command_line_name_the_person(tmp_path: Path, where: str
     goldnode(own, "rollback", "r1", "--what", "all", *reason)
     goldnode(own, "freeze", "--rollout", "r1", *reason)
     goldnode(own, "unfreeze", "--rollout", "r1", *reason)
-    events: list[dict[str, Any]] = [json.loads(line) for line in goldnode(own, "events").splitlines()]
+    events: list[dict[str, Any]] = [
+        json.loads(line) for line in goldnode(own, "events").splitlines()
+    ]
     orders = [event for event in events if event["details"].get("reason") == "the driver was fixed"]
-    assert [event["event"] for event in orders] == ["LiftDenial", "Deny", "ChangePhase", "Freeze", "Thaw"]
+    assert [event["event"] for event in orders] == [
+        "LiftDenial",
+        "Deny",
+        "ChangePhase",
+        "Freeze",
+        "Thaw",
+    ]
     assert all("@" in event["who"] for event in orders)
 
 
@@ -118,7 +134,17 @@ def test_each_action_has_a_sentence(where: str) -> None:
 def test_follower_waits_for_events_after_the_last_one(tmp_path: Path, where: str) -> None:
     own = str(shutil.copy(where, tmp_path / "own.db"))
     last = json.loads(goldnode(own, "events").splitlines()[-1])["seq"]
-    words = ["rollout", "events", "--follow", "--every", "0.1", "--after", str(last), "--fleet-store", own]
+    words = [
+        "rollout",
+        "events",
+        "--follow",
+        "--every",
+        "0.1",
+        "--after",
+        str(last),
+        "--fleet-store",
+        own,
+    ]
     program = [sys.executable, "-c", "from goldnode.cli import main; main()"]
     with subprocess.Popen([*program, *words], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -130,7 +156,11 @@ def test_follower_waits_for_events_after_the_last_one(tmp_path: Path, where: str
             event = json.loads(process.stdout.readline())
         finally:
             process.kill()
-    assert (event["seq"], event["text"], event["who"]) == (last + 1, "all is frozen: cable work", "bob@m")
+    assert (event["seq"], event["text"], event["who"]) == (
+        last + 1,
+        "all is frozen: cable work",
+        "bob@m",
+    )
 
 
 def test_class_with_simulated_hardware_is_labelled(tmp_path: Path, where: str) -> None:
@@ -145,7 +175,9 @@ def test_class_with_simulated_hardware_is_labelled(tmp_path: Path, where: str) -
         )
     store.close()
     for words in (("status",), ("explain", "n07"), ("log",)):
-        assert goldnode(own, *words).startswith("SIMULATED: the class declares simulated hardware\n")
+        assert goldnode(own, *words).startswith(
+            "SIMULATED: the class declares simulated hardware\n"
+        )
         assert json.loads(goldnode(own, *words, "--format", "json"))["simulated"] is True
     goldnode(own, "status", "--html", str(tmp_path / "page.html"))
     assert "<b>Simulated.</b>" in (tmp_path / "page.html").read_text(encoding="utf-8")

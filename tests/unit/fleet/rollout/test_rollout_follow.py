@@ -48,7 +48,10 @@ def test_bad_change_is_stopped_in_the_canary_wave_and_rolled_back(
     tmp_path: Path, where: str, fault: str
 ) -> None:
     rollout = followed(
-        tmp_path, where, ("timeout: 1h", "timeout: 1h\non_fail: {do: rollback, what: wave}"), every=fault
+        tmp_path,
+        where,
+        ("timeout: 1h", "timeout: 1h\non_fail: {do: rollback, what: wave}"),
+        every=fault,
     )
     store = rollout.store()
     with served(rollout):
@@ -59,11 +62,15 @@ def test_bad_change_is_stopped_in_the_canary_wave_and_rolled_back(
     assert len(touched) <= 2
     assert held(store) == {}, rollout.said
     with store.read() as connection:
-        assert connection.exec_driver_sql("SELECT digest FROM denied").scalars().all() == [documents.NEW]
+        assert connection.exec_driver_sql("SELECT digest FROM denied").scalars().all() == [
+            documents.NEW
+        ]
     store.close()
 
 
-def test_node_that_falls_back_keeps_its_slot_and_the_others_go_on(tmp_path: Path, where: str) -> None:
+def test_node_that_falls_back_keeps_its_slot_and_the_others_go_on(
+    tmp_path: Path, where: str
+) -> None:
     rollout = followed(tmp_path, where)
     bad = "n1"
     rollout.machines[bad].fault = "broken"
@@ -84,7 +91,9 @@ def test_node_that_falls_back_keeps_its_slot_and_the_others_go_on(tmp_path: Path
 
 
 @pytest.mark.long
-def test_silent_node_becomes_overdue_and_failed_and_the_others_go_on(tmp_path: Path, where: str) -> None:
+def test_silent_node_becomes_overdue_and_failed_and_the_others_go_on(
+    tmp_path: Path, where: str
+) -> None:
     rollout = followed(tmp_path, where)
     rollout.machines["n2"].fault = "silent"
     store = rollout.store()
@@ -98,7 +107,9 @@ def test_silent_node_becomes_overdue_and_failed_and_the_others_go_on(tmp_path: P
     store.close()
 
 
-def test_nothing_starts_while_the_service_is_away_and_slots_stay(tmp_path: Path, where: str) -> None:
+def test_nothing_starts_while_the_service_is_away_and_slots_stay(
+    tmp_path: Path, where: str
+) -> None:
     rollout = followed(tmp_path, where)
     store = rollout.store()
     with served(rollout):
@@ -126,7 +137,9 @@ def test_nothing_starts_while_the_service_is_away_and_slots_stay(tmp_path: Path,
 
 
 @pytest.mark.long
-def test_channel_that_is_away_starts_nothing_and_ends_what_was_begun(tmp_path: Path, where: str) -> None:
+def test_channel_that_is_away_starts_nothing_and_ends_what_was_begun(
+    tmp_path: Path, where: str
+) -> None:
     rollout = followed(tmp_path, where)
     store = rollout.store()
     with served(rollout):
@@ -163,7 +176,9 @@ def test_frozen_rollout_grants_nothing_and_granted_nodes_finish(tmp_path: Path, 
     store.close()
 
 
-def test_controller_that_starts_after_the_nodes_have_reported_begins(tmp_path: Path, where: str) -> None:
+def test_controller_that_starts_after_the_nodes_have_reported_begins(
+    tmp_path: Path, where: str
+) -> None:
     rollout = followed(tmp_path, where)
     store = rollout.store()
     with served(rollout):
@@ -195,7 +210,9 @@ def test_busy_gpu_is_not_taken_away(tmp_path: Path, where: str) -> None:
         rollout.run(store, rounds=4)
         assert {machine.boots for machine in rollout.machines.values()} == {1}
         assert any(
-            "a GPU is in use by pid 7 python" in text for said in rollout.said.values() for text in said
+            "a GPU is in use by pid 7 python" in text
+            for said in rollout.said.values()
+            for text in said
         )
         for machine in rollout.machines.values():
             machine.busy = None
@@ -249,6 +266,10 @@ def test_rollout_to_another_kind_of_state_is_reported(tmp_path: Path, where: str
     store = rollout.store()
     with served(rollout):
         rollout.run(store, rounds=3)
-    assert any("is to a lock, and it is simulated" in text for said in rollout.said.values() for text in said)
+    assert any(
+        "is to a lock, and it is simulated" in text
+        for said in rollout.said.values()
+        for text in said
+    )
     assert {machine.boots for machine in rollout.machines.values()} == {1}
     store.close()

@@ -91,8 +91,12 @@ def leave_nothing_unnamed(directory: Path, scope: BackScope, seed: int) -> None:
     schedule = [draw.randrange(2**14) for _ in range(draw.randrange(80))]
     names = [f"n{number:02}" for number in range(24)]
     cohorts = scope is BackScope.FAILED
-    changes = (("boot: {base_rate: 0.2%}", "boot: {base_rate: 20%, judged: 25%}"),)  # some failures go on
-    fleet = Fleet(documents.settings(directory, *changes, *((COHORTS,) if cohorts else ())), cohorts=cohorts)
+    changes = (
+        ("boot: {base_rate: 0.2%}", "boot: {base_rate: 20%, judged: 25%}"),
+    )  # some failures go on
+    fleet = Fleet(
+        documents.settings(directory, *changes, *((COHORTS,) if cohorts else ())), cohorts=cohorts
+    )
     fleet.broken_by = frozenset(draw.sample(names, draw.randrange(8)))
     fleet.settle()
     for number in schedule:
@@ -108,13 +112,23 @@ def leave_nothing_unnamed(directory: Path, scope: BackScope, seed: int) -> None:
     for name in fleet.names:
         own = fleet.state.ledger.of(name, fleet.state.record.name)
         bad = fleet.digest[name] == fleet.settings.target or own is not None
-        step, held = fleet.state.steps.get(name), fleet.state.ledger.others(name, fleet.state.record.name)
-        by_change = step is not None and step.phase is StepPhase.FAILED and step.blame is Blame.SOFTWARE
+        step, held = (
+            fleet.state.steps.get(name),
+            fleet.state.ledger.others(name, fleet.state.record.name),
+        )
+        by_change = (
+            step is not None and step.phase is StepPhase.FAILED and step.blame is Blame.SOFTWARE
+        )
         if by_change and step is not None and step.direction is Direction.FORWARD:
             assert held or fleet.stands_still(), (name, step)
         if fleet.stands_still() and fleet.state.waits(name):
             continue  # it goes back when a person has made room
-        assert bad == (name in lines), (name, fleet.digest[name], fleet.state.steps.get(name), lines)
+        assert bad == (name in lines), (
+            name,
+            fleet.digest[name],
+            fleet.state.steps.get(name),
+            lines,
+        )
 
     fleet.order_back(BackScope.ALL)
     fleet.finish()
@@ -126,7 +140,9 @@ def leave_nothing_unnamed(directory: Path, scope: BackScope, seed: int) -> None:
 
 
 @pytest.mark.parametrize("scope", BackScope)
-def test_rollback_leaves_no_node_bad_that_status_does_not_name(scope: BackScope, tmp_path: Path) -> None:
+def test_rollback_leaves_no_node_bad_that_status_does_not_name(
+    scope: BackScope, tmp_path: Path
+) -> None:
     for seed in range(25):
         leave_nothing_unnamed(tmp_path, scope, seed)
 

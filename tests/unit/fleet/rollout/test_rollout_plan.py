@@ -63,7 +63,8 @@ def phase(fleet: Fleet) -> str:
 
 def waits(fleet: Fleet) -> str:
     return "; ".join(
-        wait.reason for wait in plan(fleet.settings, fleet.state, fleet.observations, fleet.now).waits
+        wait.reason
+        for wait in plan(fleet.settings, fleet.state, fleet.observations, fleet.now).waits
     )
 
 
@@ -272,7 +273,9 @@ def test_author_does_not_approve(tmp_path: Path, author: str) -> None:
         ("", "carol has approved a document that its goldnode did not record. Read this one, then"),
     ],
 )
-def test_approval_of_another_document_does_not_count(tmp_path: Path, document: str, reason: str) -> None:
+def test_approval_of_another_document_does_not_count(
+    tmp_path: Path, document: str, reason: str
+) -> None:
     changes = ("timeout: 1h", "timeout: 1h\nauthor: bob\napprove: {canary: [oncall]}")
     fleet = Fleet(documents.settings(tmp_path, changes))
     fleet.commit(fleet.state.record.epoch, Approve("canary", "oncall", "carol", document))
@@ -280,7 +283,9 @@ def test_approval_of_another_document_does_not_count(tmp_path: Path, document: s
     assert fleet.state.record.phase is RolloutPhase.QUEUED
     command = "goldnode rollout approve r1 canary --role oncall --reason REASON"
     assert f"approval by oncall is missing: {reason} `{command}`" in waits(fleet)
-    fleet.commit(fleet.state.record.epoch, Approve("canary", "oncall", "carol", fleet.settings.digest))
+    fleet.commit(
+        fleet.state.record.epoch, Approve("canary", "oncall", "carol", fleet.settings.digest)
+    )
     fleet.settle()
     assert phase(fleet) == "running"
 

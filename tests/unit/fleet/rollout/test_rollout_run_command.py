@@ -25,7 +25,11 @@ l4:
     n2: {goldnode_rack: r2}
     n3: {}
 """
-SMALL = (("nodes: 2, spread: leaf", "nodes: 1"), ("nodes: 6", "nodes: 1"), ("planned: 4", "planned: 1"))
+SMALL = (
+    ("nodes: 2, spread: leaf", "nodes: 1"),
+    ("nodes: 6", "nodes: 1"),
+    ("planned: 4", "planned: 1"),
+)
 
 
 @pytest.fixture
@@ -37,21 +41,29 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def called(command: str, *more: str) -> Result:
-    return CliRunner().invoke(main, ["rollout", command, "rollout.yml", *more], catch_exceptions=False)
+    return CliRunner().invoke(
+        main, ["rollout", command, "rollout.yml", *more], catch_exceptions=False
+    )
 
 
 def test_submission_is_stored_and_reported(place: Path) -> None:
     found = called("submit", "-i", "hosts.yml", "--format", "json")
     assert found.exit_code == 0, found.output
     content = json.loads(found.stdout)
-    assert (content["new"], content["nodes"], content["schema"]) == (True, 3, "goldnode.rollout-submit/1")
+    assert (content["new"], content["nodes"], content["schema"]) == (
+        True,
+        3,
+        "goldnode.rollout-submit/1",
+    )
     assert (place / ".goldnode/fleet.db").exists()
     again = called("submit", "-i", "hosts.yml")
     assert "was in the store already" in again.stdout
 
 
 @pytest.mark.parametrize("command", ["submit", "run"])
-def test_document_that_cannot_work_is_refused_before_the_store_exists(place: Path, command: str) -> None:
+def test_document_that_cannot_work_is_refused_before_the_store_exists(
+    place: Path, command: str
+) -> None:
     documents.written(place, *SMALL, ("percent: 100%", "percent: 50%"))
     found = called(command, "-i", "hosts.yml")
     assert found.exit_code == 1
@@ -81,7 +93,9 @@ def test_run_without_a_lock_names_the_command_that_writes_one(place: Path) -> No
 
 def test_run_of_a_disk_build_names_the_way_by_a_channel(place: Path) -> None:
     documents.written(
-        place, *SMALL, (f'stack: debian12_r580, lock: "{documents.NEW}"', "disk: l4-20261101-0a1b2c3d")
+        place,
+        *SMALL,
+        (f'stack: debian12_r580, lock: "{documents.NEW}"', "disk: l4-20261101-0a1b2c3d"),
     )
     found = called("run", "-i", "hosts.yml")
     assert found.exit_code == 2
@@ -111,7 +125,9 @@ def test_unsigned_document_is_refused_where_the_site_has_a_key(place: Path) -> N
 
 
 def test_parts_of_a_controller_are_those_of_the_site(place: Path) -> None:
-    (place / "goldnode-site.yml").write_text("fleet: {power_cycle: [bmc, '{node}']}\n", encoding="utf-8")
+    (place / "goldnode-site.yml").write_text(
+        "fleet: {power_cycle: [bmc, '{node}']}\n", encoding="utf-8"
+    )
     disk = (f'stack: debian12_r580, lock: "{documents.NEW}"', "disk: l4-20261101-0a1b2c3d")
     file = documents.written(place, *SMALL, disk)
     hosts = [InventoryNode(f"n{number}", None, None, None, ()) for number in range(3)]

@@ -38,7 +38,8 @@ def test_seed_repeats_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "cause"), [("module", "module-build"), ("image", "boot-check"), ("late", "service-check")]
+    ("fault", "cause"),
+    [("module", "module-build"), ("image", "boot-check"), ("late", "service-check")],
 )
 def test_bad_change_is_stopped_in_the_canary_wave(tmp_path: Path, fault: str, cause: str) -> None:
     found = run(tmp_path, fault)
@@ -61,7 +62,9 @@ def test_faults_around_a_good_change_do_not_stop_it(tmp_path: Path) -> None:
 def test_traces_of_simulated_runs_are_accepted(tmp_path: Path) -> None:
     """The audit reads states after each action; here through the log, which replays to them."""
     found = documents.settings(tmp_path)
-    simulation = Simulation(found, made_up(NODES, found.origin), parse(["image=20%", "absent=5%"]), 3)
+    simulation = Simulation(
+        found, made_up(NODES, found.origin), parse(["image=20%", "absent=5%"]), 3
+    )
     audit = TraceAudit(simulation.settings)
     apply = simulation.state.apply
 
@@ -99,7 +102,9 @@ def test_command_labels_its_figures_and_writes_charts(tmp_path: Path) -> None:
     assert found.stdout.startswith("simulated: ")
     assert "p50 2, p95 2 nodes" in found.stdout
     assert "(simulated)" in ElementTree.parse(tmp_path / "chart.svg").getroot()[1].text  # type: ignore[operator]  # noqa: S314
-    found = CliRunner().invoke(main, [*given, "--format", "json", "--chart", str(tmp_path / "chart.html")])
+    found = CliRunner().invoke(
+        main, [*given, "--format", "json", "--chart", str(tmp_path / "chart.html")]
+    )
     document = json.loads(found.stdout)
     assert document["simulated"] is True
     assert document["summary"]["touched_at_stop"] == [2, 2]

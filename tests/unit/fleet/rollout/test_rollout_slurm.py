@@ -83,7 +83,10 @@ def test_readings_of_a_real_cluster(cluster: SlurmCluster) -> None:
     assert before <= found["host-n1"].at <= time.time()
     assert abs(found["host-n1"].free_at - before - 86400) < 60
     assert (found["host-n1"].in_service, found["host-n1"].reason) == (False, "firmware")
-    assert (found["host-n2"].in_service, found["host-n2"].reason) == (False, "bad fan; ask ann [x@y]")
+    assert (found["host-n2"].in_service, found["host-n2"].reason) == (
+        False,
+        "bad fan; ask ann [x@y]",
+    )
     assert found["host-n4"].reason == found["host-n5"].reason == "maintenance reservation fix"
     assert not found["host-n4"].in_service
     assert found["host-n6"].in_service
@@ -100,13 +103,17 @@ def test_host_lists_are_those_of_slurm(cluster: SlurmCluster, hosts: str) -> Non
 
 
 @pytest.mark.long
-def test_slurmctld_that_does_not_answer(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurmctld_that_does_not_answer(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = cluster.directory / "away.conf"
     text = Path(cluster.conf).read_text()
     line = next(line for line in text.splitlines() if line.startswith("SlurmctldPort="))
     other.write_text(text.replace(line, "SlurmctldPort=1") + "MessageTimeout=2\n")
     monkeypatch.setenv("SLURM_CONF", str(other))
-    with pytest.raises(GoldnodeError, match=r"scontrol --all show (failed: .*Unable to contact|.*no answer)"):
+    with pytest.raises(
+        GoldnodeError, match=r"scontrol --all show (failed: .*Unable to contact|.*no answer)"
+    ):
         SiteSchedulers(settings_of(cluster)).read(["host-n1"])
 
 
@@ -159,7 +166,10 @@ def drains_of(place: Path, controller: str, killer: Killer, rollout: str = "r1")
             shell(root, killer), local_file(str(place / controller), "slurm", name), str(root)
         )
 
-    names = {f"n{number}": CountedSettings("slurm", f"n{number}", killer=killer) for number in range(1, 9)}
+    names = {
+        f"n{number}": CountedSettings("slurm", f"n{number}", killer=killer)
+        for number in range(1, 9)
+    }
     return RolloutDrains(rollout, names, records)
 
 
@@ -320,7 +330,9 @@ def control(place: Path, settings: RolloutSettings, name: str, until: str = "") 
     """Run a controller with the default times, until the rollout has ended and the file `until` is there."""
     store = StoreDatabase(str(place / "fleet.db"))
     file_nodes, drains = FileNodes(place), drains_of(place, name, Killer(), settings.name)
-    parts = ControllerParts(DrainWorker(file_nodes, drains), SiteSchedulers(drains.nodes), file_nodes)
+    parts = ControllerParts(
+        DrainWorker(file_nodes, drains), SiteSchedulers(drains.nodes), file_nodes
+    )
     own = ControllerSettings(f"{name}/{identity.run_id(os.getpid())}")
     controller = RolloutController(store, settings, parts, own)
     while not (controller.tick().ended and (place / until).exists()):
@@ -340,11 +352,11 @@ def submitted(place: Path, migrated: Path, names: Sequence[str]) -> RolloutSetti
     found = documents.settings(place, *changes)
     given = Submission(
         found.name,
-        found.class_,
-        found.target,
-        (place / "rollout.yml").read_text(),
-        FleetLimits("2", "8", "10"),
-        "ann@c",
+        node_class=found.class_,
+        target=found.target,
+        document=(place / "rollout.yml").read_text(),
+        limits=FleetLimits("2", "8", "10"),
+        author="ann@c",
     )
     store = StoreDatabase(str(place / "fleet.db"))
     stored = [
@@ -383,7 +395,9 @@ class Watcher:
         self.cluster.update(node, "State=DRAIN", f"Reason={reason}")
         self.persons[node] = reason
 
-    def until(self, condition: Callable[[], object], child: Any = None, seconds: float = 420) -> None:
+    def until(
+        self, condition: Callable[[], object], child: Any = None, seconds: float = 420
+    ) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, (self.cluster.rows(), self.applied())
@@ -422,7 +436,9 @@ def test_busy_node_delays_nobody_and_persons_keep_their_drains(
     after = next(name for name in cluster.nodes if name != during and returned(name))
     watcher.person(after, "new cable; ask eve")
     others = [name for name in cluster.nodes if name not in ("n1", "n8")]
-    watcher.until(lambda: all(done.state(name)["digest"] == documents.NEW for name in others), second)
+    watcher.until(
+        lambda: all(done.state(name)["digest"] == documents.NEW for name in others), second
+    )
     serving = [name for name in others if name not in watcher.persons]
     watcher.until(lambda: all(cluster.rows()[name] == ("IDLE", "") for name in serving), second)
     took = time.time() - began
@@ -442,7 +458,9 @@ def test_busy_node_delays_nobody_and_persons_keep_their_drains(
         name: ("IDLE+DRAIN", reason) for name, reason in watcher.persons.items()
     }
     waited = {
-        name: begin - watcher.idle[name] for name, begin in watcher.applied().items() if name in watcher.idle
+        name: begin - watcher.idle[name]
+        for name, begin in watcher.applied().items()
+        if name in watcher.idle
     }
     print(
         f"idle before the change, s: { {name: round(one, 1) for name, one in waited.items()} }, {took:.0f} s in all"

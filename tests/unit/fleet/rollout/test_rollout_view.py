@@ -50,7 +50,9 @@ OLD, NEW = documents.OLD, documents.NEW
 class Watched:
     """A rollout in a store with its controller, which a test runs tick by tick."""
 
-    def __init__(self, directory: Path, migrated: Path, *changes: tuple[str, str], count: int = 12) -> None:
+    def __init__(
+        self, directory: Path, migrated: Path, *changes: tuple[str, str], count: int = 12
+    ) -> None:
         where = str(shutil.copy(migrated, directory / "fleet.db"))
         self.found: ControlledRollout = controlled(directory, where, count, *FAST, *changes)
         self.world = self.found.world
@@ -154,7 +156,9 @@ def test_wave_that_waits_for_an_approval(tmp_path: Path, migrated: Path) -> None
     )
 
 
-def test_approval_of_a_document_that_was_replaced_is_missing(tmp_path: Path, migrated: Path) -> None:
+def test_approval_of_a_document_that_was_replaced_is_missing(
+    tmp_path: Path, migrated: Path
+) -> None:
     found = Watched(tmp_path, migrated, APPROVED).ticks(40)
     found.store.run(lambda c: orders.approve(c, "r1", "first", "oncall", found.person()))
     edited = (tmp_path / "rollout.yml").read_text(encoding="utf-8").replace("nodes: 6", "nodes: 7")
@@ -167,10 +171,14 @@ def test_approval_of_a_document_that_was_replaced_is_missing(tmp_path: Path, mig
     assert held.remedy == "goldnode rollout approve r1 first --role oncall --reason REASON"
     assert [wave.approvals[0].who for wave in found.fresh().waves if wave.approvals] == [None]
     found.store.run(lambda c: orders.approve(c, "r1", "first", "oncall", found.person()))
-    assert [wave.approvals[0].who for wave in found.fresh().waves if wave.approvals] == ["bob@login1"]
+    assert [wave.approvals[0].who for wave in found.fresh().waves if wave.approvals] == [
+        "bob@login1"
+    ]
 
 
-def test_frozen_rollout_with_an_overdue_node_and_a_quiet_controller(tmp_path: Path, migrated: Path) -> None:
+def test_frozen_rollout_with_an_overdue_node_and_a_quiet_controller(
+    tmp_path: Path, migrated: Path
+) -> None:
     found = Watched(tmp_path, migrated)
     found.world.faults["n07"] = "silent"
     found.ticks(6)
@@ -229,7 +237,9 @@ class Unanswered:
         """Nothing runs."""
 
 
-def test_requirement_that_holds_a_wave_back_is_named_with_its_answer(tmp_path: Path, migrated: Path) -> None:
+def test_requirement_that_holds_a_wave_back_is_named_with_its_answer(
+    tmp_path: Path, migrated: Path
+) -> None:
     found = Watched(tmp_path, migrated, QUERY)
     found.found.requirements = Unanswered()
     found.ticks(26)
@@ -241,7 +251,9 @@ def test_requirement_that_holds_a_wave_back_is_named_with_its_answer(tmp_path: P
         ("boot", "pass", "2 of 2 nodes have passed, 2 are needed", None),
         ("command", "unknown", "exit status 3", "2027-01-15T08:50:00Z"),
     ]
-    assert "requirement command is unknown: exit status 3" in [wait.reason for wait in document.waits]
+    assert "requirement command is unknown: exit status 3" in [
+        wait.reason for wait in document.waits
+    ]
 
 
 def test_rolled_back_rollout(tmp_path: Path, migrated: Path) -> None:
@@ -276,12 +288,16 @@ def test_rolled_back_rollout(tmp_path: Path, migrated: Path) -> None:
 
 def test_rollback_by_a_person_is_no_failed_requirement(tmp_path: Path, migrated: Path) -> None:
     found = Watched(tmp_path, migrated).ticks(8)
-    found.store.run(lambda c: orders.roll_back(c, "r1", BackScope.WAVE, found.person(reason="too slow")))
+    found.store.run(
+        lambda c: orders.roll_back(c, "r1", BackScope.WAVE, found.person(reason="too slow"))
+    )
     document = found.document()
     assert document.phase == "rolling-back"
     assert document.why == "too slow (rolled back by bob@login1)"
     assert [item.answer for item in document.requirements] == ["pass"]
-    assert [wait.reason for wait in document.waits] == ["2 nodes have not returned to the earlier state"]
+    assert [wait.reason for wait in document.waits] == [
+        "2 nodes have not returned to the earlier state"
+    ]
     found.ticks(6)
     assert found.document().phase == "rolled-back"
     assert found.document().controller.remedy is None
@@ -299,7 +315,9 @@ def test_wide_rollback_of_a_completed_rollout_begins_again(tmp_path: Path, migra
     assert all(node.in_service for node in found.world.nodes.values())
 
 
-def test_freeze_of_a_rollout_that_a_person_froze_keeps_both_reasons(tmp_path: Path, migrated: Path) -> None:
+def test_freeze_of_a_rollout_that_a_person_froze_keeps_both_reasons(
+    tmp_path: Path, migrated: Path
+) -> None:
     found = Watched(tmp_path, migrated, FREEZE)
     found.world.faults.update(dict.fromkeys(found.world.names, "module"))
     found.ticks(1)
@@ -360,7 +378,9 @@ def test_page_is_self_contained_escaped_and_labelled(tmp_path: Path, migrated: P
     assert not re.search(r"""(src|href)=["'](?!#)|url\(|@import""", page)
     assert "Simulated" not in page
     assert "<b>Simulated.</b>" in rollout_text.html(document.model_copy(update={"simulated": True}))
-    assert rollout_text.text(document.model_copy(update={"simulated": True})).startswith("SIMULATED")
+    assert rollout_text.text(document.model_copy(update={"simulated": True})).startswith(
+        "SIMULATED"
+    )
     # Keyboard and small screens: regions that scroll have a focus, cells have labels.
     assert page.count('class="scroll" tabindex="0" role="region"') == page.count("<table>")
     assert all("data-label=" in cell for cell in re.findall(r"<td[^>]*>", page))
@@ -375,11 +395,20 @@ def test_live_view_fits_a_narrow_terminal(tmp_path: Path, migrated: Path) -> Non
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 60
     assert text.startswith("SIMULATED")
-    for part in ("wave 1 of 3 (canary)", "2 done", "the store cannot be reached", "soak", "0 of 4", "boot"):
+    for part in (
+        "wave 1 of 3 (canary)",
+        "2 done",
+        "the store cannot be reached",
+        "soak",
+        "0 of 4",
+        "boot",
+    ):
         assert part in text
 
 
-def test_watch_in_a_terminal_shows_changes_and_ends_with_an_interrupt(tmp_path: Path, migrated: Path) -> None:
+def test_watch_in_a_terminal_shows_changes_and_ends_with_an_interrupt(
+    tmp_path: Path, migrated: Path
+) -> None:
     found = Watched(tmp_path, migrated).ticks(6)
     shown_size = {"COLUMNS": "100", "LINES": "45", "TERM": "xterm-256color"}
     words = ["rollout", "status", "--watch", "--every", "0.2", "--fleet-store", found.found.where]

@@ -40,7 +40,9 @@ class Recorded:
     def __call__(self, argv: Sequence[str]) -> str:
         question = " ".join(argv)
         self.asked.append(question)
-        given = next(answers for start, answers in self.answers.items() if question.startswith(start))
+        given = next(
+            answers for start, answers in self.answers.items() if question.startswith(start)
+        )
         return given.pop(0) if len(given) > 1 else given[0]
 
 
@@ -105,21 +107,27 @@ def test_end_of_work_is_exact_while_a_clock_goes_on(steady: bool) -> None:
 
     answers = {NODES: [row("n1", "ALLOCATED")], JOBS: [f"n1|{DAY}\n"]}
     nodes = {"n1": DrainSettings("slurm", "n1")}
-    reader = SiteSchedulers(nodes, ask=Recorded(answers), clock=SteadyClock(clock) if steady else clock)
+    reader = SiteSchedulers(
+        nodes, ask=Recorded(answers), clock=SteadyClock(clock) if steady else clock
+    )
     assert reader.read(["n1"])[0].free_at == DAY
 
 
 def test_node_is_busy_until_it_was_seen_idle() -> None:
     """Work after its end, work that ends now, and work of which no end is known: all later than the question."""
     answers = {
-        NODES: [row("n1", "ALLOCATED") + row("n2", "IDLE+COMPLETING+DRAIN", "x") + row("n3", "MIXED")],
+        NODES: [
+            row("n1", "ALLOCATED") + row("n2", "IDLE+COMPLETING+DRAIN", "x") + row("n3", "MIXED")
+        ],
         JOBS: ["n1|1795642000\n"],
     }
     found = slurm(answers, "n1", "n2", "n3")
     assert AT < found["n1"].free_at <= AT + 600
     assert AT < found["n2"].free_at <= AT + 600
     assert found["n3"].free_at > AT + NO_END - 86400
-    later = SiteSchedulers({"n3": DrainSettings("slurm", "n3")}, ask=Recorded(answers), clock=lambda: AT + 30)
+    later = SiteSchedulers(
+        {"n3": DrainSettings("slurm", "n3")}, ask=Recorded(answers), clock=lambda: AT + 30
+    )
     assert later.read(["n3"])[0].free_at == found["n3"].free_at, "an unchanged node is no news"
 
 
@@ -221,9 +229,15 @@ def test_kubernetes_work_that_nothing_starts_elsewhere_is_waited_for() -> None:
 
 
 def test_unreachable_scheduler_gives_its_own_message(tmp_path: object) -> None:
-    with pytest.raises(GoldnodeError, match=r"sh -c .* failed: slurm_load_node error: Unable to contact"):
+    with pytest.raises(
+        GoldnodeError, match=r"sh -c .* failed: slurm_load_node error: Unable to contact"
+    ):
         schedulers.ask(
-            ["sh", "-c", "echo slurm_load_node error: Unable to contact slurm controller >&2; exit 1"]
+            [
+                "sh",
+                "-c",
+                "echo slurm_load_node error: Unable to contact slurm controller >&2; exit 1",
+            ]
         )
     with pytest.raises(GoldnodeError, match=r"no answer within 0\.05 s"):
         schedulers.ask(["sleep", "5"], timeout=0.05)

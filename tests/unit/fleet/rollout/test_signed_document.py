@@ -34,7 +34,9 @@ def test_unsigned_document_is_read_where_the_site_has_no_key(path: Path) -> None
     assert (found.settings.name, found.text, found.keyid) == ("r1", documents.TEXT, None)
 
 
-def test_signed_document_is_read_beside_its_signature_or_from_it(path: Path, keys: tuple[Path, Path]) -> None:
+def test_signed_document_is_read_beside_its_signature_or_from_it(
+    path: Path, keys: tuple[Path, Path]
+) -> None:
     secret, public = keys
     envelope = sign(path, secret)
     assert envelope == envelope_of(path)
@@ -63,7 +65,9 @@ def test_document_that_is_not_verified_is_refused(path: Path, keys: tuple[Path, 
     with pytest.raises(RolloutError, match="is no rollout document"):
         verified(path, public)
     altered = json.loads(load_signer(secret).sign(documents.TEXT.encode(), PAYLOAD_TYPE))
-    altered["payload"] = json.loads(load_signer(other).sign(b"rollout: r2\n", PAYLOAD_TYPE))["payload"]
+    altered["payload"] = json.loads(load_signer(other).sign(b"rollout: r2\n", PAYLOAD_TYPE))[
+        "payload"
+    ]
     envelope.write_text(json.dumps(altered))
     for place in (path, envelope):
         with pytest.raises(RolloutError, match="signature is wrong"):

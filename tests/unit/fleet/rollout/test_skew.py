@@ -34,9 +34,7 @@ from goldnode.fleet.store import log, orders, rollout_trace
 from goldnode.fleet.store.database import StoreDatabase
 
 ROOT = Path(__file__).parents[4]
-EARLIER = (
-    "da5820aa1788"  # the last commit with schema 1 of the store. A new schema: the last commit before it
-)
+EARLIER = "da5820aa1788"  # the last commit with schema 1 of the store. A new schema: the last commit before it
 NODES, LIMIT = 24, 500.0
 # An hour of these clocks is a minute: a busy machine must make no node overdue.
 TEXT = documents.TEXT.replace("soak: 4h", "soak: 2m").replace("timeout: 1h", "timeout: 48h")
@@ -113,7 +111,9 @@ def environment(tree: Path) -> dict[str, str]:
 
 
 def controller(tree: Path, *words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", CONTROLLER, *words], cwd=tree, env=environment(tree))
+    return subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, *words], cwd=tree, env=environment(tree)
+    )
 
 
 def until(condition: Callable[[], bool], *processes: subprocess.Popen[bytes]) -> None:
@@ -137,9 +137,14 @@ def test_controller_of_this_version_finishes_a_rollout_of_the_one_before(
     earlier: Path, tmp_path: Path, following: str
 ) -> None:
     """The tables are migrated while the earlier controller works, to this version or also to a simulated next one."""
-    address, shared = str(tmp_path / "fleet.db"), SharedNodes(str(tmp_path / "nodes.db"), time.time())
+    address, shared = (
+        str(tmp_path / "fleet.db"),
+        SharedNodes(str(tmp_path / "nodes.db"), time.time()),
+    )
     common = (address, shared.path, str(shared.began))
-    first = controller(earlier, *common, str(NODES), "earlier/1", str(tmp_path / "earlier.log"), TEXT)
+    first = controller(
+        earlier, *common, str(NODES), "earlier/1", str(tmp_path / "earlier.log"), TEXT
+    )
     second = None
     try:
         canaries = 2 * 3  # drained, applied, returned
@@ -152,7 +157,9 @@ def test_controller_of_this_version_finishes_a_rollout_of_the_one_before(
                 for statement in NEXT:
                     connection.execute(text(statement))
         store.run(lambda c: orders.approve(c, "r1", "first", "oncall", BOB))
-        until(lambda: deeds_of(shared, "earlier/1") >= canaries + 4, first)  # it goes on with these tables
+        until(
+            lambda: deeds_of(shared, "earlier/1") >= canaries + 4, first
+        )  # it goes on with these tables
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
         store.run(lambda c: orders.approve(c, "r1", "all", "oncall", BOB))
@@ -170,8 +177,12 @@ def test_controller_of_this_version_finishes_a_rollout_of_the_one_before(
         log.verify(connection)
     store.close()
     assert audit_log(rows) == []
-    drains = Counter((node, attempt) for _, node, deed, attempt in shared.deeds() if deed == "drained")
-    granted = {(row["subject"], json_attempt(row["content"])) for row in rows if row["action"] == "Grant"}
+    drains = Counter(
+        (node, attempt) for _, node, deed, attempt in shared.deeds() if deed == "drained"
+    )
+    granted = {
+        (row["subject"], json_attempt(row["content"])) for row in rows if row["action"] == "Grant"
+    }
     assert set(drains) == granted
     assert set(drains.values()) == {1}
     assert {row["who"] for row in rows if row["action"] == "TakeOver"} == {"earlier/1", "present/1"}

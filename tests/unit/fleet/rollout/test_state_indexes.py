@@ -27,7 +27,12 @@ def check(state: RolloutState, _action: Action, _now: float) -> None:
 
 @pytest.mark.parametrize(
     "faults",
-    [(), ("image=30%", "absent"), ("image=10%", "hardware=500", "lying=10%"), ("killed", "partition")],
+    [
+        (),
+        ("image=30%", "absent"),
+        ("image=10%", "hardware=500", "lying=10%"),
+        ("killed", "partition"),
+    ],
 )
 def test_indexes_follow_every_action(tmp_path: Path, faults: tuple[str, ...]) -> None:
     found = settings(tmp_path)
@@ -36,7 +41,18 @@ def test_indexes_follow_every_action(tmp_path: Path, faults: tuple[str, ...]) ->
 
 
 def test_with_values_is_replace() -> None:
-    step = Step("n1", 1, Direction.FORWARD, StepPhase.GRANTED, 2, 1, 3.0, 4.0, 5.0, Prior(True, "old", "b1"))
+    step = Step(
+        "n1",
+        wave=1,
+        direction=Direction.FORWARD,
+        phase=StepPhase.GRANTED,
+        epoch=2,
+        attempt=1,
+        granted_at=3.0,
+        changed_at=4.0,
+        deadline=5.0,
+        prior=Prior(True, "old", "b1"),
+    )
     changes = {"phase": StepPhase.DONE, "cause": "x", "late": True}
     assert with_values(step, **changes) == dataclasses.replace(step, **changes)  # type: ignore[arg-type]
     with pytest.raises(KeyError):

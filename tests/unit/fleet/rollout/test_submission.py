@@ -47,7 +47,9 @@ def test_submission_stores_document_nodes_and_the_person(tmp_path: Path, where: 
     with store.read() as connection:
         loaded = rollouts.load(connection, file.settings)
         lines = list(log.entries(connection, rollout="r1"))
-        assert rollouts.document(connection, "r1") == (tmp_path / "rollout.yml").read_text(encoding="utf-8")
+        assert rollouts.document(connection, "r1") == (tmp_path / "rollout.yml").read_text(
+            encoding="utf-8"
+        )
         assert rollouts.ended(connection, "r1") is None
     assert {node.rack for node in loaded.state.nodes.values()} == {"r1"}
     assert loaded.state.nodes["n3"].tags == ("lab",)
@@ -55,7 +57,9 @@ def test_submission_stores_document_nodes_and_the_person(tmp_path: Path, where: 
     store.close()
 
 
-def test_same_document_changes_nothing_and_another_one_replaces_it(tmp_path: Path, where: str) -> None:
+def test_same_document_changes_nothing_and_another_one_replaces_it(
+    tmp_path: Path, where: str
+) -> None:
     store = StoreDatabase(where)
     first = documents.written(tmp_path)
     store.run(lambda c: submit(c, first, MEMBERS, "bob@here", START))
@@ -88,9 +92,16 @@ def test_id_of_a_lock_client_survives_a_submission(tmp_path: Path, where: str) -
 
 @pytest.mark.parametrize(
     ("written", "planned"),
-    [("planned: 4", "4"), ("planned: 2%", "2%"), ("planned: 0.07%", "0.07%"), ("planned: 33.3%", "33.3%")],
+    [
+        ("planned: 4", "4"),
+        ("planned: 2%", "2%"),
+        ("planned: 0.07%", "0.07%"),
+        ("planned: 33.3%", "33.3%"),
+    ],
 )
-def test_limits_of_the_document_are_those_of_the_store(tmp_path: Path, written: str, planned: str) -> None:
+def test_limits_of_the_document_are_those_of_the_store(
+    tmp_path: Path, written: str, planned: str
+) -> None:
     found = documents.settings(tmp_path, ("planned: 4", written))
     own = fleet_limits(found)
     assert own.planned == planned
@@ -208,7 +219,10 @@ def test_nodes_that_wait_for_a_person_are_named_at_the_end(tmp_path: Path, where
     found = controlled(tmp_path, where, 12, *FAST, n00="silent", n01="image")
     found.run(ticks=300)
     store = found.store()
-    assert _behind(store, documents.written(tmp_path, *FAST)) == {"failed": ["n01"], "overdue": ["n00"]}
+    assert _behind(store, documents.written(tmp_path, *FAST)) == {
+        "failed": ["n01"],
+        "overdue": ["n00"],
+    }
     store.close()
 
 

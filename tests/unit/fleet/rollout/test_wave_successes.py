@@ -80,7 +80,9 @@ def simulated(settings: RolloutSettings, count: int, fault: str) -> Simulation:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 40])
 @pytest.mark.parametrize("fault", ["image", "absent=100%"])
-def test_change_that_breaks_every_node_is_never_completed(count: int, fault: str, tmp_path: Path) -> None:
+def test_change_that_breaks_every_node_is_never_completed(
+    count: int, fault: str, tmp_path: Path
+) -> None:
     """It is rolled back, or frozen for a named reason, however small the class is."""
     found = simulated(documents.settings(tmp_path, DEFAULT_LIMITS), count, fault)
     assert found.state.record.phase is RolloutPhase.ROLLED_BACK or found.state.freezes
@@ -108,7 +110,15 @@ def checked(
     directory: Path, count: int, *changes: tuple[str, str], text: str = documents.TEXT
 ) -> dict[str, object]:
     documents.written(directory, *changes, text=text)
-    words = ["rollout", "check", str(directory / "rollout.yml"), "--nodes", str(count), "--format", "json"]
+    words = [
+        "rollout",
+        "check",
+        str(directory / "rollout.yml"),
+        "--nodes",
+        str(count),
+        "--format",
+        "json",
+    ]
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     found: dict[str, object] = json.loads(done.stdout)
     return found
@@ -123,14 +133,17 @@ def checked(
     ],
 )
 def test_check_has_the_share_that_each_wave_detects(
-    count: int, changes: tuple[tuple[str, str], ...], expected: dict[str, float | None], tmp_path: Path
+    count: int,
+    changes: tuple[tuple[str, str], ...],
+    expected: dict[str, float | None],
+    tmp_path: Path,
 ) -> None:
     """With 95 % confidence, by two failures of one cause in the first two waves, and by the base rate in all."""
     found = {wave["name"]: wave for wave in checked(tmp_path, count, *changes)["waves"]}  # type: ignore[attr-defined]
     for name, share in expected.items():
-        assert found[name]["detects"] == (None if share is None else pytest.approx(share, abs=0.011)), found[
-            name
-        ]
+        assert found[name]["detects"] == (
+            None if share is None else pytest.approx(share, abs=0.011)
+        ), found[name]
 
 
 def test_check_warns_of_waves_that_cannot_stop(tmp_path: Path) -> None:

@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.fleet.store.fleets import ALICE, CLASS, LIMITS, NEW, NOW, OLD, fill, held, leave, rollout
+from tests.unit.fleet.store.fleets import (
+    ALICE,
+    CLASS,
+    LIMITS,
+    NEW,
+    NOW,
+    OLD,
+    fill,
+    held,
+    leave,
+    rollout,
+)
 
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.model import Overdue
@@ -73,7 +84,9 @@ def running(
             method: str = "POST",
             peer: frozenset[str] | None = None,
         ) -> Answer:
-            return await request(app, method, path, body, headers, {} if peer is None else {"peer": peer})
+            return await request(
+                app, method, path, body, headers, {} if peer is None else {"peer": peer}
+            )
 
         async with app.router.lifespan_context(app):
             await work(ask, service)
@@ -82,7 +95,12 @@ def running(
 
 
 async def request(
-    app: Any, method: str, path: str, body: str | bytes, headers: Mapping[str, str], state: dict[str, Any]
+    app: Any,
+    method: str,
+    path: str,
+    body: str | bytes,
+    headers: Mapping[str, str],
+    state: dict[str, Any],
 ) -> Answer:
     scope = {
         "type": "http",
@@ -151,14 +169,24 @@ WRONG = {
     "no object": ("[]", HEADERS, 400, "invalid_client_identity"),
     "no text": ('{"client_params": "x"}', HEADERS, 400, "invalid_client_identity"),
     "no group": ('{"client_params": {"id": "n00"}}', HEADERS, 400, "invalid_client_identity"),
-    "empty group": ('{"client_params": {"id": "n00", "group": ""}}', HEADERS, 400, "invalid_client_identity"),
+    "empty group": (
+        '{"client_params": {"id": "n00", "group": ""}}',
+        HEADERS,
+        400,
+        "invalid_client_identity",
+    ),
     "group with a slash": (
         '{"client_params": {"id": "n00", "group": "a/b"}}',
         HEADERS,
         400,
         "invalid_client_identity",
     ),
-    "empty id": ('{"client_params": {"id": "", "group": "h100"}}', HEADERS, 400, "invalid_client_identity"),
+    "empty id": (
+        '{"client_params": {"id": "", "group": "h100"}}',
+        HEADERS,
+        400,
+        "invalid_client_identity",
+    ),
     "id is a number": (
         '{"client_params": {"id": 7, "group": "h100"}}',
         HEADERS,
@@ -194,7 +222,8 @@ def test_wrong_request_is_refused_with_a_kind(store: StoreDatabase, case: str, p
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/v1/pre-reboot", 405), ("POST", "/v2/x", 404), ("GET", "/", 404)]
+    ("method", "path", "status"),
+    [("GET", "/v1/pre-reboot", 405), ("POST", "/v2/x", 404), ("GET", "/", 404)],
 )
 def test_other_endpoints_answer_in_the_same_form(
     store: StoreDatabase, method: str, path: str, status: int
@@ -221,13 +250,19 @@ def test_rollout_returns_the_epoch_and_keeps_a_node_that_fell_back(store: StoreD
     controller = rollout(store)
 
     async def work(ask: Ask, service: LockService) -> None:
-        granted = await ask("/v1/pre-reboot", asks(0, rollout="kernel", wants=NEW, digest=OLD, boot_id="b1"))
+        granted = await ask(
+            "/v1/pre-reboot", asks(0, rollout="kernel", wants=NEW, digest=OLD, boot_id="b1")
+        )
         assert (granted.status, granted.json()["epoch"]) == (200, controller.epoch)
         answer = await ask("/v1/steady-state", asks(0, rollout="kernel", digest=OLD, boot_id="b2"))
         assert (answer.status, answer.json()["kind"]) == (409, "not_your_turn")
         assert held(store) == {"n00": "planned"}
-        with store.read() as connection:  # what the node reports counts although its return does not
-            assert connection.exec_driver_sql("SELECT boot_id FROM observation").scalars().all() == ["b2"]
+        with (
+            store.read() as connection
+        ):  # what the node reports counts although its return does not
+            assert connection.exec_driver_sql(
+                "SELECT boot_id FROM observation"
+            ).scalars().all() == ["b2"]
         done = await ask("/v1/steady-state", asks(0, rollout="kernel", digest=NEW, boot_id="b3"))
         assert (done.status, done.json()) == (200, {"released": True})
 
@@ -256,14 +291,23 @@ def observed(store: StoreDatabase) -> list[dict[str, Any]]:
     return [{"boot_id": row[0], "digest": row[1], **json.loads(row[2])} for row in rows]
 
 
-def test_node_of_a_controller_keeps_its_slot_until_the_controller_ends_it(store: StoreDatabase) -> None:
+def test_node_of_a_controller_keeps_its_slot_until_the_controller_ends_it(
+    store: StoreDatabase,
+) -> None:
     controller, now = applying(store), [NOW + 1]
 
     async def work(ask: Ask, service: LockService) -> None:
-        leave = await ask("/v1/pre-reboot", asks(0, rollout="kernel", wants=NEW, digest=OLD, boot_id="b1"))
+        leave = await ask(
+            "/v1/pre-reboot", asks(0, rollout="kernel", wants=NEW, digest=OLD, boot_id="b1")
+        )
         assert leave.json()["phase"] == "applying"
         assert leave.json()["target"] == NEW
-        report: dict[str, Any] = {"rollout": "kernel", "digest": NEW, "boot_id": "b2", "verdict": "pass"}
+        report: dict[str, Any] = {
+            "rollout": "kernel",
+            "digest": NEW,
+            "boot_id": "b2",
+            "verdict": "pass",
+        }
         for _ in range(3):
             answer = await ask("/v1/steady-state", asks(0, **report))
             assert (answer.status, answer.json()) == (200, {"released": False, "phase": "applying"})
@@ -304,7 +348,13 @@ def test_report_of_a_node_that_fell_back_is_recorded_whole(store: StoreDatabase)
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"verdict": "good"}, {"software": "x"}, {"hardware": [1]}, {"software": ["x"] * 65}, {"not_applied": 1}],
+    [
+        {"verdict": "good"},
+        {"software": "x"},
+        {"hardware": [1]},
+        {"software": ["x"] * 65},
+        {"not_applied": 1},
+    ],
 )
 def test_wrong_report_is_refused(store: StoreDatabase, wrong: dict[str, Any]) -> None:
     async def work(ask: Ask, service: LockService) -> None:
@@ -391,7 +441,9 @@ def test_many_requests_at_once_never_pass_a_limit(store: StoreDatabase) -> None:
     fill(store, 64, racks=64)
 
     async def work(ask: Ask, service: LockService) -> None:
-        answers = await asyncio.gather(*(ask("/v1/pre-reboot", asks(number)) for number in range(64)))
+        answers = await asyncio.gather(
+            *(ask("/v1/pre-reboot", asks(number)) for number in range(64))
+        )
         assert sorted(answer.status for answer in answers) == [200, 200] + [423] * 62
         assert len(held(store)) == 2
 
@@ -488,7 +540,9 @@ def test_work_that_fails_in_an_unforeseen_way_fails_alone(store: StoreDatabase) 
         grants.grant(connection, LeaveRequest("n01", CLASS, NOW))
         raise KeyError("unforeseen")
 
-    found = commit(store, [lambda c: grants.grant(c, LeaveRequest("n00", CLASS, NOW)), bad, lambda c: "good"])
+    found = commit(
+        store, [lambda c: grants.grant(c, LeaveRequest("n00", CLASS, NOW)), bad, lambda c: "good"]
+    )
     assert [type(one).__name__ for one in found] == ["Leave", "KeyError", "str"]
     assert held(store) == {"n00": "planned"}
 
@@ -517,7 +571,9 @@ def test_a_clock_that_is_set_back_does_not_end_the_seals(store: StoreDatabase) -
     async def work(ask: Ask, service: LockService) -> None:
         await service.tick()
         now[0] -= 86400.0
-        assert (await ask("/v1/pre-reboot", ZINCATI % ("n01", CLASS.replace("_", "-")))).status == 200
+        assert (
+            await ask("/v1/pre-reboot", ZINCATI % ("n01", CLASS.replace("_", "-")))
+        ).status == 200
         await service.tick()
         with store.read() as connection:
             assert status(connection)["log"]["unsealed"] == 0

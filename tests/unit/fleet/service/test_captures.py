@@ -76,7 +76,9 @@ def test_a_canary_result_is_stored_with_the_reports(store: StoreDatabase, tmp_pa
         other = await ask("/v1/captures", result, peer=frozenset({"n2"}))
         assert (other.status, other.json()["kind"]) == (403, "wrong_node_certificate")
         assert (await ask("/v1/captures", result, peer=NODE)).status == 202
-        assert (await ask("/v1/captures", report(), peer=NODE)).status == 202  # the other kind, at once
+        assert (
+            await ask("/v1/captures", report(), peer=NODE)
+        ).status == 202  # the other kind, at once
         assert (await ask("/v1/captures", result, peer=NODE)).status == 429
         for body, word in ((broken, "jobs"), (early, "is after that of this machine")):
             answer = await ask("/v1/captures", body)
@@ -115,7 +117,11 @@ def test_with_certificates_a_node_reports_only_itself(store: StoreDatabase, tmp_
             422,
             "more than 50000 values",
         ),
-        (report(verdict={"schema": "goldnode.verdict/1", "status": "fine"}), 422, "no known status"),
+        (
+            report(verdict={"schema": "goldnode.verdict/1", "status": "fine"}),
+            422,
+            "no known status",
+        ),
         ('{"x": "' + "y" * LARGEST + '"}', 413, "longer than"),
     ],
 )
@@ -165,7 +171,9 @@ def test_a_clock_that_is_set_back_refuses_no_report(store: StoreDatabase, tmp_pa
     running(store, work, data=tmp_path / "data", clock=lambda: now[0], tick=3600.0)
 
 
-def test_a_report_that_is_too_large_as_ascii_is_refused(store: StoreDatabase, tmp_path: Path) -> None:
+def test_a_report_that_is_too_large_as_ascii_is_refused(
+    store: StoreDatabase, tmp_path: Path
+) -> None:
     async def work(ask: Ask, service: LockService) -> None:
         texts = {f"k{number}": "\N{GREEK SMALL LETTER ALPHA}" * 10_000 for number in range(150)}
         body = json.dumps(json.loads(report(capture=capture("n1", x=texts))), ensure_ascii=False)
@@ -227,14 +235,19 @@ def test_the_inbox_is_bounded_by_bytes_and_metrics_have_its_size(
         answers = [await ask("/v1/captures", report(f"n{number}")) for number in range(6)]
         taken = [answer.status for answer in answers].count(202)
         assert [answer.status for answer in answers] == [202] * taken + [503] * (6 - taken)
-        assert (answers[-1].json()["kind"], answers[-1].headers["retry-after"]) == ("inbox_full", "60")
+        assert (answers[-1].json()["kind"], answers[-1].headers["retry-after"]) == (
+            "inbox_full",
+            "60",
+        )
         files = list((data / "inbox").iterdir())
         total = sum(file.stat().st_size for file in files)
         assert len(files) == taken
         assert 1 <= taken < 6
         assert total <= 3 * size
         metrics = (await ask("/metrics", method="GET")).body.decode()
-        refused = 'goldnode_fleet_requests_total{path="/v1/captures",status="503",kind="inbox_full"}'
+        refused = (
+            'goldnode_fleet_requests_total{path="/v1/captures",status="503",kind="inbox_full"}'
+        )
         assert f"{refused} {6 - taken}" in metrics
         assert f"goldnode_fleet_inbox_reports {taken}\n" in metrics
         assert f"goldnode_fleet_inbox_bytes {total}\n" in metrics

@@ -25,7 +25,14 @@ from goldnode.fleet.store.database import StoreDatabase
 # Of commit 007c500c34d4, the first one whose nodes follow.
 OWN = {"id": "n00", "group": CLASS}
 REPORT = {**OWN, "boot_id": "boot-1", "digest": OLD, "verdict": "pass"}
-LEAVE = {**OWN, "rollout": "kernel", "wants": NEW, "digest": OLD, "boot_id": "boot-1", "granted_only": True}
+LEAVE = {
+    **OWN,
+    "rollout": "kernel",
+    "wants": NEW,
+    "digest": OLD,
+    "boot_id": "boot-1",
+    "granted_only": True,
+}
 GOOD = {**OWN, "boot_id": "boot-2", "digest": NEW, "verdict": "pass", "rollout": "kernel"}
 FELL_BACK = {**GOOD, "digest": OLD, "software": ["slot.fallback"], "fell_back_from": NEW}
 NOT_APPLIED = {

@@ -30,11 +30,34 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["openssl", *words], cwd=place, check=True, capture_output=True)
 
     key = ("-newkey", "ed25519", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=fleet", "-days", "2")
+    openssl(
+        "req",
+        "-x509",
+        *key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-subj",
+        "/CN=fleet",
+        "-days",
+        "2",
+    )
     for name in ("localhost", "n00"):
         (place / "ext").write_text(f"subjectAltName=DNS:{name}\n")
         openssl("req", *key, "-keyout", f"{name}.key", "-out", "csr", "-subj", f"/CN={name}")
-        signed = ("-req", "-in", "csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+        signed = (
+            "-req",
+            "-in",
+            "csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+        )
         openssl("x509", *signed, "-extfile", "ext", "-out", f"{name}.pem")
     return place
 
@@ -91,7 +114,9 @@ def test_service_without_tls_listens_on_the_loopback_only() -> None:
     assert Listen("192.0.2.1", plain=True).plain
     own = (Path("cert.pem"), Path("key.pem"))
     for plain in (False, True):
-        with pytest.raises(GoldnodeError, match="without certificates of nodes, any machine that reaches"):
+        with pytest.raises(
+            GoldnodeError, match="without certificates of nodes, any machine that reaches"
+        ):
             Listen("192.0.2.1", 9180, *own, plain=plain)
     assert Listen("192.0.2.1", 9180, *own, any_client=True).any_client
     assert Listen("192.0.2.1", 9180, *own, Path("ca.pem")).client_ca
@@ -105,5 +130,7 @@ def test_service_without_tls_listens_on_the_loopback_only() -> None:
 def test_dns_names_of_a_certificate_go_before_its_common_name() -> None:
     subject = ((("commonName", "a"),),)
     assert names_of({"subject": subject}) == {"a"}
-    assert names_of({"subject": subject, "subjectAltName": (("DNS", "b"), ("IP Address", "::1"))}) == {"b"}
+    assert names_of(
+        {"subject": subject, "subjectAltName": (("DNS", "b"), ("IP Address", "::1"))}
+    ) == {"b"}
     assert names_of({}) == frozenset()

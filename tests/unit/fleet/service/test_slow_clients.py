@@ -38,7 +38,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for module in (app, captures, http_server):
         monkeypatch.setattr(module, "_PATIENCE", LONG)
     monkeypatch.setattr(captures.CaptureReceiver, "run", lambda _: asyncio.Event().wait())
-    monkeypatch.setattr(captures.CaptureSettings, "clock", staticmethod(NOW.timestamp), raising=False)
+    monkeypatch.setattr(
+        captures.CaptureSettings, "clock", staticmethod(NOW.timestamp), raising=False
+    )
     return monkeypatch
 
 
@@ -113,7 +115,13 @@ def until_closed(client: socket.socket) -> bytes:
 
 @pytest.mark.parametrize(
     "data",
-    ["", HEAD.format("/v1/captures"), LOCK + "x", CAPTURE + "x", "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"],
+    [
+        "",
+        HEAD.format("/v1/captures"),
+        LOCK + "x",
+        CAPTURE + "x",
+        "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
     ids=["nothing", "head", "lock", "capture", "reader"],
 )
 def test_200_slow_clients_delay_no_other_one(service: Service, data: str) -> None:
@@ -124,7 +132,9 @@ def test_200_slow_clients_delay_no_other_one(service: Service, data: str) -> Non
     service.works("n2")
 
 
-def test_large_bodies_that_stop_make_room_for_others(service: Service, patience: pytest.MonkeyPatch) -> None:
+def test_large_bodies_that_stop_make_room_for_others(
+    service: Service, patience: pytest.MonkeyPatch
+) -> None:
     patience.setattr(bodies, "_MEMORY", 1_000_000)
     patience.setattr(bodies, "_HEALTHY", 0.0)
     service.start()
@@ -135,7 +145,9 @@ def test_large_bodies_that_stop_make_room_for_others(service: Service, patience:
     assert until_closed(service.slow[0]).startswith(b"HTTP/1.1 408 ")
 
 
-def test_every_body_and_head_has_a_time_limit(service: Service, patience: pytest.MonkeyPatch) -> None:
+def test_every_body_and_head_has_a_time_limit(
+    service: Service, patience: pytest.MonkeyPatch
+) -> None:
     for module in (app, captures, http_server):
         patience.setattr(module, "_PATIENCE", 0.3)
     service.start()
@@ -149,7 +161,9 @@ def test_every_body_and_head_has_a_time_limit(service: Service, patience: pytest
     until_closed(client)
 
 
-def test_a_client_that_leaves_costs_no_traceback(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_leaves_costs_no_traceback(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     service.start()
     for data in (LOCK + "x", CAPTURE + "x", CHUNKED + "1\r\nx\r\nzz\r\n", "nonsense\r\n\r\n", LOCK):
         for _ in range(5):
@@ -170,7 +184,9 @@ def test_a_client_that_sends_before_it_reads_gets_its_413(service: Service, path
     service.start()
     for size in (LARGEST + 1, 4 * LARGEST):
         assert service.post(path, b"x" * size) == 413
-        assert service.post(path, (b"x" * 65536 for _ in range(size // 65536 + 1))) == 413  # chunked
+        assert (
+            service.post(path, (b"x" * 65536 for _ in range(size // 65536 + 1))) == 413
+        )  # chunked
     service.works("n1")
 
 
@@ -188,7 +204,9 @@ def test_more_connections_than_open_files_close_the_oldest(
     assert until_closed(service.slow[0]) == b""
 
 
-def test_an_answer_that_nobody_reads_is_dropped(service: Service, patience: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_nobody_reads_is_dropped(
+    service: Service, patience: pytest.MonkeyPatch
+) -> None:
     patience.setattr(app, "render", lambda *_: "x" * 8_000_000)
     patience.setattr(http_server, "_UNSENT", 16_000_000)
     service.start()

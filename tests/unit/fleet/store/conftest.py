@@ -45,7 +45,9 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         shutil.copy(request.getfixturevalue("migrated"), path)
         return str(path)
     server: postgresql.Cluster = request.getfixturevalue("server")
-    return server.create(f"store_{os.getpid()}_{next(_NUMBERS)}", request.getfixturevalue("template"))
+    return server.create(
+        f"store_{os.getpid()}_{next(_NUMBERS)}", request.getfixturevalue("template")
+    )
 
 
 @pytest.fixture

@@ -39,21 +39,27 @@ def fill(
 ) -> None:
     """Store `count` nodes of one class, and its limits."""
     own: Mapping[str, FleetLimits] = {CLASS: limits} if limits else {}
-    store.run(lambda c: nodes.put(c, [node(number, racks) for number in range(count)], own, "test", NOW))
+    store.run(
+        lambda c: nodes.put(c, [node(number, racks) for number in range(count)], own, "test", NOW)
+    )
 
 
 def rollout(
     store: StoreDatabase, *, name: str = "kernel", waves: tuple[tuple[str, ...], ...] = ()
 ) -> Controller:
     """Submit a rollout of the class, begin it, and return its controller."""
-    given = Submission(name, CLASS, NEW, "rollout: kernel", LIMITS, author="alice@controller", separate=True)
+    given = Submission(
+        name, CLASS, NEW, "rollout: kernel", LIMITS, author="alice@controller", separate=True
+    )
 
     def begin(connection: Connection) -> Controller:
         controllers.submit(connection, given, NOW)
         epoch = controllers.take_over(connection, name, "first", NOW)
         assert epoch is not None
         found = Controller(name, epoch, "first")
-        everyone = tuple(connection.scalars(select(tables.node.c.name).order_by(tables.node.c.name)))
+        everyone = tuple(
+            connection.scalars(select(tables.node.c.name).order_by(tables.node.c.name))
+        )
         rollouts.write(connection, found, [model.Start((waves or (everyone,))[0])], NOW)
         return found
 

@@ -47,7 +47,9 @@ def fill_all(store: StoreDatabase) -> None:
 def rows(store: StoreDatabase) -> dict[str, list[Any]]:
     with store.read() as connection:
         return {
-            table.name: [tuple(row) for row in connection.execute(select(table).order_by(*table.primary_key))]
+            table.name: [
+                tuple(row) for row in connection.execute(select(table).order_by(*table.primary_key))
+            ]
             for table in tables.metadata.sorted_tables
         }
 
@@ -69,13 +71,16 @@ def test_restore_gives_the_same_store_frozen_with_later_epochs(
     assert refusal(other, 1) == "frozen"
     assert not held(store).keys() ^ held(other).keys()
     epochs = [
-        database.run(lambda c: controllers.take_over(c, "kernel", "x", NOW)) for database in (store, other)
+        database.run(lambda c: controllers.take_over(c, "kernel", "x", NOW))
+        for database in (store, other)
     ]
     assert epochs[1] == (epochs[0] or 0) + backup.EPOCHS_AHEAD
     other.close()
 
 
-def test_restore_into_the_same_engine_continues_its_numbers(store: StoreDatabase, tmp_path: Path) -> None:
+def test_restore_into_the_same_engine_continues_its_numbers(
+    store: StoreDatabase, tmp_path: Path
+) -> None:
     """A store on PostgreSQL is filled from one on SQLite: how a site moves."""
     source = StoreDatabase(str(tmp_path / "source.db"))
     source.run(schema.migrate)
@@ -93,7 +98,9 @@ def test_restore_into_the_same_engine_continues_its_numbers(store: StoreDatabase
 
 
 @pytest.mark.parametrize("damage", ["cut", "bits", "text", "header", "row", "log"])
-def test_damaged_backup_leaves_the_store_empty(store: StoreDatabase, tmp_path: Path, damage: str) -> None:
+def test_damaged_backup_leaves_the_store_empty(
+    store: StoreDatabase, tmp_path: Path, damage: str
+) -> None:
     source = StoreDatabase(str(tmp_path / "source.db"))
     source.run(schema.migrate)
     fill_all(source)
@@ -106,7 +113,9 @@ def test_damaged_backup_leaves_the_store_empty(store: StoreDatabase, tmp_path: P
         data = file.read_bytes()
         file.write_bytes(data[:40] + bytes(byte ^ 0xFF for byte in data[40:80]) + data[80:])
     elif damage == "header":
-        file.write_bytes(gzip.compress(b"".join([b'{"format": "goldnode.fleet-backup/1"}\n', *lines[1:]])))
+        file.write_bytes(
+            gzip.compress(b"".join([b'{"format": "goldnode.fleet-backup/1"}\n', *lines[1:]]))
+        )
     elif damage == "text":
         file.write_bytes(b"no backup")
     elif damage == "row":
@@ -123,7 +132,9 @@ def test_damaged_backup_leaves_the_store_empty(store: StoreDatabase, tmp_path: P
 def test_backup_is_never_open_to_others(
     store: StoreDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # too late: others may have opened it before
+    monkeypatch.setattr(
+        Path, "chmod", lambda *_: None
+    )  # too late: others may have opened it before
     backup.backup(store, tmp_path / "backup.gz")
     assert stat.S_IMODE((tmp_path / "backup.gz").stat().st_mode) == 0o600
 
@@ -141,6 +152,11 @@ def test_counter_that_differs_from_the_holds_is_found(store: StoreDatabase) -> N
     fill(store)
     leave(store, 0)
     with store.write() as connection:
-        connection.execute(tables.buffer.update().where(tables.buffer.c.name == "r0").values(planned=0))
-    with store.read() as connection, pytest.raises(StoreDamagedError, match="the counters of rack r0"):
+        connection.execute(
+            tables.buffer.update().where(tables.buffer.c.name == "r0").values(planned=0)
+        )
+    with (
+        store.read() as connection,
+        pytest.raises(StoreDamagedError, match="the counters of rack r0"),
+    ):
         backup.check_counters(connection)

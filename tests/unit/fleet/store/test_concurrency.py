@@ -33,7 +33,9 @@ def assert_sound(connection: Connection) -> None:
     buffer = tables.buffer
     over = connection.execute(select(buffer).where(buffer.c.planned > buffer.c.planned_limit)).all()
     assert not over, over
-    rows = connection.execute(select(tables.log.c.action, func.count()).group_by(tables.log.c.action))
+    rows = connection.execute(
+        select(tables.log.c.action, func.count()).group_by(tables.log.c.action)
+    )
     actions: dict[str, int] = {row[0]: row[1] for row in rows}
     holds = connection.scalar(select(func.count()).select_from(tables.hold))
     began = actions.get("Grant", 0) + actions.get("TakeHold", 0)
@@ -139,7 +141,9 @@ def test_service_killed_at_any_statement_leaves_all_or_nothing(address: str) -> 
     def serve(own: StoreDatabase) -> None:
         wishes = (
             lambda c: grants.give_back(c, wish(5, boot_id="b2")),
-            lambda c: grants.grant(c, wish(0, rollout="kernel", digest=OLD, boot_id="b1", wants=NEW)),
+            lambda c: grants.grant(
+                c, wish(0, rollout="kernel", digest=OLD, boot_id="b1", wants=NEW)
+            ),
             lambda c: grants.grant(c, wish(1)),
         )
         batch.commit(own, wishes)

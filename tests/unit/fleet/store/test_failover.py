@@ -36,7 +36,9 @@ def test_grants_survive_the_promotion_of_a_standby() -> None:
                 if number == BEFORE:
                     primary.stop("immediate")
                 try:
-                    confirmed.append(store.run(lambda c, number=number: grants.grant(c, wish(number))).node)  # type: ignore[misc]
+                    confirmed.append(
+                        store.run(lambda c, number=number: grants.grant(c, wish(number))).node  # type: ignore[misc]
+                    )
                 except StoreError:
                     if number == BEFORE:
                         standby.promote()

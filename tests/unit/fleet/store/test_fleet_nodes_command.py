@@ -28,8 +28,12 @@ def test_limits_are_in_force_or_the_command_names_the_rollout_whose_limits_are(
     place = tmp_path / "fleet.db"
 
     def nodes(planned: int) -> tuple[str, int]:
-        (tmp_path / "fleet.yml").write_text(FILE.format(name=CLASS, planned=planned), encoding="utf-8")
-        done = CliRunner().invoke(main, ["fleet", "nodes", "fleet.yml", "--fleet-store", str(place)])
+        (tmp_path / "fleet.yml").write_text(
+            FILE.format(name=CLASS, planned=planned), encoding="utf-8"
+        )
+        done = CliRunner().invoke(
+            main, ["fleet", "nodes", "fleet.yml", "--fleet-store", str(place)]
+        )
         assert done.exit_code == 0, done.output
         with store.read() as connection:
             query = select(tables.buffer.c.planned_limit).where(tables.buffer.c.scope == "class")

@@ -158,7 +158,10 @@ def test_overdue_node_moves_to_the_failed_buffer_and_others_go_on(store: StoreDa
     assert refusal(store, 2) == "granted"
     assert refusal(store, 3) == "failed_lock_semaphore_full"  # 3 total
     answer = back(store, 0)
-    assert (answer.released, answer.refusal and answer.refusal.kind) == (False, "release_by_a_person_only")
+    assert (answer.released, answer.refusal and answer.refusal.kind) == (
+        False,
+        "release_by_a_person_only",
+    )
     assert held(store)["n00"] == "failed"
     assert store.run(lambda c: grants.release(c, "n00", ALICE)) == ["lock"]
     assert refusal(store, 0) == "granted"
@@ -192,7 +195,10 @@ def test_release_of_a_node_with_two_reasons_counts_once(store: StoreDatabase) ->
     with store.write() as connection:
         connection.execute(
             tables.hold.insert(),
-            [{"node": "n00", "owner": owner, "kind": "failed", "since": 1, "reason": ""} for owner in "ab"],
+            [
+                {"node": "n00", "owner": owner, "kind": "failed", "since": 1, "reason": ""}
+                for owner in "ab"
+            ],
         )
         connection.execute(
             text(
@@ -209,7 +215,9 @@ def test_edited_limits_are_in_force_at_once(store: StoreDatabase) -> None:
     assert refusal(store, 1) == "failed_lock_semaphore_full"
     fill(store, limits=FleetLimits("2", "2", "8"))
     assert refusal(store, 1) == "granted"
-    fill(store, limits=FleetLimits("1", "2", "8"))  # two are out: neither is lost, and no third one goes
+    fill(
+        store, limits=FleetLimits("1", "2", "8")
+    )  # two are out: neither is lost, and no third one goes
     assert refusal(store, 2) == "failed_lock_semaphore_full"
     assert back(store, 0).released
     assert refusal(store, 2) == "failed_lock_semaphore_full"
@@ -330,7 +338,9 @@ def test_held_node_that_moves_is_counted_where_it_is(store: StoreDatabase) -> No
     fill(store)
     store.run(lambda c: grants.take_hold(c, "n00", "failed", "check", ALICE))
     with store.write() as connection:
-        connection.execute(tables.node.update().where(tables.node.c.name == "n00").values(rack="r1"))
+        connection.execute(
+            tables.node.update().where(tables.node.c.name == "n00").values(rack="r1")
+        )
         limits.apply(connection)
     assert counters(store, "rack", "r0") == (0, 0, 0, 0)
     assert counters(store, "rack", "r1") == (0, 1, 0, 1)
@@ -361,7 +371,9 @@ def test_refused_grant_leaves_nothing_behind(store: StoreDatabase) -> None:
     with store.read() as connection:
         assert connection.execute(select(tables.step)).all() == []
         assert (
-            connection.scalar(select(tables.log.c.action).order_by(tables.log.c.seq.desc()).limit(1))
+            connection.scalar(
+                select(tables.log.c.action).order_by(tables.log.c.seq.desc()).limit(1)
+            )
             == "Deny"
         )
 
@@ -375,7 +387,9 @@ def test_explain_finds_the_reason_for_a_guards_refusal(store: StoreDatabase) -> 
     assert found.message == "all is frozen by alice@controller: a reason"
 
 
-def test_return_of_an_overdue_node_is_refused_although_a_person_drained_it_too(store: StoreDatabase) -> None:
+def test_return_of_an_overdue_node_is_refused_although_a_person_drained_it_too(
+    store: StoreDatabase,
+) -> None:
     fill(store)
     leave(store, 0)
     store.run(lambda c: grants.overdue(c, NOW + 10**6))

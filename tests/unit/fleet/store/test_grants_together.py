@@ -52,7 +52,11 @@ BOUNDS: dict[str, tuple[Together, Callable[[int], LeaveRequest], int]] = {
     "grant": (grants.grant_all, wish, 1 + 4),
     "return": (grants.give_back_all, wish, 1 + 3),
     "grant of a rollout": (grants.grant_all, of_rollout, 1 + 5),
-    "return of a rollout": (grants.give_back_all, lambda n: of_rollout(n, digest=NEW, boot_id="b2"), 1 + 8),
+    "return of a rollout": (
+        grants.give_back_all,
+        lambda n: of_rollout(n, digest=NEW, boot_id="b2"),
+        1 + 8,
+    ),
     "report": (grants.observe_all, lambda n: of_rollout(n, boot_id="b3"), 1 + 5),
 }
 
@@ -77,7 +81,9 @@ def test_statements_of_a_call_do_not_depend_on_the_number_of_requests(
         asked = [request(number) for number in range(first, first + count)]
         with statements(store) as found:
             answers = store.run(lambda c, together=together, asked=asked: together(c, asked))  # type: ignore[misc]
-        assert not [one for one in answers if isinstance(one, Exception) or getattr(one, "refusal", None)]
+        assert not [
+            one for one in answers if isinstance(one, Exception) or getattr(one, "refusal", None)
+        ]
         ran[own] = len(found)
     assert ran == {own: bound for own, (_, _, bound) in BOUNDS.items()}
 
@@ -85,7 +91,9 @@ def test_statements_of_a_call_do_not_depend_on_the_number_of_requests(
 def test_refusals_of_a_full_fleet_take_no_statement_each(store: StoreDatabase) -> None:
     fill(store, 30)
     with statements(store) as found:
-        answers = batch.commit(store, [SharedRequest(grants.grant_all, wish(number)) for number in range(30)])
+        answers = batch.commit(
+            store, [SharedRequest(grants.grant_all, wish(number)) for number in range(30)]
+        )
     assert sum(isinstance(one, Leave) for one in answers) == 2
     assert sum(isinstance(one, GrantRefusedError) for one in answers) == 28
     assert len(found) == 1 + 6  # with the savepoint
@@ -114,7 +122,11 @@ _NODE = st.integers(0, 5)
 _WISH = st.builds(
     lambda number, machine, name, more: wish(
         number,
-        **{**({"node": f"{number:032x}"} if machine else {}), **({"rollout": name} if name else {}), **more},
+        **{
+            **({"node": f"{number:032x}"} if machine else {}),
+            **({"rollout": name} if name else {}),
+            **more,
+        },
     ),
     _NODE,
     st.booleans(),
@@ -178,7 +190,8 @@ def test_many_requests_get_the_answers_of_one_after_the_other(
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         one, many = (
-            StoreDatabase(str(shutil.copy(prepared, Path(place) / name))) for name in ("one.db", "many.db")
+            StoreDatabase(str(shutil.copy(prepared, Path(place) / name)))
+            for name in ("one.db", "many.db")
         )
         with one.write() as single, many.write() as shared:
             for together, asked in calls:

@@ -37,7 +37,9 @@ def test_log_as_written_verifies(store: StoreDatabase, keys: tuple[Path, Path]) 
     fill_log(store, keys[0])
     leave(store, 1)
     with store.read() as connection:
-        assert log.verify(connection, keys[1]) == log.LogVerdict(sealed=3, unsealed=1, heads=2, signed=2)
+        assert log.verify(connection, keys[1]) == log.LogVerdict(
+            sealed=3, unsealed=1, heads=2, signed=2
+        )
 
 
 def test_nothing_new_is_not_sealed_again(store: StoreDatabase) -> None:
@@ -62,7 +64,9 @@ def test_changed_log_is_found(store: StoreDatabase, statement: str) -> None:
         log.verify(connection)
 
 
-def test_head_that_was_computed_again_needs_the_key(store: StoreDatabase, keys: tuple[Path, Path]) -> None:
+def test_head_that_was_computed_again_needs_the_key(
+    store: StoreDatabase, keys: tuple[Path, Path]
+) -> None:
     fill_log(store, keys[0])
     tamper(store, "UPDATE log SET who = 'mallory' WHERE seq = 3")
     tamper(store, "DELETE FROM log_head WHERE seq = 3")
@@ -73,11 +77,16 @@ def test_head_that_was_computed_again_needs_the_key(store: StoreDatabase, keys: 
             log.verify(connection, keys[1])
 
 
-def test_signature_of_another_head_is_refused(store: StoreDatabase, keys: tuple[Path, Path]) -> None:
+def test_signature_of_another_head_is_refused(
+    store: StoreDatabase, keys: tuple[Path, Path]
+) -> None:
     fill_log(store, keys[0])
     tamper(
         store,
         "UPDATE log_head SET envelope = (SELECT envelope FROM log_head WHERE seq = 1) WHERE seq = 3",
     )
-    with store.read() as connection, pytest.raises(StoreDamagedError, match="differs from what was signed"):
+    with (
+        store.read() as connection,
+        pytest.raises(StoreDamagedError, match="differs from what was signed"),
+    ):
         log.verify(connection, keys[1])

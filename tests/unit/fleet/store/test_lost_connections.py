@@ -69,8 +69,12 @@ def test_work_that_has_begun_is_not_begun_again(store: StoreDatabase) -> None:
     assert held(store) == {}
 
 
-def test_a_write_has_the_lock_of_the_ledger_and_a_read_sees_one_moment(store: StoreDatabase) -> None:
-    locks = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+def test_a_write_has_the_lock_of_the_ledger_and_a_read_sees_one_moment(
+    store: StoreDatabase,
+) -> None:
+    locks = text(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    )
     with store.write() as connection:
         assert connection.scalar(locks) == 1
     with store.unlocked() as connection:

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.unit.fleet.store.fleets import ALICE, CLASS, NEW, NOW, fill, wish
 
 from goldnode.fleet.store import controllers, grants, orders
@@ -45,7 +51,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def limit(self, planned: int, failed: int, total: int, rack: int) -> None:
         self.limits = (planned, failed, total, rack)
         fill(
-            self.store, NODES, FleetLimits(str(planned), str(failed), str(total), {"rack": rack}), racks=RACKS
+            self.store,
+            NODES,
+            FleetLimits(str(planned), str(failed), str(total), {"rack": rack}),
+            racks=RACKS,
         )
 
     @rule(number=_NUMBER)
@@ -62,10 +71,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(number=_NUMBER)
     def give_back(self, number: int) -> None:
-        answer = self.store.run(lambda c: grants.give_back(c, wish(number, now=self.now, boot_id="b1")))
+        answer = self.store.run(
+            lambda c: grants.give_back(c, wish(number, now=self.now, boot_id="b1"))
+        )
         planned = self.holds[number].get("lock") == "planned"
         assert answer.released == planned
-        assert (answer.refusal is not None) == (not planned and "failed" in self.holds[number].values())
+        assert (answer.refusal is not None) == (
+            not planned and "failed" in self.holds[number].values()
+        )
         if answer.released:
             del self.holds[number]["lock"]
 
@@ -98,7 +111,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def take_over(self, holder: str, quiet: float) -> None:
         """Whatever the clocks are, an epoch is given once, and only its controller writes."""
         if not self.epoch:
-            given = Submission("r1", "other", NEW, "rollout: r1", FleetLimits("1", "1", "1"), "ann")
+            given = Submission(
+                "r1",
+                node_class="other",
+                target=NEW,
+                document="rollout: r1",
+                limits=FleetLimits("1", "1", "1"),
+                author="ann",
+            )
             self.store.run(lambda c: controllers.submit(c, given, NOW))
         got = self.store.run(lambda c: controllers.take_over(c, "r1", holder, self.now, quiet))
         assert got in (None, self.epoch + 1)
@@ -109,7 +129,10 @@ class LedgerMachine(RuleBasedStateMachine):
             with stale:
                 self.store.run(lambda c: old.beat(c, self.now))  # noqa: B023
 
-    @rule(scope=st.sampled_from([Scope(), Scope("class", CLASS), Scope("rack", "r1")]), on=st.booleans())
+    @rule(
+        scope=st.sampled_from([Scope(), Scope("class", CLASS), Scope("rack", "r1")]),
+        on=st.booleans(),
+    )
     def freeze(self, scope: Scope, on: bool) -> None:
         work = orders.freeze if on else orders.unfreeze
         changed = self.store.run(lambda c: work(c, scope, ALICE))
@@ -126,7 +149,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def may_go(self, number: int) -> bool:
         planned, failed, total, rack = self.limits
         kinds = [set(holds.values()) for holds in self.holds.values()]
-        rack_now = sum("planned" in kinds[other] for other in range(NODES) if other % RACKS == number % RACKS)
+        rack_now = sum(
+            "planned" in kinds[other] for other in range(NODES) if other % RACKS == number % RACKS
+        )
         frozen = {("all", ""), ("class", CLASS), ("rack", f"r{number % RACKS}")} & self.frozen
         return (
             not self.holds[number]

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.store.fleets import ALICE, BOB, CLASS, LIMITS, NEW, NOW, fill, refusal, rollout
+from tests.unit.fleet.store.fleets import (
+    ALICE,
+    BOB,
+    CLASS,
+    LIMITS,
+    NEW,
+    NOW,
+    fill,
+    refusal,
+    rollout,
+)
 
 from goldnode.fleet.ground.person import same_person
 from goldnode.fleet.rollout.model import (
@@ -68,7 +78,13 @@ def test_same_person(one: str | None, other: str | None, same: bool) -> None:
     assert same_person(one, other) is same
 
 
-AUTHOR_FORMS = ["alice@controller", "alice@another", "Alice", " ALICE\n@x", "EXAMPLE\\alice@controller"]
+AUTHOR_FORMS = [
+    "alice@controller",
+    "alice@another",
+    "Alice",
+    " ALICE\n@x",
+    "EXAMPLE\\alice@controller",
+]
 
 
 def test_author_approves_from_no_machine(store: StoreDatabase) -> None:
@@ -94,7 +110,9 @@ def guarded(
 
     def attempt(connection: Connection) -> None:
         rollouts_ = tables.rollout
-        connection.execute(rollouts_.update().where(rollouts_.c.name == "kernel").values(author=author))
+        connection.execute(
+            rollouts_.update().where(rollouts_.c.name == "kernel").values(author=author)
+        )
         connection.execute(tables.metadata.tables[table].insert().values(**values))
         raise UndoneError
 
@@ -126,7 +144,10 @@ def test_trigger_and_code_take_the_same_identities_for_one_person(store: StoreDa
             author, who = (text.encode("ascii", "ignore").decode() for text in (author, who))
         refused = guarded(store, author, who)
         # Letters beyond ASCII are the code's: the trigger may let through what the code refuses, and never the reverse.
-        assert refused == same_person(author, who) or not (refused or (author + who).isascii()), (author, who)
+        assert refused == same_person(author, who) or not (refused or (author + who).isascii()), (
+            author,
+            who,
+        )
 
     compare()
 
@@ -223,7 +244,9 @@ def test_lifted_target_is_granted_again(store: StoreDatabase) -> None:
 
 
 @pytest.mark.parametrize("later", [1.0, -3600.0], ids=["later", "by a clock that was set back"])
-def test_rollout_that_another_one_follows_is_not_rolled_back(store: StoreDatabase, later: float) -> None:
+def test_rollout_that_another_one_follows_is_not_rolled_back(
+    store: StoreDatabase, later: float
+) -> None:
     fill(store)
     complete(store, rollout(store))
     second = rollout(store, name="second")
@@ -242,8 +265,19 @@ def test_rollout_that_another_one_follows_is_not_rolled_back(store: StoreDatabas
 
 def test_limits_are_those_of_the_last_rollout_whatever_the_clock_was(store: StoreDatabase) -> None:
     fill(store)
-    for name, planned, now in (("one", "3", NOW), ("two", "2", NOW - 3600), ("three", "1", NOW - 7200)):
-        given = Submission(name, CLASS, NEW, f"rollout: {name}", FleetLimits(planned, "2", "3"), "ann")
+    for name, planned, now in (
+        ("one", "3", NOW),
+        ("two", "2", NOW - 3600),
+        ("three", "1", NOW - 7200),
+    ):
+        given = Submission(
+            name,
+            node_class=CLASS,
+            target=NEW,
+            document=f"rollout: {name}",
+            limits=FleetLimits(planned, "2", "3"),
+            author="ann",
+        )
         store.run(lambda c: controllers.submit(c, given, now))  # noqa: B023
         epoch = store.run(lambda c: controllers.take_over(c, name, "c", now))  # noqa: B023
         end = [ChangePhase(RolloutPhase.COMPLETED, "done")]
@@ -269,7 +303,11 @@ def test_views_read_both_engines(store: StoreDatabase, tmp_path: Path) -> None:
     fill(store)
     controller = rollout(store, name="r1")
     file = documents.written(tmp_path, ("class: l4", f"class: {CLASS}"))
-    store.run(lambda c: controller.change(c, document=(tmp_path / "rollout.yml").read_text(encoding="utf-8")))
+    store.run(
+        lambda c: controller.change(
+            c, document=(tmp_path / "rollout.yml").read_text(encoding="utf-8")
+        )
+    )
     moves: list[Action] = [Grant("n01", To.FORWARD, 1, NOW + 60, Prior(True, "sha256:old", "b"))]
     store.run(lambda c: rollouts.write(c, controller, moves, NOW))
     answer = RequirementResult("command", 0, Answer.UNKNOWN, NOW, "no data")
@@ -283,14 +321,21 @@ def test_views_read_both_engines(store: StoreDatabase, tmp_path: Path) -> None:
     assert facts.observations.nodes == {"n01": seen}
     document = view(facts, NOW)
     assert document.states == {"granted": 1, "waiting": 7}
-    assert [(item.kind, item.used, item.limit) for item in document.buffers if item.scope == "class"] == [
+    assert [
+        (item.kind, item.used, item.limit) for item in document.buffers if item.scope == "class"
+    ] == [
         ("planned", 1, 2),
         ("failed", 0, 2),
         ("total", 1, 3),
     ]
     with store.read() as connection:
-        assert [row["action"] for row in rollout_view.lines(connection, "r1", limit=2)] == ["Grant", "Answer"]
-        assert [row["subject"] for row in rollout_view.lines(connection, "r1", node="n01")] == ["n01"]
+        assert [row["action"] for row in rollout_view.lines(connection, "r1", limit=2)] == [
+            "Grant",
+            "Answer",
+        ]
+        assert [row["subject"] for row in rollout_view.lines(connection, "r1", node="n01")] == [
+            "n01"
+        ]
         assert status(connection)["steps"] == [
             {"rollout": "r1", "direction": "forward", "phase": "granted", "nodes": 1}
         ]

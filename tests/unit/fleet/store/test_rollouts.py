@@ -37,8 +37,17 @@ class MirroredRollout:
         self.simulation = Simulation(settings, fleet, chosen, seed, self.watch)
         self.settings = self.simulation.settings
         self.name = self.settings.name
-        stored = [StoredNode(one.name, settings.class_, one.rack, one.leaf, one.cohort) for one in fleet]
-        given = Submission(self.name, settings.class_, settings.target, documents.TEXT, LIMITS, "alice")
+        stored = [
+            StoredNode(one.name, settings.class_, one.rack, one.leaf, one.cohort) for one in fleet
+        ]
+        given = Submission(
+            self.name,
+            node_class=settings.class_,
+            target=settings.target,
+            document=documents.TEXT,
+            limits=LIMITS,
+            author="alice",
+        )
         store.run(lambda c: nodes.put(c, stored, {}, "test", 0.0))
         store.run(lambda c: controllers.submit(c, given, 0.0))
         self.controller = self.take_over(0.0)
@@ -73,7 +82,9 @@ def test_simulated_rollout_passes_the_guards_and_loads_again(
     wanted, found = mirrored.simulation.state.to_json(), mirrored.loaded().to_json()
     for part in ("waves", "steps", "holds", "freezes", "denied"):
         assert ordered(found[part]) == ordered(wanted[part]), part
-    record = mirrored.simulation.state.record  # the simulation has no submission, and epochs of its own
+    record = (
+        mirrored.simulation.state.record
+    )  # the simulation has no submission, and epochs of its own
     assert replace(mirrored.loaded().record, epoch=record.epoch, submitted_at=0.0) == record
     store.close()
 
@@ -93,7 +104,9 @@ def ordered(part: object) -> object:
 def mirrored(store: StoreDatabase, tmp_path: Path) -> MirroredRollout:
     found = MirroredRollout(store, tmp_path, faults.parse(()), seed=1)
     store.run(
-        lambda c: rollouts.write(c, found.controller, [Start(tuple(found.simulation.state.nodes)[:4])], NOW)
+        lambda c: rollouts.write(
+            c, found.controller, [Start(tuple(found.simulation.state.nodes)[:4])], NOW
+        )
     )
     return found
 
@@ -102,7 +115,9 @@ def wish(name: str) -> Grant:
     return Grant(name, Direction.FORWARD, 1, NOW + 60, Prior(True, documents.OLD, None))
 
 
-def test_writer_that_missed_a_change_plans_again(store: StoreDatabase, mirrored: MirroredRollout) -> None:
+def test_writer_that_missed_a_change_plans_again(
+    store: StoreDatabase, mirrored: MirroredRollout
+) -> None:
     with store.read() as connection:
         seen = rollouts.load(connection, mirrored.settings).seen
     store.run(lambda c: orders.freeze(c, Scope(), ALICE))
@@ -114,12 +129,18 @@ def test_writer_that_missed_a_change_plans_again(store: StoreDatabase, mirrored:
     store.run(lambda c: rollouts.write(c, mirrored.controller, [Promote(1, ())], NOW, loaded.seen))
 
 
-def test_refused_grant_of_a_group_leaves_none_of_it(store: StoreDatabase, mirrored: MirroredRollout) -> None:
+def test_refused_grant_of_a_group_leaves_none_of_it(
+    store: StoreDatabase, mirrored: MirroredRollout
+) -> None:
     names = list(mirrored.simulation.state.nodes)[:5]  # one more than the limit
     with pytest.raises(GrantRefusedError):
-        store.run(lambda c: rollouts.write(c, mirrored.controller, [wish(name) for name in names], NOW))
+        store.run(
+            lambda c: rollouts.write(c, mirrored.controller, [wish(name) for name in names], NOW)
+        )
     assert mirrored.loaded().ledger.out == 0
-    store.run(lambda c: rollouts.write(c, mirrored.controller, [wish(name) for name in names[:4]], NOW))
+    store.run(
+        lambda c: rollouts.write(c, mirrored.controller, [wish(name) for name in names[:4]], NOW)
+    )
     assert mirrored.loaded().ledger.planned == 4
 
 

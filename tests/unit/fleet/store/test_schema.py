@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event, text
-from tests.unit.fleet.store.fleets import ALICE, BOB, CLASS, NEW, NOW, OLD, back, fill, leave, rollout
+from tests.unit.fleet.store.fleets import (
+    ALICE,
+    BOB,
+    CLASS,
+    NEW,
+    NOW,
+    OLD,
+    back,
+    fill,
+    leave,
+    rollout,
+)
 
 from goldnode.fleet.rollout.model import (
     ChangePhase,
@@ -63,7 +74,7 @@ ACTIONS = (
     Grant("n03", Direction.FORWARD, 1, NOW + 1, Prior(True, OLD, "b1")),
     Proceed("n03", StepPhase.APPLYING, NOW + 2),
     Turn("n03", 2, NOW + 3),
-    Finish("n03", StepPhase.FAILED, 0, "x", None, True),
+    Finish("n03", phase=StepPhase.FAILED, wave=0, cause="x", blame=None, failed=True),
     TakeHold("n04", "outside", HoldKind.PERSON, ""),
     DropHold("n04", "outside"),
     Deny("sha256:bad", ""),
@@ -153,7 +164,9 @@ def test_earlier_store_is_migrated_with_its_rows(tmp_path: Path, version: int) -
     with sqlite3.connect(path) as connection:
         created = frozen(version).read_text(encoding="utf-8")
         connection.executescript(created.replace("CREATE TABLE sqlite_sequence(name,seq);\n", ""))
-        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        connection.execute(
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
+        )
         connection.execute("INSERT INTO alembic_version VALUES (?)", (f"{version:04}",))
         connection.execute("INSERT INTO goldnode_schema VALUES (1, ?, 1)", (version,))
         connection.execute("INSERT INTO node (name, class) VALUES ('n00', 'l4')")
@@ -188,7 +201,9 @@ def record(directory: Path) -> None:
     use(store)
     store.close()
     frozen(schema.VERSION).write_text(tables_of(path), encoding="utf-8")
-    kept = sorted(one for one in found if one.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE"))
+    kept = sorted(
+        one for one in found if one.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE")
+    )
     statements(schema.VERSION).write_text("".join(f"{one};\n" for one in kept), encoding="utf-8")
 
 

@@ -53,11 +53,15 @@ KINDS: dict[str, tuple[type, tuple[Any, ...], int]] = {
 
 
 @pytest.mark.parametrize("count", [1, COUNT])
-def test_statements_of_a_write_do_not_depend_on_the_number_of_nodes(store: StoreDatabase, count: int) -> None:
+def test_statements_of_a_write_do_not_depend_on_the_number_of_nodes(
+    store: StoreDatabase, count: int
+) -> None:
     controller = started(store)
     found: list[str] = []
     event.listen(
-        store.engine, "before_cursor_execute", lambda _one, _two, statement, *_more: found.append(statement)
+        store.engine,
+        "before_cursor_execute",
+        lambda _one, _two, statement, *_more: found.append(statement),
     )
     ran = {}
     for name, (kind, more, _) in KINDS.items():
@@ -81,7 +85,9 @@ STORY: tuple[Action, ...] = (
 )
 
 
-def test_a_write_leaves_the_rows_of_its_actions_one_by_one(server: postgresql.Cluster, template: str) -> None:
+def test_a_write_leaves_the_rows_of_its_actions_one_by_one(
+    server: postgresql.Cluster, template: str
+) -> None:
     rows = []
     for width in (1, len(STORY)):
         store = StoreDatabase(server.create(f"story_{width}", template))

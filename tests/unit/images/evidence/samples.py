@@ -16,7 +16,12 @@ from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, canonical
 from goldnode.oci.model import Built, ImageSpec
 
 IMAGE = ImageSpec(
-    "cuda-12.4.1-runtime-debian12", "cuda", "12.4.1", "runtime", "debian12", "cuda-12.4.1-base-debian12"
+    "cuda-12.4.1-runtime-debian12",
+    backend="cuda",
+    version="12.4.1",
+    flavour="runtime",
+    os="debian12",
+    parent="cuda-12.4.1-base-debian12",
 )
 
 STATUS = """\
@@ -50,9 +55,7 @@ Version: 3.11.2-1+b1
 Depends: libc6
 Description: interpreter
 """
-OS_RELEASE = (
-    'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
-)
+OS_RELEASE = 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
 COPYRIGHT = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: it
@@ -67,7 +70,12 @@ License: GPL-2+ or Artistic, and BSD-3-clause
 
 
 def elf(
-    soname: str = "", needed: Sequence[str] = (), *, wide: bool = True, order: str = "<", tail: bytes = b""
+    soname: str = "",
+    needed: Sequence[str] = (),
+    *,
+    wide: bool = True,
+    order: str = "<",
+    tail: bytes = b"",
 ) -> bytes:
     """A shared library of nothing but a dynamic section."""
     strings = b"\0"
@@ -88,13 +96,21 @@ def elf(
     whole = at + len(dynamic) + len(tail)
     ident = b"\x7fELF" + bytes([2 if wide else 1, 1 if order == "<" else 2, 1]) + bytes(9)
     if wide:
-        data = ident + struct.pack(f"{order}HHIQQQIHHHHHH", 3, 62, 1, 0, head, 0, 0, head, one, 2, 0, 0, 0)
+        data = ident + struct.pack(
+            f"{order}HHIQQQIHHHHHH", 3, 62, 1, 0, head, 0, 0, head, one, 2, 0, 0, 0
+        )
         data += struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, base, base, whole, whole, 4096)
-        data += struct.pack(f"{order}IIQQQQQQ", 2, 6, at, base + at, base + at, len(dynamic), len(dynamic), 8)
+        data += struct.pack(
+            f"{order}IIQQQQQQ", 2, 6, at, base + at, base + at, len(dynamic), len(dynamic), 8
+        )
     else:
-        data = ident + struct.pack(f"{order}HHIIIIIHHHHHH", 3, 3, 1, 0, head, 0, 0, head, one, 2, 0, 0, 0)
+        data = ident + struct.pack(
+            f"{order}HHIIIIIHHHHHH", 3, 3, 1, 0, head, 0, 0, head, one, 2, 0, 0, 0
+        )
         data += struct.pack(f"{order}IIIIIIII", 1, 0, base, base, whole, whole, 5, 4096)
-        data += struct.pack(f"{order}IIIIIIII", 2, at, base + at, base + at, len(dynamic), len(dynamic), 6, 4)
+        data += struct.pack(
+            f"{order}IIIIIIII", 2, at, base + at, base + at, len(dynamic), len(dynamic), 6, 4
+        )
     return data + strings + dynamic + tail
 
 
@@ -219,7 +235,9 @@ def cuda_files() -> dict[str, bytes | str | Link | None]:
         "usr/local/cuda": Link("cuda-12.4"),
         "usr/local/cuda-12.4/lib64/libcublas.so.12": CUBLAS,
         "usr/local/cuda-12.4/lib64/libcublas.so": Link("libcublas.so.12"),
-        "usr/local/cuda-12.4/lib64/libcopy.so": Link("usr/local/cuda-12.4/lib64/libcublas.so.12", hard=True),
+        "usr/local/cuda-12.4/lib64/libcopy.so": Link(
+            "usr/local/cuda-12.4/lib64/libcublas.so.12", hard=True
+        ),
         "usr/local/lib/libstray.so": elf("libstray.so"),
         f"{wheels}/METADATA": (
             "Metadata-Version: 2.1\nName: nvidia-cublas-cu12\nVersion: 12.4.5.8\nLicense: NVIDIA Proprietary Software\n"
@@ -241,7 +259,10 @@ LOCKS = [
         "sha256:" + "b" * 64,
         [
             Locked(
-                "libc6", "2.36-9+deb12u10", "1" * 64, path="pool/main/g/glibc/libc6_2.36-9+deb12u10_amd64.deb"
+                "libc6",
+                "2.36-9+deb12u10",
+                "1" * 64,
+                path="pool/main/g/glibc/libc6_2.36-9+deb12u10_amd64.deb",
             ),
             Locked(
                 "libgcc-s1",
@@ -273,16 +294,18 @@ def sample(layout: Layout, build_id: str = "aaaaaaaaaaaa", **config: Any) -> str
         "Env": ["PATH=/usr/bin", "CUDA_VERSION=12.4.1"],
         "Labels": {"io.goldnode.backend": "cuda"},
     } | config
-    return image(layout, f"cuda:{IMAGE.immutable_tag(build_id)}", [base_files(), cuda_files()], **environment)
+    return image(
+        layout, f"cuda:{IMAGE.immutable_tag(build_id)}", [base_files(), cuda_files()], **environment
+    )
 
 
 def built(digest: str, build_id: str = "aaaaaaaaaaaa") -> Built:
     """The record of its build."""
     return Built(
         IMAGE.name,
-        build_id,
-        "sha256:" + "a" * 64,
-        LOCKS[-1].digest,
-        digest,
-        {"buildah": "1.28.2", "gzip": "1.12"},
+        build_id=build_id,
+        recipe="sha256:" + "a" * 64,
+        lock=LOCKS[-1].digest,
+        digest=digest,
+        tools={"buildah": "1.28.2", "gzip": "1.12"},
     )

@@ -45,12 +45,19 @@ def grype_output(digest: str, **changes: Any) -> dict[str, Any]:
                 "artifact": {"name": "numpy", "version": "2.0.0", "type": "python"},
             },
             {
-                "vulnerability": {"id": "CVE-2024-0010", "severity": "Low", "fix": {"versions": []}},
+                "vulnerability": {
+                    "id": "CVE-2024-0010",
+                    "severity": "Low",
+                    "fix": {"versions": []},
+                },
                 "artifact": {"name": "stdlib", "version": "go1.22", "type": "go-module"},
             },
         ],
         "ignoredMatches": [{"vulnerability": {}, "artifact": {}, "appliedIgnoreRules": []}],
-        "source": {"type": "image", "target": {"manifestDigest": digest, "imageID": "", "repoDigests": []}},
+        "source": {
+            "type": "image",
+            "target": {"manifestDigest": digest, "imageID": "", "repoDigests": []},
+        },
         "distro": {"name": "debian", "version": "12", "idLike": []},
         "descriptor": {
             "name": "grype",
@@ -102,7 +109,12 @@ def trivy_output(config: str, **changes: Any) -> dict[str, Any]:
                     },
                 ],
             },
-            {"Target": "Python", "Class": "lang-pkgs", "Type": "python-pkg", "Packages": [{"Name": "numpy"}]},
+            {
+                "Target": "Python",
+                "Class": "lang-pkgs",
+                "Type": "python-pkg",
+                "Packages": [{"Name": "numpy"}],
+            },
         ],
     }
     return found | changes
@@ -127,7 +139,9 @@ def osv_package(ecosystem: str, name: str, version: str, *ids: str) -> dict[str,
             "affected": [
                 {
                     "package": {"ecosystem": ecosystem, "name": name},
-                    "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "99"}]}],
+                    "ranges": [
+                        {"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "99"}]}
+                    ],
                 }
             ],
         }

@@ -22,26 +22,34 @@ TRIVY = "https://github.com/aquasecurity/trivy/blob/dc3c56eed58ab21c7e08d26757c5
 SCALIBR = "https://github.com/google/osv-scalibr/blob/c2094f2d68e3994551d9998a54e2e97985a18a39/"
 SOURCES = {
     "grype": (
-        SYFT + "syft/pkg/cataloger/debian/package.go#L98-L130",  # `upstream`: SOURCE or SOURCE@VERSION
-        SYFT + "syft/format/internal/cyclonedxutil/helpers/decoder.go#L88-L150",  # the operating system
+        SYFT
+        + "syft/pkg/cataloger/debian/package.go#L98-L130",  # `upstream`: SOURCE or SOURCE@VERSION
+        SYFT
+        + "syft/format/internal/cyclonedxutil/helpers/decoder.go#L88-L150",  # the operating system
         GRYPE + "grype/pkg/purl_provider.go#L56-L75",  # upstream packages from the purl
-        GRYPE + "grype/pkg/package.go#L607-L637",  # an upstream of the package's own name is ignored
+        GRYPE
+        + "grype/pkg/package.go#L607-L637",  # an upstream of the package's own name is ignored
         GRYPE + "grype/pkg/upstream_package.go#L16-L28",  # its version, if it is given
-        GRYPE + "grype/matcher/dpkg/matcher.go#L40-L140",  # own name and upstream names, of the distribution
+        GRYPE
+        + "grype/matcher/dpkg/matcher.go#L40-L140",  # own name and upstream names, of the distribution
     ),
     "trivy": (
-        TRIVY + "pkg/sbom/io/decode.go#L192-L440",  # source: properties, else the name of the package
+        TRIVY
+        + "pkg/sbom/io/decode.go#L192-L440",  # source: properties, else the name of the package
         TRIVY + "pkg/sbom/cyclonedx/unmarshal.go#L290-L315",  # namespace of the properties
         TRIVY + "pkg/sbom/spdx/unmarshal.go#L185-L190",  # SPDX: sourceInfo
         TRIVY + "pkg/sbom/spdx/unmarshal.go#L274-L288",  # SPDX: the operating system by its id
         TRIVY + "pkg/scan/utils/utils.go#L10-L30",  # epoch, version and release make the version
-        TRIVY + "pkg/detector/ospkg/debian/debian.go#L58-L122",  # by the major release and the source's name
+        TRIVY
+        + "pkg/detector/ospkg/debian/debian.go#L58-L122",  # by the major release and the source's name
     ),
     "osv-scanner": (
         SCALIBR + "extractor/filesystem/sbom/cdx/cdx.go#L145-L185",  # the name of the component
         SCALIBR + "extractor/filesystem/sbom/spdx/spdx.go#L136-L185",  # SPDX: the name in the purl
-        SCALIBR + "purl/ecosystem/ecosystem.go#L82-L120",  # the ecosystem: from namespace and `distro`
-        SCALIBR + "enricher/vulnmatch/internal/osvutil/osvutil.go#L57-L115",  # no source package in an SBOM
+        SCALIBR
+        + "purl/ecosystem/ecosystem.go#L82-L120",  # the ecosystem: from namespace and `distro`
+        SCALIBR
+        + "enricher/vulnmatch/internal/osvutil/osvutil.go#L57-L115",  # no source package in an SBOM
     ),
 }
 
@@ -61,7 +69,10 @@ def grype(document: Mapping[str, Any], advisory: ScannerAdvisory) -> set[str]:
     found = set()
     for row, purl in _components(document):
         if purl.type == "pypi":
-            if advisory.ecosystem == "PyPI" and canonicalize_name(str(row["name"])) == advisory.package:
+            if (
+                advisory.ecosystem == "PyPI"
+                and canonicalize_name(str(row["name"])) == advisory.package
+            ):
                 found |= _hit(str(row["purl"]), str(row["version"]), advisory)
             continue
         distro = f"{system[0]}-{system[1]}" if system else _qualifier(purl, "distro")
@@ -70,7 +81,10 @@ def grype(document: Mapping[str, Any], advisory: ScannerAdvisory) -> set[str]:
         if name and name != purl.name:
             candidates.append((name, stated or str(row["version"])))
         for candidate, version in candidates:
-            if advisory.ecosystem == distro.replace("debian-", "Debian:") and candidate == advisory.package:
+            if (
+                advisory.ecosystem == distro.replace("debian-", "Debian:")
+                and candidate == advisory.package
+            ):
                 found |= _hit(str(row["purl"]), version, advisory)
     return found
 
@@ -104,15 +118,24 @@ def trivy(document: Mapping[str, Any], advisory: ScannerAdvisory) -> set[str]:
 def trivy_spdx(document: Mapping[str, Any], advisory: ScannerAdvisory) -> set[str]:
     """Return the purls that Trivy reports for an SPDX document."""
     system = next(
-        (row for row in document["packages"] if row["SPDXID"].startswith("SPDXRef-OperatingSystem")), None
+        (
+            row
+            for row in document["packages"]
+            if row["SPDXID"].startswith("SPDXRef-OperatingSystem")
+        ),
+        None,
     )
     found = set()
     for row, locator in _spdx(document):
         purl = PackageURL.from_string(locator)
         name, version = str(row["name"]), str(row["versionInfo"])
         if purl.type == "deb" and str(row.get("sourceInfo", "")).startswith("built package from: "):
-            name, _, version = str(row["sourceInfo"]).removeprefix("built package from: ").partition(" ")
-        ecosystem = "PyPI" if purl.type == "pypi" else f"Debian:{system['versionInfo']}" if system else ""
+            name, _, version = (
+                str(row["sourceInfo"]).removeprefix("built package from: ").partition(" ")
+            )
+        ecosystem = (
+            "PyPI" if purl.type == "pypi" else f"Debian:{system['versionInfo']}" if system else ""
+        )
         if ecosystem == advisory.ecosystem and name == advisory.package:
             found |= _hit(locator, version, advisory)
     return found

@@ -50,7 +50,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(file)], check=True)
     file.chmod(0o600)
     subprocess.run(
-        ["openssl", "pkey", "-in", str(file), "-pubout", "-out", str(tmp_path / "key.pub")], check=True
+        ["openssl", "pkey", "-in", str(file), "-pubout", "-out", str(tmp_path / "key.pub")],
+        check=True,
     )
     store, matrix = open_store(), load_matrix()
     parent, layers = None, [base_files()]
@@ -71,7 +72,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
             if parent
             else {}
         )
-        digest = image(store.layout, f"cpu:{row.image.immutable_tag(build_id)}", layers, Labels=below)
+        digest = image(
+            store.layout, f"cpu:{row.image.immutable_tag(build_id)}", layers, Labels=below
+        )
         store.record(Built(name, build_id, "sha256:" + "a" * 64, lock.digest, digest))
         parent, layers = {"image": name, "lock": lock.digest}, [*layers, {"usr/share/new": name}]
     return store
@@ -110,11 +113,18 @@ def test_provenance_names_the_parent(site: ImageStore) -> None:
 
     run("evidence", RUNTIME)
     built = {row.image: row.digest for row in site.built().values()}
-    (row,) = (row for row in documents(site.layout, built[RUNTIME]) if row.type == evidence.PROVENANCE)
-    materials = json.loads(payload_of(row.data))["predicate"]["buildDefinition"]["resolvedDependencies"]
+    (row,) = (
+        row for row in documents(site.layout, built[RUNTIME]) if row.type == evidence.PROVENANCE
+    )
+    materials = json.loads(payload_of(row.data))["predicate"]["buildDefinition"][
+        "resolvedDependencies"
+    ]
     digests = {item["uri"]: item["digest"]["sha256"] for item in materials}
     assert f"sha256:{digests[f'oci:{BASE}']}" == built[BASE]
-    assert {f"urn:goldnode:image-lock:{BASE}", f"urn:goldnode:image-lock:{RUNTIME}"} <= digests.keys()
+    assert {
+        f"urn:goldnode:image-lock:{BASE}",
+        f"urn:goldnode:image-lock:{RUNTIME}",
+    } <= digests.keys()
 
 
 def test_what_does_not_verify_is_exit_1(site: ImageStore, tmp_path: Path) -> None:
@@ -151,7 +161,8 @@ def test_export_gives_other_programs_what_they_verify(site: ImageStore, tmp_path
     } <= names
     assert len([name for name in names if name.startswith("application-vnd.example.note")]) == 2
     assert (
-        json.loads((folder / "signature.json").read_bytes())["payloadType"] == "application/vnd.in-toto+json"
+        json.loads((folder / "signature.json").read_bytes())["payloadType"]
+        == "application/vnd.in-toto+json"
     )
 
 
@@ -163,9 +174,13 @@ def test_without_a_key_it_is_said(site: ImageStore, tmp_path: Path) -> None:
 
 
 def test_a_database_of_the_site_and_of_the_command_line(site: ImageStore, tmp_path: Path) -> None:
-    records = {"glibc": {"CVE-1": {"releases": {"bookworm": {"status": "open", "urgency": "high"}}}}}
+    records = {
+        "glibc": {"CVE-1": {"releases": {"bookworm": {"status": "open", "urgency": "high"}}}}
+    }
     (tmp_path / "tracker.json").write_text(json.dumps(records))
-    (tmp_path / "site.yml").write_text("images: {vulnerabilities: ['debian=tracker.json@2026-11-20']}\n")
+    (tmp_path / "site.yml").write_text(
+        "images: {vulnerabilities: ['debian=tracker.json@2026-11-20']}\n"
+    )
     assert "1 known, 0 of them with a fix" in run("evidence", BASE).output
     done = run("evidence", BASE, "--database", f"debian={tmp_path}/tracker.json@2026-11-21")
     assert "debian of 2026-11-21 (given)" in done.output

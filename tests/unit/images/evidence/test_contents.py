@@ -104,9 +104,16 @@ def test_debs(layout: Layout) -> None:
     found = read(layout, sample(layout))
     libc, libgcc, python = found.debs
     assert (libc.name, libc.source, libc.source_version) == ("libc6", "glibc", "2.36-9+deb12u10")
-    assert (libgcc.source, libgcc.source_version, libgcc.version) == ("gcc-12", "12.2.0-14", "12.2.0-14+b1")
+    assert (libgcc.source, libgcc.source_version, libgcc.version) == (
+        "gcc-12",
+        "12.2.0-14",
+        "12.2.0-14+b1",
+    )
     assert (libc.sha256, libc.file) == ("1" * 64, "libc6_2.36-9+deb12u10_amd64.deb")
-    assert (python.sha256, python.licence) == (None, None)  # no lock has it, and its licence is prose
+    assert (python.sha256, python.licence) == (
+        None,
+        None,
+    )  # no lock has it, and its licence is prose
     # The second one's documentation is a link to the first one's.
     assert (
         libc.licence
@@ -114,7 +121,9 @@ def test_debs(layout: Layout) -> None:
         == "((GPL-2.0-or-later OR Artistic-1.0) AND BSD-3-Clause) AND LGPL-2.1-or-later"
     )
     assert found.dependencies["deb:libgcc-s1:amd64"] == ["deb:libc6:amd64"]
-    assert found.owners["usr/lib/x86_64-linux-gnu/libc.so.6"] == "deb:libc6:amd64"  # listed below /lib
+    assert (
+        found.owners["usr/lib/x86_64-linux-gnu/libc.so.6"] == "deb:libc6:amd64"
+    )  # listed below /lib
 
 
 def test_wheels(layout: Layout) -> None:
@@ -143,16 +152,26 @@ def test_an_unpacked_wheel_whose_record_says_where_things_are(layout: Layout) ->
         f"../../../local/cuda-12.4/lib64/other.so,sha256={RECORDED},1\n"
         "nvidia_cublas_cu12-12.4.5.8.dist-info/METADATA,,\n"
     )
-    files: Files = {**cuda_files(), f"{info}/RECORD": record, "usr/local/cuda-12.4/lib64/other.so": "altered"}
+    files: Files = {
+        **cuda_files(),
+        f"{info}/RECORD": record,
+        "usr/local/cuda-12.4/lib64/other.so": "altered",
+    }
     cublas = read(layout, image(layout, "x:1", [files])).wheels[-1]
-    assert cublas.files == ("usr/local/cuda-12.4/lib64/libcublas.so.12", "usr/local/cuda-12.4/lib64/other.so")
+    assert cublas.files == (
+        "usr/local/cuda-12.4/lib64/libcublas.so.12",
+        "usr/local/cuda-12.4/lib64/other.so",
+    )
     assert cublas.altered == ("usr/local/cuda-12.4/lib64/other.so",)
 
 
 def test_one_content_of_two_wheels_belongs_to_the_file_of_that_name(layout: Layout) -> None:
     data = b"the same"
     recorded = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-    files: dict[str, bytes | str | Link | None] = {"usr/local/cuda/a.h": data, "usr/local/cuda/b.h": data}
+    files: dict[str, bytes | str | Link | None] = {
+        "usr/local/cuda/a.h": data,
+        "usr/local/cuda/b.h": data,
+    }
     for name in "ab":
         files[f"usr/lib/goldnode/wheels/{name}-1.dist-info/RECORD"] = (
             f"include/{name}.h,sha256={recorded},8\n"
@@ -192,7 +211,10 @@ def test_a_description_that_is_no_json(layout: Layout) -> None:
         ("GPL-2+ and", "LicenseRef-GPL-2-and"),
         ("A, and B or C", "LicenseRef-A AND (LicenseRef-B OR LicenseRef-C)"),
         ("A, B and C", "LicenseRef-A-B-and-C"),
-        ("A and B, or C, and D", "((LicenseRef-A AND LicenseRef-B) OR LicenseRef-C) AND LicenseRef-D"),
+        (
+            "A and B, or C, and D",
+            "((LicenseRef-A AND LicenseRef-B) OR LicenseRef-C) AND LicenseRef-D",
+        ),
         ("(A or B) C", "LicenseRef-A-or-B-C"),
         ("MIT/X11 and A and A", "LicenseRef-MIT-X11 AND LicenseRef-A"),
         ("BSD-3-clause~mine", "LicenseRef-BSD-3-clause-mine"),
@@ -214,7 +236,10 @@ def test_licences_of_debian(line: str, expression: str) -> None:
         ({"license": ["UNKNOWN"]}, None),
         ({"license": ["LicenseRef-NVIDIA-Proprietary"]}, "LicenseRef-NVIDIA-Proprietary"),
         ({"license-expression": ["GPL-2.0"]}, "GPL-2.0-only"),  # an id that SPDX has replaced
-        ({"license-expression": ["mit WITH no-such-exception"]}, "LicenseRef-mit-with-no-such-exception"),
+        (
+            {"license-expression": ["mit WITH no-such-exception"]},
+            "LicenseRef-mit-with-no-such-exception",
+        ),
         ({"license-expression": ["MIT AND (Apache-2.0 OR"]}, "LicenseRef-MIT-AND-Apache-2.0-OR"),
         ({"license": ["Some long text\nof a licence"]}, None),
         ({"classifier": ["License :: OSI Approved :: Apache Software License"]}, "Apache-2.0"),

@@ -21,7 +21,13 @@ from tests.unit.images.registries import (
 from goldnode import evidence
 from goldnode.core.errors import ImageError
 from goldnode.evidence import cosign, verify
-from goldnode.evidence.signatures import EnvelopeSigner, load_public, load_signer, open_envelope, subjects
+from goldnode.evidence.signatures import (
+    EnvelopeSigner,
+    load_public,
+    load_signer,
+    open_envelope,
+    subjects,
+)
 from goldnode.evidence.trust import TrustPolicy, TrustRule, _matches
 from goldnode.images.cosign_tags import layers, push_tags, simple_signatures
 from goldnode.images.publish import PublishedImage, push, push_evidence
@@ -96,13 +102,19 @@ def test_each_statement_has_a_bundle(signed: SignedImage) -> None:
         "https://spdx.dev/Document",
         "urn:goldnode:image-evidence:1",
     }
-    assert all(subjects(canonical(row)) == [signed.digest] for row in statements if row.get("subject"))
+    assert all(
+        subjects(canonical(row)) == [signed.digest] for row in statements if row.get("subject")
+    )
     envelope = json.loads(rows[0].data)["dsseEnvelope"]
-    assert [row["keyid"] for row in envelope["signatures"]] == [""], "cosign 2.5 refuses another one"
+    assert [row["keyid"] for row in envelope["signatures"]] == [""], (
+        "cosign 2.5 refuses another one"
+    )
     assert open_envelope(canonical(envelope), signed.keys).keyid == signed.keys[0].keyid
 
 
-def test_a_second_run_writes_nothing_and_a_new_document_one_attestation(signed: SignedImage) -> None:
+def test_a_second_run_writes_nothing_and_a_new_document_one_attestation(
+    signed: SignedImage,
+) -> None:
     before_ = {row.artefact for row in verify.documents(signed.layout, signed.digest)}
     assert signed.new > 3
     assert signed.attach() == 0
@@ -214,15 +226,21 @@ class TestTrustInCosign:
             Layout(tmp_path / "other"), target, signed.digest, ImagePull(TrustPolicy({"": rules}))
         ).signed_by
 
-    def test_its_key_is_enough(self, target: Repository, signed: SignedImage, tmp_path: Path) -> None:
+    def test_its_key_is_enough(
+        self, target: Repository, signed: SignedImage, tmp_path: Path
+    ) -> None:
         assert self.pull(target, signed, tmp_path, TrustRule(tuple(signed.keys))) == (
             signed.keys[0].keyid[:12],
         )
 
-    def test_another_key_is_not(self, target: Repository, signed: SignedImage, tmp_path: Path) -> None:
+    def test_another_key_is_not(
+        self, target: Repository, signed: SignedImage, tmp_path: Path
+    ) -> None:
         (tmp_path / "b").mkdir()
         other = load_public(make_key(tmp_path / "b")[1])
-        with pytest.raises(ImageError, match=r"no signature of cosign is valid and made by a trusted key"):
+        with pytest.raises(
+            ImageError, match=r"no signature of cosign is valid and made by a trusted key"
+        ):
             self.pull(target, signed, tmp_path, TrustRule(tuple(other)))
 
     def test_a_signature_for_another_repository_is_not(
@@ -250,9 +268,16 @@ class TestTrustInCosign:
         ("r:5000/a:1", "q/b", {"type": "exactRepository", "dockerRepository": "q/b"}, True),
         ("r:5000/a:1", "q/b:3", {"type": "exactReference", "dockerReference": "q/b:3"}, True),
         ("m/p/a:1", "r/a:1", {"type": "remapIdentity", "prefix": "m/p", "signedPrefix": "r"}, True),
-        ("m/pp/a:1", "r/a:1", {"type": "remapIdentity", "prefix": "m/p", "signedPrefix": "r"}, False),
+        (
+            "m/pp/a:1",
+            "r/a:1",
+            {"type": "remapIdentity", "prefix": "m/p", "signedPrefix": "r"},
+            False,
+        ),
         ("r:5000/a:1", "r:5000/a:1", {"type": "a new one"}, False),
     ],
 )
-def test_the_identity_of_a_signature(named: str, signed: str, identity: dict[str, Any], right: bool) -> None:
+def test_the_identity_of_a_signature(
+    named: str, signed: str, identity: dict[str, Any], right: bool
+) -> None:
     assert _matches(named, signed, identity) is right

@@ -35,7 +35,9 @@ def difference(layout: Layout, old: str, new: str) -> ImageDiff:
 
 def cudnn(*versions: str) -> dict[str, bytes | str | Link | None]:
     return {
-        CUDNN.format(major=12, version=version) if number == 0 else CUDNN.format(major=11, version=version): (
+        CUDNN.format(major=12, version=version)
+        if number == 0
+        else CUDNN.format(major=11, version=version): (
             f"Name: nvidia-cudnn-cu{12 - number}\nVersion: {version}\n\n"
         )
         for number, version in enumerate(versions)
@@ -51,7 +53,9 @@ def test_the_same_image(layout: Layout) -> None:
 
 def test_packages_files_libraries_and_settings(layout: Layout) -> None:
     old = sample(layout)
-    status = STATUS.replace("deb12u10", "deb12u12").replace("Package: python3", "Package: python3.11")
+    status = STATUS.replace("deb12u10", "deb12u12").replace(
+        "Package: python3", "Package: python3.11"
+    )
     base = base_files(status) | {
         "usr/lib/x86_64-linux-gnu/libc.so.6": elf("libc.so.6", tail=b"new"),
         "usr/lib/x86_64-linux-gnu/libgcc_s.so.1": elf("libgcc_s.so.1", ["libm.so.6"]),
@@ -78,7 +82,11 @@ def test_packages_files_libraries_and_settings(layout: Layout) -> None:
     assert found.files["libc6"] == {"changed": 1}
     assert found.records == 1  # dpkg's status
     assert found.needed == [
-        {"path": "usr/lib/x86_64-linux-gnu/libgcc_s.so.1", "added": ["libm.so.6"], "removed": ["libc.so.6"]}
+        {
+            "path": "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
+            "added": ["libm.so.6"],
+            "removed": ["libc.so.6"],
+        }
     ]
     assert [(row.name, row.kind) for row in found.libraries] == [
         ("libother.so", "added"),
@@ -137,8 +145,16 @@ def test_major_changes(
             "Package: libcudart12\nVersion: 12.4.127~12.4.1-2\n",
             "cuda",
         ),
-        ("Package: python3\nVersion: 3.11.2-1+b1\n", "Package: python3\nVersion: 3.13.5-1\n", "python"),
-        ("Package: libc6\nVersion: 1:2.36-9\n", "Package: libc6\nVersion: 1:2.36-9+deb12u1\n", None),
+        (
+            "Package: python3\nVersion: 3.11.2-1+b1\n",
+            "Package: python3\nVersion: 3.13.5-1\n",
+            "python",
+        ),
+        (
+            "Package: libc6\nVersion: 1:2.36-9\n",
+            "Package: libc6\nVersion: 1:2.36-9+deb12u1\n",
+            None,
+        ),
     ],
 )
 def test_major_changes_of_debs(layout: Layout, old: str, new: str, part: str | None) -> None:
@@ -179,7 +195,10 @@ def test_same_version_other_file(layout: Layout) -> None:
     from dataclasses import replace
 
     digest = sample(layout)
-    other = [replace(LOCKS[0], debs=[replace(LOCKS[0].debs[0], sha256="9" * 64), LOCKS[0].debs[1]]), LOCKS[1]]
+    other = [
+        replace(LOCKS[0], debs=[replace(LOCKS[0].debs[0], sha256="9" * 64), LOCKS[0].debs[1]]),
+        LOCKS[1],
+    ]
     found = compare_images(examine(layout, digest, LOCKS), examine(layout, digest, other))
     assert found.rebuilt == ["libc6"]
 
@@ -197,7 +216,9 @@ def test_sizes(layout: Layout) -> None:
     assert first["files"] + second["files"] - found["hidden"] == found["files"]
     assert found["packages"][0]["package"] == "libc6 2.36-9+deb12u10"
     assert found["packages"][0]["size"] == len(elf("libc.so.6")) + 1000
-    assert found["files"] == found["without_package"] + sum(row["size"] for row in found["packages"])
+    assert found["files"] == found["without_package"] + sum(
+        row["size"] for row in found["packages"]
+    )
     assert found["compressed"] == sum(layer.size for layer in layout.image(digest).layers)
     assert second["step"] == "step 1"
 

@@ -40,12 +40,13 @@ def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Pat
     (library,) = cublas["components"]
     assert library["name"] == "/usr/local/cuda-12.4/lib64/libcublas.so.12"
     assert {"name": "goldnode:origin", "value": cublas["purl"]} in library["properties"]
-    assert {"name": "goldnode:altered", "value": "usr/local/lib/python3.11/dist-packages/numpy/b.py"} in rows[
-        "pkg:pypi/numpy@2.0.0"
+    assert {
+        "name": "goldnode:altered",
+        "value": "usr/local/lib/python3.11/dist-packages/numpy/b.py",
+    } in rows["pkg:pypi/numpy@2.0.0"]["properties"]
+    assert {"name": "goldnode:origin", "value": "not known"} in rows[
+        "file:/usr/local/lib/libstray.so"
     ]["properties"]
-    assert {"name": "goldnode:origin", "value": "not known"} in rows["file:/usr/local/lib/libstray.so"][
-        "properties"
-    ]
     assert (rows["os:debian"]["name"], rows["os:debian"]["version"]) == ("debian", "12")
     # An empty entry of a file would claim that it needs nothing.
     assert {row["ref"] for row in data["dependencies"]} == {
@@ -56,18 +57,24 @@ def test_cyclonedx_is_valid_and_the_same_each_time(layout: Layout, tmp_path: Pat
     assert config in data["metadata"]["component"]["properties"]
 
 
-def test_the_order_of_the_library_does_not_show(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_the_library_does_not_show(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = examine(layout, sample(layout), LOCKS)
     document = cyclonedx_bom.cyclonedx(*read)
 
     def reversed_lists(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: reversed_lists(item) for name, item in value.items()}
-        return [reversed_lists(item) for item in reversed(value)] if isinstance(value, list) else value
+        return (
+            [reversed_lists(item) for item in reversed(value)] if isinstance(value, list) else value
+        )
 
     written = JsonV1Dot6.output_as_string
     monkeypatch.setattr(
-        JsonV1Dot6, "output_as_string", lambda self: json.dumps(reversed_lists(json.loads(written(self))))
+        JsonV1Dot6,
+        "output_as_string",
+        lambda self: json.dumps(reversed_lists(json.loads(written(self)))),
     )
     assert cyclonedx_bom.cyclonedx(*read) == document
 
@@ -95,7 +102,11 @@ def test_purl_of_a_wheel_has_the_name_as_its_specification_writes_it(layout: Lay
         (
             {
                 "components": [
-                    {"type": "library", "name": "x", "hashes": [{"alg": "SHA-256", "content": "zz"}]}
+                    {
+                        "type": "library",
+                        "name": "x",
+                        "hashes": [{"alg": "SHA-256", "content": "zz"}],
+                    }
                 ]
             },
             "zz",
@@ -127,7 +138,9 @@ def test_spdx_is_valid_to_its_own_tools(layout: Layout, tmp_path: Path) -> None:
         "./usr/local/cuda-12.4/lib64/libcublas.so.12",
         "./usr/local/lib/libstray.so",
     }
-    origin = [row for row in parsed.relationships if row.relationship_type.name == "EXPANDED_FROM_ARCHIVE"]
+    origin = [
+        row for row in parsed.relationships if row.relationship_type.name == "EXPANDED_FROM_ARCHIVE"
+    ]
     assert [row.related_spdx_element_id for row in origin] == ["SPDXRef-wheel-nvidia-cublas-cu12"]
 
 
@@ -151,7 +164,9 @@ def test_provenance_is_what_in_toto_reads(layout: Layout) -> None:
     definition = data["predicate"]["buildDefinition"]
     assert definition["externalParameters"]["lock"] == {"sha256": "c" * 64}
     assert definition["internalParameters"]["recipe"] == {"sha256": "a" * 64}
-    assert {"uri": "oci:cuda:base", "digest": {"sha256": "e" * 64}} in definition["resolvedDependencies"]
+    assert {"uri": "oci:cuda:base", "digest": {"sha256": "e" * 64}} in definition[
+        "resolvedDependencies"
+    ]
     hashes = {row["digest"]["sha256"] for row in definition["resolvedDependencies"]}
     assert hashes == {letter * 64 for letter in "123bce"}
     assert data["predicate"]["runDetails"]["builder"]["version"]["buildah"] == "1.28.2"

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 from tests.unit.images.evidence.samples import LOCKS, sample
-from tests.unit.images.evidence.scanner_outputs import grype_output, osv_output, osv_package, trivy_output
+from tests.unit.images.evidence.scanner_outputs import (
+    grype_output,
+    osv_output,
+    osv_package,
+    trivy_output,
+)
 
 from goldnode.core.errors import ImageError
 from goldnode.evidence import vulnerabilities
@@ -54,7 +59,9 @@ def test_grype(image: tuple[OciImage, Contents], tmp_path: Path) -> None:
     )
     assert (database["version"], database["ignored"], len(database["sha256"])) == ("0.99.0", 1, 64)
     assert data["state"] == "checked"
-    assert [(row["ecosystem"], row["checked"], row["scanned"], row["known"]) for row in data["coverage"]] == [
+    assert [
+        (row["ecosystem"], row["checked"], row["scanned"], row["known"]) for row in data["coverage"]
+    ] == [
         ("Debian:12", 3, True, None),
         ("PyPI", 2, True, None),
     ]
@@ -77,9 +84,13 @@ def test_grype_covers_what_its_database_has(
     assert data["state"] == "partly_checked"
     assert [row["ecosystem"] for row in data["coverage"] if not row["databases"]] == [uncovered]
     what = "wheels" if uncovered == "PyPI" else uncovered
-    assert f"the report of grype does not cover {what}" in {row["why"] for row in data["not_checked"]}
+    assert f"the report of grype does not cover {what}" in {
+        row["why"] for row in data["not_checked"]
+    }
     # A finding about a package that is not covered is no less a finding.
-    assert {"CVE-2024-0001", "GHSA-aaaa-bbbb-cccc"} <= {row["id"] for row in data["vulnerabilities"]}
+    assert {"CVE-2024-0001", "GHSA-aaaa-bbbb-cccc"} <= {
+        row["id"] for row in data["vulnerabilities"]
+    }
 
 
 def test_trivy(image: tuple[OciImage, Contents], tmp_path: Path) -> None:
@@ -101,8 +112,13 @@ def test_trivy_states_no_date_of_its_database_but_from_a_server(
     alone = load(tmp_path, "trivy", trivy_output("sha256:1"))
     assert (alone.origin.date, alone.origin.date_from) == ("", "nothing")
     assert "trivy without a date" in vulnerabilities.report(image[1], [alone]).line()
-    server = {"Version": "0.70.0", "Server": {"VulnerabilityDB": {"UpdatedAt": "2026-11-19T06:11:01Z"}}}
-    assert load(tmp_path, "trivy", trivy_output("sha256:1", Trivy=server)).origin.date == "2026-11-19"
+    server = {
+        "Version": "0.70.0",
+        "Server": {"VulnerabilityDB": {"UpdatedAt": "2026-11-19T06:11:01Z"}},
+    }
+    assert (
+        load(tmp_path, "trivy", trivy_output("sha256:1", Trivy=server)).origin.date == "2026-11-19"
+    )
 
 
 def test_trivy_without_a_result_for_wheels_covers_none(
@@ -145,11 +161,15 @@ def test_report_about_another_image_is_refused(
         "trivy": trivy_output("sha256:1"),
         "osv-scanner": osv_output(osv_package("PyPI", "requests", "2.0")),
     }[kind]
-    with pytest.raises(ImageError, match=rf"the report of {kind} (is about sha256:1|lists requests)"):
+    with pytest.raises(
+        ImageError, match=rf"the report of {kind} (is about sha256:1|lists requests)"
+    ):
         load(tmp_path, kind, document).check_subject(*image)
 
 
-def test_report_that_names_no_image_is_refused(image: tuple[OciImage, Contents], tmp_path: Path) -> None:
+def test_report_that_names_no_image_is_refused(
+    image: tuple[OciImage, Contents], tmp_path: Path
+) -> None:
     document = grype_output("", source={"type": "sbom-file", "target": "image.spdx.json"})
     with pytest.raises(ImageError, match="is about no image that it names"):
         load(tmp_path, "grype", document).check_subject(*image)
@@ -167,7 +187,9 @@ def test_report_that_names_no_image_is_refused(image: tuple[OciImage, Contents],
         ("osv-scanner", {}, "it has no 'results'"),
     ],
 )
-def test_report_of_another_shape_is_refused(tmp_path: Path, kind: str, document: Any, why: str) -> None:
+def test_report_of_another_shape_is_refused(
+    tmp_path: Path, kind: str, document: Any, why: str
+) -> None:
     with pytest.raises(ImageError) as caught:
         load(tmp_path, kind, document)
     assert why in caught.value.message

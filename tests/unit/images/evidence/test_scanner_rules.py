@@ -87,14 +87,20 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Document, Docum
 def names(purls: set[str]) -> set[str]:
     """Return the names of the binary packages among purls."""
     return {
-        purl.split("/")[-1].split("@")[0].replace("%2B", "+") for purl in purls if "arch=source" not in purl
+        purl.split("/")[-1].split("@")[0].replace("%2B", "+")
+        for purl in purls
+        if "arch=source" not in purl
     }
 
 
 @pytest.mark.parametrize("scanner", [grype, trivy])
 @pytest.mark.parametrize(("source", "fixed", "hit"), VECTORS)
 def test_cyclonedx_matches_by_source_package(
-    documents: tuple[Document, Document], scanner: Scanner, source: str, fixed: str | None, hit: set[str]
+    documents: tuple[Document, Document],
+    scanner: Scanner,
+    source: str,
+    fixed: str | None,
+    hit: set[str],
 ) -> None:
     if source == "libssl3" and scanner is trivy:
         hit = set()  # Trivy searches for the source only
@@ -116,7 +122,9 @@ def test_spdx_matches_by_source_package(
         assert f"/{source}@" in found.pop()
 
 
-def test_osv_scanner_finds_no_source_package_in_cyclonedx(documents: tuple[Document, Document]) -> None:
+def test_osv_scanner_finds_no_source_package_in_cyclonedx(
+    documents: tuple[Document, Document],
+) -> None:
     assert osv_scanner(documents[0], ScannerAdvisory("Debian:12", "openssl", None)) == set()
 
 
@@ -129,7 +137,9 @@ def test_wheels_match_by_their_normalized_name(
     assert found == ({"pkg:pypi/py-torch@2.0.0"} if hit else set())
 
 
-def test_without_the_fields_that_scanners_read_debs_are_missed(documents: tuple[Document, Document]) -> None:
+def test_without_the_fields_that_scanners_read_debs_are_missed(
+    documents: tuple[Document, Document],
+) -> None:
     """The vectors are able to fail: the same document as an earlier version of goldnode wrote it."""
     bare = json.loads(json.dumps(documents[0]))
     for row in bare["components"]:

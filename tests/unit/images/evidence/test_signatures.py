@@ -27,11 +27,23 @@ ALGORITHMS = {
 def key(directory: Path, name: str = "key", kind: str = "ed25519", *more: str) -> Path:
     file = directory / f"{name}.pem"
     subprocess.run(
-        ["openssl", "genpkey", *ALGORITHMS[kind], *more, "-out", str(file)], check=True, capture_output=True
+        ["openssl", "genpkey", *ALGORITHMS[kind], *more, "-out", str(file)],
+        check=True,
+        capture_output=True,
     )
     file.chmod(0o600)
-    command = ["openssl", "pkey", "-in", str(file), "-pubout", "-out", str(directory / f"{name}.pub")]
-    subprocess.run([*command, *(["-passin", "pass:word"] if more else [])], check=True, capture_output=True)
+    command = [
+        "openssl",
+        "pkey",
+        "-in",
+        str(file),
+        "-pubout",
+        "-out",
+        str(directory / f"{name}.pub"),
+    ]
+    subprocess.run(
+        [*command, *(["-passin", "pass:word"] if more else [])], check=True, capture_output=True
+    )
     return file
 
 
@@ -98,7 +110,9 @@ def test_openssl_agrees(layout: Layout, tmp_path: Path) -> None:
         str(tmp_path / "sig"),
     ]
     assert (
-        subprocess.run([*command, str(tmp_path / "pae")], check=True, capture_output=True, text=True).stdout
+        subprocess.run(
+            [*command, str(tmp_path / "pae")], check=True, capture_output=True, text=True
+        ).stdout
         == "Verified OK\n"
     )
     der = [
@@ -128,7 +142,9 @@ def test_unknown_key(layout: Layout, tmp_path: Path, secret: Path) -> None:
     assert "signed by a key that is not known here" in found["signature"]
     # Two keys in one file: the old one is still good.
     both = tmp_path / "both.pub"
-    both.write_bytes(other.with_suffix(".pub").read_bytes() + secret.with_suffix(".pub").read_bytes())
+    both.write_bytes(
+        other.with_suffix(".pub").read_bytes() + secret.with_suffix(".pub").read_bytes()
+    )
     assert states(layout, digest, both) == {"passed": "True"}
 
 
@@ -142,7 +158,10 @@ def test_an_envelope_that_claims_a_known_key(layout: Layout, tmp_path: Path) -> 
     )
     envelope["signatures"][0]["keyid"] = signatures.load_signer(known).keyid
     layout.attach(digest, evidence.SIGNATURE, canonical(envelope))
-    assert "the signature does not hold" in states(layout, digest, known.with_suffix(".pub"))["signature"]
+    assert (
+        "the signature does not hold"
+        in states(layout, digest, known.with_suffix(".pub"))["signature"]
+    )
 
 
 def test_altered_payload(layout: Layout, secret: Path) -> None:
@@ -157,7 +176,10 @@ def test_altered_payload(layout: Layout, secret: Path) -> None:
             layout.detach(row.artefact)
             layout.attach(digest, evidence.SIGNATURE, canonical(envelope))
     found = states(layout, digest, secret.with_suffix(".pub"))
-    assert "the signature does not hold: what was signed, or the signature, was altered" in found["signature"]
+    assert (
+        "the signature does not hold: what was signed, or the signature, was altered"
+        in found["signature"]
+    )
     assert found["passed"] == "False"
 
 
@@ -174,7 +196,9 @@ def test_a_good_signature_of_another_image(layout: Layout, secret: Path) -> None
     assert found["passed"] == "False"
 
 
-def test_documents_that_came_went_or_changed_after_the_signature(layout: Layout, secret: Path) -> None:
+def test_documents_that_came_went_or_changed_after_the_signature(
+    layout: Layout, secret: Path
+) -> None:
     digest, public = sample(layout), secret.with_suffix(".pub")
     write_all(layout, digest, secret)
     layout.attach(digest, evidence.SMOKE, canonical({"tiers": {}}))
@@ -260,7 +284,9 @@ def test_keys_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SigningKeyError, match="cannot be read"):
         signatures.load_signer(tmp_path / "absent.pem")
     good.chmod(0o640)
-    with pytest.raises(SigningKeyError, match=r"can be read by others than its owner. Run `chmod 600"):
+    with pytest.raises(
+        SigningKeyError, match=r"can be read by others than its owner. Run `chmod 600"
+    ):
         signatures.load_signer(good)
     good.chmod(0o600)
     with pytest.raises(SigningKeyError, match=r"secret key, where its public half"):
@@ -274,7 +300,16 @@ def test_keys_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         signatures.load_public(tmp_path / "text")
     rsa = tmp_path / "rsa.pem"
     subprocess.run(
-        ["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:1024", "-out", str(rsa)],
+        [
+            "openssl",
+            "genpkey",
+            "-algorithm",
+            "RSA",
+            "-pkeyopt",
+            "rsa_keygen_bits:1024",
+            "-out",
+            str(rsa),
+        ],
         check=True,
     )
     rsa.chmod(0o600)

@@ -21,16 +21,26 @@ TRACKER = {
     "glibc": {
         "CVE-2024-0001": {
             "releases": {
-                "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u11", "urgency": "high"}
+                "bookworm": {
+                    "status": "resolved",
+                    "fixed_version": "2.36-9+deb12u11",
+                    "urgency": "high",
+                }
             }
         },
         "CVE-2024-0002": {
             "releases": {
-                "bookworm": {"status": "resolved", "fixed_version": "2.36-9+deb12u10", "urgency": "high"}
+                "bookworm": {
+                    "status": "resolved",
+                    "fixed_version": "2.36-9+deb12u10",
+                    "urgency": "high",
+                }
             }
         },
         "CVE-2024-0003": {
-            "releases": {"bookworm": {"status": "open", "urgency": "unimportant", "nodsa": "Minor issue"}}
+            "releases": {
+                "bookworm": {"status": "open", "urgency": "unimportant", "nodsa": "Minor issue"}
+            }
         },
         "CVE-2024-0004": {
             "releases": {"bookworm": {"status": "resolved", "fixed_version": "0", "urgency": "low"}}
@@ -43,7 +53,9 @@ TRACKER = {
     # The binary's version is 12.2.0-14+b1; it is the source's that counts.
     "gcc-12": {
         "CVE-2024-0007": {
-            "releases": {"bookworm": {"status": "resolved", "fixed_version": "12.2.0-14", "urgency": "low"}}
+            "releases": {
+                "bookworm": {"status": "resolved", "fixed_version": "12.2.0-14", "urgency": "low"}
+            }
         }
     },
 }
@@ -85,7 +97,9 @@ def test_without_a_database_nothing_is_checked(there: Contents) -> None:
 
 
 def test_debian(there: Contents, tracker: Path) -> None:
-    data = vulnerabilities.report(there, [vulnerabilities.load(f"debian={tracker}@2026-11-20")]).data()
+    data = vulnerabilities.report(
+        there, [vulnerabilities.load(f"debian={tracker}@2026-11-20")]
+    ).data()
     rows = {
         (row["id"], row["package"], row["fixed"], row["severity"], row["note"])
         for row in data["vulnerabilities"]
@@ -96,9 +110,15 @@ def test_debian(there: Contents, tracker: Path) -> None:
         ("CVE-2024-0006", "libc6", None, "not yet assigned", "undetermined"),
     }
     assert data["summary"]["fix_available"] == 1
-    assert (data["databases"][0]["date"], data["databases"][0]["date_from"]) == ("2026-11-20", "given")
+    assert (data["databases"][0]["date"], data["databases"][0]["date_from"]) == (
+        "2026-11-20",
+        "given",
+    )
     assert data["no_record"] == ["python3 3.11.2-1+b1"]
-    assert {row["package"] for row in data["not_checked"]} == {"numpy 2.0.0", "nvidia-cublas-cu12 12.4.5.8"}
+    assert {row["package"] for row in data["not_checked"]} == {
+        "numpy 2.0.0",
+        "nvidia-cublas-cu12 12.4.5.8",
+    }
     assert data["state"] == "partly_checked"
 
 
@@ -110,13 +130,16 @@ def test_the_date_of_the_file_is_said_to_be_that(there: Contents, tracker: Path)
 def test_a_release_that_the_database_does_not_have(there: Contents, tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     file.write_text(
-        json.dumps({"glibc": {"CVE-1": {"releases": {"trixie": {"status": "open", "urgency": "high"}}}}})
+        json.dumps(
+            {"glibc": {"CVE-1": {"releases": {"trixie": {"status": "open", "urgency": "high"}}}}}
+        )
     )
     data = vulnerabilities.report(there, [vulnerabilities.load(f"debian={file}")]).data()
     assert data["state"] == "not_checked"
-    assert {"package": "libc6 2.36-9+deb12u10", "why": "the Debian database does not cover bookworm"} in data[
-        "not_checked"
-    ]
+    assert {
+        "package": "libc6 2.36-9+deb12u10",
+        "why": "the Debian database does not cover bookworm",
+    } in data["not_checked"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +149,10 @@ def test_a_release_that_the_database_does_not_have(there: Contents, tmp_path: Pa
         (osv("NumPy", span({"introduced": "1.0"}, {"fixed": "2.0.0"})), False, None),
         (
             osv(
-                "numpy", span({"introduced": "0"}, {"fixed": "1.0"}, {"introduced": "2.0"}, {"fixed": "2.1"})
+                "numpy",
+                span(
+                    {"introduced": "0"}, {"fixed": "1.0"}, {"introduced": "2.0"}, {"fixed": "2.1"}
+                ),
             ),
             True,
             "2.1",
@@ -151,18 +177,26 @@ def test_osv_ranges(
         "its newest record",
     )
     assert "nvidia-cublas-cu12 12.4.5.8" in data["no_record"]
-    assert {"package": "libc6 2.36-9+deb12u10", "why": "the OSV database does not cover Debian:12"} in data[
-        "not_checked"
-    ]
+    assert {
+        "package": "libc6 2.36-9+deb12u10",
+        "why": "the OSV database does not cover Debian:12",
+    } in data["not_checked"]
 
 
 def test_osv_of_debian_and_severity(there: Contents, tmp_path: Path) -> None:
-    more = {"ecosystem": "Debian:12", "database_specific": {"severity": "CRITICAL"}, "aliases": ["CVE-2"]}
+    more = {
+        "ecosystem": "Debian:12",
+        "database_specific": {"severity": "CRITICAL"},
+        "aliases": ["CVE-2"],
+    }
     file = tmp_path / "osv.jsonl"
     file.write_text(
-        json.dumps(osv("glibc", span({"introduced": "0"}, {"fixed": "2.36-9+deb12u11"}), **more)) + "\n"
+        json.dumps(osv("glibc", span({"introduced": "0"}, {"fixed": "2.36-9+deb12u11"}), **more))
+        + "\n"
     )
-    (row,) = vulnerabilities.report(there, [vulnerabilities.load(f"osv={file}")]).data()["vulnerabilities"]
+    (row,) = vulnerabilities.report(there, [vulnerabilities.load(f"osv={file}")]).data()[
+        "vulnerabilities"
+    ]
     assert (row["package"], row["severity"], row["aliases"]) == ("libc6", "critical", ["CVE-2"])
 
 

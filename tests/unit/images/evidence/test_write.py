@@ -20,7 +20,9 @@ from goldnode.oci.layout import Layout, OciImage, canonical
 
 def test_all_of_them_and_nothing_of_this_machine(layout: Layout, tmp_path: Path) -> None:
     digest = sample(layout)
-    rows = write(layout, IMAGE, built(digest), LOCKS, ImageEvidenceOptions(cache=tmp_path / "cache"))
+    rows = write(
+        layout, IMAGE, built(digest), LOCKS, ImageEvidenceOptions(cache=tmp_path / "cache")
+    )
     assert [row.kind for row in rows] == [
         evidence.CYCLONEDX,
         evidence.SPDX,
@@ -56,9 +58,16 @@ def test_a_second_run_reads_nothing_and_an_other_one_replaces(
     assert [(row.kind, row.line) for row in again] == [(row.kind, row.line) for row in first]
     assert {row.state for row in again} == {"kept"}
     rows = write(
-        layout, IMAGE, built(digest), LOCKS, replace(options, builder="urn:site:builder", against=old)
+        layout,
+        IMAGE,
+        built(digest),
+        LOCKS,
+        replace(options, builder="urn:site:builder", against=old),
     )
-    assert {row.kind for row in rows if row.state == "written"} == {evidence.PROVENANCE, evidence.DIFF}
+    assert {row.kind for row in rows if row.state == "written"} == {
+        evidence.PROVENANCE,
+        evidence.DIFF,
+    }
     attached = documents(layout, digest)
     assert (
         len([row for row in attached if row.type == evidence.PROVENANCE]) == 2
@@ -68,7 +77,11 @@ def test_a_second_run_reads_nothing_and_an_other_one_replaces(
     (bill,) = (row for row in attached if row.type == evidence.SPDX)
     layout.detach(bill.artefact)
     rows = write(
-        layout, IMAGE, built(digest), LOCKS, replace(options, builder="urn:site:builder", against=old)
+        layout,
+        IMAGE,
+        built(digest),
+        LOCKS,
+        replace(options, builder="urn:site:builder", against=old),
     )
     assert [row.kind for row in rows if row.state == "written"] == [evidence.SPDX]
 
@@ -86,7 +99,9 @@ def test_a_lock_that_moved_since_the_build(layout: Layout) -> None:
 
 def test_an_invalid_sbom_is_not_attached(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = sample(layout)
-    monkeypatch.setattr("goldnode.evidence.cyclonedx_bom.cyclonedx", lambda *_: b'{"bomFormat":"CycloneDX"}')
+    monkeypatch.setattr(
+        "goldnode.evidence.cyclonedx_bom.cyclonedx", lambda *_: b'{"bomFormat":"CycloneDX"}'
+    )
     with pytest.raises(ImageError, match="no valid CycloneDX"):
         write(layout, IMAGE, built(digest), LOCKS, ImageEvidenceOptions())
     assert documents(layout, digest) == []
@@ -103,13 +118,17 @@ def osv(folder: Path, name: str, fixed: str) -> vulnerabilities.Database:
     return vulnerabilities.load(f"osv={file}")
 
 
-def test_each_scan_states_its_time_and_the_same_scan_is_written_once(layout: Layout, tmp_path: Path) -> None:
+def test_each_scan_states_its_time_and_the_same_scan_is_written_once(
+    layout: Layout, tmp_path: Path
+) -> None:
     digest = sample(layout)
 
     def scan(name: str, fixed: str) -> tuple[str, dict[str, Any]]:
         options = ImageEvidenceOptions(databases=(osv(tmp_path, name, fixed),))
         rows = {row.kind: row.state for row in write(layout, IMAGE, built(digest), LOCKS, options)}
-        (report,) = (row for row in documents(layout, digest) if row.type == evidence.VULNERABILITIES)
+        (report,) = (
+            row for row in documents(layout, digest) if row.type == evidence.VULNERABILITIES
+        )
         return rows[evidence.VULNERABILITIES], json.loads(report.data)
 
     state, clean = scan("clean", "0.1")

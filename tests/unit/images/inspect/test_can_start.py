@@ -24,7 +24,9 @@ SITE = "usr/local/lib/python3.11/dist-packages"
 
 def root() -> View:
     """A root of Debian with merged directories, and an image configuration that starts /app/main.py."""
-    view = View(name="app", configured=True, architecture="amd64", workdir="/app", command=("/app/main.py",))
+    view = View(
+        name="app", configured=True, architecture="amd64", workdir="/app", command=("/app/main.py",)
+    )
     for path, target in {
         "bin": "usr/bin",
         "lib64": "usr/lib64",
@@ -34,7 +36,15 @@ def root() -> View:
         "usr/bin/loop": "loop",
     }.items():
         view.paths[path] = ScannedPath("l", 0, target)
-    for path in (LIBC, LOADER, "usr/bin/python3.11", "usr/bin/dash", "usr/bin/env", "app/server", "app/arm"):
+    for path in (
+        LIBC,
+        LOADER,
+        "usr/bin/python3.11",
+        "usr/bin/dash",
+        "usr/bin/env",
+        "app/server",
+        "app/arm",
+    ):
         view.paths[path] = ScannedPath("f", 9)
         view.elf[path] = PROGRAM
     view.elf[LIBC] = view.elf[LOADER] = Elf(machine="amd64")
@@ -62,7 +72,9 @@ def root() -> View:
 
 def faults(view: View, severity: str = "refuse") -> list[policy.PurityFinding]:
     found = policy.inspect(view, RULES, "cpu", today=dt.date(2026, 11, 27))
-    return [row for row in found.findings if row.severity == severity and row.rule == "cannot-start"]
+    return [
+        row for row in found.findings if row.severity == severity and row.rule == "cannot-start"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +111,11 @@ def test_program_that_starts_has_no_finding(command: tuple[str, ...]) -> None:
         (("/app/data",), "is not executable (/app/data)", "executable"),
         (("/app",), "is not in the image", "add the file"),
         (("/app/text",), "is neither a program nor a script", "executable"),
-        (("/app/zsh.sh",), "needs the interpreter /bin/zsh, which is not in the image", "entrypoint"),
+        (
+            ("/app/zsh.sh",),
+            "needs the interpreter /bin/zsh, which is not in the image",
+            "entrypoint",
+        ),
         (("/app/ruby",), "needs ruby, which is in no directory of its PATH", "entrypoint"),
         (("/app/dos.sh",), "ends with a carriage return", "entrypoint"),
         (("/app/none.sh",), "names no interpreter", "entrypoint"),
@@ -156,7 +172,9 @@ def missing(view: View) -> list[policy.PurityFinding]:
     return [row for row in found.findings if row.rule == "missing-library"]
 
 
-def module(view: View, package: str, name: str, needed: tuple[str, ...], machine: str = "amd64") -> None:
+def module(
+    view: View, package: str, name: str, needed: tuple[str, ...], machine: str = "amd64"
+) -> None:
     """Add an extension module of a wheel."""
     path = f"{SITE}/{package}/{name}"
     view.paths[path] = ScannedPath("f", 9)
@@ -210,7 +228,9 @@ def test_library_that_is_anywhere_or_comes_from_the_host_is_not_missing() -> Non
     # By SONAME, where the file has another name.
     module(view, "other", "a.so", ("libown.so.2",))
     assert missing(view)
-    view.elf[f"{SITE}/other/a.so"] = Elf(machine="amd64", soname="libown.so.2", needed=("libown.so.2",))
+    view.elf[f"{SITE}/other/a.so"] = Elf(
+        machine="amd64", soname="libown.so.2", needed=("libown.so.2",)
+    )
     assert not missing(view)
 
 

@@ -35,7 +35,9 @@ def make(folder: Path, kind: str, *options: str) -> Path:
     disk = folder / "disk.raw"
     subprocess.run(["truncate", "-s", "16M", str(disk)], check=True)
     argv = ["mke2fs", "-q", "-F", "-t", kind, *options, "-d", str(root(folder / "root")), str(disk)]
-    subprocess.run(argv, check=True, capture_output=True, env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"})
+    subprocess.run(
+        argv, check=True, capture_output=True, env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"}
+    )
     return disk
 
 
@@ -78,7 +80,11 @@ def test_a_partitioned_disk(tmp_path: Path, label: str) -> None:
     kinds = ("U", "L") if label == "gpt" else ("ef", "83")
     script = f"label: {label}\nstart=2048,size=4096,type={kinds[0]}\nstart=8192,size=32768,type={kinds[1]}\n"
     subprocess.run(
-        ["/usr/sbin/sfdisk", "-q", str(disk)], input=script, text=True, check=True, capture_output=True
+        ["/usr/sbin/sfdisk", "-q", str(disk)],
+        input=script,
+        text=True,
+        check=True,
+        capture_output=True,
     )
     with disk.open("r+b") as out:
         out.seek(8192 * 512)

@@ -49,9 +49,15 @@ def test_python_itself() -> None:
 
 
 @pytest.mark.parametrize("table", [True, False])
-def test_device_code_is_seen_by_its_record_where_its_section_has_another_name_or_none(table: bool) -> None:
+def test_device_code_is_seen_by_its_record_where_its_section_has_another_name_or_none(
+    table: bool,
+) -> None:
     found = reader.read(
-        elf(sections={".renamed": b"x" * 64}, data=b"\0" * 16 + NVIDIA + b"\0" * 16, section_table=table)
+        elf(
+            sections={".renamed": b"x" * 64},
+            data=b"\0" * 16 + NVIDIA + b"\0" * 16,
+            section_table=table,
+        )
     )
     assert found.device == ("nvFatBin record",)
 
@@ -63,7 +69,9 @@ def test_a_library_that_registers_device_code_and_one_that_is_it() -> None:
 
 
 def test_strings_are_found_without_a_section_table() -> None:
-    assert reader.read(elf(strings=["libcuda.so.1"], section_table=False)).strings == ("libcuda.so.1",)
+    assert reader.read(elf(strings=["libcuda.so.1"], section_table=False)).strings == (
+        "libcuda.so.1",
+    )
 
 
 def test_versions_that_libraries_report() -> None:
@@ -78,7 +86,18 @@ def test_versions_that_libraries_report() -> None:
 
 # ----- names that the linker merged into longer strings
 
-WORDS = ["Failed to load ", "cannot open '", "%s", "no", "x-", "stub_", "error 12:", "/opt/lib/", "see ", ""]
+WORDS = [
+    "Failed to load ",
+    "cannot open '",
+    "%s",
+    "no",
+    "x-",
+    "stub_",
+    "error 12:",
+    "/opt/lib/",
+    "see ",
+    "",
+]
 NAMES = [
     "libcuda.so",
     "libcuda.so.1",
@@ -92,7 +111,11 @@ NAMES = [
 def merged(strings: list[str]) -> list[str]:
     """The strings that a linker writes: one that another ends with is no string of its own (`ld -O2`, SHF_MERGE)."""
     return sorted(
-        {row for row in strings if not any(other != row and other.endswith(row) for other in strings)}
+        {
+            row
+            for row in strings
+            if not any(other != row and other.endswith(row) for other in strings)
+        }
     )
 
 
@@ -100,7 +123,9 @@ def drawn(chance: random.Random) -> tuple[set[str], list[str]]:
     """Names that a program loads, and all of its strings: the names, and sentences that end with one or hold it."""
     loaded = set(chance.sample(NAMES, chance.randrange(1, 5)))
     sentences = [
-        chance.choice(WORDS) + chance.choice(WORDS) + name for name in sorted(loaded) if chance.random() < 0.8
+        chance.choice(WORDS) + chance.choice(WORDS) + name
+        for name in sorted(loaded)
+        if chance.random() < 0.8
     ]
     inside = [
         f"{chance.choice(WORDS)}{name}{chance.choice([': no', ' (12)', '_x', '.%d'])}"
@@ -128,7 +153,9 @@ def test_each_name_is_found_in_what_the_linker_writes(tmp_path: Path) -> None:
             f"#include <dlfcn.h>\n#include <stdio.h>\nint main(void) {{\n    dlopen(0, 2);\n{text}}}\n"
         )
         program = tmp_path / f"program{number}"
-        subprocess.run(["gcc", "-O2", "-fno-builtin", "-o", program, tmp_path / "a.c", "-ldl"], check=True)
+        subprocess.run(
+            ["gcc", "-O2", "-fno-builtin", "-o", program, tmp_path / "a.c", "-ldl"], check=True
+        )
         data = program.read_bytes()
         assert sum(row.encode() + b"\0" in data for row in strings) == len(strings)
         found = reader.read(data)
@@ -137,7 +164,9 @@ def test_each_name_is_found_in_what_the_linker_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no compiler")
-def test_a_section_is_found_where_its_name_is_the_end_of_its_relocations_name(tmp_path: Path) -> None:
+def test_a_section_is_found_where_its_name_is_the_end_of_its_relocations_name(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.c").write_text(
         'int f(void) { return 0; }\nasm(".section .nv_fatbin,\\"a\\"\\n.quad f\\n");\n'
     )
@@ -172,7 +201,10 @@ def test_a_file_loads_libraries_where_dlopen_is_the_end_of_another_symbol() -> N
 
 def damaged() -> list[tuple[str, bytes]]:
     whole = elf(
-        needed=["libc.so.6"], soname="libx.so", strings=["libcuda.so.1"], sections={".nv_fatbin": b"x"}
+        needed=["libc.so.6"],
+        soname="libx.so",
+        strings=["libcuda.so.1"],
+        sections={".nv_fatbin": b"x"},
     )
     rows = [
         (f"cut at {length}", whole[:length])
@@ -207,7 +239,10 @@ def test_a_damaged_file_is_said_to_be(title: str, data: bytes) -> None:
 def test_no_content_raises() -> None:
     chance = random.Random(6)  # noqa: S311 - the same every time
     whole = elf(
-        needed=["libc.so.6"], strings=["libcuda.so.1"], sections={".nv_fatbin": b"x" * 64}, data=NVIDIA
+        needed=["libc.so.6"],
+        strings=["libcuda.so.1"],
+        sections={".nv_fatbin": b"x" * 64},
+        data=NVIDIA,
     )
     for _ in range(3000):
         broken = bytearray(whole)

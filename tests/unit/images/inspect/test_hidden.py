@@ -36,7 +36,9 @@ TOO_OLD = "CUDA driver version is insufficient for CUDA runtime version"
 STATIC = TOO_OLD.encode() + b"\0x\0cuGetExportTable\0libcuda.so.1\0"
 # As in librmm-cu12 26.10: the linker merged what the runtime and the library have in common.
 MERGED = [f"failed: {TOO_OLD}", "Failed to get cuGetExportTable", "Failed to load libcuda.so.1"]
-BARE = elf(imports=["dlopen"], strings=[TOO_OLD, "cuGetExportTable", "libcuda.so.1"], section_table=False)
+BARE = elf(
+    imports=["dlopen"], strings=[TOO_OLD, "cuGetExportTable", "libcuda.so.1"], section_table=False
+)
 
 
 def bundle(*ids: str) -> bytes:
@@ -50,15 +52,19 @@ def bundle(*ids: str) -> bytes:
 def compressed_bundle(version: int, method: int) -> bytes:
     """A bundle as hipcc writes it with --offload-compress."""
     payload = b"\x28\xb5\x2f\xfd" + bytes(64) if method else zlib.compress(bytes(512))
-    sizes = {1: struct.pack("<I", 512), 2: struct.pack("<II", 512, 512), 3: struct.pack("<QQ", 512, 512)}
+    sizes = {
+        1: struct.pack("<I", 512),
+        2: struct.pack("<II", 512, 512),
+        3: struct.pack("<QQ", 512, 512),
+    }
     return b"CCOB" + struct.pack("<HH", version, method) + sizes[version] + bytes(8) + payload
 
 
 def spirv(capability: int, order: str = "<") -> bytes:
     """A SPIR-V module with one capability: 6 is Kernel, 1 is Shader."""
-    return struct.pack(f"{order}9I", 0x07230203, 0x10200, 0, 30, 0, 2 << 16 | 17, capability, 0, 0) + bytes(
-        64
-    )
+    return struct.pack(
+        f"{order}9I", 0x07230203, 0x10200, 0, 30, 0, 2 << 16 | 17, capability, 0, 0
+    ) + bytes(64)
 
 
 def zipped(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -81,7 +87,11 @@ def deb(files: Mapping[str, bytes]) -> bytes:
     """A Debian package."""
     out = b"!<arch>\n"
     data = lzma.compress(layer(dict(files)))
-    for name, content in (("debian-binary", b"2.0\n"), ("control.tar.xz", b"x"), ("data.tar.xz", data)):
+    for name, content in (
+        ("debian-binary", b"2.0\n"),
+        ("control.tar.xz", b"x"),
+        ("data.tar.xz", data),
+    ):
         out += f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode() + content
         out += b"\n" * (len(content) % 2)
     return out
@@ -101,11 +111,20 @@ def pyinstaller(files: Mapping[str, bytes]) -> bytes:
     for name, content in files.items():
         packed = zlib.compress(content)
         raw = name.encode() + b"\0"
-        table += struct.pack("!IIIIBc", 18 + len(raw), len(body), len(packed), len(content), 1, b"b") + raw
+        table += (
+            struct.pack("!IIIIBc", 18 + len(raw), len(body), len(packed), len(content), 1, b"b")
+            + raw
+        )
         body += packed
     length = len(body) + len(table) + 88
     cookie = struct.pack(
-        "!8sIIII64s", b"MEI\x0c\x0b\x0a\x0b\x0e", length, len(body), len(table), 311, b"libpython3.11.so"
+        "!8sIIII64s",
+        b"MEI\x0c\x0b\x0a\x0b\x0e",
+        length,
+        len(body),
+        len(table),
+        311,
+        b"libpython3.11.so",
     )
     return elf() + body + table + cookie
 
@@ -237,7 +256,9 @@ def test_what_only_resembles_device_code_passes(tmp_path: Path, data: bytes) -> 
         ("tool", pyinstaller({"x": CUDART}).replace(struct.pack("!I", 311), struct.pack("!I", 311)[::-1]), ""),
     ],
 )  # fmt: skip
-def test_archive_that_cannot_be_read_is_refused(tmp_path: Path, name: str, data: bytes, reason: str) -> None:
+def test_archive_that_cannot_be_read_is_refused(
+    tmp_path: Path, name: str, data: bytes, reason: str
+) -> None:
     view = scanned(tmp_path, {f"opt/{name}": data})
     found = inspect(view)
     assert not found.passed
@@ -255,7 +276,9 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
 
 
 def test_archives_share_the_limits_of_their_source(tmp_path: Path) -> None:
-    files = {f"{number}.gz": gzip.compress(layer({"x": bytes(range(256)) * 40})) for number in range(8)}
+    files = {
+        f"{number}.gz": gzip.compress(layer({"x": bytes(range(256)) * 40})) for number in range(8)
+    }
     view = scanned(tmp_path, files, Limits(total=40_000))
     assert "remaining files were not read" in " ".join(view.left_out.values())
     many = {"a.zip": zipped({str(number): b"12345678" for number in range(50)})}
@@ -282,7 +305,9 @@ def test_archive_of_unknown_format_is_a_warning(tmp_path: Path, data: bytes) -> 
         (b'ctypes.CDLL("libm.so.6")\n', []),
     ],
 )
-def test_python_that_loads_a_library_is_a_note(tmp_path: Path, source: bytes, names: list[str]) -> None:
+def test_python_that_loads_a_library_is_a_note(
+    tmp_path: Path, source: bytes, names: list[str]
+) -> None:
     found = inspect(scanned(tmp_path, {"a/b.py": source}))
     assert found.passed
     assert [what for row in found.findings for _, _, what in row.evidence] == names
@@ -295,7 +320,9 @@ def test_packed_strings_of_rust_are_a_note(tmp_path: Path) -> None:
     assert [what for _, _, what in row.evidence] == ["libnvidia-ml.so.1", "libcuda.so.1"]
 
 
-def test_runtime_of_openmp_with_plug_in_passes_and_same_need_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_runtime_of_openmp_with_plug_in_passes_and_same_need_elsewhere_is_refused(
+    tmp_path: Path,
+) -> None:
     library = elf(needed=["libsycl.so.9"])
     assert inspect(scanned(tmp_path / "a", {"lib/libomptarget.sycl.wrap.so": library})).passed
     assert not inspect(scanned(tmp_path / "b", {"lib/libother.so": library})).passed
@@ -307,7 +334,9 @@ BASE = {**os_release(), "usr/bin/python3": elf()}
 
 @pytest.mark.parametrize("upper", [{"opt/.wh.x": b""}, {".wh.opt": b""}, {"opt/x": b"12345678"}])
 @pytest.mark.parametrize("content", [CUDART, FATBIN, zipped({"libcudart.so.12": CUDART})])
-def test_content_of_lower_layer_is_reported(tmp_path: Path, upper: dict[str, bytes], content: bytes) -> None:
+def test_content_of_lower_layer_is_reported(
+    tmp_path: Path, upper: dict[str, bytes], content: bytes
+) -> None:
     layout = Layout(tmp_path)
     image(layout, REF, [BASE, {"opt/x": content}, upper])
     (target,) = targets.find(REF, layout)
@@ -333,7 +362,9 @@ def test_layers_of_zstd(tmp_path: Path) -> None:
         for files in (BASE, {"opt/libcudart.so.12": CUDART})
     ]
     config = layout.put(canonical(found.config), CONFIG).document()
-    layout.set_ref(REF, layout.put(canonical({**found.manifest, "config": config, "layers": rows}), MANIFEST))
+    layout.set_ref(
+        REF, layout.put(canonical({**found.manifest, "config": config, "layers": rows}), MANIFEST)
+    )
     (target,) = targets.find(REF, layout)
     assert only(inspect(target.view)).path == "opt/libcudart.so.12"
     truncated = layout.put(zstd(layer(BASE))[:-9], f"{LAYER}+zstd").document()
@@ -361,7 +392,9 @@ def test_zstd_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_cached_scan_has_archives(tmp_path: Path) -> None:
-    view = scanned(tmp_path, {"a.zip": zipped({"b.zip": zipped({"x.so": CUDART})}), "c": b"hsqs" + bytes(99)})
+    view = scanned(
+        tmp_path, {"a.zip": zipped({"b.zip": zipped({"x.so": CUDART})}), "c": b"hsqs" + bytes(99)}
+    )
     found = Scan.of(view.document())
     assert found is not None
     assert (found.archives, found.unopened) == (view.archives, view.unopened)
@@ -382,9 +415,17 @@ SEEDS: tuple[tuple[str, bytes], ...] = (
     ("ccob", compressed_bundle(2, 1)),
     ("spirv", spirv(6)),
     ("ptx", PTX),
-    ("elf", elf(imports=["dlopen"], sections={".rodata1": FATBIN + bundle("hip-amdgcn") + spirv(6) + PTX})),
+    (
+        "elf",
+        elf(
+            imports=["dlopen"],
+            sections={".rodata1": FATBIN + bundle("hip-amdgcn") + spirv(6) + PTX},
+        ),
+    ),
 )
-MUTATIONS = st.lists(st.tuples(st.integers(0, 1 << 20), st.binary(min_size=1, max_size=8)), max_size=6)
+MUTATIONS = st.lists(
+    st.tuples(st.integers(0, 1 << 20), st.binary(min_size=1, max_size=8)), max_size=6
+)
 
 
 def mutated(seed: bytes, changes: list[tuple[int, bytes]], cut: int | None) -> bytes:
@@ -434,4 +475,7 @@ def test_truncated_archive_never_passes(tmp_path: Path, cut: int) -> None:
     for name, seed in SEEDS[:6]:
         data = seed[: len(seed) * cut // 12]
         found = judge(name, data)
-        assert found.left_out or found.archives.get(name, Scan()).elf or len(data) < 512, (name, cut)
+        assert found.left_out or found.archives.get(name, Scan()).elf or len(data) < 512, (
+            name,
+            cut,
+        )

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.images.inspect.things import cudart, elf, image, installed, os_release, wheel, wheel_files
+from tests.unit.images.inspect.things import (
+    cudart,
+    elf,
+    image,
+    installed,
+    os_release,
+    wheel,
+    wheel_files,
+)
 
 from goldnode.commands.images.inspect import inspect
 from goldnode.core.errors import ImageError
@@ -91,7 +99,9 @@ def test_json(store: Path) -> None:
 
 
 def test_a_wheel_before_it_is_installed(tmp_path: Path) -> None:
-    path = wheel(tmp_path, "a", "1", {"a/x.so": elf()}, ["nvidia-nccl-cu12; sys_platform == 'linux'"])
+    path = wheel(
+        tmp_path, "a", "1", {"a/x.so": elf()}, ["nvidia-nccl-cu12; sys_platform == 'linux'"]
+    )
     assert call(str(path), "--backend", "cpu").exit_code == 1
     assert call(str(path), "--backend", "cuda").exit_code == 0
     with pytest.raises(ImageError, match="there is no verdict"):

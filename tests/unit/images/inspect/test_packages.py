@@ -29,7 +29,9 @@ def test_record_is_read_back_as_it_was_written(seed: int) -> None:
     rows = []
     for number in range(pick.randrange(8)):
         digest = pick.choice(["", hashlib.sha256(bytes([number])).hexdigest()])
-        rows.append(RecordRow(f"{pick.choice(WORDS)}{number}", digest, pick.choice([0, 7, 1 << 40])))
+        rows.append(
+            RecordRow(f"{pick.choice(WORDS)}{number}", digest, pick.choice([0, 7, 1 << 40]))
+        )
     out = io.StringIO()
     writer = csv.writer(out)
     for row in rows:

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.unit.images.inspect.things import NVIDIA, cudart, debs, elf, installed, os_release, wheel_files
+from tests.unit.images.inspect.things import (
+    NVIDIA,
+    cudart,
+    debs,
+    elf,
+    installed,
+    os_release,
+    wheel_files,
+)
 
 from goldnode.core.errors import ImageError
 from goldnode.inspect import policy
@@ -56,7 +64,9 @@ TORCH = wheel_files(
 )
 
 
-def view(folder: Path, *parts: Mapping[str, bytes], environment: dict[str, str] | None = None) -> View:
+def view(
+    folder: Path, *parts: Mapping[str, bytes], environment: dict[str, str] | None = None
+) -> View:
     for files in parts:
         for path, data in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -69,9 +79,14 @@ def view(folder: Path, *parts: Mapping[str, bytes], environment: dict[str, str] 
 
 
 def inspect(
-    folder: Path, backend: str, *parts: Mapping[str, bytes], environment: dict[str, str] | None = None
+    folder: Path,
+    backend: str,
+    *parts: Mapping[str, bytes],
+    environment: dict[str, str] | None = None,
 ) -> Inspection:
-    return policy.inspect(view(folder, *parts, environment=environment), RULES, backend, today=TODAY)
+    return policy.inspect(
+        view(folder, *parts, environment=environment), RULES, backend, today=TODAY
+    )
 
 
 def only(found: Inspection, severity: str = "refuse") -> PurityFinding:
@@ -85,8 +100,14 @@ def test_xgboost_in_a_cpu_image(tmp_path: Path) -> None:
     found = inspect(tmp_path, "cpu", installed(XGBOOST, app))
     row = only(found)
     assert not found.passed
-    assert (row.rule, row.package, row.required_by) == ("foreign-cuda", "xgboost 3.2.0", ("scorer 1.0",))
-    assert row.signals == ("requirement", "fatbin", "dlopen"), "nothing by name, and nothing by DT_NEEDED"
+    assert (row.rule, row.package, row.required_by) == (
+        "foreign-cuda",
+        "xgboost 3.2.0",
+        ("scorer 1.0",),
+    )
+    assert row.signals == ("requirement", "fatbin", "dlopen"), (
+        "nothing by name, and nothing by DT_NEEDED"
+    )
     assert "requires nvidia-nccl-cu12" in row.message
     assert "cudf" not in row.message, "an extra that nobody asked for"
     assert row.remedy == 'use the wheel "xgboost-cpu", the same library without CUDA'
@@ -116,7 +137,9 @@ def test_the_same_in_a_cuda_image_passes(tmp_path: Path) -> None:
 
 
 def test_two_majors_of_cudnn(tmp_path: Path) -> None:
-    row = only(inspect(tmp_path, "cuda", installed(TORCH, CUDNN9), installed(CUDNN8, root="opt/old")))
+    row = only(
+        inspect(tmp_path, "cuda", installed(TORCH, CUDNN9), installed(CUDNN8, root="opt/old"))
+    )
     assert row.rule == "two-majors"
     assert (
         row.message
@@ -182,7 +205,12 @@ def test_a_library_moved_out_of_its_wheel_is_still_the_wheels(tmp_path: Path) ->
     )
     del wheel["nvidia/cuda_runtime/lib/libcudart.so.12"]
     row = only(
-        inspect(tmp_path, "cpu", installed(wheel), {"usr/local/cuda-12.4/lib64/libcudart.so.12": library})
+        inspect(
+            tmp_path,
+            "cpu",
+            installed(wheel),
+            {"usr/local/cuda-12.4/lib64/libcudart.so.12": library},
+        )
     )
     assert row.package == "nvidia-cuda-runtime-cu12 12.4.127"
     assert set(row.signals) == {"package", "file"}
@@ -190,10 +218,14 @@ def test_a_library_moved_out_of_its_wheel_is_still_the_wheels(tmp_path: Path) ->
 
 def test_a_name_alone_is_a_note(tmp_path: Path) -> None:
     found = inspect(
-        tmp_path, "cpu", {"usr/lib/libavutil.so.57": elf(imports=["dlopen"], strings=["libcuda.so.1"])}
+        tmp_path,
+        "cpu",
+        {"usr/lib/libavutil.so.57": elf(imports=["dlopen"], strings=["libcuda.so.1"])},
     )
     row = only(found, "note")
-    assert row.message.startswith("files in usr/lib without a package may load NVIDIA CUDA by itself")
+    assert row.message.startswith(
+        "files in usr/lib without a package may load NVIDIA CUDA by itself"
+    )
     assert found.passed
 
 
@@ -220,7 +252,14 @@ def test_a_name_in_what_cannot_load_is_nothing(tmp_path: Path) -> None:
                 )
             },
         ),
-        ("oneapi", {"usr/lib/libze_loader.so.1": elf(imports=["dlopen"], strings=["libze_intel_gpu.so.1"])}),
+        (
+            "oneapi",
+            {
+                "usr/lib/libze_loader.so.1": elf(
+                    imports=["dlopen"], strings=["libze_intel_gpu.so.1"]
+                )
+            },
+        ),
         (
             "cuda",
             {
@@ -245,13 +284,18 @@ def test_a_name_in_what_cannot_load_is_nothing(tmp_path: Path) -> None:
                     "jax",
                     "0.8",
                     {},
-                    ["jax-cuda12-plugin; extra == 'cuda12'", "nvidia-nccl-cu12; sys_platform == 'win32'"],
+                    [
+                        "jax-cuda12-plugin; extra == 'cuda12'",
+                        "nvidia-nccl-cu12; sys_platform == 'win32'",
+                    ],
                 )
             ),
         ),
     ],
 )
-def test_what_is_clean_is_not_flagged(tmp_path: Path, backend: str, files: dict[str, bytes]) -> None:
+def test_what_is_clean_is_not_flagged(
+    tmp_path: Path, backend: str, files: dict[str, bytes]
+) -> None:
     found = inspect(tmp_path, backend, files, os_release())
     assert (found.findings, found.passed) == ([], True)
 
@@ -259,11 +303,15 @@ def test_what_is_clean_is_not_flagged(tmp_path: Path, backend: str, files: dict[
 def test_the_drivers_own_libraries_are_refused_everywhere(tmp_path: Path) -> None:
     row = only(
         inspect(
-            tmp_path, "cuda", {"usr/lib/libcuda.so.550.163.01": elf(), "usr/lib/libnvidia-ml.so.1": elf()}
+            tmp_path,
+            "cuda",
+            {"usr/lib/libcuda.so.550.163.01": elf(), "usr/lib/libnvidia-ml.so.1": elf()},
         )
     )
     assert row.rule == "driver-library"
-    assert row.message.startswith("libcuda.so.550.163.01, libnvidia-ml.so.1 of usr/lib belong to the driver")
+    assert row.message.startswith(
+        "libcuda.so.550.163.01, libnvidia-ml.so.1 of usr/lib belong to the driver"
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,7 +352,9 @@ def waived(tmp_path: Path, expires: str, paths: str = "*") -> Inspection:
     row = f'{{rule: foreign-cuda, package: xgboost, images: "*", owner: ml-team, reason: checked by hand, expires: {expires}, paths: "{paths}"}}'
     file = tmp_path / "purity.yml"
     file.write_text(text.replace("waivers: []", f"waivers: [{row}]"), encoding="utf-8")
-    return policy.inspect(view(tmp_path / "root", installed(XGBOOST)), policy.load(file), "cpu", today=TODAY)
+    return policy.inspect(
+        view(tmp_path / "root", installed(XGBOOST)), policy.load(file), "cpu", today=TODAY
+    )
 
 
 def test_a_waiver_accepts_until_its_day(tmp_path: Path) -> None:
@@ -326,7 +376,11 @@ def test_a_waiver_for_other_paths_accepts_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("foreign: [cuda, rocm, oneapi]", "foreign: [cuda, rocmm]", 'there is no family "rocmm". Use "rocm"'),
+        (
+            "foreign: [cuda, rocm, oneapi]",
+            "foreign: [cuda, rocmm]",
+            'there is no family "rocmm". Use "rocm"',
+        ),
         (
             "waivers: []",
             "waivers: [{rule: x, package: x, images: x, reason: long enough, expires: 2026-01-01}]",
@@ -337,7 +391,9 @@ def test_a_waiver_for_other_paths_accepts_nothing(tmp_path: Path) -> None:
         ("  cpu:\n    foreign", "  cppu:\n    foreign", 'there is no backend "cpu"'),
     ],
 )
-def test_a_fault_in_the_policy_names_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_fault_in_the_policy_names_its_line(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
     text = policy.default_policy().read_text(encoding="utf-8")
     assert old in text
     file = tmp_path / "purity.yml"

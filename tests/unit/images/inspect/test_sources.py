@@ -201,7 +201,9 @@ def test_a_tar_with_devices_and_paths_that_climb() -> None:
             "h": ("h", "../../etc/shadow"),
         }
     )
-    assert set(found.elf) == {"../../etc/x.so", "abs/y.so"}, "names only: nothing is written anywhere"
+    assert set(found.elf) == {"../../etc/x.so", "abs/y.so"}, (
+        "names only: nothing is written anywhere"
+    )
     assert found.paths["dev/zero"].kind == "o"
 
 
@@ -213,7 +215,9 @@ def test_a_tar_that_ends_early_has_not_been_looked_at() -> None:
 
 
 def test_bounds() -> None:
-    files: dict[str, bytes | tuple[str, str] | None] = {f"{number}.so": elf() for number in range(20)}
+    files: dict[str, bytes | tuple[str, str] | None] = {
+        f"{number}.so": elf() for number in range(20)
+    }
     assert "more than 5 files" in next(iter(scanned(files, Limits(files=5)).left_out.values()))
     assert "larger than is read" in scanned(files, Limits(file=100)).left_out["0.so"]
     assert len(scanned(files, Limits(total=3000)).elf) < 20
@@ -227,7 +231,9 @@ def test_bounds() -> None:
 
 
 def test_a_wheel_that_expands_without_end(tmp_path: Path) -> None:
-    path = wheel(tmp_path, "bomb", "1", {"a/x.so": b"\x7fELF" + b"\0" * (30 << 20), "a/y.so": elf()})
+    path = wheel(
+        tmp_path, "bomb", "1", {"a/x.so": b"\x7fELF" + b"\0" * (30 << 20), "a/y.so": elf()}
+    )
     assert path.stat().st_size < 100_000
     found = scan.scan_wheel(path)
     assert "expands" in found.left_out["a/x.so"]
@@ -292,7 +298,9 @@ def test_what_is_not_read_says_what_to_do(tmp_path: Path, head: bytes, said: str
 
 
 def test_a_saved_image_whose_manifest_names_what_is_not_there(tmp_path: Path) -> None:
-    rows = json.dumps([{"Config": "config.json", "RepoTags": None, "Layers": ["gone.tar"]}]).encode()
+    rows = json.dumps(
+        [{"Config": "config.json", "RepoTags": None, "Layers": ["gone.tar"]}]
+    ).encode()
     (tmp_path / "x.tar").write_bytes(layer({"manifest.json": rows, "config.json": b"{}"}))
     with pytest.raises(ImageError, match="cannot be read as a tar"):
         targets.find(str(tmp_path / "x.tar"), None)

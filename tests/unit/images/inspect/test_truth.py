@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.images.inspect.things import cudart, debs, elf, image, installed, os_release, wheel_files
+from tests.unit.images.inspect.things import (
+    cudart,
+    debs,
+    elf,
+    image,
+    installed,
+    os_release,
+    wheel_files,
+)
 
 from goldnode.channels.history import line_of
 from goldnode.inspect import targets, truth
@@ -78,7 +86,12 @@ def test_a_tag_of_12_4_over_a_runtime_of_12_9(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("release", "parts", "result", "got"),
     [
-        ("12.9.1", {"cuda-runtime": "12.9.79"}, "not_verified", "12.9.1 or 12.9.2"),  # both have this cudart
+        (
+            "12.9.1",
+            {"cuda-runtime": "12.9.79"},
+            "not_verified",
+            "12.9.1 or 12.9.2",
+        ),  # both have this cudart
         ("12.9.1", {"cuda-runtime": "12.9.79", "cublas": "12.9.1.4"}, "ok", "12.9.1"),
         ("12.9.1", {"cuda-runtime": "12.9.79", "cublas": "12.9.2.10"}, "differs", "12.9.2"),
         ("12.9.1", {"cuda-runtime": "12.9.37", "curand": "10.3.10.19"}, "differs", "12.9.0"),
@@ -89,14 +102,22 @@ def test_a_tag_of_12_4_over_a_runtime_of_12_9(tmp_path: Path) -> None:
             "",
         ),  # no release has both
         ("12.9.3", {"cuda-runtime": "12.9.79"}, "differs", "12.9.1 or 12.9.2"),
-        ("12.8.1", {"cuda-runtime": "12.8.90"}, "not_verified", ""),  # the facts have no parts of 12.8
+        (
+            "12.8.1",
+            {"cuda-runtime": "12.8.90"},
+            "not_verified",
+            "",
+        ),  # the facts have no parts of 12.8
         ("12.9.1", {}, "not_verified", ""),
     ],
 )
 def test_the_release_that_has_these_parts(
     tmp_path: Path, release: str, parts: dict[str, str], result: str, got: str
 ) -> None:
-    wheels = [installed(wheel_files(f"nvidia-{name}-cu12", version, {})) for name, version in parts.items()]
+    wheels = [
+        installed(wheel_files(f"nvidia-{name}-cu12", version, {}))
+        for name, version in parts.items()
+    ]
     number = 12080 if release.startswith("12.8") else 12090
     files = {**PYTHON, **os_release(), f"{CUDA}/libcudart.so.12": cudart(number)}
     row = claims(check(tmp_path, f"cuda:{release}-base-debian12", files, *wheels))["release"]
@@ -159,8 +180,14 @@ def test_labels_and_environment(tmp_path: Path) -> None:
 
 
 def test_debian_says_the_whole_release(tmp_path: Path) -> None:
-    files = {**PYTHON, **os_release(version="13"), "usr/lib/x86_64-linux-gnu/libcudart.so.12": cudart(12040)}
-    rows = debs({"libcudart12": ("12.4.127~12.4.1-2", "", ["usr/lib/x86_64-linux-gnu/libcudart.so.12"])})
+    files = {
+        **PYTHON,
+        **os_release(version="13"),
+        "usr/lib/x86_64-linux-gnu/libcudart.so.12": cudart(12040),
+    }
+    rows = debs(
+        {"libcudart12": ("12.4.127~12.4.1-2", "", ["usr/lib/x86_64-linux-gnu/libcudart.so.12"])}
+    )
     found = check(tmp_path / "a", "cuda:12.4.1-base-debian13", files, rows)
     assert (found.passed, claims(found)["release"].got) == (True, "12.4.1")
     assert wrong(check(tmp_path / "b", "cuda:12.4.0-base-debian13", files, rows)) == {
@@ -201,10 +228,14 @@ def test_oneapi_by_its_wheels(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("version", "right"), [("2.9.1", True), ("2.9.0+cu128", True), ("2.10.0", False)])
+@pytest.mark.parametrize(
+    ("version", "right"), [("2.9.1", True), ("2.9.0+cu128", True), ("2.10.0", False)]
+)
 def test_a_framework_is_a_part_of_the_label(tmp_path: Path, version: str, right: bool) -> None:
     files = {**PYTHON, **os_release(), **installed(wheel_files("torch", version, {}))}
-    found = check(tmp_path, "cpu:1-torch2.9-debian12", files, labels={"io.goldnode.parts": "torch=2.9"})
+    found = check(
+        tmp_path, "cpu:1-torch2.9-debian12", files, labels={"io.goldnode.parts": "torch=2.9"}
+    )
     assert found.passed == right
 
 
@@ -244,7 +275,8 @@ def test_parts_and_the_file_inside(tmp_path: Path) -> None:
 
 def test_packages_against_the_lock(tmp_path: Path) -> None:
     within = installed(
-        wheel_files("zipp", "3.23.0", {}), root="usr/local/lib/python3.11/dist-packages/setuptools/_vendor"
+        wheel_files("zipp", "3.23.0", {}),
+        root="usr/local/lib/python3.11/dist-packages/setuptools/_vendor",
     )
     files = [
         runtime(),
@@ -262,7 +294,9 @@ def test_packages_against_the_lock(tmp_path: Path) -> None:
     )
     assert claims(found)["wheels"].result == "ok"
     assert not found.passed
-    moved = check(tmp_path / "b", TAG, *files, labels=labels, lock=LockedContents("sha256:9", {}, {}))
+    moved = check(
+        tmp_path / "b", TAG, *files, labels=labels, lock=LockedContents("sha256:9", {}, {})
+    )
     assert claims(moved)["packages"].result == "not_verified"
 
 
@@ -355,7 +389,9 @@ def test_an_image_whose_build_id_looks_like_an_os_is_what_its_tag_says(tmp_path:
     assert found.passed
 
 
-@pytest.mark.parametrize("ref", ["cuda:1-base-debian12", "registry.example:5000/team/cuda:1-base-debian12"])
+@pytest.mark.parametrize(
+    "ref", ["cuda:1-base-debian12", "registry.example:5000/team/cuda:1-base-debian12"]
+)
 def test_a_reference_gives_an_image_without_labels_no_identity(tmp_path: Path, ref: str) -> None:
     layout = Layout(tmp_path)
     image(layout, ref, [runtime()], labels={})
@@ -383,22 +419,34 @@ def test_a_reference_gives_an_image_without_labels_no_identity(tmp_path: Path, r
         ("nvcc", "nvidia-cuda-toolkit", "12.4.131~12.4.1-2"),
     ],
 )
-def test_what_a_part_is_called_in_debian(tmp_path: Path, part: str, package: str, version: str) -> None:
+def test_what_a_part_is_called_in_debian(
+    tmp_path: Path, part: str, package: str, version: str
+) -> None:
     upstream = version.rpartition("+~")[2].split("-")[0].split("+")[0].split("~")[0]
     for said, result in ((upstream, "ok"), ("99.1", "differs")):
         labels = {"io.goldnode.parts": json.dumps({part: said})}
-        found = check(tmp_path / result, TAG, runtime(), debs({package: (version, "", [])}), labels=labels)
+        found = check(
+            tmp_path / result, TAG, runtime(), debs({package: (version, "", [])}), labels=labels
+        )
         assert claims(found)[f"part {part}"].result == result
 
 
 @pytest.mark.parametrize(
     ("part", "wheel"),
-    [("cccl", "nvidia-cuda-cccl"), ("nvml-dev", "nvidia-nvml-dev"), ("cublas", "nvidia-cublas-cu12")],
+    [
+        ("cccl", "nvidia-cuda-cccl"),
+        ("nvml-dev", "nvidia-nvml-dev"),
+        ("cublas", "nvidia-cublas-cu12"),
+    ],
 )
 def test_what_a_part_is_called_as_a_wheel(tmp_path: Path, part: str, wheel: str) -> None:
     for said, result in (("13.5.37", "ok"), ("13.5.38", "differs")):
         labels = {"io.goldnode.parts": json.dumps({part: said})}
         found = check(
-            tmp_path / result, TAG, runtime(), installed(wheel_files(wheel, "13.5.37", {})), labels=labels
+            tmp_path / result,
+            TAG,
+            runtime(),
+            installed(wheel_files(wheel, "13.5.37", {})),
+            labels=labels,
         )
         assert claims(found)[f"part {part}"].result == result

@@ -33,7 +33,9 @@ def elf(
     out = bytearray(64 + 4 * 56)
     names = (
         b"\0"
-        + b"\0".join(name.encode("utf-8", "surrogateescape") for name in (*needed, soname, *imports))
+        + b"\0".join(
+            name.encode("utf-8", "surrogateescape") for name in (*needed, soname, *imports)
+        )
         + b"\0"
     )
 
@@ -82,7 +84,9 @@ def elf(
         shoff = put(b"\0" * 64)[0]
         for name, (kind, flags, start, length) in table.items():
             index = listed.index(b"\0" + name.encode() + b"\0") + 1
-            out.extend(struct.pack("<IIQQQQIIQQ", index, kind, flags, start, start, length, 0, 0, 1, 0))
+            out.extend(
+                struct.pack("<IIQQQQIIQQ", index, kind, flags, start, start, length, 0, 0, 1, 0)
+            )
         count, last = len(table) + 1, len(table)
     out[:64] = struct.pack(
         "<16sHHIQQQIHHHHHH",
@@ -107,7 +111,10 @@ def elf(
 def cudart(version: int) -> bytes:
     """A libcudart whose cudaRuntimeGetVersion stores `version` (12040)."""
     store = b"\xc7\x07" + struct.pack("<I", version)
-    return elf(soname=f"libcudart.so.{version // 1000}", text=b"\x55" + store + b"\x5d\xc3" + store + b"\xc3")
+    return elf(
+        soname=f"libcudart.so.{version // 1000}",
+        text=b"\x55" + store + b"\x5d\xc3" + store + b"\xc3",
+    )
 
 
 def metadata(name: str, version: str, requires: Sequence[str] = ()) -> str:
@@ -170,7 +177,12 @@ def os_release(name: str = "debian", version: str = "12") -> dict[str, bytes]:
 def layer(files: Mapping[str, bytes | tuple[str, str] | None]) -> bytes:
     """A tar: None is a directory, (kind, link) a link or device."""
     out = io.BytesIO()
-    kinds = {"l": tarfile.SYMTYPE, "h": tarfile.LNKTYPE, "c": tarfile.CHRTYPE, "p": tarfile.FIFOTYPE}
+    kinds = {
+        "l": tarfile.SYMTYPE,
+        "h": tarfile.LNKTYPE,
+        "c": tarfile.CHRTYPE,
+        "p": tarfile.FIFOTYPE,
+    }
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path, data in files.items():
             info = tarfile.TarInfo(path)
@@ -203,7 +215,9 @@ def image(
     said = {"backend": backend, "runtime": version, "flavour": flavour, "os": os, "build-id": build}
     own = {f"io.goldnode.{key}": value for key, value in said.items()}
     labels = {**own, **labels} if labels else own if labels is None else {}
-    name = "-".join(labels.get(f"io.goldnode.{key}", "") for key in ("backend", "runtime", "flavour", "os"))
+    name = "-".join(
+        labels.get(f"io.goldnode.{key}", "") for key in ("backend", "runtime", "flavour", "os")
+    )
     if environment is None:
         environment = {"NVIDIA_VISIBLE_DEVICES": "void"}
         if backend == "cuda":
@@ -217,7 +231,10 @@ def image(
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": [f"{key}={value}" for key, value in environment.items()], "Labels": dict(labels)},
+        "config": {
+            "Env": [f"{key}={value}" for key, value in environment.items()],
+            "Labels": dict(labels),
+        },
         "rootfs": {"type": "layers", "diff_ids": [digest_of(data) for data in tars]},
         "history": [*({"created_by": "goldnode"} for _ in tars[1:]), {"created_by": step_of(name)}],
     }

@@ -33,7 +33,15 @@ TODAY = dt.date(2026, 11, 24)
 
 # Libraries of the C and C++ runtimes, and names of Python extension modules: no policy names them.
 _COMMON = (
-    *("libc.so.", "libm.so.", "libpthread.so.", "libdl.so.", "librt.so.", "libutil.so.", "libz.so."),
+    *(
+        "libc.so.",
+        "libm.so.",
+        "libpthread.so.",
+        "libdl.so.",
+        "librt.so.",
+        "libutil.so.",
+        "libz.so.",
+    ),
     *("libgcc_s.so.", "libstdc++.so.", "ld-linux", "libgomp", "libgfortran", "libquadmath"),
 )
 _EXTENSIONS = (".cpython-", ".abi3.so")
@@ -75,7 +83,9 @@ def rules() -> policy.Purity:
 
 def refused(view: View) -> tuple[str, ...]:
     """Return the policies of goldnode that refuse a wheel."""
-    return tuple(name for name in BACKENDS if not policy.inspect(view, rules(), name, today=TODAY).passed)
+    return tuple(
+        name for name in BACKENDS if not policy.inspect(view, rules(), name, today=TODAY).passed
+    )
 
 
 def recorded(scan: Scan) -> dict[str, Any]:
@@ -114,11 +124,22 @@ def _contents(scan: Scan) -> dict[str, Any]:
             name for name in row.needed if not name.startswith(_COMMON) and name not in bundled
         ]
         # Names in its data count only if it loads libraries.
-        plain["strings"] = [name for name in row.strings if row.loads and not name.startswith(_COMMON)]
+        plain["strings"] = [
+            name for name in row.strings if row.loads and not name.startswith(_COMMON)
+        ]
         if row.soname == path.rpartition("/")[2]:
             plain.pop("soname", None)
-        if plain["needed"] or plain["strings"] or row.device or plain.get("soname") or not row.is_elf:
-            values = {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+        if (
+            plain["needed"]
+            or plain["strings"]
+            or row.device
+            or plain.get("soname")
+            or not row.is_elf
+        ):
+            values = {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in plain.items()
+            }
             rows[path] = {key: value for key, value in values.items() if value not in ([], "amd64")}
     found: dict[str, Any] = {}
     if names:

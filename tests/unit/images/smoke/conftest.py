@@ -45,9 +45,21 @@ def run(program: Path, tmp_path: Path) -> Run:
             place = tmp_path / "root/usr/lib/goldnode/image.json"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(json.dumps(image))
-        argv = [sys.executable, "-I", str(program), "--json", "--root", str(tmp_path / "root"), *words]
+        argv = [
+            sys.executable,
+            "-I",
+            str(program),
+            "--json",
+            "--root",
+            str(tmp_path / "root"),
+            *words,
+        ]
         done = subprocess.run(
-            argv, env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True, check=False
+            argv,
+            env={"PATH": os.environ["PATH"], **environment},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.returncode, json.loads(done.stdout) if done.stdout.startswith("{") else {
             "stderr": done.stderr
@@ -63,5 +75,7 @@ def states(record: Mapping[str, Any], tier: str) -> dict[str, str]:
 
 def one(record: Mapping[str, Any], tier: str, name: str) -> dict[str, Any]:
     """One test of a tier."""
-    found: dict[str, Any] = next(test for test in record["tiers"][tier]["tests"] if test["name"] == name)
+    found: dict[str, Any] = next(
+        test for test in record["tiers"][tier]["tests"] if test["name"] == name
+    )
     return found

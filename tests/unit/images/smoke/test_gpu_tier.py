@@ -27,7 +27,9 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.param)
 
 
-def test_two_devices_pass_and_say_that_they_are_simulated(run: Run, libraries: Path, backend: str) -> None:
+def test_two_devices_pass_and_say_that_they_are_simulated(
+    run: Run, libraries: Path, backend: str
+) -> None:
     code, record = run(
         "--backend", backend, *SMALL, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=2"
     )
@@ -60,7 +62,9 @@ def test_a_fault_fails_its_test(
 ) -> None:
     accelerators.devices(tmp_path / "root", "cuda", 2)
     words = ("--backend", "cuda", *SMALL, "--test", test)
-    code, record = run(*words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR=f"count=2,{fault}")
+    code, record = run(
+        *words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR=f"count=2,{fault}"
+    )
     assert code == 2
     assert why in one(record, "gpu", test)["why"]
 
@@ -68,7 +72,9 @@ def test_a_fault_fails_its_test(
 def test_a_driver_that_hangs_could_not_be_run(run: Run, libraries: Path, tmp_path: Path) -> None:
     accelerators.devices(tmp_path / "root", "cuda", 1)
     words = ("--backend", "cuda", *SMALL, "--test", "memory", "--limit", "3")
-    code, record = run(*words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="hang=cuLaunchKernel")
+    code, record = run(
+        *words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="hang=cuLaunchKernel"
+    )
     assert (code, record["tiers"]["gpu"]["state"], record["status"]) == (3, "not_run", "not_run")
     assert record["tiers"]["gpu"]["why"] == "could not be run: memory"
 
@@ -81,10 +87,15 @@ def test_a_lost_device_and_none_at_all_fail(run: Run, libraries: Path, tmp_path:
         test = one(record, "gpu", "discovery")
         assert (code, test["expected"], test["got"]) == (2, expected, got)
     code, _ = run(
-        *words, LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=1", CUDA_VISIBLE_DEVICES="1"
+        *words,
+        LD_LIBRARY_PATH=str(libraries),
+        GOLDNODE_ACCELERATOR="count=1",
+        CUDA_VISIBLE_DEVICES="1",
     )
     assert code == 0  # the environment leaves one out
-    code, _ = run(*words, "--gpus", "4", LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=2")
+    code, _ = run(
+        *words, "--gpus", "4", LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=2"
+    )
     assert code == 2
 
 
@@ -117,7 +128,9 @@ class Host(device.Driver):
     blas = ("fp16", "tf32")
 
     def __init__(self, name: str = "NVIDIA H200", tflops: float = 700.0) -> None:
-        self.gpu = device.Gpu(0, name, 141 << 30, "0000:18:00.0", (9, 0), 132)
+        self.gpu = device.Gpu(
+            0, name=name, memory=141 << 30, address="0000:18:00.0", capability=(9, 0), units=132
+        )
         self.tflops = tflops
 
     def use(self, index: int) -> None:
@@ -139,7 +152,9 @@ def measured(
     accelerators.devices(tmp_path, "cuda", 1, pci_id)
     monkeypatch.setattr(device, "driver", lambda kind, **options: host)
     monkeypatch.setattr(
-        device, "multiply", lambda found, kind, n, seconds: host.tflops if kind == "fp16" else host.tflops / 2
+        device,
+        "multiply",
+        lambda found, kind, n, seconds: host.tflops if kind == "fp16" else host.tflops / 2,
     )
     return device.gemm("cuda", floors=pack.floors(), root=str(tmp_path))
 
@@ -149,9 +164,13 @@ def test_a_gemm_is_held_against_the_floor_of_its_model(
 ) -> None:
     found = measured(monkeypatch, tmp_path, Host())
     assert found["state"] == "passed"
-    assert found["expected"] == [{"model": "H200-SXM-141GB", "floor_tflops": {"fp16": 445.1, "tf32": 222.5}}]
+    assert found["expected"] == [
+        {"model": "H200-SXM-141GB", "floor_tflops": {"fp16": 445.1, "tf32": 222.5}}
+    ]
     assert (found["got"][0]["size"], found["why"]) == (8192, "")
-    with pytest.raises(report.Failed, match="slower than the floor: GPU 0 fp16, GPU 0 tf32") as told:
+    with pytest.raises(
+        report.Failed, match="slower than the floor: GPU 0 fp16, GPU 0 tf32"
+    ) as told:
         measured(monkeypatch, tmp_path, Host(tflops=400.0))
     assert told.value.result["figures"] == {"gpu0_fp16_tflops": 400.0, "gpu0_tf32_tflops": 200.0}
 
@@ -181,11 +200,18 @@ def test_every_floor_is_of_a_model_that_the_facts_know(monkeypatch: pytest.Monke
     rows = pack.floors()
     models = [row["model"] for row in rows]
     assert len(models) == len(set(models))
-    assert {"A100-SXM4-40GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "MI300X", "L4"} <= set(
-        models
-    )
+    assert {
+        "A100-SXM4-40GB",
+        "H100-SXM5-80GB",
+        "H200-SXM-141GB",
+        "B200-SXM-180GB",
+        "MI300X",
+        "L4",
+    } <= set(models)
     peaks = {
-        sku: row["tflops"] for row in facts.load("performance.yml")["dense_peaks"] for sku in row["skus"]
+        sku: row["tflops"]
+        for row in facts.load("performance.yml")["dense_peaks"]
+        for sku in row["skus"]
     }
     for row in rows:
         assert row["pci_ids"]
@@ -198,7 +224,9 @@ def test_every_floor_is_of_a_model_that_the_facts_know(monkeypatch: pytest.Monke
         "dense_peaks": [{"skus": ["H200-SXM-140GB"], "tflops": {"fp16": 1}}],
     }
     monkeypatch.setattr(
-        facts, "load", lambda name, real=facts.load: data if name == "performance.yml" else real(name)
+        facts,
+        "load",
+        lambda name, real=facts.load: data if name == "performance.yml" else real(name),
     )
     with pytest.raises(FactsError, match="H200-SXM-140GB"):
         pack.floors()

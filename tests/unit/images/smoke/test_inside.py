@@ -94,7 +94,10 @@ class FakeDocker:
         self.sent = 0
 
     def __call__(self, all: bool) -> list[dict[str, Any]]:
-        return [{"Id": name, "RepoTags": sorted(tags) or self.nameless} for name, tags in self.there.items()]
+        return [
+            {"Id": name, "RepoTags": sorted(tags) or self.nameless}
+            for name, tags in self.there.items()
+        ]
 
     def load_image(self, source: IO[bytes]) -> list[dict[str, str]]:
         self.sent += len(source.read())
@@ -103,7 +106,9 @@ class FakeDocker:
         return [{"status": "Loading layer"}, *self.answer]
 
     def get(self, name: str) -> SimpleNamespace:
-        return SimpleNamespace(id=next(one for one, tags in self.there.items() if name in (one, *tags)))
+        return SimpleNamespace(
+            id=next(one for one, tags in self.there.items() if name in (one, *tags))
+        )
 
     def tag(self, name: str, repository: str, tag: str, force: bool) -> None:
         self.there[name].add(f"{repository}:{tag}")
@@ -120,7 +125,9 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> FakeDocker:
     return FakeDocker(request.param, image(tmp_path / "layout", {}).manifest["config"]["digest"])
 
 
-def test_image_is_found_by_what_docker_reports_and_removed(client: FakeDocker, tmp_path: Path) -> None:
+def test_image_is_found_by_what_docker_reports_and_removed(
+    client: FakeDocker, tmp_path: Path
+) -> None:
     built = image(tmp_path / "layout", {})
     with inside._loaded(client, built) as one:
         assert one == client.id
@@ -142,7 +149,10 @@ def test_image_that_docker_had_stays(client: FakeDocker, tags: set[str], tmp_pat
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [([{"error": "no space left on device"}], "no space left on device"), ([], "it does not report an id")],
+    [
+        ([{"error": "no space left on device"}], "no space left on device"),
+        ([], "it does not report an id"),
+    ],
 )
 def test_load_that_fails_names_the_reason_and_another_way(
     client: FakeDocker, answer: list[dict[str, str]], why: str, tmp_path: Path

@@ -52,16 +52,25 @@ class Machine:
 
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: int) -> None:
         """Run a kernel of the source."""
-        head, body = re.search(rf"\.entry {kernel}\((.*?)\)\n{{\n(.*?)\n}}", ptx.SOURCE, re.DOTALL).groups()  # type: ignore[union-attr]
+        head, body = re.search(
+            rf"\.entry {kernel}\((.*?)\)\n{{\n(.*?)\n}}", ptx.SOURCE, re.DOTALL
+        ).groups()  # type: ignore[union-attr]
         names = re.findall(r"\.param \.u(?:32|64) (\w+)", head)
         assert len(names) == len(arguments)
         lines = [
-            line.strip() for line in body.split("\n") if line.strip() and not line.strip().startswith(".reg")
+            line.strip()
+            for line in body.split("\n")
+            if line.strip() and not line.strip().startswith(".reg")
         ]
         labels = {line[:-1]: at for at, line in enumerate(lines) if line.endswith(":")}
         for block in range(blocks):
             for thread in range(threads):
-                special = {"%ctaid.x": block, "%ntid.x": threads, "%tid.x": thread, "%nctaid.x": blocks}
+                special = {
+                    "%ctaid.x": block,
+                    "%ntid.x": threads,
+                    "%tid.x": thread,
+                    "%nctaid.x": blocks,
+                }
                 self._run(lines, labels, {**special, **dict(zip(names, arguments, strict=True))})
 
     def _run(self, lines: list[str], labels: dict[str, int], values: dict[str, Value]) -> None:
@@ -85,7 +94,9 @@ class Machine:
                 values[operands[0]] = values[operands[1].strip("[]")]
             elif name.startswith("ld.global"):
                 values[operands[0]] = struct.unpack_from(
-                    "<f" if name.endswith("f32") else "<I", self.memory, self._at(operands[1], values)
+                    "<f" if name.endswith("f32") else "<I",
+                    self.memory,
+                    self._at(operands[1], values),
                 )[0]
             elif name.startswith("st.global"):
                 struct.pack_into(
@@ -100,7 +111,9 @@ class Machine:
                 values[operands[0]] = old
                 struct.pack_into("<I", self.memory, place, old + int(operands[2]) & M32)
             else:
-                values[operands[0]] = OPERATIONS[name](*(self._value(word, values) for word in operands[1:]))
+                values[operands[0]] = OPERATIONS[name](
+                    *(self._value(word, values) for word in operands[1:])
+                )
 
     @staticmethod
     def _at(word: str, values: dict[str, Value]) -> int:
@@ -141,11 +154,17 @@ def test_the_network_comes_out_as_in_whole_numbers() -> None:
     machine = Machine(8192)
     places = {}
     at = 64
-    for name, data in (("x", linear.flat(x)), ("first", linear.flat(first)), ("second", linear.flat(second))):
+    for name, data in (
+        ("x", linear.flat(x)),
+        ("first", linear.flat(first)),
+        ("second", linear.flat(second)),
+    ):
         machine.memory[at : at + len(data)] = data
         places[name], at = at, at + len(data)
     hidden, out = at, at + 4 * rows * len(first[0])
-    machine.launch("goldnode_gemm", 2, 5, places["x"], places["first"], hidden, rows, len(first[0]), inner)
+    machine.launch(
+        "goldnode_gemm", 2, 5, places["x"], places["first"], hidden, rows, len(first[0]), inner
+    )
     machine.launch("goldnode_relu", 2, 5, hidden, rows * len(first[0]))
     machine.launch("goldnode_gemm", 3, 7, hidden, places["second"], out, rows, columns, len(second))
     got = linear.rows_of(bytes(machine.memory[out : out + 4 * rows * columns]), rows, columns)

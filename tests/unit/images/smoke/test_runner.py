@@ -27,7 +27,9 @@ PLACE = str(RUNNER.parents[3])
 def test_the_cpu_backend_computes(run: Run) -> None:
     code, record = run("--backend", "cpu", "--seconds", "0.05", "--size", "48")
     assert code == 0
-    assert states(record, "cpu") == dict.fromkeys(("gemm", "inference", "collective", "memory"), "passed")
+    assert states(record, "cpu") == dict.fromkeys(
+        ("gemm", "inference", "collective", "memory"), "passed"
+    )
     assert (record["tiers"]["gpu"]["state"], record["status"], record["simulated"]) == (
         "not_run",
         "passed",
@@ -41,7 +43,8 @@ def test_a_blas_that_computes_wrongly_fails(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "blas.c"
     source.write_text("void cblas_sgemm(void) {}\nvoid cblas_dgemm(void) {}\n")
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libopenblas.so.0"), str(source)], check=True
+        ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libopenblas.so.0"), str(source)],
+        check=True,
     )
     code, record = run(
         "--backend", "cpu", "--test", "gemm", "--test", "inference", LD_LIBRARY_PATH=str(tmp_path)
@@ -78,7 +81,9 @@ def test_without_a_driver_the_codes_are_exact(run: Run, libraries: Path) -> None
         "simulated": False,
         "tests": [],
     }
-    code, record = run("--backend", "rocm", LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=0")
+    code, record = run(
+        "--backend", "rocm", LD_LIBRARY_PATH=str(libraries), GOLDNODE_ACCELERATOR="count=0"
+    )
     found = states(record, "cpu")
     assert (found["device count"], found["rocminfo"]) == ("passed", "not_run")
     assert (code, record["simulated"]) == (0, True)
@@ -117,10 +122,19 @@ def test_parts_of_an_image_are_loaded_and_compared(run: Run, libraries: Path) ->
         ["nvcc-docs"],
     )
     described["parts"] = {"cudart": "12.5.82", "nccl": {"version": "2.21.6"}, "cudnn": "9.1.0.70"}
-    code, record = run(*only, "--test", "load cudnn", image=described, LD_LIBRARY_PATH=str(libraries))
+    code, record = run(
+        *only, "--test", "load cudnn", image=described, LD_LIBRARY_PATH=str(libraries)
+    )
     assert code == 2
-    assert states(record, "cpu") == {"load cudart": "failed", "load cudnn": "failed", "load nccl": "failed"}
-    assert (one(record, "cpu", "load cudart")["expected"], one(record, "cpu", "load cudart")["got"]) == (
+    assert states(record, "cpu") == {
+        "load cudart": "failed",
+        "load cudnn": "failed",
+        "load nccl": "failed",
+    }
+    assert (
+        one(record, "cpu", "load cudart")["expected"],
+        one(record, "cpu", "load cudart")["got"],
+    ) == (
         "12.5",
         "12.4",
     )
@@ -133,7 +147,11 @@ def test_what_is_required_and_was_not_run_is_no_success(run: Run) -> None:
     )  # one test was asked for by name, and ran
     assert run("--backend", "cuda", "--tier", "gpu", "--gpus", "8")[0] == 3
     code, record = run("--backend", "cuda", "--tier", "gpu", "--require", "gpu")
-    assert (code, record["status"], record["tiers"]["cpu"]["why"]) == (3, "not_run", "not asked for")
+    assert (code, record["status"], record["tiers"]["cpu"]["why"]) == (
+        3,
+        "not_run",
+        "not asked for",
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +159,10 @@ def test_what_is_required_and_was_not_run_is_no_success(run: Run) -> None:
     [
         (["--backend", "tpu"], "invalid choice"),
         (["--memory-share", "1.5"], "more than 0 and at most 1"),
-        (["--backend", "cpu", "--test", "gem"], "there is no test gem here. Choose of: collective, gemm"),
+        (
+            ["--backend", "cpu", "--test", "gem"],
+            "there is no test gem here. Choose of: collective, gemm",
+        ),
         (["--floors", "/nowhere"], "No such file"),
     ],
 )
@@ -185,7 +206,9 @@ def faulty(tmp_path: Path, body: str) -> Killer:
         ('print(\'{"state": "fine"}\')', "not_run", "ended with status 0"),
     ],
 )
-def test_a_test_that_ends_badly_never_passes(tmp_path: Path, body: str, state: str, why: str) -> None:
+def test_a_test_that_ends_badly_never_passes(
+    tmp_path: Path, body: str, state: str, why: str
+) -> None:
     found = faulty(tmp_path, body).run({"tier": "cpu"}, 2 if "sleep" in body else 20, site=False)
     assert found["state"] == state
     assert why in found["why"]
@@ -220,7 +243,9 @@ def test_after_a_process_that_cannot_be_killed_no_gpu_test_starts(tmp_path: Path
     assert killer.run({"tier": "cpu"}, 10, site=False)["state"] == "passed"
 
 
-def test_a_signal_ends_the_runner_and_its_test(program: Path, libraries: Path, tmp_path: Path) -> None:
+def test_a_signal_ends_the_runner_and_its_test(
+    program: Path, libraries: Path, tmp_path: Path
+) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidia0").touch()
     environment = {
@@ -246,8 +271,13 @@ def test_a_signal_ends_the_runner_and_its_test(program: Path, libraries: Path, t
     child = int(children.read_text())
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 3
-    deadline = time.monotonic() + 30  # it was killed; on a machine with other work it takes a moment to go
-    while Path(f"/proc/{child}").exists() and Path(f"/proc/{child}/stat").read_text().split()[2] != "Z":
+    deadline = (
+        time.monotonic() + 30
+    )  # it was killed; on a machine with other work it takes a moment to go
+    while (
+        Path(f"/proc/{child}").exists()
+        and Path(f"/proc/{child}/stat").read_text().split()[2] != "Z"
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -258,7 +288,9 @@ def test_a_signal_ends_the_runner_and_its_test(program: Path, libraries: Path, t
 def test_the_known_product_is_the_product() -> None:
     left = [[linear.a(i, k) for k in range(50)] for i in range(9)]
     right = [[linear.b(k, j) for j in range(11)] for k in range(50)]
-    assert linear.multiply(left, right) == [[linear.cell(i, j, 50) for j in range(11)] for i in range(9)]
+    assert linear.multiply(left, right) == [
+        [linear.cell(i, j, 50) for j in range(11)] for i in range(9)
+    ]
     data = linear.flat(linear.multiply(left, right))
     assert linear.wrong(data, 9, 11, 50, "fp32") == []
     broken = bytearray(data)
@@ -282,13 +314,16 @@ def test_the_known_product_is_the_product() -> None:
 )
 def test_a_tier_sums_up(tests: list[tuple[str, bool]], state: str, why: str, code: int) -> None:
     rows = [
-        {"name": f"t{at}", "state": state, "required": required} for at, (state, required) in enumerate(tests)
+        {"name": f"t{at}", "state": state, "required": required}
+        for at, (state, required) in enumerate(tests)
     ]
     found = report.tier(rows)
     assert (found["state"], found["why"]) == (state, why)
     nothing = report.tier([])
     assert report.exit_code({"tiers": {"cpu": found, "gpu": nothing}}, ("cpu",)) == code
-    assert report.exit_code({"tiers": {"cpu": found, "gpu": nothing}}, ("cpu", "gpu")) == (code or 3)
+    assert report.exit_code({"tiers": {"cpu": found, "gpu": nothing}}, ("cpu", "gpu")) == (
+        code or 3
+    )
 
 
 def test_a_line_for_a_person_has_no_control_characters(run: Run) -> None:
@@ -329,7 +364,9 @@ def test_the_file_is_the_same_each_time_and_holds_the_standard_library_only(prog
             tree = ast.parse(archive.read(name), feature_version=(3, 9))
             for node in ast.walk(tree):
                 if isinstance(node, ast.Import):
-                    assert {item.name.partition(".")[0] for item in node.names} <= sys.stdlib_module_names
+                    assert {
+                        item.name.partition(".")[0] for item in node.names
+                    } <= sys.stdlib_module_names
                 elif isinstance(node, ast.ImportFrom) and not node.level:
                     module = str(node.module)
                     assert module.partition(".")[0] in sys.stdlib_module_names or module.startswith(

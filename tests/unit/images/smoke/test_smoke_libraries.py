@@ -40,7 +40,10 @@ def test_cudart_says_its_version(
     path = tmp_path / soname
     text = SOURCE.format(status=status, number=number)
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)], input=text, text=True, check=True
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)],
+        input=text,
+        text=True,
+        check=True,
     )
     monkeypatch.setattr(native, "which", lambda names: soname if soname in names else None)
     monkeypatch.setattr(native, "load", lambda _: ctypes.CDLL(str(path)))
@@ -54,7 +57,9 @@ def test_cudart_says_its_version(
     assert found["got"]["loads"] == soname
 
 
-@pytest.mark.parametrize(("lacks", "state"), [("libcuda.so.1", "passed"), ("libother.so.1", "failed")])
+@pytest.mark.parametrize(
+    ("lacks", "state"), [("libcuda.so.1", "passed"), ("libother.so.1", "failed")]
+)
 def test_what_is_linked_with_the_driver_waits_for_one(
     run: Run, tmp_path: Path, lacks: str, state: str
 ) -> None:
@@ -85,10 +90,17 @@ def test_what_is_linked_with_the_driver_waits_for_one(
             *([str(tmp_path / lacks)] if name == "engines_runtime_compiled" else []),
         )
     (tmp_path / lacks).unlink()
-    described = {"name": "cuda-13.5.0-runtime-debian13", "backend": "cuda", "parts": {"cudnn": "9.28.0.42"}}
+    described = {
+        "name": "cuda-13.5.0-runtime-debian13",
+        "backend": "cuda",
+        "parts": {"cudnn": "9.28.0.42"},
+    }
     _, record = run("--test", "load cudnn", image=described, LD_LIBRARY_PATH=str(tmp_path))
     found = one(record, "cpu", "load cudnn")
     assert found["state"] == state
     if state == "passed":
         assert found["got"] == {"loads": "libcudnn.so.9", "version": "9.28.0"}
-        assert found["why"] == "libcudnn_engines_runtime_compiled.so.9 can be loaded only where a driver is"
+        assert (
+            found["why"]
+            == "libcudnn_engines_runtime_compiled.so.9 can be loaded only where a driver is"
+        )

@@ -45,7 +45,9 @@ class Channel:
 
     def write_root(self, threshold: int = 1, also: Sequence[CryptoSigner] = ()) -> None:
         """Write the root document with the present keys, signed by them and by `also`."""
-        root = Root(self.versions["root"], expires=self.expires["root"], consistent_snapshot=self.consistent)
+        root = Root(
+            self.versions["root"], expires=self.expires["root"], consistent_snapshot=self.consistent
+        )
         for role, signers in self.keys.items():
             for signer in signers:
                 root.add_key(signer.public_key, role)
@@ -57,7 +59,11 @@ class Channel:
         document: Metadata[Any] = Metadata(copy.deepcopy(signed))
         for signer in {id(signer): signer for signer in signers}.values():
             document.sign(signer, append=True)
-        prefix = f"{signed.version}." if role == "root" or (self.consistent and role != "timestamp") else ""
+        prefix = (
+            f"{signed.version}."
+            if role == "root" or (self.consistent and role != "timestamp")
+            else ""
+        )
         path = self.place / "metadata" / f"{prefix}{role}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(document.to_bytes())
@@ -115,7 +121,9 @@ class Clients:
 
     def node(self, now: dt.datetime = NOW) -> Verifier:
         host = Host(str(self.state / "node"), live=True)
-        return Verifier(host, ChannelSource(str(self.channel.place)), "/seen", self.first, now.timestamp())
+        return Verifier(
+            host, ChannelSource(str(self.channel.place)), "/seen", self.first, now.timestamp()
+        )
 
     def refresh(self) -> Trusted:
         return self.node().refresh()

@@ -61,7 +61,9 @@ def server() -> Iterator[Answers]:
 
 
 def client(address: str) -> LockClient:
-    return LockClient(Settings("/channel", address, "n1", "c", "sha256:1", "c"))
+    return LockClient(
+        Settings("/channel", service=address, node="n1", node_class="c", lock="sha256:1", group="c")
+    )
 
 
 def test_another_fleetlock_server_says_yes_without_a_body(server: Answers) -> None:
@@ -78,10 +80,18 @@ def test_redirect_to_a_page_that_answers_200_is_no_leave(server: Answers) -> Non
 
 @pytest.mark.parametrize(
     "answer",
-    [PAGE, PAGE.replace(b"200 OK", b"403 Forbidden"), b"no HTTP\r\n\r\n", b"HTTP/1.1 20000 x\r\n\r\n", b""],
+    [
+        PAGE,
+        PAGE.replace(b"200 OK", b"403 Forbidden"),
+        b"no HTTP\r\n\r\n",
+        b"HTTP/1.1 20000 x\r\n\r\n",
+        b"",
+    ],
     ids=["page", "forbidden-page", "no-status", "long-status", "nothing"],
 )
-def test_answer_that_is_none_of_a_lock_service_decides_nothing(server: Answers, answer: bytes) -> None:
+def test_answer_that_is_none_of_a_lock_service_decides_nothing(
+    server: Answers, answer: bytes
+) -> None:
     server.answers["/v1/pre-reboot"] = answer
     with pytest.raises(ChannelAwayError, match="lock service"):
         client(server.address).ask(PRE_REBOOT, {})
@@ -113,13 +123,23 @@ def test_endless_document_is_a_refusal_and_the_node_still_reports(tmp_path: Path
         kind, why = "lock", ""
 
         def observe(self, wanted: Any) -> Observation:
-            return Observation("boot", "sha256:1", UNKNOWN, [], [], None, True)
+            return Observation(
+                "boot",
+                digest="sha256:1",
+                verdict=UNKNOWN,
+                software=[],
+                hardware=[],
+                fell_back_from=None,
+                settled=True,
+            )
 
     class Verifier:
         def refresh(self) -> Any:
             raise ChannelTooLongError("timestamp.json is longer than 16384 bytes: refused.")
 
-    own = Settings("/channel", "http://x", "n1", "c", "sha256:1", "c")
+    own = Settings(
+        "/channel", service="http://x", node="n1", node_class="c", lock="sha256:1", group="c"
+    )
     parts: tuple[Any, ...] = (Host(str(tmp_path)), own, Verifier(), Service(), Machine())
     found = Follower(*parts).run()
     assert found.problem

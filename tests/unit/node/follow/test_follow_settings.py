@@ -67,12 +67,16 @@ def test_follow_believes_no_command_that_others_can_change(tmp_path: Path) -> No
     command = put(tmp_path, "apply-it")
     link = tmp_path / "link"
     link.symlink_to(command)
-    own = settings.Settings("c", "s", "n1", "l4", None, "l4", apply=(str(link),))
+    own = settings.Settings(
+        "c", service="s", node="n1", node_class="l4", lock=None, group="l4", apply=(str(link),)
+    )
     machine = Host("/", live=True)
     if os.geteuid() == 0:  # else it is this user's, and not root's
         settings._trusted(machine, own)
     command.chmod(0o666)
-    with pytest.raises(NodeError, match=f"{command} is not believed: .*, then install it again, as root"):
+    with pytest.raises(
+        NodeError, match=f"{command} is not believed: .*, then install it again, as root"
+    ):
         settings._trusted(machine, own)
 
 

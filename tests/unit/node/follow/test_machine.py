@@ -53,7 +53,9 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     }
     lines: list[str] = []
     host = Host(str(tmp_path / "node"), live=True)
-    own = Settings(str(channel), "http://x", "n", "c", "sha256:1", "c")
+    own = Settings(
+        str(channel), service="http://x", node="n", node_class="c", lock="sha256:1", group="c"
+    )
     made = Machine(host, own, ChannelSource(str(channel)), lines.append)
     monkeypatch.setattr(slots, "survey", lambda host: survey())
     document = {"images": {"bbb": image}}

@@ -19,7 +19,12 @@ from tuf.api.exceptions import DownloadError, RepositoryError
 from tuf.api.metadata import Metadata
 
 from goldnode.node.follow import canonical, signature
-from goldnode.node.follow.repository import ChannelAwayError, ChannelSource, ChannelTooLongError, download
+from goldnode.node.follow.repository import (
+    ChannelAwayError,
+    ChannelSource,
+    ChannelTooLongError,
+    download,
+)
 from goldnode.node.follow.trust import ChannelExpiredError, ChannelRefusedError
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.state.model import NodeError
@@ -69,7 +74,9 @@ def both_refuse(clients: Clients, why: str) -> None:
 
 
 @pytest.mark.parametrize("consistent", [True, False])
-def test_channel_of_python_tuf_is_accepted_and_its_files_are_read(tmp_path: Path, consistent: bool) -> None:
+def test_channel_of_python_tuf_is_accepted_and_its_files_are_read(
+    tmp_path: Path, consistent: bool
+) -> None:
     channel = Channel(tmp_path / "channel", consistent=consistent)
     channel.write()
     clients = Clients(channel, tmp_path)
@@ -95,7 +102,9 @@ def test_documents_seen_before_are_not_fetched_again(channel: Channel, clients: 
     assert list(both.targets) == ["gpu.json"]
 
 
-def test_rotated_root_is_followed_and_its_old_keys_count_no_more(channel: Channel, clients: Clients) -> None:
+def test_rotated_root_is_followed_and_its_old_keys_count_no_more(
+    channel: Channel, clients: Clients
+) -> None:
     both_accept(clients)
     channel.keys = {"root": ED25519[3:5], **{key: [ED25519[5]] for key in ROLES[1:]}}
     channel.versions["root"] = 2
@@ -197,7 +206,9 @@ def bad_hash_of_snapshot(channel: Channel) -> None:
 def bad_hash_of_targets(channel: Channel) -> None:
     channel.next()
     path = channel.file("3.targets.json")
-    path.write_bytes(path.read_bytes().replace(b'"targets"', b'"targets" ', 1)[: path.stat().st_size])
+    path.write_bytes(
+        path.read_bytes().replace(b'"targets"', b'"targets" ', 1)[: path.stat().st_size]
+    )
 
 
 def altered(channel: Channel) -> None:
@@ -231,9 +242,15 @@ def missing_snapshot(channel: Channel) -> None:
 @pytest.mark.parametrize(
     ("attack", "why"),
     [
-        *((rollback(role), "this node has seen version 2") for role in ("timestamp", "snapshot", "targets")),
+        *(
+            (rollback(role), "this node has seen version 2")
+            for role in ("timestamp", "snapshot", "targets")
+        ),
         *((signs_with(role), f"{role} has 0 good signatures") for role in ROLES[1:]),
-        *((expired(role), f"{role} of .* has expired.* Publish the channel again") for role in ROLES[1:]),
+        *(
+            (expired(role), f"{role} of .* has expired.* Publish the channel again")
+            for role in ROLES[1:]
+        ),
         (expired("root"), "root of .* has expired.* `goldnode rollout rotate-keys`"),
         (root_with_one_signature, "root has 1 good signatures .* needs 2"),
         (root_signed_by_the_new_keys_only, "root has 0 good signatures"),
@@ -319,7 +336,9 @@ def test_target_name_that_leaves_the_channel_is_refused(channel: Channel, client
         clients.refresh()
 
 
-def test_newer_root_of_the_trusted_place_replaces_the_stored_one(channel: Channel, clients: Clients) -> None:
+def test_newer_root_of_the_trusted_place_replaces_the_stored_one(
+    channel: Channel, clients: Clients
+) -> None:
     """After all keys were lost, a person puts a new root on the nodes."""
     clients.refresh()
     channel.keys = {key: [ED25519[4]] for key in ROLES}

@@ -59,7 +59,9 @@ class Node:
     def apply(self, actions: list[Action]) -> None:
         payload = self.root.parent / "payload"
         payload.write_bytes(BYTES)
-        applier = Applier(self.host, document(), {"program": {"file": str(payload)}}, lambda text: None)
+        applier = Applier(
+            self.host, document(), {"program": {"file": str(payload)}}, lambda text: None
+        )
         for action in actions:
             applier.apply(action)
 
@@ -135,7 +137,9 @@ OWN: list[tuple[str, str, Damage, str]] = [
 
 
 @as_root
-@pytest.mark.parametrize(("name", "damage", "reason"), [row[1:] for row in OWN], ids=[row[0] for row in OWN])
+@pytest.mark.parametrize(
+    ("name", "damage", "reason"), [row[1:] for row in OWN], ids=[row[0] for row in OWN]
+)
 def test_own_file_or_directory_when_not_roots_is_planned_and_put_right(
     node: Node, name: str, damage: Damage, reason: str
 ) -> None:
@@ -148,7 +152,10 @@ def test_own_file_or_directory_when_not_roots_is_planned_and_put_right(
     node.apply(actions)
     assert node.plan() == []
     found = node.at(name).lstat()
-    assert (found.st_uid, found.st_gid, found.st_mode & 0o170022) in ((0, 0, 0o100000), (0, 0, 0o040000))
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o170022) in (
+        (0, 0, 0o100000),
+        (0, 0, 0o040000),
+    )
     if (
         actions[0].kind == "file.write"
     ):  # a descriptor or a second name that the user has leads to the old file
@@ -221,7 +228,9 @@ def test_directory_behind_a_link_of_the_system_is_judged(node: Node) -> None:
     node.at("/usr/lib").symlink_to("../home/lib")
     assert owners.refusals(node.look(), []) == []
     os.chown(node.root / "home", MALLORY, -1)
-    assert [refusal.message.partition(":")[0] for refusal in owners.refusals(node.look(), [])] == ["/home"]
+    assert [refusal.message.partition(":")[0] for refusal in owners.refusals(node.look(), [])] == [
+        "/home"
+    ]
 
 
 @as_root
@@ -233,7 +242,9 @@ def test_directory_behind_a_link_of_the_system_is_judged(node: Node) -> None:
         ("/usr/lib/goldnode/x", None),
     ],
 )
-def test_unknown_file_that_others_can_change_is_reported(node: Node, name: str, code: str | None) -> None:
+def test_unknown_file_that_others_can_change_is_reported(
+    node: Node, name: str, code: str | None
+) -> None:
     node.at(name).parent.mkdir(exist_ok=True)
     node.at(name).write_text("{}")
     assert node.look().strays == {}

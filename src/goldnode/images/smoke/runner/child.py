@@ -23,9 +23,7 @@ MOST = 4 << 20  # limit in bytes for a result, and for the output of libraries
 
 # Runs in the child. The program's own path comes first in sys.path, so that the import works from the packed
 # file, from a checkout and in isolated mode.
-BEGIN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.images.smoke.runner.work import main; main()"
-)
+BEGIN = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.images.smoke.runner.work import main; main()"
 
 
 class Killer:
@@ -109,7 +107,14 @@ def process_state(pid: int) -> str:
 
 def missing(why: str) -> Json:
     """Return the result of a required test that could not be run."""
-    return {"state": NOT_RUN, "why": why, "required": True, "expected": None, "got": None, "figures": {}}
+    return {
+        "state": NOT_RUN,
+        "why": why,
+        "required": True,
+        "expected": None,
+        "got": None,
+        "figures": {},
+    }
 
 
 def answer(status: int, out: bytes, err: bytes) -> Json:

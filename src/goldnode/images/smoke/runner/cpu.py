@@ -26,15 +26,23 @@ def blas() -> Optional[Tuple[str, ctypes.CDLL]]:
     """Return name and handle of a BLAS with C symbols; None if none is installed."""
     here = [soname for soname in BLAS if not native.absent(soname)]
     return next(
-        ((soname, native.load(soname)) for soname in here if hasattr(native.load(soname), "cblas_sgemm")),
+        (
+            (soname, native.load(soname))
+            for soname in here
+            if hasattr(native.load(soname), "cblas_sgemm")
+        ),
         None,
     )
 
 
-def call(library: ctypes.CDLL, kind: str, m: int, n: int, k: int, left: Any, right: Any, out: Any) -> None:
+def call(
+    library: ctypes.CDLL, kind: str, m: int, n: int, k: int, *, left: Any, right: Any, out: Any
+) -> None:
     """Compute out = left x right, column-major."""
     function, real = (
-        (library.cblas_sgemm, ctypes.c_float) if kind == "fp32" else (library.cblas_dgemm, ctypes.c_double)
+        (library.cblas_sgemm, ctypes.c_float)
+        if kind == "fp32"
+        else (library.cblas_dgemm, ctypes.c_double)
     )
     function.argtypes = [ctypes.c_int] * 6 + [
         real,
@@ -61,10 +69,12 @@ def gemm(size: int = 0, seconds: float = 1.0) -> Json:
     for kind in ("fp32", "fp64"):
         left, right = linear.matrix_a(n, n, kind), linear.matrix_b(n, n, kind)
         out = ctypes.create_string_buffer(n * n * linear.KINDS[kind][1])
-        call(library, kind, n, n, n, left, right, out)  # the first call starts the library's threads
+        call(
+            library, kind=kind, m=n, n=n, k=n, left=left, right=right, out=out
+        )  # the first call starts the library's threads
         started, runs = time.perf_counter(), 0
         while not runs or time.perf_counter() - started < seconds / 2:
-            call(library, kind, n, n, n, left, right, out)
+            call(library, kind=kind, m=n, n=n, k=n, left=left, right=right, out=out)
             runs += 1
         took = time.perf_counter() - started
         _compare(out.raw, n, kind)
@@ -98,7 +108,9 @@ def _compare(result: bytes, n: int, kind: str) -> None:
     bad = linear.wrong(result, n, n, n, kind)
     if bad:
         i, j, got, expected = bad[0]
-        raise Failed(f"the {kind} product is wrong in row {i}, column {j}", expected=expected, got=got)
+        raise Failed(
+            f"the {kind} product is wrong in row {i}, column {j}", expected=expected, got=got
+        )
 
 
 def inference() -> Json:
@@ -133,7 +145,16 @@ def inference() -> Json:
 def _product(library: ctypes.CDLL, left: Any, right: Any) -> List[List[float]]:
     rows, inner, columns = len(left), len(right), len(right[0])
     out = ctypes.create_string_buffer(rows * columns * 4)
-    call(library, "fp32", rows, columns, inner, linear.flat(left), linear.flat(right), out)
+    call(
+        library,
+        kind="fp32",
+        m=rows,
+        n=columns,
+        k=inner,
+        left=linear.flat(left),
+        right=linear.flat(right),
+        out=out,
+    )
     return linear.rows_of(out.raw, rows, columns)
 
 
@@ -178,11 +199,17 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
                 expected="equal sums on every rank",
                 got="a difference",
             )
-    figures = {"ranks": ranks, "mib": round(count * 8 / 2**20, 3), "milliseconds": round(took * 1e3, 1)}
+    figures = {
+        "ranks": ranks,
+        "mib": round(count * 8 / 2**20, 3),
+        "milliseconds": round(took * 1e3, 1),
+    }
     return passed("equal sums on every rank", "equal sums on every rank", figures)
 
 
-def ring(rank: int, ranks: int, count: int, to: socket.socket, of: socket.socket) -> array.array[float]:
+def ring(
+    rank: int, ranks: int, count: int, to: socket.socket, of: socket.socket
+) -> array.array[float]:
     """Run one rank of a ring all-reduce: reduce-scatter, then all-gather.
 
     Each rank starts with rank + 1 + index modulo 97.
@@ -244,7 +271,9 @@ def memory(share: float = 0.0, root: str = "/") -> Json:
         for turn, factor in enumerate((7, 11)):
             # All blocks are equal except for the offset in their first bytes, which reveals addressing
             # errors.
-            rest = (bytes((value * factor + 1) % 251 for value in range(4096)) * (BLOCK // 4096))[MARK:]
+            rest = (bytes((value * factor + 1) % 251 for value in range(4096)) * (BLOCK // 4096))[
+                MARK:
+            ]
             for at in range(0, size, BLOCK):
                 area[at : at + MARK] = at.to_bytes(MARK, "little")
                 area[at + MARK : at + BLOCK] = rest

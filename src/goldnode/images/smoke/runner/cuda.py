@@ -33,7 +33,9 @@ def driver_library(devices: bool, foreign: bool) -> Json:
             )
         return passed("absent", "absent", why=f"{LIBCUDA} comes from the host")
     if foreign and not devices:
-        raise Failed(f"the image has a {LIBCUDA} of its own on the loader's path", "absent", "present")
+        raise Failed(
+            f"the image has a {LIBCUDA} of its own on the loader's path", "absent", "present"
+        )
     status = native.integer(native.load(LIBCUDA), "cuInit", 0)
     wanted = 0 if devices else NO_DEVICE
     if status != wanted:
@@ -77,7 +79,14 @@ def compiled(library: ctypes.CDLL, source: str) -> bytes:
     """Return the PTX of a CUDA source, for NVRTC's default target."""
     program = ctypes.c_void_p()
     _nvrtc(
-        library, "nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"goldnode.cu", 0, None, None
+        library,
+        "nvrtcCreateProgram",
+        ctypes.byref(program),
+        source.encode(),
+        b"goldnode.cu",
+        0,
+        None,
+        None,
     )
     try:
         status = native.integer(library, "nvrtcCompileProgram", program, 0, None)
@@ -155,25 +164,31 @@ class Cuda(Driver):
         address = ctypes.create_string_buffer(32)
         self.call("cuDeviceGetPCIBusId", address, 32, device)
         # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR 75, _MINOR 76, _MULTIPROCESSOR_COUNT 16
-        major, minor, units = (self.number("cuDeviceGetAttribute", what, device) for what in (75, 76, 16))
+        major, minor, units = (
+            self.number("cuDeviceGetAttribute", what, device) for what in (75, 76, 16)
+        )
         self.units[index] = units
         return Gpu(
             index,
-            name.value.decode("utf-8", "replace"),
-            size.value,
-            address.value.decode().lower(),
-            (major, minor),
-            units,
+            name=name.value.decode("utf-8", "replace"),
+            memory=size.value,
+            address=address.value.decode().lower(),
+            capability=(major, minor),
+            units=units,
         )
 
     def versions(self) -> Json:
         value = self.number("cuDriverGetVersion")
-        return {"driver_runs_cuda": ".".join(str(part) for part in libraries.split(value, (1000, 10)))}
+        return {
+            "driver_runs_cuda": ".".join(str(part) for part in libraries.split(value, (1000, 10)))
+        }
 
     def use(self, index: int) -> None:
         if index not in self.contexts:
             context = ctypes.c_void_p()
-            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.number("cuDeviceGet", index))
+            self.call(
+                "cuDevicePrimaryCtxRetain", ctypes.byref(context), self.number("cuDeviceGet", index)
+            )
             self.contexts[index] = context
         self.call("cuCtxSetCurrent", self.contexts[index])
         self.current = index
@@ -216,11 +231,27 @@ class Cuda(Driver):
         return self.functions[self.current, kernel]
 
     def launch(self, kernel: str, *arguments: Tuple[str, Any]) -> None:
-        values = [(ctypes.c_uint32 if kind == "u32" else ctypes.c_uint64)(value) for kind, value in arguments]
+        values = [
+            (ctypes.c_uint32 if kind == "u32" else ctypes.c_uint64)(value)
+            for kind, value in arguments
+        ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         # Enough blocks of 256 threads to occupy every multiprocessor; the kernels loop over the rest.
         blocks = 16 * max(1, self.units.get(self.current, 64))
-        self.call("cuLaunchKernel", self.function(kernel), blocks, 1, 1, 256, 1, 1, 0, None, pointers, None)
+        self.call(
+            "cuLaunchKernel",
+            self.function(kernel),
+            blocks,
+            1,
+            1,
+            256,
+            1,
+            1,
+            0,
+            None,
+            pointers,
+            None,
+        )
 
     def kernels(self) -> str:
         return "compiled from PTX by the driver"
@@ -248,7 +279,9 @@ class Cuda(Driver):
         )  # fmt: skip
 
     def _cublas(self, function: str, *arguments: Any) -> None:
-        status = native.integer(self.cublas, function, *arguments) if self.cublas is not None else -1
+        status = (
+            native.integer(self.cublas, function, *arguments) if self.cublas is not None else -1
+        )
         if status:
             raise Failed(f"{function} fails", expected=0, got=status)
 
@@ -285,7 +318,9 @@ def compiled_inference(version: str) -> Json:
         found.release(memory)
         if list(got) != [2.0 * value for value in range(1024)]:
             raise Failed(
-                f"GPU {gpu.number}: the compiled kernel computes wrong", expected="doubled", got=list(got[:4])
+                f"GPU {gpu.number}: the compiled kernel computes wrong",
+                expected="doubled",
+                got=list(got[:4]),
             )
     return passed("doubled", "doubled")
 

@@ -121,7 +121,9 @@ def devices(kind: str, **options: Any) -> Tuple[Driver, List[Gpu]]:
     simulated(gpus)
     if not gpus:
         raise Failed(
-            "the library finds no device, although there are device files", expected="1 or more", got=0
+            "the library finds no device, although there are device files",
+            expected="1 or more",
+            got=0,
         )
     return found, gpus
 
@@ -151,7 +153,10 @@ def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> J
     got = {"count": len(gpus), "devices": [shown(gpu) for gpu in gpus], **found.versions()}
     if wanted and len(gpus) != wanted:
         raise Failed(
-            "the library finds another number of devices", expected=wanted, got=len(gpus), figures=got
+            "the library finds another number of devices",
+            expected=wanted,
+            got=len(gpus),
+            figures=got,
         )
     return passed({"count": wanted or "1 or more"}, got)
 
@@ -190,7 +195,8 @@ def gemm(
         ]
     expected = [{"model": row["model"], "floor_tflops": row["floor"]} for row in rows]
     got = [
-        {"name": row["name"], "tflops": row["tflops"], "size": row["size"], "by": row["by"]} for row in rows
+        {"name": row["name"], "tflops": row["tflops"], "size": row["size"], "by": row["by"]}
+        for row in rows
     ]
     unknown = sorted({row["name"] for row in rows if not row["floor"]})
     why = f"no floor is known for {', '.join(unknown)}: {rows[0]['no_floor']}" if unknown else ""
@@ -200,7 +206,9 @@ def gemm(
         for name, value in row["tflops"].items()
     }
     if slow:
-        raise Failed(f"slower than the floor: {', '.join(slow)}", expected=expected, got=got, figures=figures)
+        raise Failed(
+            f"slower than the floor: {', '.join(slow)}", expected=expected, got=got, figures=figures
+        )
     return passed(expected, got, figures, why)
 
 
@@ -273,7 +281,9 @@ def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
     if bad:
         i, j, got, expected = bad[0]
         raise Failed(
-            f"the {kind or 'fp32'} product is wrong in row {i}, column {j}", expected=expected, got=str(got)
+            f"the {kind or 'fp32'} product is wrong in row {i}, column {j}",
+            expected=expected,
+            got=str(got),
         )
     return float(2 * n**3 / each / 1e12)
 
@@ -320,7 +330,9 @@ def inference(kind: str, **options: Any) -> Json:
                 got=[str(value) for value in out[0]],
             )
         figures[f"gpu{gpu.number}_milliseconds"] = round(took * 1e3, 3)
-    return passed(linear.classes(expected), linear.classes(expected), figures, f"kernels: {found.kernels()}")
+    return passed(
+        linear.classes(expected), linear.classes(expected), figures, f"kernels: {found.kernels()}"
+    )
 
 
 def forward(found: Driver) -> Tuple[List[List[float]], float]:
@@ -338,11 +350,23 @@ def forward(found: Driver) -> Tuple[List[List[float]], float]:
         held.append(found.alloc(4 * sizes[0] * sizes[3]))
         put, one, two, hidden, out = (("memory", memory) for memory in held)
         found.launch(
-            "goldnode_gemm", put, one, hidden, ("u32", sizes[0]), ("u32", sizes[2]), ("u32", sizes[1])
+            "goldnode_gemm",
+            put,
+            one,
+            hidden,
+            ("u32", sizes[0]),
+            ("u32", sizes[2]),
+            ("u32", sizes[1]),
         )
         found.launch("goldnode_relu", hidden, ("u64", sizes[0] * sizes[2]))
         found.launch(
-            "goldnode_gemm", hidden, two, out, ("u32", sizes[0]), ("u32", sizes[3]), ("u32", sizes[2])
+            "goldnode_gemm",
+            hidden,
+            two,
+            out,
+            ("u32", sizes[0]),
+            ("u32", sizes[3]),
+            ("u32", sizes[2]),
         )
         result = linear.rows_of(found.get(held[4], 4 * sizes[0] * sizes[3]), sizes[0], sizes[3])
     finally:
@@ -387,7 +411,9 @@ def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, flo
         # The second pass inverts every bit, so that stuck bits of both kinds show.
         for turn in (0, 0xFFFFFFFF):
             for number, (piece, size) in enumerate(held):
-                found.launch("goldnode_fill", ("memory", piece), ("u64", size // 4), ("u32", number ^ turn))
+                found.launch(
+                    "goldnode_fill", ("memory", piece), ("u64", size // 4), ("u32", number ^ turn)
+                )
             found.sync()
             found.put(count, bytes(4))
             for number, (piece, size) in enumerate(held):

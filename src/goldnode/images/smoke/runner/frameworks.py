@@ -35,12 +35,18 @@ def check(module: str, version: str, device: bool, cuda: str = "") -> Json:
     told = str(getattr(found, "__version__", ""))
     wanted = numbers(version)
     if numbers(told)[: len(wanted)] != wanted:
-        raise Failed(f"{module} is another version than the image states", expected=version, got=told)
+        raise Failed(
+            f"{module} is another version than the image states", expected=version, got=told
+        )
     started = time.perf_counter()
-    out, where, built = {"torch": _torch, "onnxruntime": _onnxruntime, "jax": _jax}[module](found, device)
+    out, where, built = {"torch": _torch, "onnxruntime": _onnxruntime, "jax": _jax}[module](
+        found, device
+    )
     took = time.perf_counter() - started
     if cuda and built and numbers(built)[:2] != numbers(cuda)[:2]:
-        raise Failed(f"{module} is built for another CUDA than the image's", expected=cuda, got=built)
+        raise Failed(
+            f"{module} is built for another CUDA than the image's", expected=cuda, got=built
+        )
     expected = linear.logits()
     if out != expected:
         raise Failed(
@@ -90,7 +96,9 @@ def _onnxruntime(runtime: Any, device: bool) -> Ran:
     runtime.set_default_logger_severity(3)  # errors only
     offered = runtime.get_available_providers()
     wanted = [
-        name for name in ("CUDAExecutionProvider", "ROCMExecutionProvider") if device and name in offered
+        name
+        for name in ("CUDAExecutionProvider", "ROCMExecutionProvider")
+        if device and name in offered
     ]
     session = runtime.InferenceSession(onnx_model(), providers=[*wanted, "CPUExecutionProvider"])
     used = session.get_providers()
@@ -125,7 +133,9 @@ def varint(value: int) -> bytes:
 def tensor(name: str, rows: List[List[int]]) -> bytes:
     """Encode a TensorProto of floats."""
     data = struct.pack(f"<{len(rows) * len(rows[0])}f", *(value for row in rows for value in row))
-    return field(1, len(rows)) + field(1, len(rows[0])) + field(2, 1) + field(8, name) + field(9, data)
+    return (
+        field(1, len(rows)) + field(1, len(rows[0])) + field(2, 1) + field(8, name) + field(9, data)
+    )
 
 
 def value_info(name: str, *shape: int) -> bytes:
@@ -148,8 +158,12 @@ def onnx_model() -> bytes:
         node("MatMul", ("b", "second"), "y"),
     )
     graph = b"".join(field(1, part) for part in nodes) + field(2, "goldnode")
-    graph += b"".join(field(5, tensor(name, rows)) for name, rows in (("first", first), ("second", second)))
+    graph += b"".join(
+        field(5, tensor(name, rows)) for name, rows in (("first", first), ("second", second))
+    )
     graph += field(11, value_info("x", linear.BATCH, linear.INPUT)) + field(
         12, value_info("y", linear.BATCH, linear.CLASSES)
     )
-    return field(1, 8) + field(2, "goldnode") + field(7, graph) + field(8, field(1, "") + field(2, 13))
+    return (
+        field(1, 8) + field(2, "goldnode") + field(7, graph) + field(8, field(1, "") + field(2, 13))
+    )

@@ -64,10 +64,16 @@ def devices(backend: str, root: str = "/") -> List[str]:
     For NVIDIA and AMD the control device alone also counts as a device.
     """
     if backend == "cuda":
-        names = [path for path in glob.glob(under(root, "/dev/nvidia*")) if re.search(r"/nvidia\d+$", path)]
+        names = [
+            path
+            for path in glob.glob(under(root, "/dev/nvidia*"))
+            if re.search(r"/nvidia\d+$", path)
+        ]
         # /dev/dxg is the GPU device of WSL 2.
         return sorted(names) or [
-            path for path in (under(root, "/dev/nvidiactl"), under(root, "/dev/dxg")) if os.path.exists(path)
+            path
+            for path in (under(root, "/dev/nvidiactl"), under(root, "/dev/dxg"))
+            if os.path.exists(path)
         ]
     if backend == "rocm":
         return [path for path in (under(root, "/dev/kfd"),) if os.path.exists(path)]
@@ -106,7 +112,10 @@ def memory(root: str = "/") -> int:
     # Control group v2, then v1.
     for most, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
     ):
         limit, now = read(under(root, most)), read(under(root, used))
         if limit and now and limit.isdigit() and now.isdigit():

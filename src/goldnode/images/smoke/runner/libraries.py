@@ -145,7 +145,15 @@ def _openblas(library: ctypes.CDLL) -> Numbers:
 
 # cuDNN and NPP are several libraries behind one name.
 _CUDNN = {
-    "9": ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled"),
+    "9": (
+        "graph",
+        "ops",
+        "cnn",
+        "adv",
+        "heuristic",
+        "engines_precompiled",
+        "engines_runtime_compiled",
+    ),
     "8": ("ops_infer", "cnn_infer", "adv_infer"),
 }
 _NPP = (
@@ -174,9 +182,13 @@ COMPONENTS: Dict[str, Component] = {
     "cusolver": Component("libcusolver", ("12", "11"), _property("cusolverGetProperty"), 3),
     "cusparse": Component("libcusparse", ("12", "11"), _property("cusparseGetProperty"), 3),
     "cusparselt": Component("libcusparseLt", ("0",)),
-    "npp": Component("libnppc", ("13", "12", "11"), _npp, 3, also=dict.fromkeys(("13", "12", "11"), _NPP)),
+    "npp": Component(
+        "libnppc", ("13", "12", "11"), _npp, 3, also=dict.fromkeys(("13", "12", "11"), _NPP)
+    ),
     "nvrtc": Component("libnvrtc", ("13", "12", "11.2"), _pair("nvrtcVersion"), 2, {"11": "11.2"}),
-    "nvjitlink": Component("libnvJitLink", ("13", "12"), _pair("nvJitLinkVersion", ctypes.c_uint), 2),
+    "nvjitlink": Component(
+        "libnvJitLink", ("13", "12"), _pair("nvJitLinkVersion", ctypes.c_uint), 2
+    ),
     "nvjpeg": Component("libnvjpeg", ("13", "12", "11")),
     "nvtx": Component("libnvToolsExt", ("1",), others=("libnvtx3interop.so.1",)),
     "cupti": Component("libcupti", ("13", "12", "11.8")),
@@ -230,7 +242,9 @@ def component(part: str) -> Optional[str]:
 
 def numbers(version: str) -> Numbers:
     """Return the leading numbers of a version: 12.4.127~12.4.1-2 gives (12, 4, 127)."""
-    match = re.match(r"\d+(?:\.\d+)*", version.partition(":")[2] if re.match(r"\d+:", version) else version)
+    match = re.match(
+        r"\d+(?:\.\d+)*", version.partition(":")[2] if re.match(r"\d+:", version) else version
+    )
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
@@ -275,13 +289,19 @@ def check(part: str, version: str) -> Json:
     said = known.version(library)
     if not said:
         return passed(
-            {"loads": soname}, {"loads": soname}, why="the library tells its version only where a driver is"
+            {"loads": soname},
+            {"loads": soname},
+            why="the library tells its version only where a driver is",
         )
     told = ".".join(str(number) for number in said)
     compared = min(len(said), len(numbers(version)), known.compared)
     expected = numbers(version)[:compared]
     if not compared:
-        why = "the library counts otherwise than its part" if version else "the image states no version"
+        why = (
+            "the library counts otherwise than its part"
+            if version
+            else "the image states no version"
+        )
         return passed({"loads": soname}, {"loads": soname, "version": told}, why=why)
     shown = ".".join(str(number) for number in expected)
     if said[:compared] != expected:

@@ -52,7 +52,9 @@ def matrix_b(inner: int, columns: int, kind: str) -> bytes:
     return b"".join(found[j % 5] for j in range(columns))
 
 
-def wrong(result: bytes, rows: int, columns: int, inner: int, kind: str) -> List[Tuple[int, int, float, int]]:
+def wrong(
+    result: bytes, rows: int, columns: int, inner: int, kind: str
+) -> List[Tuple[int, int, float, int]]:
     """Return (row, column, got, expected) of the first wrong element; empty if the product is right."""
     letter, size = KINDS[kind]
     expected = [[cell(i, j, inner) for i in range(ROWS)] for j in range(COLUMNS)]
@@ -86,7 +88,9 @@ def network() -> Tuple[List[List[int]], List[List[int]], List[List[int]]]:
     return x, first, second
 
 
-def multiply(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> List[List[float]]:
+def multiply(
+    left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]
+) -> List[List[float]]:
     """Return the product of two matrices, given as lists of rows."""
     turned = list(zip(*right))
     return [[sum(p * q for p, q in zip(row, other)) for other in turned] for row in left]

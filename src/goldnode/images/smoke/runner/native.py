@@ -63,7 +63,8 @@ def lacks(problem: Failed, soname: str) -> bool:
 def which(sonames: Sequence[str]) -> Optional[str]:
     """Return the first available soname. The dynamic loader takes precedence over wheels."""
     return next(
-        (soname for wheels in (False, True) for soname in sonames if not absent(soname, wheels)), None
+        (soname for wheels in (False, True) for soname in sonames if not absent(soname, wheels)),
+        None,
     )
 
 
@@ -139,4 +140,6 @@ def symbol(library: ctypes.CDLL, function: str) -> Any:
     try:
         return getattr(library, function)
     except AttributeError:
-        raise Failed(f"the library has no {function}", expected=function, got="no such symbol") from None
+        raise Failed(
+            f"the library has no {function}", expected=function, got="no such symbol"
+        ) from None

@@ -57,7 +57,9 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
             found.use(gpu.number)
             if found.get(held[rank][1], 4 * count) != wanted:
                 raise Failed(
-                    f"GPU {gpu.number} has another sum", expected=size * (size + 1) // 2, got="a difference"
+                    f"GPU {gpu.number} has another sum",
+                    expected=size * (size + 1) // 2,
+                    got="a difference",
                 )
     finally:
         for rank, pair in enumerate(held):

@@ -39,17 +39,23 @@ def level_zero(devices: bool) -> Json:
     # As in OpenCL, a call without a buffer returns the count only.
     native.integer(library, "zeDriverGet", ctypes.byref(drivers), None)
     one = ctypes.c_uint32(1)
-    if not drivers.value or native.integer(library, "zeDriverGet", ctypes.byref(one), ctypes.byref(first)):
+    if not drivers.value or native.integer(
+        library, "zeDriverGet", ctypes.byref(one), ctypes.byref(first)
+    ):
         raise Failed("zeDriverGet finds no driver", expected="1 or more", got=drivers.value)
     native.integer(library, "zeDeviceGet", first, ctypes.byref(count), None)
     if not count.value:
         raise Failed("zeDeviceGet finds no device", expected="1 or more", got=0)
-    return passed({"zeInit": "0x0", "devices": "1 or more"}, {"zeInit": "0x0", "devices": count.value})
+    return passed(
+        {"zeInit": "0x0", "devices": "1 or more"}, {"zeInit": "0x0", "devices": count.value}
+    )
 
 
 def processor_runtime(root: str = "/") -> bool:
     """Return whether an OpenCL runtime for processors is registered."""
-    named = [image.read(path) or "" for path in glob.glob(image.under(root, "/etc/OpenCL/vendors/*.icd"))]
+    named = [
+        image.read(path) or "" for path in glob.glob(image.under(root, "/etc/OpenCL/vendors/*.icd"))
+    ]
     named.append(os.environ.get("OCL_ICD_FILENAMES", ""))
     return any(word in text for text in named for word in PROCESSOR_ICDS)
 
@@ -84,7 +90,9 @@ class OpenCl(Driver):
         self.library = native.need(libraries.sonames("opencl"), "the OpenCL loader")
         self.devices: List[ctypes.c_void_p] = []
         self.names: Dict[str, str] = {}
-        self.queues: Dict[int, Tuple[ctypes.c_void_p, ctypes.c_void_p, Dict[str, ctypes.c_void_p]]] = {}
+        self.queues: Dict[
+            int, Tuple[ctypes.c_void_p, ctypes.c_void_p, Dict[str, ctypes.c_void_p]]
+        ] = {}
         self.current = -1
         for name in (
             "clCreateContext",
@@ -115,7 +123,14 @@ class OpenCl(Driver):
             if status == DEVICE_NOT_FOUND or not here.value:
                 continue
             ids = (ctypes.c_void_p * here.value)()
-            self.call("clGetDeviceIDs", ctypes.c_void_p(platform), ctypes.c_uint64(wanted), here, ids, None)
+            self.call(
+                "clGetDeviceIDs",
+                ctypes.c_void_p(platform),
+                ctypes.c_uint64(wanted),
+                here,
+                ids,
+                None,
+            )
             for one in ids:
                 handle = ctypes.c_void_p(one)
                 if (
@@ -140,7 +155,12 @@ class OpenCl(Driver):
     def _number(self, handle: ctypes.c_void_p, what: int, kind: Any) -> int:
         value = kind()
         self.call(
-            "clGetDeviceInfo", handle, what, ctypes.c_size_t(ctypes.sizeof(value)), ctypes.byref(value), None
+            "clGetDeviceInfo",
+            handle,
+            what,
+            ctypes.c_size_t(ctypes.sizeof(value)),
+            ctypes.byref(value),
+            None,
         )
         return int(value.value)
 
@@ -148,10 +168,21 @@ class OpenCl(Driver):
         found = []
         for index, handle in enumerate(self.devices):
             name = ctypes.create_string_buffer(256)
-            self.call("clGetDeviceInfo", handle, 0x102B, ctypes.c_size_t(256), name, None)  # CL_DEVICE_NAME
+            self.call(
+                "clGetDeviceInfo", handle, 0x102B, ctypes.c_size_t(256), name, None
+            )  # CL_DEVICE_NAME
             size = self._number(handle, 0x101F, ctypes.c_uint64)  # CL_DEVICE_GLOBAL_MEM_SIZE
             units = self._number(handle, 0x1002, ctypes.c_uint32)  # CL_DEVICE_MAX_COMPUTE_UNITS
-            found.append(Gpu(index, name.value.decode("utf-8", "replace").strip(), size, "", (), units))
+            found.append(
+                Gpu(
+                    index,
+                    name=name.value.decode("utf-8", "replace").strip(),
+                    memory=size,
+                    address="",
+                    capability=(),
+                    units=units,
+                )
+            )
         return found
 
     def versions(self) -> Json:
@@ -165,10 +196,14 @@ class OpenCl(Driver):
         if index not in self.queues:
             handles = (ctypes.c_void_p * 1)(self.devices[index])
             context = self.made("clCreateContext", None, 1, handles, None, None)
-            queue = self.made("clCreateCommandQueue", context, self.devices[index], ctypes.c_uint64(0))
+            queue = self.made(
+                "clCreateCommandQueue", context, self.devices[index], ctypes.c_uint64(0)
+            )
             self.queues[index] = (context, queue, {})
             # One allocation may not be larger than CL_DEVICE_MAX_MEM_ALLOC_SIZE.
-            self.largest = min(Driver.largest, self._number(self.devices[index], 0x1010, ctypes.c_uint64))
+            self.largest = min(
+                Driver.largest, self._number(self.devices[index], 0x1010, ctypes.c_uint64)
+            )
         self.current = index
 
     def free(self) -> int:
@@ -229,9 +264,9 @@ class OpenCl(Driver):
             for name in kernels.NAMES:
                 known[name] = self.made("clCreateKernel", program, name.encode())
         for place, (kind, value) in enumerate(arguments):
-            argument = {"memory": ctypes.c_void_p, "u64": ctypes.c_uint64, "u32": ctypes.c_uint32}[kind](
-                value
-            )
+            argument = {"memory": ctypes.c_void_p, "u64": ctypes.c_uint64, "u32": ctypes.c_uint32}[
+                kind
+            ](value)
             self.call(
                 "clSetKernelArg",
                 known[kernel],

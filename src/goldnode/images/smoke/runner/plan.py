@@ -64,7 +64,14 @@ def plan(here: Here) -> List[Test]:
         for part, version in _libraries(here)
     ]
     tests += [
-        Test("cpu", f"compile with {part}", "programs", "compiles", {"program": part, "version": said}, 120.0)
+        Test(
+            "cpu",
+            name=f"compile with {part}",
+            module="programs",
+            function="compiles",
+            arguments={"program": part, "version": said},
+            limit=120.0,
+        )
         for part, said in sorted(here.parts.items())
         if part in programs.PROGRAMS
     ]
@@ -77,7 +84,9 @@ def plan(here: Here) -> List[Test]:
 
 def version(here: Here, name: str) -> str:
     """Return the version of a component that the image states; empty if it states none."""
-    return next((str(said) for part, said in here.parts.items() if libraries.component(part) == name), "")
+    return next(
+        (str(said) for part, said in here.parts.items() if libraries.component(part) == name), ""
+    )
 
 
 def _libraries(here: Here) -> List[Any]:
@@ -87,35 +96,58 @@ def _libraries(here: Here) -> List[Any]:
 def _cuda(here: Here) -> List[Test]:
     present = bool(here.devices)
     tests = [
-        Test("cpu", "driver", "cuda", "driver_library", {"devices": present, "foreign": here.bare}, 120.0)
+        Test(
+            "cpu",
+            name="driver",
+            module="cuda",
+            function="driver_library",
+            arguments={"devices": present, "foreign": here.bare},
+            limit=120.0,
+        )
     ]
     tests.append(
         Test(
             "cpu",
-            "device count",
-            "cuda",
-            "runtime_code",
-            {"version": version(here, "cudart"), "devices": present},
-            120.0,
+            name="device count",
+            module="cuda",
+            function="runtime_code",
+            arguments={"version": version(here, "cudart"), "devices": present},
+            limit=120.0,
         )
     )
-    tests.append(Test("cpu", "run-time compiler", "cuda", "compiler", {"version": version(here, "nvrtc")}))
+    tests.append(
+        Test("cpu", "run-time compiler", "cuda", "compiler", {"version": version(here, "nvrtc")})
+    )
     return tests
 
 
 def _rocm(here: Here) -> List[Test]:
     present = bool(here.devices)
     tests = [
-        Test("cpu", "hsa", "rocm", "hsa", {"devices": present}, 120.0),
         Test(
             "cpu",
-            "device count",
-            "rocm",
-            "runtime_code",
-            {"version": version(here, "hip"), "devices": present},
-            120.0,
+            name="hsa",
+            module="rocm",
+            function="hsa",
+            arguments={"devices": present},
+            limit=120.0,
         ),
-        Test("cpu", "rocminfo", "rocm", "rocminfo", {"devices": present, "root": here.root}, 120.0),
+        Test(
+            "cpu",
+            name="device count",
+            module="rocm",
+            function="runtime_code",
+            arguments={"version": version(here, "hip"), "devices": present},
+            limit=120.0,
+        ),
+        Test(
+            "cpu",
+            name="rocminfo",
+            module="rocm",
+            function="rocminfo",
+            arguments={"devices": present, "root": here.root},
+            limit=120.0,
+        ),
     ]
     if present:
         tests.append(Test("cpu", "device group", "rocm", "device_group", {"root": here.root}))
@@ -125,16 +157,30 @@ def _rocm(here: Here) -> List[Test]:
 def _oneapi(here: Here) -> List[Test]:
     present, processor = bool(here.devices), intel.processor_runtime(here.root)
     return [
-        Test("cpu", "level zero", "opencl", "level_zero", {"devices": present}, 120.0),
         Test(
             "cpu",
-            "opencl platforms",
-            "opencl",
-            "platforms",
-            {"devices": present, "processor": processor},
-            120.0,
+            name="level zero",
+            module="opencl",
+            function="level_zero",
+            arguments={"devices": present},
+            limit=120.0,
         ),
-        Test("cpu", "opencl on the processor", "opencl", "on_processor", {"root": here.root}, 180.0),
+        Test(
+            "cpu",
+            name="opencl platforms",
+            module="opencl",
+            function="platforms",
+            arguments={"devices": present, "processor": processor},
+            limit=120.0,
+        ),
+        Test(
+            "cpu",
+            name="opencl on the processor",
+            module="opencl",
+            function="on_processor",
+            arguments={"root": here.root},
+            limit=180.0,
+        ),
     ]
 
 
@@ -143,7 +189,14 @@ def _cpu(here: Here) -> List[Test]:
         Test("cpu", "gemm", "cpu", "gemm", {"size": here.size, "seconds": here.seconds}),
         Test("cpu", "inference", "cpu", "inference", {}),
         Test("cpu", "collective", "cpu", "collective", {}),
-        Test("cpu", "memory", "cpu", "memory", {"share": here.share}, 600.0),
+        Test(
+            "cpu",
+            name="memory",
+            module="cpu",
+            function="memory",
+            arguments={"share": here.share},
+            limit=600.0,
+        ),
     ]
 
 
@@ -155,10 +208,28 @@ def _frameworks(here: Here) -> List[Test]:
         if module:
             arguments = {"module": module, "version": said, "device": False, "cuda": built}
             if not here.devices:
-                tests.append(Test("cpu", module, "frameworks", "check", arguments, 300.0, True))
+                tests.append(
+                    Test(
+                        "cpu",
+                        name=module,
+                        module="frameworks",
+                        function="check",
+                        arguments=arguments,
+                        limit=300.0,
+                        site=True,
+                    )
+                )
             else:
                 tests.append(
-                    Test("gpu", module, "frameworks", "check", {**arguments, "device": True}, 600.0, True)
+                    Test(
+                        "gpu",
+                        name=module,
+                        module="frameworks",
+                        function="check",
+                        arguments={**arguments, "device": True},
+                        limit=600.0,
+                        site=True,
+                    )
                 )
     return tests
 
@@ -178,7 +249,12 @@ def _gpu(here: Here) -> List[Test]:
     more: Dict[str, Tuple[Json, float]] = {
         "discovery": ({"expected": here.expected, "files": files}, 120.0),
         "gemm": (
-            {"floors": list(here.floors), "size": here.size, "seconds": here.seconds, "root": here.root},
+            {
+                "floors": list(here.floors),
+                "size": here.size,
+                "seconds": here.seconds,
+                "root": here.root,
+            },
             300.0,
         ),
         "inference": ({}, 180.0),
@@ -186,7 +262,14 @@ def _gpu(here: Here) -> List[Test]:
         "memory": ({"share": here.share or 0.9, "most": here.most}, 600.0),
     }
     tests = [
-        Test("gpu", name, GPU_TESTS[name], name, {**common, **more[name][0]}, more[name][1])
+        Test(
+            "gpu",
+            name=name,
+            module=GPU_TESTS[name],
+            function=name,
+            arguments={**common, **more[name][0]},
+            limit=more[name][1],
+        )
         for name in GPU_TESTS
     ]
     if here.backend == "cuda":
@@ -194,11 +277,11 @@ def _gpu(here: Here) -> List[Test]:
             3,
             Test(
                 "gpu",
-                "run-time compiled",
-                "cuda",
-                "compiled_inference",
-                {"version": version(here, "nvrtc")},
-                180.0,
+                name="run-time compiled",
+                module="cuda",
+                function="compiled_inference",
+                arguments={"version": version(here, "nvrtc")},
+                limit=180.0,
             ),
         )
     return tests
@@ -209,7 +292,9 @@ def backend_of(described: Json, root: str) -> str:
     said = described.get("backend")
     if said in image.BACKENDS:
         return str(said)
-    return next((name for name in image.BACKENDS if name != "cpu" and image.devices(name, root)), "cpu")
+    return next(
+        (name for name in image.BACKENDS if name != "cpu" and image.devices(name, root)), "cpu"
+    )
 
 
 def reason(backend: str, devices: List[str]) -> str:

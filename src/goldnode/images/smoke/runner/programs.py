@@ -58,10 +58,10 @@ _HIP = (
     "int main() { return 0; }\n"
 )
 PROGRAMS: Dict[str, Program] = {
-    "gcc": Program(["-dumpfullversion"], r"([\d.]+)", "a.c", _C, ["a.c", "-o", "made"], r"goldnode"),
+    "gcc": Program(["-dumpfullversion"], pattern=r"([\d.]+)", source="a.c", text=_C, build=["a.c", "-o", "made"], prints=r"goldnode"),
     "nvcc": Program(
-        ["--version"], r"V([\d.]+)", "a.cu", _CUDA, ["a.cu", "-o", "made"], r"code \d+",
-        "libcuda.so", ["-DDRIVER", "a.cu", "-o", "driver", "-lcuda"],
+        ["--version"], pattern=r"V([\d.]+)", source="a.cu", text=_CUDA, build=["a.cu", "-o", "made"], prints=r"code \d+",
+        stub="libcuda.so", linked=["-DDRIVER", "a.cu", "-o", "driver", "-lcuda"],
     ),
     "hipcc": Program(
         ["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP,
@@ -106,7 +106,9 @@ def compiles(program: str, version: str) -> Json:
             )
             if there:
                 _run([path, *known.linked], folder)
-            got["stub"] = f"links with {known.stub}" if there else f"no {known.stub} in LIBRARY_PATH"
+            got["stub"] = (
+                f"links with {known.stub}" if there else f"no {known.stub} in LIBRARY_PATH"
+            )
     return passed({"version": version}, got)
 
 
@@ -116,7 +118,9 @@ def _prints(program: str, made: str, pattern: str) -> str:
     except PermissionError:
         return "not run: no program may be run in the temporary directory here"
     if not re.fullmatch(pattern, said):
-        raise Failed(f"what {program} makes does not say what it has to", expected=pattern, got=said[:120])
+        raise Failed(
+            f"what {program} makes does not say what it has to", expected=pattern, got=said[:120]
+        )
     return said
 
 
@@ -132,5 +136,7 @@ def _run(command: List[str], folder: str = "/") -> str:
     said = done.stdout.decode("utf-8", "replace")
     if done.returncode:
         last = (said.strip().splitlines() or ["it said nothing"])[-1][:200]
-        raise Failed(f"{os.path.basename(command[0])} fails: {last}", expected=0, got=done.returncode)
+        raise Failed(
+            f"{os.path.basename(command[0])} fails: {last}", expected=0, got=done.returncode
+        )
     return said

@@ -41,7 +41,9 @@ class NotRun(Exception):  # noqa: N818
         self.result = {"state": NOT_RUN, "why": why, "required": required, "got": got}
 
 
-def passed(expected: Any = None, got: Any = None, figures: Optional[Json] = None, why: str = "") -> Json:
+def passed(
+    expected: Any = None, got: Any = None, figures: Optional[Json] = None, why: str = ""
+) -> Json:
     """Return the result of a test that passed."""
     return {"state": PASSED, "why": why, "expected": expected, "got": got, "figures": figures or {}}
 
@@ -79,7 +81,9 @@ def exit_code(record: Json, required: Tuple[str, ...]) -> int:
     if any(found["state"] == FAILED for found in tiers.values()):
         return BAD
     if any(
-        test["state"] == NOT_RUN and test["required"] for found in tiers.values() for test in found["tests"]
+        test["state"] == NOT_RUN and test["required"]
+        for found in tiers.values()
+        for test in found["tests"]
     ):
         return UNKNOWN
     if any(tiers[name]["state"] != PASSED for name in required):
@@ -94,10 +98,14 @@ def text(record: Json) -> str:
     lines = [f"goldnode-smoke: backend {record['backend']}, {where}"]
     if record["simulated"]:
         lines.append("SIMULATED HARDWARE: this says nothing of a real device")
-    width = max([len(test["name"]) for found in record["tiers"].values() for test in found["tests"]] or [0])
+    width = max(
+        [len(test["name"]) for found in record["tiers"].values() for test in found["tests"]] or [0]
+    )
     for name in TIERS:
         for test in record["tiers"][name]["tests"]:
-            lines.append(f"{name}  {test['state']:8}  {test['name']:{width}}  {_told(test)}".rstrip())
+            lines.append(
+                f"{name}  {test['state']:8}  {test['name']:{width}}  {_told(test)}".rstrip()
+            )
     lines.append("; ".join(_sum(name, record["tiers"][name]) for name in TIERS))
     return "\n".join(_plain(line) for line in lines)
 

@@ -54,7 +54,11 @@ def rocminfo(devices: bool, root: str = "/") -> Json:
     if program is None:
         return {"state": "not_run", "why": "rocminfo is not here", "required": False}
     done = subprocess.run(
-        [program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False
+        [program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     # rocminfo colours its messages even without a terminal.
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.decode("utf-8", "replace"))
@@ -130,13 +134,22 @@ class Hip(Driver):
         self.call("hipDeviceTotalMem", ctypes.byref(size), index)
         self.call("hipDeviceGetPCIBusId", address, 32, index)
         return Gpu(
-            index, name.value.decode("utf-8", "replace"), size.value, address.value.decode().lower(), (), 0
+            index,
+            name=name.value.decode("utf-8", "replace"),
+            memory=size.value,
+            address=address.value.decode().lower(),
+            capability=(),
+            units=0,
         )
 
     def versions(self) -> Json:
         value = ctypes.c_int()
         self.call("hipRuntimeGetVersion", ctypes.byref(value))
-        return {"hip": ".".join(str(part) for part in libraries.split(value.value, (10000000, 100000, 1)))}
+        return {
+            "hip": ".".join(
+                str(part) for part in libraries.split(value.value, (10000000, 100000, 1))
+            )
+        }
 
     def use(self, index: int) -> None:
         self.call("hipSetDevice", index)
@@ -178,7 +191,10 @@ class Hip(Driver):
                 found = ctypes.c_void_p()
                 self.call("hipModuleGetFunction", ctypes.byref(found), module, name.encode())
                 self.functions[self.current, name] = found
-        values = [(ctypes.c_uint32 if kind == "u32" else ctypes.c_uint64)(value) for kind, value in arguments]
+        values = [
+            (ctypes.c_uint32 if kind == "u32" else ctypes.c_uint64)(value)
+            for kind, value in arguments
+        ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         self.call(
             "hipModuleLaunchKernel",
@@ -247,7 +263,9 @@ class Hip(Driver):
         )  # fmt: skip
 
     def _rocblas(self, function: str, *arguments: Any) -> None:
-        status = native.integer(self.rocblas, function, *arguments) if self.rocblas is not None else -1
+        status = (
+            native.integer(self.rocblas, function, *arguments) if self.rocblas is not None else -1
+        )
         if status:
             raise Failed(f"{function} fails", expected=0, got=status)
 

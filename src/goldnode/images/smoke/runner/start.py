@@ -44,7 +44,10 @@ def parser() -> Parser:
     )
     found.add_argument("--tier", choices=(*TIERS, "all"), default="all", help="run this tier only")
     found.add_argument(
-        "--test", action="append", metavar="NAME", help="run this test only; may be given several times"
+        "--test",
+        action="append",
+        metavar="NAME",
+        help="run this test only; may be given several times",
     )
     found.add_argument(
         "--require",
@@ -67,7 +70,11 @@ def parser() -> Parser:
         help="of the free memory to fill (cpu 0.05 and at most 256 MiB, gpu 0.9)",
     )
     found.add_argument(
-        "--memory-mib", type=int, default=0, metavar="MIB", help="fill at most this much of each device"
+        "--memory-mib",
+        type=int,
+        default=0,
+        metavar="MIB",
+        help="fill at most this much of each device",
     )
     found.add_argument(
         "--size",
@@ -76,7 +83,9 @@ def parser() -> Parser:
         metavar="N",
         help="rows of the matrices of the GEMM; below 2048 no floor is held",
     )
-    found.add_argument("--seconds", type=float, default=1.0, help="how long a GEMM is measured (default 1)")
+    found.add_argument(
+        "--seconds", type=float, default=1.0, help="how long a GEMM is measured (default 1)"
+    )
     found.add_argument(
         "--limit",
         type=float,
@@ -96,7 +105,9 @@ def parser() -> Parser:
     )
     found.add_argument("--json", action="store_true", help="print the record as JSON")
     found.add_argument(
-        "--output", metavar="FILE", help="write the record as JSON to this file, whole or not at all"
+        "--output",
+        metavar="FILE",
+        help="write the record as JSON to this file, whole or not at all",
     )
     found.add_argument(
         "--root",
@@ -156,8 +167,8 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
     # The parts belong to the image's own backend, not to one chosen with --backend.
     parts = image.parts(described) if described.get("backend") in (None, backend) else {}
     here = plan.Here(
-        backend, parts, devices, options.root, options.without_driver, floors,
-        options.size, options.seconds, options.memory_share, options.memory_mib << 20, options.gpus,
+        backend, parts=parts, devices=devices, root=options.root, bare=options.without_driver, floors=floors,
+        size=options.size, seconds=options.seconds, share=options.memory_share, most=options.memory_mib << 20, expected=options.gpus,
     )  # fmt: skip
     tests = plan.plan(here)
     # --gpus demands devices. Without any, the GPU tier has no test that could fail.
@@ -166,10 +177,14 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
     names = {test.name for test in tests}
     unknown = sorted(set(options.test or ()) - names)
     if unknown:
-        raise ValueError(f"there is no test {unknown[0]} here. Choose of: {', '.join(sorted(names))}")
+        raise ValueError(
+            f"there is no test {unknown[0]} here. Choose of: {', '.join(sorted(names))}"
+        )
     done: Dict[str, List[Json]] = {name: [] for name in TIERS}
     for test in tests:
-        if (options.tier not in (test.tier, "all")) or (options.test and test.name not in options.test):
+        if (options.tier not in (test.tier, "all")) or (
+            options.test and test.name not in options.test
+        ):
             continue
         request = {
             "tier": test.tier,
@@ -190,8 +205,14 @@ def run(options: Any, killer: Killer, floors: Any) -> Json:
             }
         )
     asked = {name: options.tier in (name, "all") for name in TIERS}
-    why = {"cpu": "there is nothing to test without a device here", "gpu": plan.reason(backend, devices)}
-    tiers = {name: report.tier(done[name], why[name] if asked[name] else "not asked for") for name in TIERS}
+    why = {
+        "cpu": "there is nothing to test without a device here",
+        "gpu": plan.reason(backend, devices),
+    }
+    tiers = {
+        name: report.tier(done[name], why[name] if asked[name] else "not asked for")
+        for name in TIERS
+    }
     unnamed = [
         part
         for part in sorted(parts)
@@ -224,7 +245,9 @@ def own_floors(path: str) -> Any:
         for row in found:
             row["model"], row["pci_ids"], row["floor_tflops"].items()
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(f"{path}: it is no list of {{model, pci_ids, floor_tflops}} ({problem})") from None
+        raise ValueError(
+            f"{path}: it is no list of {{model, pci_ids, floor_tflops}} ({problem})"
+        ) from None
     return found
 
 

@@ -18,7 +18,14 @@ def main() -> None:
     answer_to = os.dup(1)
     os.dup2(2, 1)  # output that a library prints must not mix with the result
     request = json.load(sys.stdin)
-    result = {"required": True, "why": "", "expected": None, "got": None, "figures": {}, **run(request)}
+    result = {
+        "required": True,
+        "why": "",
+        "expected": None,
+        "got": None,
+        "figures": {},
+        **run(request),
+    }
     if _simulated():
         result["simulated"] = True
     data = json.dumps(result).encode()

@@ -46,7 +46,11 @@ def from_file(name: str) -> List[str]:
 
 
 def _file(archive: Mapping[str, Any]) -> str:
-    name = archive["id"][len("goldnode-") :] if archive["id"].startswith("goldnode-") else archive["id"]
+    name = (
+        archive["id"][len("goldnode-") :]
+        if archive["id"].startswith("goldnode-")
+        else archive["id"]
+    )
     return f"/etc/apt/sources.list.d/goldnode-{name}.sources"
 
 
@@ -62,7 +66,9 @@ def sources(document: Document, seen: Observed) -> List[Wanted]:
         given = {component for peer in peers for component in peer["components"]}
         # If apt may use nothing but the mirror, it must be in a file by itself.
         missing = [
-            component for component in archive["components"] if component not in given or only(document)
+            component
+            for component in archive["components"]
+            if component not in given or only(document)
         ]
         if peers and not missing:
             continue
@@ -128,7 +134,10 @@ def pins(document: Document) -> Wanted:
             "",
         ]
     return Wanted(
-        "/etc/apt/preferences.d/goldnode-stack", "\n".join(lines), "node_class", "pins of the stack set"
+        "/etc/apt/preferences.d/goldnode-stack",
+        "\n".join(lines),
+        "node_class",
+        "pins of the stack set",
     )
 
 
@@ -140,7 +149,9 @@ def fence(document: Document) -> Wanted:
     names = sorted({package["name"] for package in document["packages"]} | set(document["fence"]))
     # The entries are Python regular expressions, matched at the start of a name. Of their special characters,
     # package names may contain only + and .
-    items = "".join('  "' + name.replace("+", "\\+").replace(".", "\\.") + '$";\n' for name in names)
+    items = "".join(
+        '  "' + name.replace("+", "\\+").replace(".", "\\.") + '$";\n' for name in names
+    )
     text = (
         "// goldnode: packages of the stack change only with its lock\nUnattended-Upgrade::Package-Blacklist "
         f"{{\n{items}}};\n"
@@ -182,7 +193,9 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
                 )
             )
     for pin in seen.pins:
-        if pin.get("owner") in names:  # from a package of the stack; the pins of the lock outrank it
+        if (
+            pin.get("owner") in names
+        ):  # from a package of the stack; the pins of the lock outrank it
             continue
         if any(like(name, pin["package"]) for name in names if pin["package"] != "*") or in_family(
             pin["package"], family
@@ -229,5 +242,7 @@ def _peers(archive: Mapping[str, Any], seen: Observed) -> List[Mapping[str, Any]
     return [
         row
         for row in seen.sources
-        if not _is_own(row) and row["uri"] == archive["uri"].rstrip("/") and row["suite"] == archive["suite"]
+        if not _is_own(row)
+        and row["uri"] == archive["uri"].rstrip("/")
+        and row["suite"] == archive["suite"]
     ]

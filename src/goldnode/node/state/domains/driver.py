@@ -80,14 +80,14 @@ def forced(seen: Observed, part: str) -> List[Action]:
     return [
         Action(
             part,
-            "file.comment",
-            f"{row['file']}:{row['line']}",
-            f"loads {row['module']} by name, which the class keeps out",
-            IMAGE,
-            f"{row['module']}\n",
-            f"# goldnode: {row['module']}\n",
-            None,
-            {"file": row["file"], "line": row["line"], "module": row["module"]},
+            kind="file.comment",
+            target=f"{row['file']}:{row['line']}",
+            reason=f"loads {row['module']} by name, which the class keeps out",
+            phase=IMAGE,
+            before=f"{row['module']}\n",
+            after=f"# goldnode: {row['module']}\n",
+            reboot=None,
+            data={"file": row["file"], "line": row["line"], "module": row["module"]},
         )
         for row in seen.forced
     ]
@@ -108,14 +108,14 @@ def module(document: Document, seen: Observed) -> List[Action]:
     return [
         Action(
             "gpu_driver",
-            "module.build",
-            f"{driver['module']} for {release}",
-            fault,
-            IMAGE,
-            None,
-            f"{driver['module']} {driver['version']} for {release}\n",
-            "the GPU module was rebuilt",
-            {
+            kind="module.build",
+            target=f"{driver['module']} for {release}",
+            reason=fault,
+            phase=IMAGE,
+            before=None,
+            after=f"{driver['module']} {driver['version']} for {release}\n",
+            reboot="the GPU module was rebuilt",
+            data={
                 "module": driver["module"],
                 "version": driver["version"],
                 "release": release,
@@ -132,14 +132,14 @@ def restored(document: Document, name: str, why: str) -> Action:
     data = {"module": name, "release": release, "package": driver["package"]}
     return Action(
         "gpu_driver",
-        "module.restore",
-        f"{name} for {release}",
-        why,
-        IMAGE,
-        None,
-        after,
-        f"{name} was put there again",
-        data,
+        kind="module.restore",
+        target=f"{name} for {release}",
+        reason=why,
+        phase=IMAGE,
+        before=None,
+        after=after,
+        reboot=f"{name} was put there again",
+        data=data,
     )
 
 
@@ -184,15 +184,15 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
             actions.append(
                 Action(
                     "gpu_driver" if document.get("driver") else "kernel",
-                    "initramfs.rebuild",
-                    release,
-                    "; ".join(reasons),
-                    IMAGE,
-                    "".join(f"{name}\n" for name in inside.get("unwanted", ())),
-                    "",
+                    kind="initramfs.rebuild",
+                    target=release,
+                    reason="; ".join(reasons),
+                    phase=IMAGE,
+                    before="".join(f"{name}\n" for name in inside.get("unwanted", ())),
+                    after="",
                     # A reboot is needed only if the old image may have loaded an unwanted module.
-                    "the initramfs was rebuilt" if inside.get("unwanted") else None,
-                    {"release": release, "owed": owed},
+                    reboot="the initramfs was rebuilt" if inside.get("unwanted") else None,
+                    data={"release": release, "owed": owed},
                 )
             )
     return actions
@@ -207,9 +207,13 @@ def initramfs_faults(document: Document, inside: Mapping[str, Any]) -> List[str]
         return ["it is missing, and the kernel would not find its root"]
     if "error" in inside:
         return [f"it cannot be read ({inside['error']})"]
-    wanted = {file.path: digest(file.content.encode()) for file in module_files(document, "gpu_driver")}
+    wanted = {
+        file.path: digest(file.content.encode()) for file in module_files(document, "gpu_driver")
+    }
     reasons = [f"it holds {', '.join(inside['unwanted'])}"] if inside["unwanted"] else []
     reasons += [f"it lacks {path}" for path in wanted if path not in inside["files"]]
     return reasons + [
-        f"it has an older {path}" for path, sha in wanted.items() if inside["files"].get(path, sha) != sha
+        f"it has an older {path}"
+        for path, sha in wanted.items()
+        if inside["files"].get(path, sha) != sha
     ]

@@ -57,14 +57,14 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
         actions.append(
             Action(
                 file.part,
-                "file.write",
-                file.path,
-                reason,
-                IMAGE,
-                before,
-                file.show or file.content,
-                file.reboot,
-                data,
+                kind="file.write",
+                target=file.path,
+                reason=reason,
+                phase=IMAGE,
+                before=before,
+                after=file.show or file.content,
+                reboot=file.reboot,
+                data=data,
             )
         )
     for path, have in sorted(seen.files.items()):
@@ -77,11 +77,11 @@ def plan(wanted: Iterable[Wanted], seen: Observed, keep: Iterable[str] = ()) -> 
             actions.append(
                 Action(
                     "node_class",
-                    "file.remove",
-                    path,
-                    "goldnode wrote it for an earlier class; this one does not want it",
-                    IMAGE,
-                    have["content"],
+                    kind="file.remove",
+                    target=path,
+                    reason="goldnode wrote it for an earlier class; this one does not want it",
+                    phase=IMAGE,
+                    before=have["content"],
                 )
             )
     return actions

@@ -101,17 +101,48 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             names = [TIMER]
             actions.append(
                 Action(
-                    "sanity", "units.stop", TIMER, why, BOOT, "running\n", "stopped\n", None, {"names": names}
+                    "sanity",
+                    kind="units.stop",
+                    target=TIMER,
+                    reason=why,
+                    phase=BOOT,
+                    before="running\n",
+                    after="stopped\n",
+                    reboot=None,
+                    data={"names": names},
                 )
             )
         if have is not None:
-            actions.append(Action("sanity", "file.remove", LINK, why, IMAGE, f"-> {have}\n"))
+            actions.append(
+                Action(
+                    "sanity",
+                    kind="file.remove",
+                    target=LINK,
+                    reason=why,
+                    phase=IMAGE,
+                    before=f"-> {have}\n",
+                )
+            )
         return actions, [], []
     if have != to:
         reason = "the timer is not enabled" if have is None else f"it points at {have}"
-        actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
+        actions.append(
+            Action(
+                "sanity",
+                kind="link",
+                target=LINK,
+                reason=reason,
+                phase=IMAGE,
+                before=have,
+                after=to,
+                reboot=None,
+                data={"to": to},
+            )
+        )
     if state is not None and not active and state["LoadState"] != "masked":
-        reason = f"the node has to follow its channel; the timer is {state['ActiveState'] or 'unknown'}"
+        reason = (
+            f"the node has to follow its channel; the timer is {state['ActiveState'] or 'unknown'}"
+        )
         actions.append(Action("sanity", "units.start", TIMER, reason, BOOT))
     return actions, [], []
 

@@ -42,7 +42,9 @@ exists() {{
 
 def _word(text: str) -> str:
     """Quote a text as one word for a shell."""
-    safe = text and all(letter.isascii() and (letter.isalnum() or letter in "_@%+=:,./-") for letter in text)
+    safe = text and all(
+        letter.isascii() and (letter.isalnum() or letter in "_@%+=:,./-") for letter in text
+    )
     return text if safe else shlex.quote(text)
 
 
@@ -90,11 +92,16 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
     loader = seen.boot.get("loader")
     if not seen.live:
         return [], [
-            Note("boot.entry", "the default boot entry of an image is set when its boot loader is installed")
+            Note(
+                "boot.entry",
+                "the default boot entry of an image is set when its boot loader is installed",
+            )
         ]
     if loader is None:
         where = (
-            "a container has no boot loader" if seen.container else "no boot loader configuration was found"
+            "a container has no boot loader"
+            if seen.container
+            else "no boot loader configuration was found"
         )
         return [], [Note("boot.entry", f"which kernel boots next: {where}")]
     if loader == "systemd-boot":
@@ -113,13 +120,27 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
         # Without the drop-in, the next kernel that is installed would become the default.
         if seen.boot.get("entry") and before == drop_in(str(seen.boot["entry"])):
             return [], []
-        reason = f"{release} boots next, and nothing keeps it the default when another kernel arrives"
+        reason = (
+            f"{release} boots next, and nothing keeps it the default when another kernel arrives"
+        )
     else:
         have = seen.boot.get("release") or "unknown"
         reason = f"want {release} as the next boot, have {have} ({seen.boot.get('reason')})"
     entry = seen.boot.get("entry")
     after = drop_in(entry) if entry else f"(entry of {release}, once it is installed)\n"
-    return [Action(part, "boot.entry", release, reason, BOOT, before, after, None, {"release": release})], []
+    return [
+        Action(
+            part,
+            kind="boot.entry",
+            target=release,
+            reason=reason,
+            phase=BOOT,
+            before=before,
+            after=after,
+            reboot=None,
+            data={"release": release},
+        )
+    ], []
 
 
 def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
@@ -135,16 +156,27 @@ def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Ac
     if survey is None:
         if have is None:
             return [], [
-                Note("boot.entry", f"which kernel boots next: {seen.boot.get('reason') or 'it is unknown'}")
+                Note(
+                    "boot.entry",
+                    f"which kernel boots next: {seen.boot.get('reason') or 'it is unknown'}",
+                )
             ]
         if have == release:
             return [], []
         reason = f"want {release} as the next boot, have {have} ({seen.boot.get('reason')})"
-        after = (
-            f"LoaderEntryDefault={seen.boot.get('entry') or f'(entry of {release}, once it is installed)'}\n"
-        )
+        after = f"LoaderEntryDefault={seen.boot.get('entry') or f'(entry of {release}, once it is installed)'}\n"
         return [
-            Action(part, "boot.entry", release, reason, BOOT, None, after, None, {"release": release})
+            Action(
+                part,
+                kind="boot.entry",
+                target=release,
+                reason=reason,
+                phase=BOOT,
+                before=None,
+                after=after,
+                reboot=None,
+                data={"release": release},
+            )
         ], []
     if survey["tried"] or survey["next"] not in (None, survey["running"]):
         return [], []
@@ -159,14 +191,14 @@ def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Ac
     return [
         Action(
             part,
-            "boot.slot",
-            f"slot {survey['running']}",
-            why,
-            BOOT,
-            before,
-            after,
-            None,
-            {"release": release},
+            kind="boot.slot",
+            target=f"slot {survey['running']}",
+            reason=why,
+            phase=BOOT,
+            before=before,
+            after=after,
+            reboot=None,
+            data={"release": release},
         )
     ], []
 
@@ -219,13 +251,13 @@ def once(document: Document, seen: Observed, part: str) -> Tuple[List[Action], L
     return [
         Action(
             part,
-            "boot.once",
-            release,
-            reason,
-            BOOT,
-            None,
-            f"next_entry={entry}\n",
-            reboot,
-            {"release": release},
+            kind="boot.once",
+            target=release,
+            reason=reason,
+            phase=BOOT,
+            before=None,
+            after=f"next_entry={entry}\n",
+            reboot=reboot,
+            data={"release": release},
         )
     ], []

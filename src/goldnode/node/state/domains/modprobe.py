@@ -63,7 +63,9 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         seen.modprobe = [{"error": f"{problem.filename}: {problem.strerror}"}]
         return
     seen.modprobe = [
-        line._asdict() for line in lines if line.name in names or line.name == "vfio_pci" or _for(line, names)
+        line._asdict()
+        for line in lines
+        if line.name in names or line.name == "vfio_pci" or _for(line, names)
     ]
 
 
@@ -103,7 +105,10 @@ def _location(line: kmod.ModprobeLine, seen: Observed) -> str:
 
 
 def _texts(document: Document, seen: Observed) -> List[str]:
-    return [f"{_location(line, seen)} {effect} (`{line.text()}`)" for line, effect in against(document, seen)]
+    return [
+        f"{_location(line, seen)} {effect} (`{line.text()}`)"
+        for line, effect in against(document, seen)
+    ]
 
 
 def _remedy(document: Document, seen: Observed) -> str:
@@ -164,6 +169,8 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     if not texts:
         return [judge_item("driver.modprobe", WANTED, WANTED, Remedy(""))]
     remedy = Remedy(
-        _remedy(document, seen), COMMAND, before="the next boot would not load the driver as declared"
+        _remedy(document, seen),
+        COMMAND,
+        before="the next boot would not load the driver as declared",
     )
     return [Finding("driver.modprobe", MISMATCH, WANTED, "; ".join(texts), remedy)]

@@ -43,7 +43,9 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         return
     driver = document.get("driver") or {}
     own = [driver["module"]] if driver and not driver["in_tree"] else []
-    seen.other_modules = survey(host, document["kernel"]["release"], [*own, *(row["name"] for row in rows)])
+    seen.other_modules = survey(
+        host, document["kernel"]["release"], [*own, *(row["name"] for row in rows)]
+    )
     if place(seen) is None:
         for row in rows:
             inner = inner_name(row["name"], seen.other_modules[row["name"]])
@@ -235,14 +237,14 @@ def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:
     }
     return Action(
         PART,
-        "module.build",
-        f"{row['name']} for {release}",
-        why,
-        IMAGE,
-        None,
-        after,
-        f"{row['name']} was rebuilt",
-        data,
+        kind="module.build",
+        target=f"{row['name']} for {release}",
+        reason=why,
+        phase=IMAGE,
+        before=None,
+        after=after,
+        reboot=f"{row['name']} was rebuilt",
+        data=data,
     )
 
 
@@ -260,15 +262,20 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     driver, files = document.get("driver") or {}, []
     load = [row["name"] for row in rows if row["load"]]
     if load:
-        text = "".join(f"{name}\n" for name in ["# goldnode: modules of the stack, in loading order", *load])
-        files.append(Wanted(LOAD, text, PART, "modules of the stack are loaded at boot, in their order"))
+        text = "".join(
+            f"{name}\n" for name in ["# goldnode: modules of the stack, in loading order", *load]
+        )
+        files.append(
+            Wanted(LOAD, text, PART, "modules of the stack are loaded at boot, in their order")
+        )
     before = [row["name"] for row in rows if row["before_driver"]]
     lines = [f"softdep {row['name']} pre: {' '.join(row['after'])}" for row in rows if row["after"]]
     if before and driver:
         lines.insert(0, f"softdep {driver['module']} pre: {' '.join(before)}")
     if lines:
         text = "".join(
-            f"{line}\n" for line in ["# goldnode: modules to load before a module of the stack", *lines]
+            f"{line}\n"
+            for line in ["# goldnode: modules to load before a module of the stack", *lines]
         )
         files.append(
             Wanted(
@@ -286,7 +293,10 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
 
     The driver's domain plans the builds (see `builds`), before the boot entry.
     """
-    elsewhere, load = place(seen), [row["name"] for row in document.get("modules") or () if row["load"]]
+    elsewhere, load = (
+        place(seen),
+        [row["name"] for row in document.get("modules") or () if row["load"]],
+    )
     return (
         [],
         [Note("modules.loaded", f"{elsewhere}: whether {', '.join(load)} is loaded")]
@@ -303,7 +313,11 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
     """
     # A pending transaction may still install a package that provides the module.
     arrives = any(action.kind == "packages.transact" for action in actions)
-    stuck = [action for action in actions if action.kind == "module.build" and action.data["dkms"] is None]
+    stuck = [
+        action
+        for action in actions
+        if action.kind == "module.build" and action.data["dkms"] is None
+    ]
     return [
         Refusal(
             "module-not-built",

@@ -47,14 +47,14 @@ def repair(document: Document, seen: Observed) -> List[Action]:
     return [
         Action(
             "node_class",
-            "packages.repair",
-            "dpkg",
-            reason,
-            IMAGE,
-            "\n".join(broken) + "\n",
-            "",
-            None,
-            {"leave": leave},
+            kind="packages.repair",
+            target="dpkg",
+            reason=reason,
+            phase=IMAGE,
+            before="\n".join(broken) + "\n",
+            after="",
+            reboot=None,
+            data={"leave": leave},
         )
     ]
 
@@ -103,7 +103,9 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
             and in_family(name, family)
             and have["state"] not in ("config-files", "not-installed")
         ):
-            lines.append(f"remove    {name} {have['version']} (of the driver family, not of this stack)")
+            lines.append(
+                f"remove    {name} {have['version']} (of the driver family, not of this stack)"
+            )
             remove.append(name)
             roles.add("gpu_driver")
     for name in seen.back.get("leave", ()):
@@ -115,7 +117,9 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
             roles.add("kernel")
     for name in seen.left_over:
         if name not in wanted and name not in remove and name in seen.packages:
-            lines.append(f"remove    {name} {seen.packages[name]['version']} (the modules come built)")
+            lines.append(
+                f"remove    {name} {seen.packages[name]['version']} (the modules come built)"
+            )
             remove.append(name)
             roles.add("gpu_driver")
     if not lines:
@@ -153,7 +157,15 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     if seen.back:  # a rollback leaves nothing of the current stack behind
         data["purge"] = [name for name in remove if name not in seen.back["residual"]]
     return Action(
-        part, "packages.transact", document["stack"]["name"], counts, IMAGE, before, after, reboot, data
+        part,
+        kind="packages.transact",
+        target=document["stack"]["name"],
+        reason=counts,
+        phase=IMAGE,
+        before=before,
+        after=after,
+        reboot=reboot,
+        data=data,
     )
 
 
@@ -186,14 +198,14 @@ def holds(document: Document, seen: Observed) -> List[Action]:
     return [
         Action(
             part,
-            "packages.hold",
-            part,
-            f"{len(names)} packages of the stack set are not on hold",
-            IMAGE,
-            "",
-            "".join(f"hold {n}\n" for n in names),
-            None,
-            {"names": names},
+            kind="packages.hold",
+            target=part,
+            reason=f"{len(names)} packages of the stack set are not on hold",
+            phase=IMAGE,
+            before="",
+            after="".join(f"hold {n}\n" for n in names),
+            reboot=None,
+            data={"names": names},
         )
         for part, names in free.items()
     ]
@@ -220,7 +232,15 @@ def let_go(document: Document, seen: Observed) -> List[Action]:
     reason = f"{len(stale)} packages were held for an earlier lock of this node"
     return [
         Action(
-            "node_class", "packages.unhold", "earlier lock", reason, IMAGE, text, "", None, {"names": stale}
+            "node_class",
+            kind="packages.unhold",
+            target="earlier lock",
+            reason=reason,
+            phase=IMAGE,
+            before=text,
+            after="",
+            reboot=None,
+            data={"names": stale},
         )
     ]
 
@@ -237,14 +257,14 @@ def way_back(seen: Observed) -> List[Action]:
     return [
         Action(
             "kernel",
-            "packages.manual",
-            name,
-            "the kernel that runs now is the way back; apt holds it for no other",
-            BOOT,
-            "auto\n",
-            "manual\n",
-            None,
-            {"names": [name]},
+            kind="packages.manual",
+            target=name,
+            reason="the kernel that runs now is the way back; apt holds it for no other",
+            phase=BOOT,
+            before="auto\n",
+            after="manual\n",
+            reboot=None,
+            data={"names": [name]},
         )
         for name in sorted(found)
     ]

@@ -38,7 +38,15 @@ Document: TypeAlias = "Mapping[str, Any]"
 PART = "gpu_policy"
 # Order of setting. Persistence comes first, or the driver resets the rest when its last client exits. Then
 # come the settings that may reset a GPU.
-ORDER = ("persistence_mode", "ecc", "mig", "performance_level", "power_limit_watts", "clocks", "compute_mode")
+ORDER = (
+    "persistence_mode",
+    "ecc",
+    "mig",
+    "performance_level",
+    "power_limit_watts",
+    "clocks",
+    "compute_mode",
+)
 DRAIN = ("ecc", "mig")
 RECORD = "/run/goldnode/policy.json"
 RECORD_SCHEMA = "goldnode.policy/1"
@@ -130,7 +138,9 @@ def keys(policy: Mapping[str, Any]) -> List[str]:
 def declares(document: Document) -> bool:
     """Return whether the class declares any GPU settings."""
     policy = document.get("policy") or {}
-    return bool(document.get("gpu") and (keys(policy) or "sharing" in policy or policy.get("overrides")))
+    return bool(
+        document.get("gpu") and (keys(policy) or "sharing" in policy or policy.get("overrides"))
+    )
 
 
 def has_unit(document: Document) -> bool:
@@ -169,7 +179,9 @@ def effective(document: Document, gpu: Mapping[str, Any]) -> Json:
     # False sorts first: overrides by model, then the more specific ones by UUID.
     for override in sorted(overrides, key=lambda override: "uuid" in override):
         for key in keys(override):
-            found[key] = {**found.get(key, {}), **override[key]} if key == "clocks" else override[key]
+            found[key] = (
+                {**found.get(key, {}), **override[key]} if key == "clocks" else override[key]
+            )
     return found
 
 
@@ -223,7 +235,9 @@ def elsewhere(document: Document, seen: Observed) -> Optional[str]:
     if seen.live and seen.simulated:
         return None
     return place(seen) or (
-        "the class declares simulated GPUs, and none are installed here" if document["simulated"] else None
+        "the class declares simulated GPUs, and none are installed here"
+        if document["simulated"]
+        else None
     )
 
 
@@ -244,8 +258,14 @@ def driver_load(host: Host) -> str:
 
 def persistenced(host: Host) -> Json:
     """Return how the package starts the persistence daemon, and how the running one was started."""
-    text = next((text for text in (host.text(name) for name in PERSISTENCED) if text is not None), "")
-    starts = [line.partition("=")[2].strip() for line in text.splitlines() if line.startswith("ExecStart=")]
+    text = next(
+        (text for text in (host.text(name) for name in PERSISTENCED) if text is not None), ""
+    )
+    starts = [
+        line.partition("=")[2].strip()
+        for line in text.splitlines()
+        if line.startswith("ExecStart=")
+    ]
     arguments = None
     if host.live:
         for name in host.glob("/proc", "[0-9]*"):
@@ -286,7 +306,8 @@ def say(item: str, value: Any) -> str:
         return (
             "off"
             if not value["enabled"]
-            else "on" + (f" with {', '.join(sorted(value['profiles']))}" if "profiles" in value else "")
+            else "on"
+            + (f" with {', '.join(sorted(value['profiles']))}" if "profiles" in value else "")
         )
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -294,7 +315,11 @@ def say(item: str, value: Any) -> str:
 
 
 def judge_value(
-    item: str, want: Any, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str = "application"
+    item: str,
+    want: Any,
+    gpu: Mapping[str, Any],
+    record: Mapping[str, Any],
+    mode: str = "application",
 ) -> Judged:
     """Compare one item of one GPU with the wanted value."""
     wanted = say(item, want)
@@ -342,12 +367,16 @@ def judge_mode(item: str, want: Any, have: Mapping[str, Any]) -> Judged:
     )
     if have["pending"] != have["current"]:
         return Judged(
-            MISMATCH, wanted, f"{say(item, there)}, {'on' if have['pending'] else 'off'} from the next boot"
+            MISMATCH,
+            wanted,
+            f"{say(item, there)}, {'on' if have['pending'] else 'off'} from the next boot",
         )
     return Judged(MATCH if same else MISMATCH, wanted, wanted if same else say(item, there))
 
 
-def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str) -> Judged:
+def judge_clock(
+    part: str, want: int, gpu: Mapping[str, Any], record: Mapping[str, Any], mode: str
+) -> Judged:
     """Compare a clock by its getter if the driver has one, otherwise by the result of its setter."""
     wanted = f"{want} MHz"
     if mode == "application":
@@ -355,7 +384,11 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
         if not is_fault(have):
             reported = record.get("clocks")
             note = ""
-            if reported and reported["value"].get(part) == want and reported["parts"][part]["rc"] in ABSENT:
+            if (
+                reported
+                and reported["value"].get(part) == want
+                and reported["parts"][part]["rc"] in ABSENT
+            ):
                 note = f"; the driver cannot set it ({reported['parts'][part]['text']})"
             return (
                 Judged(MATCH, wanted, wanted)
@@ -375,16 +408,22 @@ def judge_clock(part: str, want: int, gpu: Mapping[str, Any], record: Mapping[st
         return Judged(MISMATCH, wanted, UNRECORDED)
     result = reported["parts"][part]
     outcome = (
-        f"set at {reported['at']}" if result["rc"] == 0 else f"tried at {reported['at']}: {_fault(result)}"
+        f"set at {reported['at']}"
+        if result["rc"] == 0
+        else f"tried at {reported['at']}: {_fault(result)}"
     )
     # Success of the setter does not prove the current value, so this is never a match.
     return Judged(NOT_EXPOSED if result["rc"] in (0, *ABSENT) else MISMATCH, wanted, outcome)
 
 
-def settings(document: Document, seen: Observed) -> Iterator[Tuple[str, Mapping[str, Any], str, Any]]:
+def settings(
+    document: Document, seen: Observed
+) -> Iterator[Tuple[str, Mapping[str, Any], str, Any]]:
     """Yield (index, GPU, key, wanted value) for each declared setting, in the order of setting."""
     for key in ORDER:
-        for index, gpu in sorted(seen.gpu_settings.get("gpus", {}).items(), key=lambda row: int(row[0])):
+        for index, gpu in sorted(
+            seen.gpu_settings.get("gpus", {}).items(), key=lambda row: int(row[0])
+        ):
             wanted = effective(document, gpu)
             if key in wanted:
                 yield index, gpu, key, wanted[key]
@@ -419,7 +458,9 @@ def judged(
         if part in want:
             yield (
                 f"clocks.{part}",
-                judge_value(f"clocks.{part}", want[part], gpu, record, want.get("mode", "application")),
+                judge_value(
+                    f"clocks.{part}", want[part], gpu, record, want.get("mode", "application")
+                ),
             )
 
 
@@ -431,7 +472,9 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     if not has_unit(document):
         return []
     gpus = declares(document)
-    persistence = gpus and vendor(document) == "nvidia" and bool(document["policy"].get("persistence_mode"))
+    persistence = (
+        gpus and vendor(document) == "nvidia" and bool(document["policy"].get("persistence_mode"))
+    )
     wants = "Wants=nvidia-persistenced.service\n" if persistence else ""
     found = [
         Wanted(
@@ -443,7 +486,9 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     ]
     if gpus:
         rules = RULES_TEXT.format(module=MODULES[vendor(document)])
-        found.append(Wanted(RULES, rules, PART, "the policy is set again whenever the driver is loaded"))
+        found.append(
+            Wanted(RULES, rules, PART, "the policy is set again whenever the driver is loaded")
+        )
     if gpus and document["policy"].get("sharing") == "mps":
         found.append(Wanted(MPS_UNIT, MPS_TEXT, PART, "the GPUs are shared by MPS"))
     return found
@@ -491,11 +536,34 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     ):
         have = seen.links.get(link)
         if want and have != unit:
-            reason = f"{unit.rpartition('/')[2]} is not enabled" if have is None else f"it points at {have}"
-            actions.append(Action(PART, "link", link, reason, IMAGE, have, unit, None, {"to": unit}))
+            reason = (
+                f"{unit.rpartition('/')[2]} is not enabled"
+                if have is None
+                else f"it points at {have}"
+            )
+            actions.append(
+                Action(
+                    PART,
+                    kind="link",
+                    target=link,
+                    reason=reason,
+                    phase=IMAGE,
+                    before=have,
+                    after=unit,
+                    reboot=None,
+                    data={"to": unit},
+                )
+            )
         elif have is not None and not want:
             actions.append(
-                Action(PART, "file.remove", link, "the class does not want this unit any more", IMAGE, have)
+                Action(
+                    PART,
+                    kind="file.remove",
+                    target=link,
+                    reason="the class does not want this unit any more",
+                    phase=IMAGE,
+                    before=have,
+                )
             )
     stopping, still = _mps_of_an_earlier_class(document, seen)
     actions += stopping
@@ -516,7 +584,13 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         why = "it runs with --no-persistence-mode"
         first.append(
             Action(
-                PART, "gpu.unit", "nvidia-persistenced.service", why, BOOT, f"{why}\n", "persistence mode\n"
+                PART,
+                kind="gpu.unit",
+                target="nvidia-persistenced.service",
+                reason=why,
+                phase=BOOT,
+                before=f"{why}\n",
+                after="persistence mode\n",
             )
         )
     mps = seen.gpu_settings.get("mps")
@@ -525,7 +599,13 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     if mps and mps["installed"] and not mps["active"] and not mps.get("job"):
         last.append(
             Action(
-                PART, "gpu.unit", "goldnode-mps.service", "it does not run", DEVICE, "stopped\n", "running\n"
+                PART,
+                kind="gpu.unit",
+                target="goldnode-mps.service",
+                reason="it does not run",
+                phase=DEVICE,
+                before="stopped\n",
+                after="running\n",
             )
         )
     users = [f"pid {holder['pid']} {holder['command']}" for holder in seen.holders]
@@ -543,7 +623,8 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         return (
             actions + changes,
             [],
-            waiting + [Waiting(PART, unit.target, f"{unit.reason}; {text}") for unit in first + last],
+            waiting
+            + [Waiting(PART, unit.target, f"{unit.reason}; {text}") for unit in first + last],
         )
     return actions + first + changes + last, [], waiting
 
@@ -554,7 +635,9 @@ def mps_left(document: Document, seen: Observed) -> bool:
     return runs and not (declares(document) and document["policy"].get("sharing") == "mps")
 
 
-def _mps_of_an_earlier_class(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
+def _mps_of_an_earlier_class(
+    document: Document, seen: Observed
+) -> Tuple[List[Action], List[Waiting]]:
     """Return actions that stop the MPS daemon of an earlier class.
 
     A running daemon shares the GPUs even after its unit is removed.
@@ -564,9 +647,21 @@ def _mps_of_an_earlier_class(document: Document, seen: Observed) -> Tuple[List[A
     name = MPS_NAME
     why, users = "the class does not share its GPUs by MPS any more", gpu_users(seen)
     if users:
-        return [], [Waiting(PART, name, f"{why}; its daemon is stopped once nothing uses the GPU ({users})")]
+        return [], [
+            Waiting(PART, name, f"{why}; its daemon is stopped once nothing uses the GPU ({users})")
+        ]
     return [
-        Action(PART, "units.stop", name, why, BOOT, "running\n", "stopped\n", None, {"names": [name]})
+        Action(
+            PART,
+            kind="units.stop",
+            target=name,
+            reason=why,
+            phase=BOOT,
+            before="running\n",
+            after="stopped\n",
+            reboot=None,
+            data={"names": [name]},
+        )
     ], []
 
 
@@ -577,12 +672,18 @@ def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Wai
         if is_fault(gpu) or not isinstance(gpu.get("uuid"), str):
             continue
         record = seen.gpu_settings["record"].get(gpu["uuid"], {})
-        rows = [(item, row) for item, row in judged(gpu, key, want, record) if row.outcome == MISMATCH]
+        rows = [
+            (item, row) for item, row in judged(gpu, key, want, record) if row.outcome == MISMATCH
+        ]
         value = clock_target(gpu, want) if key == "clocks" else want
         if not rows or _pending(key, want, gpu) or _hopeless(key, value, record):
             continue
         if key == "mig":
-            holders = [f"pid {pid}" for pid in gpu["processes"]] if isinstance(gpu["processes"], list) else []
+            holders = (
+                [f"pid {pid}" for pid in gpu["processes"]]
+                if isinstance(gpu["processes"], list)
+                else []
+            )
             holders += [
                 f"pid {holder['pid']} {holder['command']}"
                 for holder in seen.holders
@@ -604,17 +705,17 @@ def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Wai
         actions.append(
             Action(
                 PART,
-                "gpu.set",
-                target,
-                reason,
-                DEVICE,
-                "".join(f"{item}: {row.have}\n" for item, row in rows),
-                "".join(f"{item}: {row.want}\n" for item, row in rows),
+                kind="gpu.set",
+                target=target,
+                reason=reason,
+                phase=DEVICE,
+                before="".join(f"{item}: {row.have}\n" for item, row in rows),
+                after="".join(f"{item}: {row.want}\n" for item, row in rows),
                 # Setting a pending mode back to the current one needs no reboot.
-                "ECC becomes active at the next boot"
+                reboot="ECC becomes active at the next boot"
                 if key == "ecc" and gpu["ecc"]["current"] != want
                 else None,
-                {
+                data={
                     "vendor": seen.gpu_settings["vendor"],
                     "uuid": gpu["uuid"],
                     "index": int(index),
@@ -632,19 +733,25 @@ def _pending(key: str, want: Any, gpu: Mapping[str, Any]) -> bool:
         return False
     mode = gpu[key]
     return bool(
-        mode["pending"] != mode["current"] and mode["pending"] == (want if key == "ecc" else want["enabled"])
+        mode["pending"] != mode["current"]
+        and mode["pending"] == (want if key == "ecc" else want["enabled"])
     )
 
 
 def modes_of(document: Document, seen: Observed, item: str) -> List[modes.Mode]:
     """Return ECC or MIG of each GPU that has it declared and readable."""
     found = []
-    for index, gpu, key, want in settings(document, seen) if declares(document) and item in DRAIN else ():
+    for index, gpu, key, want in (
+        settings(document, seen) if declares(document) and item in DRAIN else ()
+    ):
         mode = None if is_fault(gpu) else gpu.get(item)
         if key == item and isinstance(mode, dict) and not is_fault(mode):
             found.append(
                 modes.Mode(
-                    index, mode["current"], mode["pending"], want if item == "ecc" else want["enabled"]
+                    index,
+                    mode["current"],
+                    mode["pending"],
+                    want if item == "ecc" else want["enabled"],
                 )
             )
     return found
@@ -655,7 +762,12 @@ def held(document: Document, seen: Observed) -> List[str]:
 
     The node must not reboot before they are fixed. Pure.
     """
-    return [text for item in DRAIN for text in [modes.spoiling(item, modes_of(document, seen, item))] if text]
+    return [
+        text
+        for item in DRAIN
+        for text in [modes.spoiling(item, modes_of(document, seen, item))]
+        if text
+    ]
 
 
 def _hopeless(key: str, value: Any, record: Mapping[str, Any]) -> bool:
@@ -704,7 +816,9 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
             for (text, _), names in rows.items()
         ]
         text = "; ".join(reported)
-        found.append(Refusal(f"policy-{key.partition('_')[0]}", f"{text[0].upper()}{text[1:]}.", remedy))
+        found.append(
+            Refusal(f"policy-{key.partition('_')[0]}", f"{text[0].upper()}{text[1:]}.", remedy)
+        )
     return found
 
 
@@ -723,7 +837,9 @@ def _out_of_range(key: str, want: Any, gpu: Mapping[str, Any]) -> Iterator[Tuple
         known = gpu["mig"]["profiles"]
         for profile in want.get("profiles", ()) if known else ():
             if profile not in known:
-                same = [name for name in known if name.partition(".")[0] == profile.partition(".")[0]]
+                same = [
+                    name for name in known if name.partition(".")[0] == profile.partition(".")[0]
+                ]
                 import difflib  # start-up time: rarely needed
 
                 near = difflib.get_close_matches(profile, same or known, 1, 0)[0]
@@ -749,7 +865,9 @@ def _wrong_clocks(want: Mapping[str, Any], gpu: Mapping[str, Any]) -> Iterator[T
         )
         return
     graphics = want.get("graphics_mhz")
-    choices = clocks_of([supported[str(memory)]] if memory is not None else list(supported.values()))
+    choices = clocks_of(
+        [supported[str(memory)]] if memory is not None else list(supported.values())
+    )
     if graphics is not None and choices and graphics not in choices:
         nearest = min(choices, key=lambda clock: abs(clock - graphics))
         yield (
@@ -777,7 +895,11 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     error = seen.gpu_settings.get("error")
     rows: Dict[str, List[Tuple[str, Judged]]] = {}
     for index, gpu, key, want in settings(document, seen):
-        record = seen.gpu_settings["record"].get(gpu["uuid"], {}) if isinstance(gpu.get("uuid"), str) else {}
+        record = (
+            seen.gpu_settings["record"].get(gpu["uuid"], {})
+            if isinstance(gpu.get("uuid"), str)
+            else {}
+        )
         for item, row in judged(gpu, key, want, record):
             rows.setdefault(item, []).append((index, row))
     missing = document["gpu"]["count"] - len(seen.gpu_settings.get("gpus", {}))
@@ -797,7 +919,9 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
             )
             continue
         own = rows.get("compute_mode" if item == "sharing" else item, [])
-        found.append(_over_gpus(document, item, own, severity, missing, seen))
+        found.append(
+            _over_gpus(document, item=item, rows=own, severity=severity, missing=missing, seen=seen)
+        )
     return found + ([] if why or error else _overrides(document, seen))
 
 
@@ -828,6 +952,7 @@ def _over_gpus(
     rows: Sequence[Tuple[str, Judged]],
     severity: str,
     missing: int,
+    *,
     seen: Observed,
 ) -> Finding:
     """Return one finding over all GPUs.
@@ -838,7 +963,8 @@ def _over_gpus(
     wants = sorted({row.want for _, row in rows})
     if len(wants) > 1:
         expected = "; ".join(
-            f"{want}: GPU {', '.join(index for index, row in rows if row.want == want)}" for want in wants
+            f"{want}: GPU {', '.join(index for index, row in rows if row.want == want)}"
+            for want in wants
         )
     elif item != "sharing" and wants:
         expected = wants[0]
@@ -862,10 +988,14 @@ def _over_gpus(
     if item == "sharing" and mps_left(document, seen):
         got.append(f"{MPS_NAME} still runs")
         outcomes.add(MISMATCH)
-    ranked = [MISMATCH, UNREAD, NOT_EXPOSED] if severity == "drain" else [UNREAD, MISMATCH, NOT_EXPOSED]
+    ranked = (
+        [MISMATCH, UNREAD, NOT_EXPOSED] if severity == "drain" else [UNREAD, MISMATCH, NOT_EXPOSED]
+    )
     outcome = next((rank for rank in ranked if rank in outcomes), MATCH)
     remedy = (
-        UNREAD_REMEDY if outcome == UNREAD else modes.remedy(item, modes_of(document, seen, item)) or REMEDY
+        UNREAD_REMEDY
+        if outcome == UNREAD
+        else modes.remedy(item, modes_of(document, seen, item)) or REMEDY
     )
     return Finding(
         f"policy.{item}",
@@ -882,7 +1012,9 @@ def _overrides(document: Document, seen: Observed) -> List[Finding]:
 
     Overrides for a UUID are not reported: each belongs to one node, and applies to no GPU on all others.
     """
-    models = [override for override in document["policy"].get("overrides", ()) if "model" in override]
+    models = [
+        override for override in document["policy"].get("overrides", ()) if "model" in override
+    ]
     if not models:
         return []
     idle = [
@@ -895,5 +1027,9 @@ def _overrides(document: Document, seen: Observed) -> List[Finding]:
     expected = f"a GPU for each of {', '.join(row['model'] for row in models)}"
     if not idle:
         return [Finding("policy.overrides", MATCH, expected, expected)]
-    remedy = Remedy("Remove the override from the class, or move the host to the class of its GPUs.", PERSON)
-    return [Finding("policy.overrides", MISMATCH, expected, f"no GPU is a {', '.join(idle)}", remedy)]
+    remedy = Remedy(
+        "Remove the override from the class, or move the host to the class of its GPUs.", PERSON
+    )
+    return [
+        Finding("policy.overrides", MISMATCH, expected, f"no GPU is a {', '.join(idle)}", remedy)
+    ]

@@ -63,7 +63,9 @@ def class_file(document: Document) -> Wanted:
         f"class {document['class']} {document['digest']}\nstack {document['stack']['name']} lock "
         f"{document['lock']['digest']}\n"
     )
-    return Wanted(CLASS, content, "node_class", f"this node is of class {document['class']}", show=show)
+    return Wanted(
+        CLASS, content, "node_class", f"this node is of class {document['class']}", show=show
+    )
 
 
 def files(payloads: Mapping[str, Any]) -> List[Wanted]:
@@ -72,7 +74,16 @@ def files(payloads: Mapping[str, Any]) -> List[Wanted]:
     if "program" in payloads:
         digest = payloads["program"]["sha256"]
         wanted.insert(
-            0, Wanted(PROGRAM, digest, "node_class", "the on-node program", 0o755, f"{digest}\n", "program")
+            0,
+            Wanted(
+                PROGRAM,
+                content=digest,
+                part="node_class",
+                why="the on-node program",
+                mode=0o755,
+                show=f"{digest}\n",
+                payload="program",
+            ),
         )
     return wanted
 
@@ -91,5 +102,17 @@ def links(seen: Observed) -> List[Action]:
         have = seen.links.get(name)
         if have != target:
             reason = missing if have is None else f"it points at {have}"
-            actions.append(Action(part, "link", name, reason, IMAGE, have, target, None, {"to": target}))
+            actions.append(
+                Action(
+                    part,
+                    kind="link",
+                    target=name,
+                    reason=reason,
+                    phase=IMAGE,
+                    before=have,
+                    after=target,
+                    reboot=None,
+                    data={"to": target},
+                )
+            )
     return actions

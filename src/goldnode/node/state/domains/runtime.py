@@ -107,7 +107,11 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         if host.live and toolkit and found["config"] is not None and found["tomllib"]:
             found["dump"] = _dump(host)
         found["written"] = max(
-            (os.stat(host.located(name)).st_mtime for name in (CONTAINERD, DROP_IN) if host.exists(name)),
+            (
+                os.stat(host.located(name)).st_mtime
+                for name in (CONTAINERD, DROP_IN)
+                if host.exists(name)
+            ),
             default=None,
         )
     found["hook"] = os.stat(host.located(HOOK)).st_ctime if host.exists(HOOK) else None
@@ -137,7 +141,9 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
 def _left(host: Host, document: Document) -> Dict[str, Any]:
     merged = (load_json(host, RECORD) or {}).get("merged", {})
     names = [
-        name for name in (DAEMON, CONTAINERD, TOOLKIT) if name in merged and name not in configured(document)
+        name
+        for name in (DAEMON, CONTAINERD, TOOLKIT)
+        if name in merged and name not in configured(document)
     ]
     return {name: {**merged[name], "now": host.text(name)} for name in names}
 
@@ -151,7 +157,9 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
     )
     # systemd's monotonic microseconds become wall clock time, to compare them with file times.
     began = int(rows.get("ExecMainStartTimestampMonotonic") or 0)
-    started = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + began / 1e6 if began else None
+    started = (
+        time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + began / 1e6 if began else None
+    )
     return {
         "load": rows.get("LoadState"),
         "active": rows.get("ActiveState"),
@@ -191,7 +199,9 @@ def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
                 for match in [re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", path)]
                 if match
             }
-            missing = [path for path in spec["paths"] if not (host.exists(path) or host.is_link(path))]
+            missing = [
+                path for path in spec["paths"] if not (host.exists(path) or host.is_link(path))
+            ]
             found.append(
                 {
                     "file": name,
@@ -218,7 +228,9 @@ def _amd(host: Host) -> Dict[str, Any]:
     for name in host.glob("/sys/class/drm", "renderD*"):
         driver = f"{name}/device/driver"
         if host.is_link(driver) and os.path.basename(os.readlink(host.located(driver))) == "amdgpu":
-            cards = [os.path.basename(card) for card in host.glob(f"{name}/device/drm", "card[0-9]*")]
+            cards = [
+                os.path.basename(card) for card in host.glob(f"{name}/device/drm", "card[0-9]*")
+            ]
             nodes.append(
                 {
                     "render": f"/dev/dri/{os.path.basename(name)}",
@@ -251,7 +263,9 @@ def without_own_settings(path: str, texts: Mapping[str, Any], now: str) -> Optio
     from .. import record as records  # start-up time: rarely needed
 
     text = records.unmerged_text(path, texts["before"], texts["after"], now)
-    return text_of.without_import(text, DROP_IN) if text is not None and path == CONTAINERD else text
+    return (
+        text_of.without_import(text, DROP_IN) if text is not None and path == CONTAINERD else text
+    )
 
 
 def given_back(document: Document, seen: Observed) -> List[Action]:
@@ -271,14 +285,14 @@ def given_back(document: Document, seen: Observed) -> List[Action]:
             actions.append(
                 Action(
                     "node_class",
-                    "file.unmerge",
-                    path,
-                    reason,
-                    IMAGE,
-                    texts["now"],
-                    text,
-                    None,
-                    {"content": text},
+                    kind="file.unmerge",
+                    target=path,
+                    reason=reason,
+                    phase=IMAGE,
+                    before=texts["now"],
+                    after=text,
+                    reboot=None,
+                    data={"content": text},
                 )
             )
     return actions
@@ -304,7 +318,9 @@ def daemon_json(document: Document, seen: Observed) -> Optional[str]:
     """Return the wanted daemon.json, or None if no file is needed. Raises BrokenError and ConflictError."""
     have, own = seen.runtime.get("daemon"), seen.runtime.get("ours")
     if have is None or not own:
-        result = text_of.merge_daemon(have or "", runtimes(document), default(document), cdi(document))
+        result = text_of.merge_daemon(
+            have or "", runtimes(document), default(document), cdi(document)
+        )
         return None if have is None and not result else result
     from .. import record as records
 
@@ -367,13 +383,18 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         if drop_in:
             found.append(
                 Wanted(
-                    DROP_IN, drop_in, PART, "gives containerd the GPU runtime beside what config.toml says"
+                    DROP_IN,
+                    drop_in,
+                    PART,
+                    "gives containerd the GPU runtime beside what config.toml says",
                 )
             )
     if engine == "podman" and runtimes(document):
         lines = f'# Written by goldnode.\n[engine.runtimes]\nnvidia = ["{PROGRAM}"]\n'
         if default(document):
-            lines = lines.replace("[engine.runtimes]", '[engine]\nruntime = "nvidia"\n\n[engine.runtimes]')
+            lines = lines.replace(
+                "[engine.runtimes]", '[engine]\nruntime = "nvidia"\n\n[engine.runtimes]'
+            )
         found.append(Wanted(PODMAN, lines, PART, "gives podman the GPU runtime"))
     if runtime["toolkit"]["vendor"] == "amd" and cdi(document):
         amd = seen.runtime.get("amd")
@@ -389,7 +410,13 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
             )
         elif have:  # missing GPUs are a finding, but no reason to delete the file
             found.append(
-                Wanted(AMD_SPEC, have["content"], PART, "names the GPUs to the engine (CDI)", have["mode"])
+                Wanted(
+                    AMD_SPEC,
+                    have["content"],
+                    PART,
+                    "names the GPUs to the engine (CDI)",
+                    have["mode"],
+                )
             )
     return found
 
@@ -413,7 +440,12 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
     restart, reload = [], []
     if cdi(document) and not info["cdi"]:
         restart.append("the running daemon has CDI switched off")
-    if runtimes(document) and found.get("hook") and unit["started"] and found["hook"] > unit["started"]:
+    if (
+        runtimes(document)
+        and found.get("hook")
+        and unit["started"]
+        and found["hook"] > unit["started"]
+    ):
         # docker looks for the hook only when it starts, and supports `--gpus` from then on
         # (moby, daemon/nvidia_linux.go).
         restart.append("it was started before the toolkit was installed, and knows no `--gpus`")
@@ -426,7 +458,9 @@ def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
         if str(info["runtimes"].get(name, "")).rpartition("/")[2] != program:
             reload.append(f"the running daemon knows no runtime {name}")
     if default(document) and info["default"] != default(document):
-        reload.append(f"the running daemon's default runtime is {info['default']}, want {default(document)}")
+        reload.append(
+            f"the running daemon's default runtime is {info['default']}, want {default(document)}"
+        )
     return restart, reload
 
 
@@ -468,7 +502,9 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         actions += _toolkit(document, seen)
         if not found.get("gpus"):
             notes.append(
-                Note("runtime.cdi", "no GPU can be asked for here, so no CDI spec is made or judged")
+                Note(
+                    "runtime.cdi", "no GPU can be asked for here, so no CDI spec is made or judged"
+                )
                 if cdi(document)
                 else _unseen()
             )
@@ -484,13 +520,18 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     actions += engine_actions
     if unit_name(document) and found.get("unit") is None:
         notes.append(
-            Note("runtime.engine", "an image does not run: its engine is started, and asked, on the node")
+            Note(
+                "runtime.engine",
+                "an image does not run: its engine is started, and asked, on the node",
+            )
         )
     return actions, notes, waiting
 
 
 def _unseen() -> Note:
-    return Note("runtime.gpus", "no GPU can be asked for here: that a container gets one is not verified")
+    return Note(
+        "runtime.gpus", "no GPU can be asked for here: that a container gets one is not verified"
+    )
 
 
 def _configuration(document: Document, seen: Observed) -> List[Action]:
@@ -503,7 +544,11 @@ def _configuration(document: Document, seen: Observed) -> List[Action]:
         if engine == "docker":
             name, have, want = DAEMON, seen.runtime.get("daemon"), daemon_json(document, seen)
         elif engine == "containerd" and seen.runtime.get("tomllib", True):
-            name, have, want = CONTAINERD, seen.runtime.get("config"), containerd_config(document, seen)[0]
+            name, have, want = (
+                CONTAINERD,
+                seen.runtime.get("config"),
+                containerd_config(document, seen)[0],
+            )
         else:
             return []
     except ValueError:
@@ -518,14 +563,14 @@ def _configuration(document: Document, seen: Observed) -> List[Action]:
     return [
         Action(
             PART,
-            "runtime.config",
-            name,
-            f"gives {engine} the GPUs; {settings}",
-            IMAGE,
-            have,
-            want,
-            None,
-            {"content": want},
+            kind="runtime.config",
+            target=name,
+            reason=f"gives {engine} the GPUs; {settings}",
+            phase=IMAGE,
+            before=have,
+            after=want,
+            reboot=None,
+            data={"content": want},
         )
     ]
 
@@ -538,7 +583,17 @@ def _toolkit(document: Document, seen: Observed) -> List[Action]:
         reason = f"mode {text_of.toolkit_mode(text) or 'unsaid'}, want {toolkit['mode']}: {toolkit['why']}"
         want = text_of.with_toolkit_mode(text, toolkit["mode"])
         actions.append(
-            Action(PART, "runtime.config", TOOLKIT, reason, IMAGE, text, want, None, {"content": want})
+            Action(
+                PART,
+                kind="runtime.config",
+                target=TOOLKIT,
+                reason=reason,
+                phase=IMAGE,
+                before=text,
+                after=want,
+                reboot=None,
+                data={"content": want},
+            )
         )
     if toolkit["vendor"] != "nvidia" or not cdi(document):
         return actions
@@ -546,11 +601,33 @@ def _toolkit(document: Document, seen: Observed) -> List[Action]:
         if unit["unit"] and not unit["enabled"]:
             why = "keeps the CDI spec up to date with the driver"
             actions.append(
-                Action(PART, "link", _wants(name), why, IMAGE, None, unit["unit"], None, {"to": unit["unit"]})
+                Action(
+                    PART,
+                    kind="link",
+                    target=_wants(name),
+                    reason=why,
+                    phase=IMAGE,
+                    before=None,
+                    after=unit["unit"],
+                    reboot=None,
+                    data={"to": unit["unit"]},
+                )
             )
     fault = spec_fault(document, seen)
     if fault and found.get("gpus") and found.get("hook"):
-        actions.append(Action(PART, "runtime.cdi", SPEC, fault, DEVICE, None, None, None, {"output": SPEC}))
+        actions.append(
+            Action(
+                PART,
+                kind="runtime.cdi",
+                target=SPEC,
+                reason=fault,
+                phase=DEVICE,
+                before=None,
+                after=None,
+                reboot=None,
+                data={"output": SPEC},
+            )
+        )
     return actions
 
 
@@ -584,7 +661,11 @@ def gate_closed(seen: Observed) -> str:
     """
     state = seen.units.get("gate") or {}
     others = [text for text in state.get("reasons", ()) if not str(text).startswith("runtime.")]
-    return "; ".join(others[:2]) if state.get("mode") == gate.BLOCK and state.get("open") is False else ""
+    return (
+        "; ".join(others[:2])
+        if state.get("mode") == gate.BLOCK and state.get("open") is False
+        else ""
+    )
 
 
 def stopped_by_gate(unit: Mapping[str, Any]) -> bool:
@@ -608,7 +689,15 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
     actions: List[Action] = []
     if unit["enabled"] == "disabled":
         actions.append(
-            Action(PART, "runtime.enable", name, "is not started at boot", IMAGE, "disabled\n", "enabled\n")
+            Action(
+                PART,
+                kind="runtime.enable",
+                target=name,
+                reason="is not started at boot",
+                phase=IMAGE,
+                before="disabled\n",
+                after="enabled\n",
+            )
         )
     if unit["active"] == "active":
         restart, reload = reasons(document, seen)
@@ -616,17 +705,21 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
         # Do not stop an engine that the gate would not allow to start again.
         closed = gate_closed(seen)
         if restart and not users and not closed:
-            actions.append(Action(PART, "runtime.restart", name, "; ".join([*restart, *reload]), BOOT))
+            actions.append(
+                Action(PART, "runtime.restart", name, "; ".join([*restart, *reload]), BOOT)
+            )
         elif reload:
             actions.append(
                 Action(
-                    PART, "runtime.reload", name, "; ".join(reload) + "; no container stops for that", BOOT
+                    PART,
+                    "runtime.reload",
+                    name,
+                    "; ".join(reload) + "; no container stops for that",
+                    BOOT,
                 )
             )
         if restart and users:
-            text = (
-                f"{'; '.join(restart)}. {engine} restarts with the next run once the node is drained: {users}"
-            )
+            text = f"{'; '.join(restart)}. {engine} restarts with the next run once the node is drained: {users}"
             return actions, [Waiting(PART, name, text)]
         if restart and closed:
             text = (
@@ -644,7 +737,9 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
             )
         ]
     elif unit["active"] != "activating" and not unit["job"]:
-        actions.append(Action(PART, "runtime.start", name, f"is {unit['active']}, want active", BOOT))
+        actions.append(
+            Action(PART, "runtime.start", name, f"is {unit['active']}, want active", BOOT)
+        )
     return actions, []
 
 
@@ -663,11 +758,14 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
                 f"{path}: not JSON ({problem}), so the settings of an earlier class cannot be taken "
                 "out of it."
             )
-            found.append(Refusal("merged-file", message, "Correct the file, or delete it, and run again."))
+            found.append(
+                Refusal("merged-file", message, "Correct the file, or delete it, and run again.")
+            )
     if not runtime:
         return found
     users = "; ".join(
-        f"{item['name']} ({item['id']}, {item['why']})" for item in seen.runtime.get("gpu_containers", ())
+        f"{item['name']} ({item['id']}, {item['why']})"
+        for item in seen.runtime.get("gpu_containers", ())
     )
     if users and any(action.kind == "packages.transact" for action in actions):
         found.append(
@@ -730,7 +828,9 @@ def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
         ]
     # dockerd refuses to start if a setting is both on its command line and in daemon.json.
     flags = [
-        flag for flag in ("--add-runtime", "--default-runtime") if f"{flag}" in seen.runtime.get("flags", "")
+        flag
+        for flag in ("--add-runtime", "--default-runtime")
+        if f"{flag}" in seen.runtime.get("flags", "")
     ]
     if flags and runtimes(document):
         return [
@@ -758,14 +858,18 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         if runtime["toolkit"]["vendor"] == "nvidia":
             found.append(_toolkit_finding(document, seen))
         if cdi(document):
-            elsewhere = None if seen.runtime.get("gpus") else place(seen) or "no GPU can be asked for here"
+            elsewhere = (
+                None if seen.runtime.get("gpus") else place(seen) or "no GPU can be asked for here"
+            )
             fault = spec_fault(document, seen)
             remedy = Remedy(
                 "Run site.yml: it writes the spec again; containers that are started with a stale one fail.",
                 SITE,
             )
             found.append(
-                judge_item("runtime.cdi", "its paths exist", fault or "its paths exist", remedy, elsewhere)
+                judge_item(
+                    "runtime.cdi", "its paths exist", fault or "its paths exist", remedy, elsewhere
+                )
             )
     return found
 

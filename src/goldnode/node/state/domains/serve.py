@@ -94,9 +94,15 @@ def declared(document: Document) -> Mapping[str, Any]:
 def observe(host: Host, document: Document, seen: Observed) -> None:
     """Collect goldnode's traces outside its own files."""
     textfile = (host.text(publish.MEMORY) or "").strip() or None
-    if textfile and not (os.path.isfile(host.located(textfile)) and textfile.endswith(f"/{publish.NAME}")):
+    if textfile and not (
+        os.path.isfile(host.located(textfile)) and textfile.endswith(f"/{publish.NAME}")
+    ):
         textfile = None
-    texts = [(host.text(name) or "").strip() for name in (shims.MEMORY, shims.INTENT)] if host.live else []
+    texts = (
+        [(host.text(name) or "").strip() for name in (shims.MEMORY, shims.INTENT)]
+        if host.live
+        else []
+    )
     drained = next(filter(None, texts), None)
     seen.units["serve"] = {"textfile": textfile, "drained": drained}
 
@@ -116,7 +122,12 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
             )
         )
         found.append(
-            Wanted(f"{units.FOLDER}/{SERVICE}", SERVICE_TEXT, "sanity", "the endpoint that the socket starts")
+            Wanted(
+                f"{units.FOLDER}/{SERVICE}",
+                SERVICE_TEXT,
+                "sanity",
+                "the endpoint that the socket starts",
+            )
         )
     for key, path, text in (
         ("slurm", SLURM, shims.SLURM),
@@ -125,7 +136,9 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         ("npd", NPD, shims.NPD),
     ):
         if serve.get(key):
-            found.append(Wanted(path, text, "sanity", f"the class says `serve: {{{key}: true}}`", 0o755))
+            found.append(
+                Wanted(path, text, "sanity", f"the class says `serve: {{{key}: true}}`", 0o755)
+            )
     return found
 
 
@@ -139,10 +152,29 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     have, to = seen.links.get(LINK), f"{units.FOLDER}/{SOCKET}"
     if listen and have != to:
         reason = "the endpoint is not enabled" if have is None else f"it points at {have}"
-        actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
+        actions.append(
+            Action(
+                "sanity",
+                kind="link",
+                target=LINK,
+                reason=reason,
+                phase=IMAGE,
+                before=have,
+                after=to,
+                reboot=None,
+                data={"to": to},
+            )
+        )
     elif have is not None and not listen:
         actions.append(
-            Action("sanity", "file.remove", LINK, "the class has no endpoint any more", IMAGE, f"-> {have}\n")
+            Action(
+                "sanity",
+                kind="file.remove",
+                target=LINK,
+                reason="the class has no endpoint any more",
+                phase=IMAGE,
+                before=f"-> {have}\n",
+            )
         )
     state = (seen.units.get("loaded") or {}).get(SOCKET)
     active = state is not None and state["ActiveState"] == "active"
@@ -154,7 +186,15 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         actions.insert(
             0,
             Action(
-                "sanity", "units.stop", SOCKET, why, BOOT, "running\n", "stopped\n", None, {"names": names}
+                "sanity",
+                kind="units.stop",
+                target=SOCKET,
+                reason=why,
+                phase=BOOT,
+                before="running\n",
+                after="stopped\n",
+                reboot=None,
+                data={"names": names},
             ),
         )
     waiting: List[Waiting] = []
@@ -173,7 +213,11 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         # A changed socket file needs a daemon-reload, which could take the devices away from containers.
         if active and users:
             waiting.append(
-                Waiting("sanity", SOCKET, f"{reason}; it is restarted once nothing uses the GPU ({users})")
+                Waiting(
+                    "sanity",
+                    SOCKET,
+                    f"{reason}; it is restarted once nothing uses the GPU ({users})",
+                )
             )
         else:
             actions.append(Action("sanity", "serve.start", SOCKET, reason, BOOT))
@@ -181,7 +225,12 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     if left and not _is_wanted(document, left):
         actions.append(
             Action(
-                "sanity", "file.remove", left, "the class wants no metrics there any more", IMAGE, "metrics\n"
+                "sanity",
+                kind="file.remove",
+                target=left,
+                reason="the class wants no metrics there any more",
+                phase=IMAGE,
+                before="metrics\n",
             )
         )
     if not declared(document).get("slurm"):
@@ -194,7 +243,19 @@ def release(seen: Observed) -> List[Action]:
     text = (seen.units.get("serve") or {}).get("drained")
     reason = "slurm-health has drained the node, and will not be there to resume it"
     return (
-        [Action("sanity", "serve.release", "Slurm", reason, BOOT, f"{text}\n", None, None, {"reason": text})]
+        [
+            Action(
+                "sanity",
+                kind="serve.release",
+                target="Slurm",
+                reason=reason,
+                phase=BOOT,
+                before=f"{text}\n",
+                after=None,
+                reboot=None,
+                data={"reason": text},
+            )
+        ]
         if text
         else []
     )
@@ -249,6 +310,18 @@ def absent(document: Optional[Document], seen: Observed, record: Mapping[str, An
     """
     left = (seen.units.get("serve") or {}).get("textfile")
     gone = (
-        [Action("sanity", "file.remove", left, "goldnode wrote it", IMAGE, "metrics\n", None)] if left else []
+        [
+            Action(
+                "sanity",
+                kind="file.remove",
+                target=left,
+                reason="goldnode wrote it",
+                phase=IMAGE,
+                before="metrics\n",
+                after=None,
+            )
+        ]
+        if left
+        else []
     )
     return gone + release(seen)

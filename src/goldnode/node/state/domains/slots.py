@@ -125,12 +125,17 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         from .. import bootdisk  # start-up time: nodes that no disk image installed do not need it
 
         seen.slots["disk"] = bootdisk.observed(host)
-    if host.live and not seen.container and "root=PARTLABEL=root-" in (host.text("/proc/cmdline") or ""):
+    if (
+        host.live
+        and not seen.container
+        and "root=PARTLABEL=root-" in (host.text("/proc/cmdline") or "")
+    ):
         from .. import slots  # start-up time: other disks do not need it
 
         found = slots.survey(host)
         seen.slots.update(
-            survey=found, stale=slots.stale(host, found["place"], found["running"]) if found else None
+            survey=found,
+            stale=slots.stale(host, found["place"], found["running"]) if found else None,
         )
 
 
@@ -159,7 +164,11 @@ def files() -> List[Wanted]:
             "an image that is good stays so when the power goes",
         ),
         Wanted(
-            SCRIPT, SCRIPT_TEXT, "sanity", "a boot that tries an image is given up when it is not good", 0o755
+            SCRIPT,
+            SCRIPT_TEXT,
+            "sanity",
+            "a boot that tries an image is given up when it is not good",
+            0o755,
         ),
         Wanted("/etc/kernel/postinst.d/zzz-goldnode-slot", KERNEL_HOOK, "kernel", copies, 0o755),
         Wanted("/etc/initramfs/post-update.d/goldnode-slot", KERNEL_HOOK, "kernel", copies, 0o755),
@@ -186,14 +195,14 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         [
             Action(
                 "sanity",
-                "link",
-                link,
-                "a boot that tries an image is judged",
-                IMAGE,
-                seen.links.get(link),
-                to,
-                None,
-                {"to": to},
+                kind="link",
+                target=link,
+                reason="a boot that tries an image is judged",
+                phase=IMAGE,
+                before=seen.links.get(link),
+                after=to,
+                reboot=None,
+                data={"to": to},
             )
             for link, to in LINKS.items()
             if seen.links.get(link) != to
@@ -255,4 +264,6 @@ def _disk(seen: Observed) -> List[Finding]:
     from ..bootdisk import REMEDY  # start-up time: as in observe
 
     why = None if found["astray"] else found["unknown"]
-    return [judge_item("boot.disk", expected, found["astray"] or expected, Remedy(REMEDY, PERSON), why)]
+    return [
+        judge_item("boot.disk", expected, found["astray"] or expected, Remedy(REMEDY, PERSON), why)
+    ]

@@ -23,7 +23,18 @@ from .units import gpu_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeAlias, Union
+    from typing import (
+        Any,
+        Dict,
+        Iterator,
+        List,
+        Mapping,
+        Optional,
+        Sequence,
+        Tuple,
+        TypeAlias,
+        Union,
+    )
 
 
 PART = "host_tuning"
@@ -59,7 +70,13 @@ IOMMU_WORDS: Mapping[str, Mapping[str, Tuple[str, ...]]] = {
 }
 # Parameters of the administrator that defeat these, in addition to another value of the same parameter.
 IOMMU_AGAINST: Mapping[str, Tuple[str, ...]] = {
-    "pt": ("iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=0", "iommu.strict=1"),
+    "pt": (
+        "iommu=off",
+        "intel_iommu=off",
+        "amd_iommu=off",
+        "iommu.passthrough=0",
+        "iommu.strict=1",
+    ),
     "on": ("iommu=off", "intel_iommu=off", "amd_iommu=off", "iommu.passthrough=1"),
     "off": ("iommu=force",),
 }
@@ -130,10 +147,15 @@ def _live(host: Host, wanted: Mapping[str, Any]) -> Json:
     }
     if "governor" in wanted:
         cpus = host.glob(CPUS, "cpu[0-9]*")
-        values = {name.rpartition("/")[2]: read(host, f"{name}/cpufreq/scaling_governor") for name in cpus}
+        values = {
+            name.rpartition("/")[2]: read(host, f"{name}/cpufreq/scaling_governor") for name in cpus
+        }
         found["governor"] = {name: value for name, value in values.items() if value is not None}
         offered = next(
-            (read(host, f"{CPUS}/{name}/cpufreq/scaling_available_governors") for name in found["governor"]),
+            (
+                read(host, f"{CPUS}/{name}/cpufreq/scaling_available_governors")
+                for name in found["governor"]
+            ),
             None,
         )
         found["governors"] = offered.split() if isinstance(offered, str) else []
@@ -151,7 +173,9 @@ def _live(host: Host, wanted: Mapping[str, Any]) -> Json:
     if wanted.get("swap") is not None:
         rows = [line.split() for line in (host.text("/proc/swaps") or "").splitlines()[1:]]
         found["swap_active"] = [
-            {"name": row[0].replace("\\040", " "), "used": int(row[3])} for row in rows if len(row) > 3
+            {"name": row[0].replace("\\040", " "), "used": int(row[3])}
+            for row in rows
+            if len(row) > 3
         ]
     return found
 
@@ -172,7 +196,12 @@ def chosen(value: Read) -> Read:
 
 
 def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
-    found: Json = {"fstab": [], "marked": [], "units": {}, "masked_by_us": list(record.get("masked", []))}
+    found: Json = {
+        "fstab": [],
+        "marked": [],
+        "units": {},
+        "masked_by_us": list(record.get("masked", [])),
+    }
     for number, line in enumerate((host.text(FSTAB) or "").splitlines(), 1):
         bare = line[len(MARK) :] if line.startswith(MARK) else line
         fields = bare.split()
@@ -188,8 +217,12 @@ def _swap(host: Host, wanted: Mapping[str, Any], record: Json) -> Json:
         else:
             found["fstab"].append({"line": number, "first": fields[0], "text": line})
     if wanted.get("swap") is False or found["masked_by_us"]:
-        shipped = {name.rpartition("/")[2] for name in host.glob("/usr/lib/systemd/system", "*.swap")}
-        shipped |= {name for name in SWAP_SERVICES if host.exists(f"/usr/lib/systemd/system/{name}")}
+        shipped = {
+            name.rpartition("/")[2] for name in host.glob("/usr/lib/systemd/system", "*.swap")
+        }
+        shipped |= {
+            name for name in SWAP_SERVICES if host.exists(f"/usr/lib/systemd/system/{name}")
+        }
         own = {name.rpartition("/")[2] for name in host.glob(UNITS, "*.swap")}
         for unit in sorted({"swap.target", *shipped, *own, *found["masked_by_us"]}):
             here = host.path(f"{UNITS}/{unit}")
@@ -214,7 +247,9 @@ def _memlock(host: Host) -> Json:
             if shown.rc == 0 and shown.out.strip()
             else {"error": f"systemctl show: {shown.tail(1)}"}
         )
-    hard = re.search(r"^Max locked memory\s+\S+\s+(\S+)", host.text("/proc/1/limits") or "", re.MULTILINE)
+    hard = re.search(
+        r"^Max locked memory\s+\S+\s+(\S+)", host.text("/proc/1/limits") or "", re.MULTILINE
+    )
     mask = re.search(r"^CapBnd:\s*([0-9a-f]+)", host.text("/proc/1/status") or "", re.MULTILINE)
     # Bit 24 is CAP_SYS_RESOURCE
     may = not host.live or mask is None or bool(int(mask.group(1), 16) >> 24 & 1)
@@ -341,12 +376,21 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
 
     def own(path: str, lines: List[str], why: str) -> None:
         files.append(
-            Wanted(path, "\n".join(["# goldnode: host policy of the node class", *lines]) + "\n", PART, why)
+            Wanted(
+                path,
+                "\n".join(["# goldnode: host policy of the node class", *lines]) + "\n",
+                PART,
+                why,
+            )
         )
 
     kernel = sysctls(wanted)
     if kernel:
-        own(SYSCTL, [f"{key} = {value}" for key, value in kernel.items()], "kernel parameters of the class")
+        own(
+            SYSCTL,
+            [f"{key} = {value}" for key, value in kernel.items()],
+            "kernel parameters of the class",
+        )
     if "memlock" in wanted and raises(wanted, seen) is None:
         limit = wanted["memlock"]
         own(
@@ -373,7 +417,9 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
         for name, values in sorted(wanted["network"].items()):
             # NAME is empty if the interface has the kernel's own name.
             for match in (f'NAME=="{name}"', f'NAME=="", KERNEL=="{name}"'):
-                rules.append(f'ACTION=="add", SUBSYSTEM=="net", {match}, ATTR{{mtu}}="{values["mtu"]}"')
+                rules.append(
+                    f'ACTION=="add", SUBSYSTEM=="net", {match}, ATTR{{mtu}}="{values["mtu"]}"'
+                )
         own(UDEV, rules, "MTU of interfaces, set after they are named")
     return files
 
@@ -422,7 +468,8 @@ def settings(document: Document, seen: Observed) -> List[HostSetting]:
         want, cpus = wanted["governor"], live["governor"]
         other = {cpu: value for cpu, value in cpus.items() if value != want}
         files = tuple(
-            f"{CPUS}/{cpu}/cpufreq/scaling_governor" for cpu in sorted(other, key=lambda cpu: int(cpu[3:]))
+            f"{CPUS}/{cpu}/cpufreq/scaling_governor"
+            for cpu in sorted(other, key=lambda cpu: int(cpu[3:]))
         )
         absent = "the CPUs show no cpufreq: firmware or hypervisor keeps it"
         found.append(HostSetting("governor", want, _governors(want, cpus, other), files, absent))
@@ -444,7 +491,9 @@ def settings(document: Document, seen: Observed) -> List[HostSetting]:
             got = str(int(got) & 1)
         want = "1" if wanted["numa_balancing"] else "0"
         found.append(
-            HostSetting("numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing")
+            HostSetting(
+                "numa_balancing", want, got, (BALANCING,), "this kernel has no NUMA balancing"
+            )
         )
     for size, count in wanted.get("hugepages", {}).items():
         if f"hugepages.{size}" in live:
@@ -456,7 +505,13 @@ def settings(document: Document, seen: Observed) -> List[HostSetting]:
             )
             found.append(
                 HostSetting(
-                    name, str(count), live[name], files, absent, MISMATCH if count else NOT_EXPOSED, remedy
+                    name,
+                    want=str(count),
+                    got=live[name],
+                    files=files,
+                    absent=absent,
+                    outcome=MISMATCH if count else NOT_EXPOSED,
+                    remedy=remedy,
                 )
             )
     for interface, values in sorted(wanted.get("network", {}).items()):
@@ -466,11 +521,11 @@ def settings(document: Document, seen: Observed) -> List[HostSetting]:
             found.append(
                 HostSetting(
                     name,
-                    str(values["mtu"]),
-                    live[name],
-                    (f"/sys/class/net/{interface}/mtu",),
-                    absent,
-                    MISMATCH,
+                    want=str(values["mtu"]),
+                    got=live[name],
+                    files=(f"/sys/class/net/{interface}/mtu",),
+                    absent=absent,
+                    outcome=MISMATCH,
                 )
             )
     return found
@@ -509,14 +564,14 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
         actions.append(
             Action(
                 PART,
-                "tuning.set",
-                setting.name,
-                reason,
-                BOOT,
-                f"{setting.got}\n",
-                f"{setting.want}\n",
-                None,
-                data,
+                kind="tuning.set",
+                target=setting.name,
+                reason=reason,
+                phase=BOOT,
+                before=f"{setting.got}\n",
+                after=f"{setting.want}\n",
+                reboot=None,
+                data=data,
             )
         )
     for area in seen.tuning.get("swap_active", ()) if wanted.get("swap") is False else ():
@@ -533,14 +588,14 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
             actions.append(
                 Action(
                     PART,
-                    "swap.off",
-                    area["name"],
-                    reason,
-                    BOOT,
-                    "on\n",
-                    "off\n",
-                    None,
-                    {"name": area["name"]},
+                    kind="swap.off",
+                    target=area["name"],
+                    reason=reason,
+                    phase=BOOT,
+                    before="on\n",
+                    after="off\n",
+                    reboot=None,
+                    data={"name": area["name"]},
                 )
             )
     memlock = (seen.tuning.get("memlock") or {}) if "memlock" in wanted else {}
@@ -560,14 +615,14 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
                 actions.append(
                     Action(
                         PART,
-                        "systemd.defaults",
-                        "memlock",
-                        reason,
-                        BOOT,
-                        f"{memlock['default']}\n",
-                        f"{want}\n",
-                        None,
-                        data,
+                        kind="systemd.defaults",
+                        target="memlock",
+                        reason=reason,
+                        phase=BOOT,
+                        before=f"{memlock['default']}\n",
+                        after=f"{want}\n",
+                        reboot=None,
+                        data=data,
                     )
                 )
     return actions + _command_line(document, seen), notes, waiting
@@ -595,7 +650,15 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
             before, after = f"{row['text']}\n", f"{MARK}{row['text']}\n"
             actions.append(
                 Action(
-                    PART, "file.comment", f"{FSTAB}:{row['line']}", reason, IMAGE, before, after, None, data
+                    PART,
+                    kind="file.comment",
+                    target=f"{FSTAB}:{row['line']}",
+                    reason=reason,
+                    phase=IMAGE,
+                    before=before,
+                    after=after,
+                    reboot=None,
+                    data=data,
                 )
             )
         for unit, state in swap["units"].items():
@@ -607,7 +670,17 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
                 )
                 data = {"unit": unit, "to": "/dev/null"}
                 actions.append(
-                    Action(PART, "swap.mask", f"{UNITS}/{unit}", why, IMAGE, None, "/dev/null", None, data)
+                    Action(
+                        PART,
+                        kind="swap.mask",
+                        target=f"{UNITS}/{unit}",
+                        reason=why,
+                        phase=IMAGE,
+                        before=None,
+                        after="/dev/null",
+                        reboot=None,
+                        data=data,
+                    )
                 )
         return actions
     for row in swap["marked"]:
@@ -615,12 +688,32 @@ def _lasting_swap(wanted: Mapping[str, Any], seen: Observed) -> List[Action]:
         reason = "the class no longer keeps swap off"
         before, after = f"{MARK}{row['text']}\n", f"{row['text']}\n"
         actions.append(
-            Action(PART, "swap.uncomment", f"{FSTAB}:{row['line']}", reason, IMAGE, before, after, None, data)
+            Action(
+                PART,
+                kind="swap.uncomment",
+                target=f"{FSTAB}:{row['line']}",
+                reason=reason,
+                phase=IMAGE,
+                before=before,
+                after=after,
+                reboot=None,
+                data=data,
+            )
         )
     for unit in swap["masked_by_us"]:
         reason, data = "the class no longer keeps swap off", {"unit": unit}
         actions.append(
-            Action(PART, "swap.unmask", f"{UNITS}/{unit}", reason, IMAGE, "/dev/null", None, None, data)
+            Action(
+                PART,
+                kind="swap.unmask",
+                target=f"{UNITS}/{unit}",
+                reason=reason,
+                phase=IMAGE,
+                before="/dev/null",
+                after=None,
+                reboot=None,
+                data=data,
+            )
         )
     return actions
 
@@ -673,14 +766,14 @@ def _command_line(document: Document, seen: Observed) -> List[Action]:
     return [
         Action(
             PART,
-            "cmdline.slot" if slots else "cmdline.grub",
-            "kernel command line",
-            "; ".join(reasons),
-            BOOT,
-            f"{line}\n",
-            f"{after}\n",
-            "kernel command line changed",
-            data,
+            kind="cmdline.slot" if slots else "cmdline.grub",
+            target="kernel command line",
+            reason="; ".join(reasons),
+            phase=BOOT,
+            before=f"{line}\n",
+            after=f"{after}\n",
+            reboot="kernel command line changed",
+            data=data,
         )
     ]
 
@@ -690,12 +783,22 @@ def _notes(document: Document, seen: Observed) -> List[Note]:
     elsewhere = place(seen)
     live = [
         name
-        for name in ("governor", "swap", "hugepages", "transparent_hugepages", "numa_balancing", "network")
+        for name in (
+            "governor",
+            "swap",
+            "hugepages",
+            "transparent_hugepages",
+            "numa_balancing",
+            "network",
+        )
         if name in wanted
     ]
     if elsewhere and live:
         notes.append(
-            Note("policy.host", f"{elsewhere}: {', '.join(live)} are neither read nor set, only their files")
+            Note(
+                "policy.host",
+                f"{elsewhere}: {', '.join(live)} are neither read nor set, only their files",
+            )
         )
     notes += [
         Note(f"policy.host.{s.name}", s.absent if s.got is None else str(s.got["error"]))
@@ -737,7 +840,9 @@ def _unset(document: Document, seen: Observed) -> Optional[str]:
         return f"the command line of an image is made when its boot loader is installed; {where}"
     if loader is None:
         where = (
-            "a container has no boot loader" if seen.container else "no boot loader configuration was found"
+            "a container has no boot loader"
+            if seen.container
+            else "no boot loader configuration was found"
         )
         return f"the next boot's command line: {where}"
     if loader == "systemd-boot" and (
@@ -785,7 +890,9 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
         )
     later = seen.tuning.get("later", ())
     if later:
-        rows = ", ".join(f"{row['file']}:{row['line']} ({row['key']} = {row['value']})" for row in later)
+        rows = ", ".join(
+            f"{row['file']}:{row['line']} ({row['key']} = {row['value']})" for row in later
+        )
         found.append(
             Refusal(
                 "host-override",
@@ -795,7 +902,9 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
             )
         )
     own = [
-        unit for unit, state in (seen.tuning.get("swap") or {"units": {}})["units"].items() if state == "own"
+        unit
+        for unit, state in (seen.tuning.get("swap") or {"units": {}})["units"].items()
+        if state == "own"
     ]
     if own and wanted.get("swap") is False:
         found.append(
@@ -840,7 +949,9 @@ def _fights(document: Document, word: str) -> bool:
     if any(carries([word], mine) for mine in own):
         return False
     against = IOMMU_AGAINST.get(wanted.get("iommu", ""), ())
-    return word in against or any(key == mine.partition("=")[0] and key not in REPEATED for mine in own)
+    return word in against or any(
+        key == mine.partition("=")[0] and key not in REPEATED for mine in own
+    )
 
 
 # -- findings
@@ -902,7 +1013,9 @@ def _judged(item: str, setting: HostSetting) -> Finding:
             Remedy("Run the check as root, and look at dmesg for why it cannot be read.", PERSON),
         )
     if setting.got is None:
-        remedy = Remedy("Correct `policy.host` of the class, or see why the machine lacks it.", PERSON)
+        remedy = Remedy(
+            "Correct `policy.host` of the class, or see why the machine lacks it.", PERSON
+        )
         return Finding(item, setting.outcome, setting.want, setting.absent, remedy)
     return judge_item(item, setting.want, setting.got, setting.remedy)
 

@@ -172,7 +172,11 @@ def _unit(path: str) -> Optional[str]:
     name, _, inner = path[len(FOLDER) + 1 :].partition("/")
     if inner:
         name = name[: -len(".d")] if name.endswith(".d") and "/" not in inner else ""
-    return name if name.endswith((".service", ".timer", ".socket")) and not name.startswith(".") else None
+    return (
+        name
+        if name.endswith((".service", ".timer", ".socket")) and not name.startswith(".")
+        else None
+    )
 
 
 def wanted(document: Document, seen: Observed) -> List[Wanted]:
@@ -216,12 +220,18 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
     It waits while containers or processes use a GPU. In the toolkit's legacy mode, a reload takes the devices
     away from running containers. Pure.
     """
-    changing = {_unit(action.target) for action in actions if action.kind in ("file.write", "file.remove")}
+    changing = {
+        _unit(action.target) for action in actions if action.kind in ("file.write", "file.remove")
+    }
     loaded = seen.units.get("loaded") or {}
     names = sorted(
         {
             *stale(seen),
-            *(name for name in changing if name and loaded.get(name, {}).get("LoadState") == "loaded"),
+            *(
+                name
+                for name in changing
+                if name and loaded.get(name, {}).get("LoadState") == "loaded"
+            ),
         }
     )
     if not names:
@@ -235,7 +245,19 @@ def reload(seen: Observed, actions: Sequence[Action]) -> Tuple[List[Action], Lis
         )
         return [], [Waiting("sanity", "units.reload", text)]
     reason = f"systemd has to read {', '.join(names)} again"
-    return [Action("sanity", "units.reload", "systemd", reason, BOOT, None, None, None, {"names": names})], []
+    return [
+        Action(
+            "sanity",
+            kind="units.reload",
+            target="systemd",
+            reason=reason,
+            phase=BOOT,
+            before=None,
+            after=None,
+            reboot=None,
+            data={"names": names},
+        )
+    ], []
 
 
 def gpu_users(seen: Observed) -> str:
@@ -265,7 +287,19 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     to = f"{FOLDER}/{TIMER}"
     if have != to:
         reason = "the passive check is not enabled" if have is None else f"it points at {have}"
-        actions.append(Action("sanity", "link", LINK, reason, IMAGE, have, to, None, {"to": to}))
+        actions.append(
+            Action(
+                "sanity",
+                kind="link",
+                target=LINK,
+                reason=reason,
+                phase=IMAGE,
+                before=have,
+                after=to,
+                reboot=None,
+                data={"to": to},
+            )
+        )
     timer = (seen.units.get("loaded") or {}).get(TIMER)
     # A masked timer is a decision of the administrator. The check reports it.
     if timer and timer["ActiveState"] != "active" and timer["LoadState"] != "masked":
@@ -288,34 +322,59 @@ def _events(document: Document, seen: Observed) -> List[Action]:
     unit = (seen.units.get("loaded") or {}).get(EVENTS) or {}
     if watches(document):
         if have != to:
-            reason = "the watch of the kernel log is not enabled" if have is None else f"it points at {have}"
-            actions.append(Action("sanity", "link", EVENTS_LINK, reason, IMAGE, have, to, None, {"to": to}))
+            reason = (
+                "the watch of the kernel log is not enabled"
+                if have is None
+                else f"it points at {have}"
+            )
+            actions.append(
+                Action(
+                    "sanity",
+                    kind="link",
+                    target=EVENTS_LINK,
+                    reason=reason,
+                    phase=IMAGE,
+                    before=have,
+                    after=to,
+                    reboot=None,
+                    data={"to": to},
+                )
+            )
         if (
             unit
             and not seen.container
             and unit["ActiveState"] not in ("active", "activating")
             and unit["LoadState"] != "masked"
         ):
-            reason = f"the kernel log has to be watched; the watch is {unit['ActiveState'] or 'unknown'}"
+            reason = (
+                f"the kernel log has to be watched; the watch is {unit['ActiveState'] or 'unknown'}"
+            )
             actions.append(Action("sanity", "units.start", EVENTS, reason, BOOT))
         return actions
     if have is not None:
         actions.append(
-            Action("sanity", "file.remove", EVENTS_LINK, "the class has no GPU", IMAGE, f"-> {have}\n")
+            Action(
+                "sanity",
+                kind="file.remove",
+                target=EVENTS_LINK,
+                reason="the class has no GPU",
+                phase=IMAGE,
+                before=f"-> {have}\n",
+            )
         )
     if unit.get("ActiveState") == "active":
         reason = "it runs, and the class has no GPU"
         actions.append(
             Action(
                 "sanity",
-                "units.stop",
-                EVENTS,
-                reason,
-                BOOT,
-                "running\n",
-                "stopped\n",
-                None,
-                {"names": [EVENTS]},
+                kind="units.stop",
+                target=EVENTS,
+                reason=reason,
+                phase=BOOT,
+                before="running\n",
+                after="stopped\n",
+                reboot=None,
+                data={"names": [EVENTS]},
             )
         )
     return actions
@@ -334,7 +393,13 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     if elsewhere:
         found = [Finding("gate", ELSEWHERE, mode, elsewhere)]
     else:
-        now = "not decided yet in this boot" if "open" not in state else "open" if state["open"] else "closed"
+        now = (
+            "not decided yet in this boot"
+            if "open" not in state
+            else "open"
+            if state["open"]
+            else "closed"
+        )
         found = [Finding("gate", MATCH, mode, f"{state.get('mode', mode)}: {now}")]
         if mode == gate.DRAIN:
             error = state.get("error") if seen.units.get("hook") else effects.NO_TARGET
@@ -344,7 +409,9 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
                 PERSON,
             )
             found.append(
-                judge_item("gate.hook", "a drain is reported", error or "a drain is reported", remedy)
+                judge_item(
+                    "gate.hook", "a drain is reported", error or "a drain is reported", remedy
+                )
             )
     if seen.units.get("loaded") is None:
         elsewhere = elsewhere or "systemd does not run here"

@@ -72,9 +72,12 @@ def source_version(applier: Writer, source: str, version: str, package: Optional
     if package is None:
         return version
     offered = [
-        name.rpartition("/")[2][len(source) + 1 :] for name in applier.host.glob("/usr/src", f"{source}-*")
+        name.rpartition("/")[2][len(source) + 1 :]
+        for name in applier.host.glob("/usr/src", f"{source}-*")
     ]
-    offered = [item for item in offered if applier.host.exists(f"/usr/src/{source}-{item}/dkms.conf")]
+    offered = [
+        item for item in offered if applier.host.exists(f"/usr/src/{source}-{item}/dkms.conf")
+    ]
     upstream = version.partition(":")[2] or version
     # The directory in /usr/src may lack the epoch and the Debian revision of the package version.
     fits = [
@@ -109,7 +112,9 @@ def _fault(applier: Writer, source: Optional[str], module: str) -> Optional[str]
     driver = document.get("driver") or {}
     faults = []
     if source and (driver.get("dkms") or {}).get("name") == source:
-        faults.append(driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"])))
+        faults.append(
+            driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))
+        )
     if rows:
         found = modules.survey(applier.host, release, _names(applier))
         faults += [modules.fault(document, row, found) for row in rows]
@@ -120,7 +125,9 @@ def _stale(applier: Writer, source: str) -> bool:
     """Return whether a source must be compiled again because a dependency has changed."""
     rows = modules.of_tree(applier.document, source)
     found = (
-        modules.survey(applier.host, applier.document["kernel"]["release"], _names(applier)) if rows else {}
+        modules.survey(applier.host, applier.document["kernel"]["release"], _names(applier))
+        if rows
+        else {}
     )
     return any(modules.stale(applier.document, row, found) for row in rows)
 
@@ -148,7 +155,9 @@ def _record(applier: Writer) -> None:
     unchanged: Dict[str, Dict[str, str]] = {}
     for row in rows:
         if modules.fault(document, row, found) is None:
-            files = [(name, found.get(name)) for name in (row["name"], *modules.foreign(document, row))]
+            files = [
+                (name, found.get(name)) for name in (row["name"], *modules.foreign(document, row))
+            ]
             unchanged[row["name"]] = {name: str(info["identity"]) for name, info in files if info}
         else:
             # This module is not as wanted, so its old record stays.
@@ -188,7 +197,9 @@ def _package_fault(applier: Writer) -> Optional[str]:
     """Return the fault of the prebuilt modules, or None if all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
     driver = document["driver"]
-    faults = [driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))]
+    faults = [
+        driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))
+    ]
     found = modules.survey(
         applier.host, release, [driver["module"], *(row["name"] for row in document["modules"])]
     )

@@ -107,7 +107,8 @@ def _mig_parted(applier: Writer, actions: List[Action]) -> Json:
         for action in actions
     ]
     applier.host.write(
-        MIG_CONFIG, json.dumps({"version": "v1", "mig-configs": {"goldnode": devices}}, indent=1).encode()
+        MIG_CONFIG,
+        json.dumps({"version": "v1", "mig-configs": {"goldnode": devices}}, indent=1).encode(),
     )
     done = applier.host.run(MIG_PARTED, "apply", "-f", MIG_CONFIG, "-c", "goldnode", timeout=LIMIT)
     return (
@@ -134,7 +135,9 @@ def _remember(applier: Writer, results: List[Json]) -> None:
     host.write(
         RECORD,
         json.dumps(
-            {"schema": RECORD_SCHEMA, "driver_load": load, "set": reported}, indent=1, sort_keys=True
+            {"schema": RECORD_SCHEMA, "driver_load": load, "set": reported},
+            indent=1,
+            sort_keys=True,
         ).encode(),
     )
 

@@ -73,7 +73,9 @@ def unmerge(applier: Writer, action: Action) -> None:
         host.remove(action.target)
     else:
         here = host.real(action.target)  # a link stays a link: change its target
-        host.write("/" + os.path.relpath(here, host.root), content.encode(), os.stat(here).st_mode & 0o7777)
+        host.write(
+            "/" + os.path.relpath(here, host.root), content.encode(), os.stat(here).st_mode & 0o7777
+        )
     record = records.read(host)
     record.get("merged", {}).pop(action.target, None)
     records.write(host, record)
@@ -152,7 +154,9 @@ def purge_configuration(applier: Writer, names: Sequence[str]) -> None:
     if left:
         done = host.run("dpkg", "--purge", *left, timeout=APT_TIME)
         if done.rc != 0:
-            raise NodeError(f"dpkg cannot purge {', '.join(left)}: {done.tail()}. Fix that, then run again.")
+            raise NodeError(
+                f"dpkg cannot purge {', '.join(left)}: {done.tail()}. Fix that, then run again."
+            )
 
 
 def automatic(applier: Writer, action: Action) -> None:

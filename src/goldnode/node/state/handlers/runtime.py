@@ -91,7 +91,9 @@ def unreadable(applier: Writer, name: str) -> Optional[str]:
             return None if done.rc == 0 else f"{done.tail(3)}."
     if name == runtime.CONTAINERD:
         done = applier.host.run("containerd", "--config", name, "config", "dump")
-        return None if done.rc in (0, 127) else f"{done.tail(3)}."  # 127: the engine is not installed yet
+        return (
+            None if done.rc in (0, 127) else f"{done.tail(3)}."
+        )  # 127: the engine is not installed yet
     return None
 
 
@@ -119,9 +121,9 @@ def reload(applier: Writer, action: Action) -> None:
     want = runtime.default(applier.document)
     while time.monotonic() < end:
         info = dockerd.info()
-        if all(name in info.get("runtimes", {}) for name in runtime.runtimes(applier.document)) and info[
-            "default"
-        ] == (want or info["default"]):
+        if all(
+            name in info.get("runtimes", {}) for name in runtime.runtimes(applier.document)
+        ) and info["default"] == (want or info["default"]):
             return
         time.sleep(0.2)
     raise NodeError(
@@ -143,7 +145,9 @@ def _systemctl(applier: Writer, *words: str) -> None:
 
 def generate(applier: Writer, action: Action) -> Optional[str]:
     """Generate the CDI spec with the toolkit's own program, at the path of the toolkit's refresh unit."""
-    done = applier.host.run("nvidia-ctk", "cdi", "generate", f"--output={action.data['output']}", timeout=120)
+    done = applier.host.run(
+        "nvidia-ctk", "cdi", "generate", f"--output={action.data['output']}", timeout=120
+    )
     if done.rc != 0:
         raise NodeError(
             f"nvidia-ctk cannot make a CDI spec: {done.tail(5)}\nSee that nvidia-smi works, and run again."

@@ -41,7 +41,9 @@ def release(applier: Writer, action: Action) -> str:
         ) from None
     for name in (shims.MEMORY, shims.INTENT):
         applier.host.remove(name)
-    return "resumed" if resumed else "it is not drained for that reason any more, and stays as it is"
+    return (
+        "resumed" if resumed else "it is not drained for that reason any more, and stays as it is"
+    )
 
 
 HANDLERS: Dict[str, Handler] = {

@@ -62,7 +62,9 @@ def swap_off(applier: Writer, action: Action) -> Optional[str]:
     rows = (applier.host.text("/proc/swaps") or "").splitlines()[1:]
     # /proc/swaps escapes blanks as \040.
     if any(row.split()[:1] == [name.replace(" ", "\\040")] for row in rows):
-        raise NodeError(f"swap {name} stays on ({done.tail(2)}). Free memory on the node, then run again.")
+        raise NodeError(
+            f"swap {name} stays on ({done.tail(2)}). Free memory on the node, then run again."
+        )
     return "off"
 
 
