@@ -27,7 +27,6 @@ from tests.unit.catalog.test_accept_reject import write
 
 from goldnode.fleet.control.push import Push, PushReader, PushSettings
 from goldnode.fleet.control.push_job import RESULTS
-from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.model import (
     Answer,
     Direction,
@@ -37,6 +36,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
 )
 from goldnode.fleet.rollout.parts import NodeTask, Observation
+from goldnode.fleet.shared import identity
 from goldnode.node.ground.drained import FILE, mark
 from goldnode.testing.lab.nodes import LabNode
 

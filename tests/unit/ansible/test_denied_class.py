@@ -16,7 +16,7 @@ from goldnode.classdoc.compile import class_document
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.site import Site
 from goldnode.evidence.signatures import load_signer
-from goldnode.fleet.ground.denylist import PAYLOAD_TYPE, Denial, DenyList
+from goldnode.fleet.shared.denylist import PAYLOAD_TYPE, Denial, DenyList
 
 OTHER = {"classes/other.yml": "class: other\nbackend: cpu\nstack: debian12_cpu\n"}
 GROUPS = {"cpu_only": {"hosts": {"n1": THERE}}, "other": {"hosts": {"n2": THERE}}}

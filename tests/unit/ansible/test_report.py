@@ -23,7 +23,7 @@ from tests import documents
 
 from goldnode.ansible import release
 from goldnode.fleet.drain import record as drain_record
-from goldnode.fleet.ground import identity
+from goldnode.fleet.shared import identity
 from goldnode.node.ground.drained import FILE
 from goldnode.node.state.model import PARTS
 

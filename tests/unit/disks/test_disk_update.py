@@ -19,9 +19,9 @@ from goldnode.commands.disks.update import update as command
 from goldnode.core import program_file as nodefile
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import VERIFIED, BuiltDisk, DiskFile, DiskSystem, Partition, Raw
-from goldnode.fleet.ground.denylist import Denial, DeniedError, DenyList, DenyListError
 from goldnode.fleet.nodes import disk_update as update
 from goldnode.fleet.nodes import return_tests
+from goldnode.fleet.shared.denylist import Denial, DeniedError, DenyList, DenyListError
 from goldnode.node.slots.write import head as read_head
 from goldnode.node.state.domains.program import OTHER, PROGRAM
 

@@ -21,9 +21,9 @@ from goldnode.core.deny_list import DenyListPlace
 from goldnode.core.site import load_site
 from goldnode.documents.deny_list import DenyListDocument
 from goldnode.evidence.signatures import load_signer
-from goldnode.fleet.ground import denylist, denylist_seen
-from goldnode.fleet.ground.denylist import Denial, DeniedError, DenyList, DenyListError
 from goldnode.fleet.rollout.model import RolloutPhase
+from goldnode.fleet.shared import denylist, denylist_seen
+from goldnode.fleet.shared.denylist import Denial, DeniedError, DenyList, DenyListError
 from goldnode.fleet.store import denials, orders
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.denials import DenyListWriter

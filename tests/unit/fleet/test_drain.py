@@ -33,8 +33,8 @@ from goldnode.fleet.drain.protocol import (
     slurm_rows,
 )
 from goldnode.fleet.drain.record import DrainRecord, DrainRecords
-from goldnode.fleet.ground import identity
-from goldnode.fleet.ground.identity import Actor
+from goldnode.fleet.shared import identity
+from goldnode.fleet.shared.identity import Actor
 from goldnode.node.ground.drained import FILE, LEASE, mark, reason
 
 NOW = 1_790_000_000.0

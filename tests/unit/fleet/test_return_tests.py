@@ -27,7 +27,6 @@ from goldnode.fleet.drain.protocol import (
     SchedulerDrainer,
 )
 from goldnode.fleet.drain.record import DrainRecord, DrainRecords
-from goldnode.fleet.ground.identity import rollout_actor, rollout_run
 from goldnode.fleet.nodes.return_tests import (
     CAUSES,
     DAY,
@@ -39,6 +38,7 @@ from goldnode.fleet.nodes.return_tests import (
 from goldnode.fleet.rollout.explain import explain
 from goldnode.fleet.rollout.model import HoldKind, Prior, StepPhase
 from goldnode.fleet.rollout.view import RolloutFacts
+from goldnode.fleet.shared.identity import rollout_actor, rollout_run
 from goldnode.node.ground.drained import mark, reason
 
 RECORDED = CanaryDocument.model_validate_json(

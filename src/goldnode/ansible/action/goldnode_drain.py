@@ -24,9 +24,9 @@ from goldnode.ansible.release import require_ansible
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain.protocol import DrainCaller, Drainer, DrainOutcome, choose
 from goldnode.fleet.drain.record import DrainRecords, local_file
-from goldnode.fleet.ground import identity
 from goldnode.fleet.nodes import return_tests
 from goldnode.fleet.nodes.runs import ended_by
+from goldnode.fleet.shared import identity
 from goldnode.inventory import variables
 from goldnode.node.gate.gate import STATE as GATE
 

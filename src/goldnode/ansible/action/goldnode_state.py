@@ -29,10 +29,10 @@ try:
     from goldnode.core.program_file import payload
     from goldnode.core.site import load_site
     from goldnode.fleet.drain.protocol import choose, left
-    from goldnode.fleet.ground import denylist
     from goldnode.fleet.ingest.inbox import INBOX, put
     from goldnode.fleet.nodes import runs
     from goldnode.fleet.nodes.plan_document import PlanError, read_plan
+    from goldnode.fleet.shared import denylist
     from goldnode.inventory import cohorts, variables
     from goldnode.inventory.classes import classes_of_hosts
     from goldnode.inventory.cohorts import COHORT, REFUSALS

@@ -26,8 +26,8 @@ try:
     from goldnode.ansible.ended import index_ended_hosts
     from goldnode.ansible.release import too_old
     from goldnode.core.errors import GoldnodeError, candidates
-    from goldnode.fleet.ground import identity
     from goldnode.fleet.nodes import runs
+    from goldnode.fleet.shared import identity
     from goldnode.inventory import cohorts
     from goldnode.inventory.variables import UnknownVariables
 except ModuleNotFoundError as problem:  # Ansible of another Python environment

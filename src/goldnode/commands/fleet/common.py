@@ -63,7 +63,7 @@ def opened(where: str | None, *, create: bool = False) -> Iterator[StoreDatabase
 
 def order(reason: str) -> PersonsOrder:
     """Return an order of the person at this process."""
-    from goldnode.fleet.ground.person import person
+    from goldnode.fleet.shared.person import person
     from goldnode.fleet.store.grants import PersonsOrder
 
     return PersonsOrder(person(), time.time(), reason)

@@ -30,7 +30,7 @@ def nodes(file: Path, where: str | None, form: str) -> None:
     Nodes of these classes that are not in FILE are removed; one that is out of service is an error.
     """
     with opened(where, create=True) as store:
-        from goldnode.fleet.ground.person import person
+        from goldnode.fleet.shared.person import person
         from goldnode.fleet.store import limits
         from goldnode.fleet.store.fleet_file import load
         from goldnode.fleet.store.nodes import put

@@ -82,7 +82,7 @@ def restore(file: Path, where: str | None, form: str) -> None:
     then run `goldnode fleet unfreeze --all`.
     """
     extras.require("fleet")
-    from goldnode.fleet.ground.person import person
+    from goldnode.fleet.shared.person import person
     from goldnode.fleet.store import backup as copies
     from goldnode.fleet.store.database import StoreDatabase
 

@@ -13,7 +13,7 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import load_site
 
 if TYPE_CHECKING:
-    from goldnode.fleet.ground.denylist import DenyList
+    from goldnode.fleet.shared.denylist import DenyList
     from goldnode.fleet.store.database import StoreDatabase
 
 _STATE = options(
@@ -115,7 +115,7 @@ def lift(digest: str, class_name: str, reason: str, where: str | None, form: str
 
 
 def _accept(where: str | None, form: str) -> None:
-    from goldnode.fleet.ground import denylist, denylist_seen
+    from goldnode.fleet.shared import denylist, denylist_seen
 
     site = load_site()
     place = site.deny_list(address(where, site))
@@ -153,7 +153,7 @@ def _in_force(store: StoreDatabase) -> DenyList:
 
 
 def _place(where: str | None) -> Path:
-    from goldnode.fleet.ground import denylist
+    from goldnode.fleet.shared import denylist
 
     site = load_site()
     return denylist.place_to_write(site.deny_list(address(where, site)))

@@ -204,7 +204,7 @@ def _run(
     from goldnode.fleet.control import assembly
     from goldnode.fleet.control.controller import ControllerSettings, RolloutController
     from goldnode.fleet.control.run import RolloutRun
-    from goldnode.fleet.ground import identity
+    from goldnode.fleet.shared import identity
 
     place, inventory, hosts, form = how
     holder = f"{identity.controller()}/{identity.actor().run}"
@@ -281,7 +281,7 @@ def _submit(
 ) -> SubmittedRollout:
     """Submit a document. Without `replaces`, it is refused where a later one has replaced it."""
     from goldnode.fleet.control import submission
-    from goldnode.fleet.ground.person import person
+    from goldnode.fleet.shared.person import person
 
     def work(connection: Connection) -> SubmittedRollout:
         if not replaces:

@@ -25,10 +25,10 @@ from goldnode.fleet.control.schedulers import SiteSchedulers
 from goldnode.fleet.drain.protocol import DrainSettings, drain_settings
 from goldnode.fleet.events.assembly import delivery
 from goldnode.fleet.events.deliver import BackgroundDelivery
-from goldnode.fleet.ground import denylist
 from goldnode.fleet.nodes import return_tests
 from goldnode.fleet.rollout.document import RolloutError, RolloutFile
 from goldnode.fleet.rollout.parts import NodeReader, NodeWorker
+from goldnode.fleet.shared import denylist
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.denials import DenyListWriter
 from goldnode.inventory.fleet import InventoryNode, refuse_template

@@ -23,7 +23,6 @@ from sqlalchemy import Connection
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.clock import SteadyClock, machine_time
-from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import (
     Action,
@@ -50,6 +49,7 @@ from goldnode.fleet.rollout.parts import (
 )
 from goldnode.fleet.rollout.plan import plan
 from goldnode.fleet.rollout.state import BACK_PHASES, ENDED_PHASES, Observations, RolloutState
+from goldnode.fleet.shared import identity
 from goldnode.fleet.store import controllers, observations, rollouts
 from goldnode.fleet.store.controllers import Controller
 from goldnode.fleet.store.database import StoreDatabase

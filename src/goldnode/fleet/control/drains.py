@@ -16,10 +16,10 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.clock import machine_time
 from goldnode.fleet.drain.protocol import DrainCaller, Drainer, DrainSettings, SchedulerDrainer
 from goldnode.fleet.drain.record import DrainRecords
-from goldnode.fleet.ground.identity import rollout_actor
 from goldnode.fleet.nodes.return_tests import drained_at, no_tests
 from goldnode.fleet.rollout.model import Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
+from goldnode.fleet.shared.identity import rollout_actor
 from goldnode.node.ground.drained import reason
 
 LOGGER = logging.getLogger("goldnode.rollout")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from goldnode.fleet.control.clock import machine_time
 from goldnode.fleet.drain.protocol import DrainSettings
-from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.model import NodeObservation, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, NodeWorker, Observation
+from goldnode.fleet.shared import identity
 from goldnode.fleet.store import observations
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.node.ground import drained

@@ -33,9 +33,9 @@ from goldnode.fleet.control.clock import machine_time
 from goldnode.fleet.control.push_job import PushJob
 from goldnode.fleet.control.push_results import PushEnd, PushTerms
 from goldnode.fleet.drain.protocol import DrainCaller
-from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.model import Direction, NodeObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
+from goldnode.fleet.shared import identity
 from goldnode.node.ground.drained import reason
 
 LOGGER = logging.getLogger("goldnode.rollout")

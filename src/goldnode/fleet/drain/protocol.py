@@ -35,8 +35,8 @@ from typing import Any, Protocol
 from goldnode.core.errors import GoldnodeError, nearest
 from goldnode.fleet.drain import record as drain_record
 from goldnode.fleet.drain.record import DRAIN, RESUME, DrainRecord, DrainRecords
-from goldnode.fleet.ground import identity
-from goldnode.fleet.ground.identity import Actor
+from goldnode.fleet.shared import identity
+from goldnode.fleet.shared.identity import Actor
 from goldnode.inventory.variables import DRAINS, JUDGED, check
 from goldnode.node.gate import scheduler
 from goldnode.node.ground.drained import FILE, LEASE, PREFIX, Mark, mark, reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from goldnode.fleet.events.outbox import HookState
-from goldnode.fleet.ground.exposition import MetricSample, exposition
+from goldnode.fleet.shared.exposition import MetricSample, exposition
 
 # name -> (type, help), in the order of the output.
 METRICS = {

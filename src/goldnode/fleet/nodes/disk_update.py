@@ -33,8 +33,8 @@ from goldnode.disks import tools
 from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.evidence.signatures import site_keys
 from goldnode.fleet.drain import protocol as draining
-from goldnode.fleet.ground import denylist
 from goldnode.fleet.nodes import return_tests
+from goldnode.fleet.shared import denylist
 from goldnode.node.ground.text import clean
 from goldnode.node.slots.write import SCHEMA
 from goldnode.node.state import loader

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from goldnode.documents.fleet_report import FleetReportDocument, ReportCause
-from goldnode.fleet.ground.exposition import MetricSample, exposition
+from goldnode.fleet.shared.exposition import MetricSample, exposition
 
 # name -> (type, help), in the order of the output.
 METRICS = {

@@ -15,7 +15,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
-from goldnode.fleet.ground.person import same_person
 from goldnode.fleet.rollout import steps
 from goldnode.fleet.rollout.document import BootSettings, RolloutSettings
 from goldnode.fleet.rollout.model import (
@@ -47,6 +46,7 @@ from goldnode.fleet.rollout.state import BACK_PHASES, FORWARD_PHASES, Observatio
 from goldnode.fleet.rollout.statistics import at_least, more_frequent
 from goldnode.fleet.rollout.waves import choose, further
 from goldnode.fleet.rollout.windows import opening
+from goldnode.fleet.shared.person import same_person
 
 ASK_AGAIN = 300.0  # seconds between two evaluations of a requirement without a final answer
 SAME_CAUSE, BASE_RATE = (

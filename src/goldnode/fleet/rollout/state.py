@@ -15,7 +15,6 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any
 
-from goldnode.fleet.ground.identity import rollout_run
 from goldnode.fleet.rollout import model
 from goldnode.fleet.rollout.ledger import Ledger
 from goldnode.fleet.rollout.model import (
@@ -43,6 +42,7 @@ from goldnode.fleet.rollout.model import (
     with_values,
 )
 from goldnode.fleet.rollout.waves import rank, unit_of
+from goldnode.fleet.shared.identity import rollout_run
 from goldnode.node.ground.drained import mark
 
 FORWARD_PHASES = (RolloutPhase.RUNNING, RolloutPhase.COMPLETED)

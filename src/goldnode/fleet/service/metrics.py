@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from goldnode.fleet.ground.exposition import MetricSample, exposition
+from goldnode.fleet.shared.exposition import MetricSample, exposition
 
 # name -> (type, help), in the order of the output.
 METRICS = {

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from goldnode.core.files import replace_file
-from goldnode.fleet.ground.denylist import PAYLOAD_TYPE, Denial, DenyList, DenyListError, moment
+from goldnode.fleet.shared.denylist import PAYLOAD_TYPE, Denial, DenyList, DenyListError, moment
 from goldnode.fleet.store import tables
 from goldnode.fleet.store.database import StoreDatabase
 

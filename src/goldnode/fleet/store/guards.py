@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from goldnode.fleet.ground.person import BLANKS
+from goldnode.fleet.shared.person import BLANKS
 
 # Key of PostgreSQL's advisory lock that writers of the ledger take; any number, the same in every version.
 LEDGER_LOCK = 0x676F6C64
@@ -238,7 +238,7 @@ _GUARDS = (
 
 
 def _approval_authors(postgresql: bool) -> Iterator[_Guard]:
-    """Yield the guards against an author's own approval, by the rule of :func:`goldnode.fleet.ground.person.same_person`.
+    """Yield the guards against an author's own approval, by the rule of :func:`goldnode.fleet.shared.person.same_person`.
 
     Without an extension, SQLite lowers ASCII letters only, and PostgreSQL others as the database's locale has them.
     So the guard lowers ASCII on both, and the code alone compares the case of other letters.

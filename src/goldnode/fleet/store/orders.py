@@ -7,9 +7,9 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
 
-from goldnode.fleet.ground.person import same_person
 from goldnode.fleet.rollout.document import digest_of
 from goldnode.fleet.rollout.model import BackScope
+from goldnode.fleet.shared.person import same_person
 from goldnode.fleet.store import limits, rollout_view, tables
 from goldnode.fleet.store.errors import StoreError
 from goldnode.fleet.store.grants import PersonsOrder

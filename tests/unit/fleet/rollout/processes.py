@@ -23,7 +23,6 @@ from tests.unit.fleet.rollout import documents
 from tests.unit.fleet.rollout.controlled import LIMITS, START
 
 from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
-from goldnode.fleet.ground.identity import rollout_run
 from goldnode.fleet.rollout.document import loads
 from goldnode.fleet.rollout.model import (
     Answer,
@@ -33,6 +32,7 @@ from goldnode.fleet.rollout.model import (
     StepPhase,
 )
 from goldnode.fleet.rollout.parts import NodeTask, Observation
+from goldnode.fleet.shared.identity import rollout_run
 from goldnode.fleet.store import controllers, database, log, nodes, observations, status, tables
 from goldnode.fleet.store.controllers import Submission
 from goldnode.fleet.store.database import StoreDatabase

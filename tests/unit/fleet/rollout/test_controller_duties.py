@@ -9,7 +9,7 @@ import pytest
 from tests.unit.fleet.rollout.controlled import controlled
 
 from goldnode.fleet.control.duties import ControllerDuties
-from goldnode.fleet.ground import denylist
+from goldnode.fleet.shared import denylist
 from goldnode.fleet.store import orders
 from goldnode.fleet.store.denials import DenyListWriter
 from goldnode.fleet.store.grants import PersonsOrder

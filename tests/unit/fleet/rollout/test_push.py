@@ -14,7 +14,6 @@ import pytest
 
 from goldnode.fleet.control import push, push_job, push_results
 from goldnode.fleet.control.push import Push, PushError, PushReader, PushSettings
-from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout import node_state
 from goldnode.fleet.rollout.model import (
     Answer,
@@ -28,6 +27,7 @@ from goldnode.fleet.rollout.model import (
 )
 from goldnode.fleet.rollout.parts import NodeTask
 from goldnode.fleet.rollout.steps import judge
+from goldnode.fleet.shared import identity
 from goldnode.node.ground.drained import mark
 
 OLD, NEW = "sha256:old", "sha256:new"

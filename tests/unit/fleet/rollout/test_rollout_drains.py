@@ -17,9 +17,9 @@ from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
 from goldnode.fleet.drain import record as drain_record
 from goldnode.fleet.drain.protocol import Drainer, DrainSettings
 from goldnode.fleet.drain.record import DrainRecords
-from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.model import Direction, Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
+from goldnode.fleet.shared import identity
 from goldnode.node.ground.drained import LEASE, mark
 
 PRIORS = {**fakes.PRIOR, **fakes.SLURM_ONLY}

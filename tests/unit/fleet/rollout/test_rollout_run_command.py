@@ -13,7 +13,7 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.core.site import load_site
 from goldnode.fleet.control import assembly
-from goldnode.fleet.ground.denylist import DenyListError
+from goldnode.fleet.shared.denylist import DenyListError
 from goldnode.fleet.store.database import open_store
 from goldnode.inventory.fleet import InventoryNode
 from goldnode.lock.model import find_lock

@@ -29,11 +29,11 @@ from goldnode.fleet.control.schedulers import SiteSchedulers, expand
 from goldnode.fleet.drain import protocol as drain
 from goldnode.fleet.drain.protocol import Drainer, DrainSettings, SlurmDrainer
 from goldnode.fleet.drain.record import DrainRecords, local_file
-from goldnode.fleet.ground import identity
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import Answer, NodeObservation, Prior, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 from goldnode.fleet.rollout.plan import BUSY_LONG
+from goldnode.fleet.shared import identity
 from goldnode.fleet.store import controllers, nodes, rollouts
 from goldnode.fleet.store.controllers import Submission
 from goldnode.fleet.store.database import StoreDatabase

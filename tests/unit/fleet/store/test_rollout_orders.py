@@ -23,7 +23,6 @@ from tests.unit.fleet.store.fleets import (
     rollout,
 )
 
-from goldnode.fleet.ground.person import same_person
 from goldnode.fleet.rollout.model import (
     Action,
     Answer,
@@ -39,6 +38,7 @@ from goldnode.fleet.rollout.model import (
 )
 from goldnode.fleet.rollout.model import Direction as To
 from goldnode.fleet.rollout.view import view
+from goldnode.fleet.shared.person import same_person
 from goldnode.fleet.store import (
     controllers,
     limits,

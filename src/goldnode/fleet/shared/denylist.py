@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.ground import denylist_seen
+from goldnode.fleet.shared import denylist_seen
 
 if TYPE_CHECKING:
     from goldnode.core.deny_list import DenyListPlace

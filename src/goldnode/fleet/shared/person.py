@@ -9,7 +9,7 @@ import os
 import pwd
 from pathlib import Path
 
-from goldnode.fleet.ground.identity import PROC, controller
+from goldnode.fleet.shared.identity import PROC, controller
 
 BLANKS = " \t\n\r\f\v"  # that may surround a name
 _UNSET = 4294967295  # no login: a service, or a machine without audit
