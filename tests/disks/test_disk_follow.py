@@ -20,8 +20,8 @@ import pytest
 from tests.disks import slotdisk
 from tests.disks.test_disk_slots import apply, document, tree
 from tests.e2e.qemu.disk import run
-from tests.unit.fleet.rollout.followed import FollowedRollout, SimulatedMachine, free_port, served
-from tests.unit.fleet.rollout.test_rollout_channel import key_file
+from tests.unit.fleet.control.followed import FollowedRollout, SimulatedMachine, free_port, served
+from tests.unit.fleet.control.test_rollout_channel import key_file
 
 from goldnode.core.files import replace_file
 from goldnode.fleet.control.channel import ChannelPublisher

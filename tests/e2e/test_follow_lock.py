@@ -23,8 +23,8 @@ from tests.e2e.test_apply_local import put_site
 from tests.e2e.test_rollout import DRAIN, RESUME
 from tests.release_files import export
 from tests.simulators import apt_archive
-from tests.unit.fleet.rollout.followed import free_port
-from tests.unit.fleet.rollout.test_rollout_channel import key_file
+from tests.unit.fleet.control.followed import free_port
+from tests.unit.fleet.control.test_rollout_channel import key_file
 
 from goldnode.fleet.rollout.document import loads
 from goldnode.fleet.store import rollout_trace

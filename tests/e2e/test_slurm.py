@@ -408,7 +408,7 @@ def test_a_node_that_was_in_service_returns_wherever_the_run_was_killed(
     assert "left out of service" not in controller.run("-vvv")
 
 
-@pytest.mark.long  # one more boot; tests/unit/fleet/test_drain.py kills after the return as well
+@pytest.mark.long  # one more boot; tests/unit/fleet/drain/test_drain.py kills after the return as well
 def test_a_run_that_was_killed_after_the_return_has_left_nothing(
     cluster: Cluster, controller: Controller
 ) -> None:

@@ -164,7 +164,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (".gitignore", ()),
     (".git-blame-ignore-revs", ()),
     ("docs/*", ("tests/unit/test_docs.py", "tests/unit/test_documented.py")),
-    ("docs/reference/variables.md", ("tests/unit/fleet/test_variables.py",)),
+    ("docs/reference/variables.md", ("tests/unit/inventory/test_variables.py",)),
     ("docs/reference/commands.md", ("tests/unit/test_manual.py",)),
     ("docs/reference/configuration.md", ("tests/unit/catalog/test_reference.py",)),
     ("docs/reference/capture.md", ("tests/unit/node/test_capture_gpus.py",)),

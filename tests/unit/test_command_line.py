@@ -17,7 +17,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from tests import documents
-from tests.unit.fleet.test_adopt import a100
+from tests.unit.fleet.nodes.test_adopt import a100
 from tests.unit.node.captures import healthy
 
 from goldnode.catalog.load import builtin_catalog

@@ -122,8 +122,8 @@ PROMISED = {
     "ansible": {
         "init": ["tests/unit/test_init.py"],
         "apply": ["tests/unit/test_init.py"],
-        "plan": ["tests/unit/fleet/test_plan.py"],
-        "adopt": ["tests/unit/fleet/test_adopt.py"],
+        "plan": ["tests/unit/fleet/nodes/test_plan.py"],
+        "adopt": ["tests/unit/fleet/nodes/test_adopt.py"],
     },
     "images": {
         "images": [

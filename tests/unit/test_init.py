@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.fleet.test_first_class import machine
+from tests.unit.fleet.nodes.test_first_class import machine
 
 from goldnode.cli import main
 from goldnode.commands.init import command

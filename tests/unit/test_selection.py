@@ -96,7 +96,7 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
                 "tests/e2e/test_gate.py",
                 "tests/disks/test_disk_slots.py",
             },
-            {"tests/unit/fleet/test_drain.py"},
+            {"tests/unit/fleet/drain/test_drain.py"},
         ),
         (
             "src/goldnode/commands/mirror.py",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ansible import constants
 from ansible.plugins.action import ActionBase
-from tests.unit.fleet import test_drain as fakes
-from tests.unit.fleet.test_drain import Killed, Steps, World
+from tests.unit.fleet.drain import test_drain as fakes
+from tests.unit.fleet.drain.test_drain import Killed, Steps, World
 
 from goldnode.ansible.action import goldnode_drain
 from goldnode.ansible.action.goldnode_drain import ActionModule

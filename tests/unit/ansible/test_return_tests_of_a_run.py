@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.unit.catalog.test_accept_reject import write
-from tests.unit.fleet.test_return_tests import RECORDED
+from tests.unit.fleet.nodes.test_return_tests import RECORDED
 
 from goldnode.canary import results
 from goldnode.core.data import ansible_environment

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.simulators.fleet import canary
+from tests.unit.fleet.control.followed import SimulatedMachine, followed, served
 from tests.unit.fleet.ingest.fleet_reports import CLASS as REPORTED
 from tests.unit.fleet.ingest.fleet_reports import capture, verdict
-from tests.unit.fleet.rollout.followed import SimulatedMachine, followed, served
 from tests.unit.fleet.service.test_app import Ask, running
 from tests.unit.fleet.store.fleets import CLASS, fill
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.fleet.control.controlled import controlled
 from tests.unit.fleet.events.event_hooks import Receiver, secret, site, webhook
 from tests.unit.fleet.ingest import fleet_reports
-from tests.unit.fleet.rollout.controlled import controlled
 
 from goldnode.cli import main
 from goldnode.core import event_kinds

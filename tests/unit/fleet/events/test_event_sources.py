@@ -13,9 +13,9 @@ import jsonschema
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.unit.fleet.control.controlled import controlled
 from tests.unit.fleet.events.event_hooks import NOW, delivery
 from tests.unit.fleet.ingest import fleet_reports
-from tests.unit.fleet.rollout.controlled import controlled
 
 from goldnode.channels.history import ChannelLine, History, HistoryEntry, add
 from goldnode.channels.moves import save_history

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.fleet.control.controlled import controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import controlled
 
 from goldnode.cli import main
 from goldnode.fleet.rollout.check import StepOutcomes, check

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import update
+from tests.unit.fleet.control.controlled import ControlledRollout, controlled, violations
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import ControlledRollout, controlled, violations
 
 from goldnode.cli import main
 from goldnode.commands.rollout import text as rollout_text

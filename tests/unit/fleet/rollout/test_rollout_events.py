@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import text
+from tests.unit.fleet.control.controlled import START, controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import START, controlled
 
 from goldnode.cli import main
 from goldnode.commands.schema.schemas import schema

@@ -19,8 +19,8 @@ import jsonschema
 import pytest
 from rich.console import Console
 from sqlalchemy import update
+from tests.unit.fleet.control.controlled import START, ControlledRollout, controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import START, ControlledRollout, controlled
 
 from goldnode.commands.rollout import text as rollout_text
 from goldnode.commands.rollout import watch as rollout_watch

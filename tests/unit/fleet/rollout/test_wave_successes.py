@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.fleet.control.controlled import ControlledRollout, controlled, violations
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import ControlledRollout, controlled, violations
 
 from goldnode.cli import main
 from goldnode.fleet.rollout.document import RolloutSettings

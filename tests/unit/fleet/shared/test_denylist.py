@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.fleet.control.controlled import controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import controlled
 
 from goldnode.cli import main
 from goldnode.core.deny_list import DenyListPlace

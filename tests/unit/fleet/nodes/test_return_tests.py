@@ -42,7 +42,7 @@ from goldnode.fleet.shared.identity import rollout_actor, rollout_run
 from goldnode.node.ground.drained import mark, reason
 
 RECORDED = CanaryDocument.model_validate_json(
-    (Path(__file__).parents[1] / "canary/recorded/h200-2.json").read_text()
+    (Path(__file__).parents[2] / "canary/recorded/h200-2.json").read_text()
 )
 SINCE = "2026-11-26T08:00:00Z"
 

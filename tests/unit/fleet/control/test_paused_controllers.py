@@ -16,14 +16,14 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from tests import postgresql
-from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.processes import (
+from tests.unit.fleet.control.processes import (
     ControllerProcesses,
     SharedNodes,
     audit_log,
     described,
     submitted,
 )
+from tests.unit.fleet.rollout import documents
 
 from goldnode.fleet.store import controllers, log, schema, status
 from goldnode.fleet.store.backup import check_counters

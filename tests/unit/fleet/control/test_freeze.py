@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.unit.fleet.rollout.controlled import ControlledRollout, controlled
+from tests.unit.fleet.control.controlled import ControlledRollout, controlled
 
 from goldnode.fleet.control.controller import ControllerReport, ControllerSettings
 from goldnode.fleet.rollout.model import ChangePhase, Extend, Grant, Promote, Start

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.unit.fleet.control.controlled import LIMITS, START
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import LIMITS, START
 
 from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.rollout.document import loads

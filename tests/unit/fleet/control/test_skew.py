@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from tests.unit.fleet.control.followed import FollowedRollout, followed, free_port, served
+from tests.unit.fleet.control.processes import SharedNodes, audit_log
+from tests.unit.fleet.control.test_paused_controllers import finished, json_attempt
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.followed import FollowedRollout, followed, free_port, served
-from tests.unit.fleet.rollout.processes import SharedNodes, audit_log
-from tests.unit.fleet.rollout.test_paused_controllers import finished, json_attempt
 from tests.unit.fleet.store.fleets import BOB, held
 from tests.unit.fleet.store.test_schema import NEXT
 
@@ -44,7 +44,7 @@ CONTROLLER = """
 import goldnode, os
 assert goldnode.__file__.startswith(os.getcwd())  # the version that the test means
 import sys, time
-from tests.unit.fleet.rollout.processes import SharedNodes, control, submitted
+from tests.unit.fleet.ROOM.processes import SharedNodes, control, submitted
 from goldnode.fleet.store import schema
 from goldnode.fleet.store.database import StoreDatabase
 address, path, began, count, holder, log, text = sys.argv[1:]
@@ -56,13 +56,13 @@ if int(count):
     submitted(address, text, shared, int(count))
 control(address, text, shared, holder, log)
 """
-# A line of standard input is the time, and then `pass`; a service answers with its time alone.
+# Of the earlier version alone, so with its names of modules. A line of standard input is the time, and then `pass`; a service answers with its time alone.
 FOLLOWERS = """
 import goldnode, os
 assert goldnode.__file__.startswith(os.getcwd())  # the version that the test means
 import json, sys
 from tests.unit.fleet.rollout.followed import FollowedRollout, SimulatedMachine
-from goldnode.fleet.control.channel_keys import ChannelKeys
+from goldnode.fleet.rollout.channel_keys import ChannelKeys
 from goldnode.fleet.rollout.document import loads
 from pathlib import Path
 directory, where, port, serves = sys.argv[1:]
@@ -111,9 +111,9 @@ def environment(tree: Path) -> dict[str, str]:
 
 
 def controller(tree: Path, *words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", CONTROLLER, *words], cwd=tree, env=environment(tree)
-    )
+    # The helper of the earlier version lies in another folder.
+    script = CONTROLLER.replace("ROOM", "control" if tree == ROOT else "rollout")
+    return subprocess.Popen([sys.executable, "-c", script, *words], cwd=tree, env=environment(tree))
 
 
 def until(condition: Callable[[], bool], *processes: subprocess.Popen[bytes]) -> None:

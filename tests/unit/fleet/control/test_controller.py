@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import (
+from tests.unit.fleet.control.controlled import (
     START,
     ControlledRollout,
     Killed,
@@ -15,6 +14,7 @@ from tests.unit.fleet.rollout.controlled import (
     controlled,
     violations,
 )
+from tests.unit.fleet.rollout import documents
 
 from goldnode.fleet.rollout.model import Answer, RequirementResult, RolloutPhase, StepPhase
 from goldnode.fleet.store import observations, orders, status, tables

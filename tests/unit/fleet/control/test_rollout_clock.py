@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import (
+from tests.unit.fleet.control.controlled import (
     START,
     TICK,
     SimulatedWorker,
@@ -19,7 +18,8 @@ from tests.unit.fleet.rollout.controlled import (
     controlled,
     violations,
 )
-from tests.unit.fleet.rollout.test_paused_controllers import json_attempt
+from tests.unit.fleet.control.test_paused_controllers import json_attempt
+from tests.unit.fleet.rollout import documents
 
 from goldnode.fleet.control.clock import SteadyClock, machine_time
 from goldnode.fleet.control.controller import (

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.unit.fleet.control.controlled import ControlledRollout, World, controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import ControlledRollout, World, controlled
 
 from goldnode.fleet.control import push_job
 from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController

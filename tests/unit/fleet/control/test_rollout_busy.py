@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.unit.fleet.control.controlled import ControlledRollout, World, controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import ControlledRollout, World, controlled
 from tests.unit.fleet.rollout.documents import NEW
 from tests.unit.fleet.rollout.schedules import Fleet, approve_all
 

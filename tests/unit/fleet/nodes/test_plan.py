@@ -24,7 +24,7 @@ from goldnode.fleet.nodes.plan import (
 )
 from goldnode.node.state.model import PARTS as STATE_PARTS
 
-CASES = json.loads((Path(__file__).parents[2] / "cases" / "fleet_plans.json").read_text())
+CASES = json.loads((Path(__file__).parents[3] / "cases" / "fleet_plans.json").read_text())
 PARTS = {"linux-image-6.1": "kernel", "libcuda1": "driver", "docker.io": "runtime"}
 DOCUMENT = {
     "stack": {"name": "debian12_r535"},

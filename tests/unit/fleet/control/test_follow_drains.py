@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from tests.unit.fleet.test_drain import fakes
+from tests.unit.fleet.drain.test_drain import fakes
 
 from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
 from goldnode.fleet.control.follow import FollowWorker, drains_of

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.fleet.control.controlled import START, ControlledRollout, controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import START, ControlledRollout, controlled
 from tests.unit.floors.populations import GEMM, USUAL, document, write
 
 from goldnode.core.site import load_site

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.unit.fleet.control.controlled import START, TICK, controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import START, TICK, controlled
 
 from goldnode.commands.rollout.run import _behind
 from goldnode.fleet.control.run import RolloutRun

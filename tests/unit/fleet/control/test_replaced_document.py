@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.fleet.control.controlled import LIMITS, ControlledRollout, controlled, violations
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import LIMITS, ControlledRollout, controlled, violations
 
 from goldnode.fleet.control import submission
 from goldnode.fleet.rollout.model import RolloutPhase, StepPhase

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from tests.unit.fleet.rollout import controlled, documents
+from tests.unit.fleet.control import controlled
+from tests.unit.fleet.rollout import documents
 
 from goldnode.channels import updates
 from goldnode.channels.updates import RootKeys, UpdateError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.fleet import test_drain as fakes
-from tests.unit.fleet.test_drain import Killed, Steps, World
+from tests.unit.fleet.drain import test_drain as fakes
+from tests.unit.fleet.drain.test_drain import Killed, Steps, World
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.drains import DrainWorker, RolloutDrains

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 from tests import postgresql
-from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.processes import (
+from tests.unit.fleet.control.processes import (
     ControllerProcesses,
     SharedNodes,
     audit_log,
     submitted,
 )
-from tests.unit.fleet.rollout.test_paused_controllers import TEXT, finished
+from tests.unit.fleet.control.test_paused_controllers import TEXT, finished
+from tests.unit.fleet.rollout import documents
 
 from goldnode.fleet.store import log, schema
 from goldnode.fleet.store.backup import check_counters

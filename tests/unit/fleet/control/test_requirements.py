@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import urllib3
+from tests.unit.fleet.control.controlled import controlled
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.controlled import controlled
 
 from goldnode.core.errors import SiteError
 from goldnode.core.site import Site, load_site

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.unit.fleet.control.followed import FollowedRollout, followed, free_port, served
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.followed import FollowedRollout, followed, free_port, served
 from tests.unit.fleet.store.fleets import held
 
 from goldnode.fleet.rollout.model import RolloutPhase

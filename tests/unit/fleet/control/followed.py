@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from tests.unit.fleet.control.test_rollout_channel import key_file
 from tests.unit.fleet.rollout import documents
-from tests.unit.fleet.rollout.test_rollout_channel import key_file
 
 from goldnode.fleet.control.channel import ChannelPublisher
 from goldnode.fleet.control.channel_keys import ChannelKeys

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.fleet.rollout.controlled import controlled
+from tests.unit.fleet.control.controlled import controlled
 
 from goldnode.fleet.control.duties import ControllerDuties
 from goldnode.fleet.shared import denylist

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from tests.unit.fleet.rollout.controlled import (
+from tests.unit.fleet.control.controlled import (
     ControlledRollout,
     Killed,
     StatementCounter,
