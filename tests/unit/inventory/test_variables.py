@@ -19,7 +19,7 @@ COMMANDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "message"),
     [
         (
             {"goldnode_drain": "slrum"},
@@ -55,10 +55,10 @@ COMMANDS: dict[str, Any] = {
         ),
     ],
 )
-def test_refused(values: dict[str, Any], says: str) -> None:
+def test_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InventoryError) as caught:
         check("h1", values)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,10 @@ def test_unknown_variables() -> None:
 def test_every_variable_that_is_used_is_known() -> None:
     """The variables of docs/reference/variables.md, and those that playbooks, roles and plugins read."""
     page = ROOT / "docs/reference/variables.md"
-    told = set(re.findall(r"`((?:goldnode|sanity)_[a-z_]+)`", page.read_text(encoding="utf-8")))
-    assert "goldnode_drain" in told
+    documented = set(
+        re.findall(r"`((?:goldnode|sanity)_[a-z_]+)`", page.read_text(encoding="utf-8"))
+    )
+    assert "goldnode_drain" in documented
     used = set()
     places = [
         ROOT / "site.yml",
@@ -121,7 +123,7 @@ def test_every_variable_that_is_used_is_known() -> None:
         "goldnode_drain",
     }
     plugins |= {"goldnode_slurm", "goldnode_kubernetes"}
-    assert (told | used) - set(SETTINGS) - set(OWN) - plugins <= {
+    assert (documented | used) - set(SETTINGS) - set(OWN) - plugins <= {
         "goldnode_modules",
         "goldnode_drian",
     }  # an example of a wrong one
