@@ -15,7 +15,8 @@ from ..ground.host import Host
 from ..probe import CAPTURE
 from ..state import owners
 from ..state.model import NodeError
-from . import current, deltas
+from . import current, deltas, events
+from .hardware import gpu_key
 from .rules import as_list, as_map, sanitized
 
 TYPE_CHECKING = False
@@ -178,8 +179,6 @@ def settle(
         ):
             known[key] = value
             done.append(f"changed.{kind} {what}".strip())
-    from . import events
-
     memory["events"], logged = events.acknowledge(capture, memory, name, subject)
     done += logged
     return done
@@ -187,10 +186,8 @@ def settle(
 
 def _addresses(capture: Mapping[str, Any]) -> Dict[str, str]:
     """Return the PCI address of each GPU by its key in the state file."""
-    from .hardware import _key
-
     return {
-        _key(gpu): str(gpu.get("address"))
+        gpu_key(gpu): str(gpu.get("address"))
         for gpu in as_list(capture.get("gpus"))
         if isinstance(gpu, dict)
     }
@@ -199,9 +196,9 @@ def _addresses(capture: Mapping[str, Any]) -> Dict[str, str]:
 def _capture(host: Host) -> Mapping[str, Any]:
     """Return the capture of the last check; empty if there is none."""
     try:
-        found = json.loads(host.text(CAPTURE) or "")
+        capture = json.loads(host.text(CAPTURE) or "")
     except (OSError, ValueError):
         raise NodeError(
             f"{CAPTURE} is not there: what is to be settled was not seen since boot. Run `goldnode-node check` first."
         ) from None
-    return as_map(found)
+    return as_map(capture)

@@ -224,7 +224,7 @@ def connected(findings: List[Finding], capture: Mapping[str, Any]) -> List[Findi
     silent = table.SILENT[UNREAD]
     error = as_map(capture).get("gpu_error")
     whole = rules.sanitized(error.get("text")) if isinstance(error, dict) else None
-    found = []
+    linked = []
     for item in findings:
         root: Optional[Finding] = None
         if item.outcome in (MISMATCH, UNREAD):
@@ -238,5 +238,5 @@ def connected(findings: List[Finding], capture: Mapping[str, Any]) -> List[Findi
         if root is not None and root is not item and root.remedy is not None:
             text = f"Fix `{root.id}` first: {FOLLOWS}"
             item = item._replace(remedy=Remedy(text, *root.remedy.steps))
-        found.append(item)
-    return sorted(found, key=lambda item: item is not cause)
+        linked.append(item)
+    return sorted(linked, key=lambda item: item is not cause)

@@ -31,9 +31,9 @@ def causes(verdict: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
     software: List[str] = []
     hardware: List[str] = []
     for row in sorted(bad, key=lambda row: row["severity"] != "drain"):
-        found = software if getattr(kind(row["id"]), "domain", None) in domains else hardware
-        if row["id"] not in found:
-            found.append(row["id"])
+        ids = software if getattr(kind(row["id"]), "domain", None) in domains else hardware
+        if row["id"] not in ids:
+            ids.append(row["id"])
     return software, hardware
 
 

@@ -101,13 +101,13 @@ def examine(
     if captured is not None:
         counted, _ = deltas.step({}, captured)
         counted.first_of_boot = False
-        found = (
+        findings = (
             of_record(document, captured)
             + table.judge(document, captured, counted)
             + events(document, captured, {})[0]
         )
-        found = binding.explained(found, captured)
-        verdict = summary(document, settled(document, found, today, captured), now, passive)
+        findings = binding.explained(findings, captured)
+        verdict = summary(document, settled(document, findings, today, captured), now, passive)
         identity = rules.as_map(captured.get("identity"))
         verdict.update(
             simulated=bool(document["simulated"] or captured.get("simulated")),
@@ -123,7 +123,7 @@ def examine(
     context = probe.begin(host, document, passive) if host.live else None
     seen = observed(host, document)
     plan = judge(document, seen, {})
-    found = find(document, seen, plan)
+    findings = find(document, seen, plan)
     capture: Optional[Json] = None
     memory: Optional[Json] = None
     fault = None
@@ -137,18 +137,18 @@ def examine(
         own = table.judge(document, capture, counted)
         logged, memory["events"] = events(document, capture, before)
         own += deltas.carried(memory, before, own, passive)
-        found += own + counted.findings + logged + deltas.unusable_memory(host, fault)
+        findings += own + counted.findings + logged + deltas.unusable_memory(host, fault)
         if (document.get("return_tests") or {}).get("after_absence"):
             memory["absence"] = deltas.absence(before, memory, fault)
-        found += deltas.persistent(memory, found, str(capture.get("time")), memory["boot"])
+        findings += deltas.persistent(memory, findings, str(capture.get("time")), memory["boot"])
         today = max(
             today, str(before.get("time") or "")[:10]
         )  # a clock that was set back must not bring back what has expired
     elif document.get("baseline"):
-        found.append(Finding("baseline", ELSEWHERE, "as declared", "an image does not run"))
+        findings.append(Finding("baseline", ELSEWHERE, "as declared", "an image does not run"))
     simulated = bool(seen.simulated or (capture or {}).get("simulated"))
-    found = binding.explained(found, capture or {})
-    verdict = summary(document, settled(document, one_each(found), today, capture), now, passive)
+    findings = binding.explained(findings, capture or {})
+    verdict = summary(document, settled(document, one_each(findings), today, capture), now, passive)
     verdict.update(
         simulated=bool(document["simulated"] or simulated),
         boot_identity=seen.boot_identity,
@@ -298,33 +298,33 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
         loaded={"nvidia": loaded} if isinstance(loaded, str) else {},
         simulated=node.simulated,
     )
-    found = _identity(document, seen)
+    findings = _identity(document, seen)
     unseen = set() if name["id"] else {"node.os"}
     unseen |= set() if gpus is not None else {"gpu.ids", "gpu.bound", "gpu.count"}
     unseen |= (
         set() if all(isinstance(row.get("pci_id"), str) for row in node.listed) else {"gpu.ids"}
     )
     unseen |= {"gpu.bound"} if any(row.get("driver") is None for row in node.listed) else set()
-    found += _kernel(document, seen)
+    findings += _kernel(document, seen)
     unseen |= set() if seen.running_kernel else {"kernel.running"}
     if document.get("driver") and not document["driver"]["in_tree"]:
         version, remedy = (
             document["driver"]["version"],
             Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT),
         )
-        found.append(
+        findings.append(
             judge_item(
                 "driver.loaded", version, loaded if isinstance(loaded, str) else None, remedy
             )
         )
         unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
-    found += _recorded_policy(document, node, seen)
-    found = [
+    findings += _recorded_policy(document, node, seen)
+    findings = [
         item._replace(outcome=ELSEWHERE, got=NOT_SHOWN, remedy=None) if item.id in unseen else item
-        for item in found
+        for item in findings
     ]
     return [
-        *found,
+        *findings,
         _recorded_packages(document, capture),
         _recorded_boot(document, system),
         Finding("node.files", ELSEWHERE, "as declared", NOT_SHOWN),
@@ -423,10 +423,10 @@ def unknown(finding: Finding) -> bool:
 
 def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
     """Return one finding per declared item. Pure."""
-    found = _identity(document, seen) + _kernel(document, seen)
+    findings = _identity(document, seen) + _kernel(document, seen)
     if document.get("driver"):
-        found += _driver(document, seen)
-    found += [
+        findings += _driver(document, seen)
+    findings += [
         Finding(
             name,
             ELSEWHERE,
@@ -437,19 +437,19 @@ def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Findin
         for name in unread(document)
     ]
     for domain in DOMAINS:
-        found += domain.findings(document, seen)
-    found += (
+        findings += domain.findings(document, seen)
+    findings += (
         _blacklisted(document, seen)
         + _stack(document, seen, plan)
         + _next_boot(document, seen, plan)
     )
-    return found
+    return findings
 
 
 def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     wanted = document["os"]
     have = f"{seen.os.get('id')} {seen.os.get('version')}"
-    found = [
+    findings = [
         judge_item(
             "node.os",
             f"{wanted['id']} {wanted['version']}",
@@ -465,7 +465,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         if seen.simulated and seen.gpus is not None:  # a simulator's bus, which is this node's own
             elsewhere = None
         rows = gpumodel.on_bus(gpu, seen.gpus)
-        found.append(_models(document, sorted({str(item["id"]) for item in rows}), elsewhere))
+        findings.append(_models(document, sorted({str(item["id"]) for item in rows}), elsewhere))
         count = f"{len(rows)}"
         driver = {"nvidia": "nvidia", "amd": "amdgpu"}.get(gpu["vendor"], "a driver")
         unbound = [
@@ -473,7 +473,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             for item in rows
             if item["driver"] != driver
         ]
-        found.append(
+        findings.append(
             judge_item(
                 "gpu.bound",
                 driver,
@@ -485,7 +485,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 elsewhere,
             )
         )
-        found.append(
+        findings.append(
             judge_item(
                 "gpu.count",
                 f"{gpu['count']}",
@@ -497,7 +497,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 elsewhere,
             )
         )
-    return found
+    return findings
 
 
 def _models(document: Mapping[str, Any], ids: List[str], elsewhere: Optional[str]) -> Finding:
@@ -546,11 +546,11 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         "the class declares simulated GPUs" if document["simulated"] else None
     )
     version = driver["version"]
-    found = []
+    findings = []
     if not driver["in_tree"]:
         fault = driver_domain.module_fault(document, seen.modules.get(release))
         want = f"{driver['module']} {version} ({driver['flavour']}) for {release}"
-        found.append(
+        findings.append(
             judge_item(
                 "driver.module_file",
                 want,
@@ -563,7 +563,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             )
         )
         loaded = seen.loaded.get("nvidia")
-        found.append(
+        findings.append(
             judge_item(
                 "driver.loaded",
                 version,
@@ -574,7 +574,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         )
     else:
         loaded = driver["module"] if driver["module"] in seen.loaded else None
-        found.append(
+        findings.append(
             judge_item(
                 "driver.loaded",
                 driver["module"],
@@ -587,7 +587,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     if name:
         file = (seen.library or "").rpartition("/")[2]
         got = file.split(".so.", 1)[1] if ".so." in file else None
-        found.append(
+        findings.append(
             judge_item(
                 "driver.library",
                 version,
@@ -598,11 +598,11 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 ),
             )
         )
-    return found
+    return findings
 
 
 def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
-    found = []
+    findings = []
     for module in document["blacklist"]:
         inside = sorted(
             {
@@ -621,7 +621,7 @@ def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             for row in seen.forced
             if row["module"].replace("-", "_") == module
         ]
-        found.append(
+        findings.append(
             judge_item(
                 f"blacklist.{module}",
                 "kept out",
@@ -635,7 +635,7 @@ def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
         if "error" in image
     ]
     if unread and document["blacklist"]:
-        found.append(
+        findings.append(
             Finding(
                 "blacklist.initramfs",
                 UNREAD,
@@ -645,7 +645,7 @@ def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 severity="degraded",
             )
         )
-    return found
+    return findings
 
 
 def _bound(seen: Observed, module: str) -> List[str]:

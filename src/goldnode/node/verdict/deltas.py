@@ -18,6 +18,7 @@ from ..probe.values import is_fault
 from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
 from ..state.kinds import NODE, NOTHING
 from ..state.remedy import ACKNOWLEDGE, PERSON, REPAIR, STEPS, Remedy
+from .hardware import gpu_key
 from .rules import as_list, as_map, fetch, is_number, sanitized
 
 TYPE_CHECKING = False
@@ -79,12 +80,10 @@ class Deltas:
 
 def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
     """Yield (name, kind, value) of every stored counter of a capture."""
-    from .hardware import _key
-
     for gpu in as_list(capture.get("gpus")):
         if not isinstance(gpu, dict) or is_fault(gpu) or gpu.get("lost") is True:
             continue
-        owner = f"gpu/{sanitized(_key(gpu), 80)}/"
+        owner = f"gpu/{sanitized(gpu_key(gpu), 80)}/"
         for path, kind in (
             ("ecc.aggregate.uncorrected", LIFE),
             ("ecc.aggregate.corrected", LIFE),
@@ -241,7 +240,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
 
     :param memory: the result of :func:`load`; empty if nothing was stored.
     """
-    found = Deltas()
+    changed = Deltas()
     identity = as_map(capture.get("identity"))
     boot, uptime, time = (
         _text(identity.get("boot_identity")),
@@ -256,10 +255,10 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         if same and uptime is not None and is_number(last) and uptime >= last
         else None
     )
-    found.first_of_boot = not same
-    found.blocked = tuple(as_list(memory.get("blocked"))) if same else ()
+    changed.first_of_boot = not same
+    changed.blocked = tuple(as_list(memory.get("blocked"))) if same else ()
     clock = fetch(capture, "time_sync.clock")
-    found.clock_jump, jumped = _clock_jump(memory, clock, uptime, passed, same)
+    changed.clock_jump, jumped = _clock_jump(memory, clock, uptime, passed, same)
     last_counters = as_map(memory.get("counters"))
     rows: Dict[str, Any] = {}
     volatile = _volatile(capture)
@@ -272,21 +271,21 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         ):
             # Errors since the driver was loaded are recent, independent of the card's earlier count.
             base = 0 if name.endswith(FROM_ZERO) else now - min(now, volatile.get(name, 0))
-            found.rows[name] = _first_reading(
+            changed.rows[name] = _first_reading(
                 name, kind=kind, now=now, base=base, time=time, uptime=uptime
             )
         else:
-            found.rows[name], base = _change(
+            changed.rows[name], base = _change(
                 name, kind=kind, now=now, row=row, uptime=uptime, passed=passed, same=same
             )
-        rows[name] = {"last": now, "base": base, "time": found.rows[name].base_time}
+        rows[name] = {"last": now, "base": base, "time": changed.rows[name].base_time}
     for name, row in last_counters.items():  # what did not answer this time is remembered
         if name not in rows and isinstance(row, dict) and len(rows) < MOST:
             rows[name] = row
     last_identity, reported = changes(
         as_map(memory.get("known")), known(capture), as_list(memory.get("pending"))
     )
-    found.findings = reported
+    changed.findings = reported
     new = {
         "schema": SCHEMA,
         "machine_id": _text(identity.get("machine_id")),
@@ -308,7 +307,7 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         "events": memory.get("events", {}),
         "acks": as_list(memory.get("acks"))[-100:],
     }
-    return found, new
+    return changed, new
 
 
 def absence(
@@ -324,8 +323,8 @@ def absence(
     :param fault: why the stored one could not be used.
     """
     if before and before.get("boot") == memory["boot"]:
-        found = before.get("absence")
-        return found if isinstance(found, dict) else None
+        stored = before.get("absence")
+        return stored if isinstance(stored, dict) else None
     if not before and fault is None:
         return None
     last = before.get("clock") if is_number(before.get("clock")) else None
@@ -344,14 +343,12 @@ def _text(value: Any) -> Optional[str]:
 
 def _volatile(capture: Mapping[str, Any]) -> Dict[str, float]:
     """Return the part of a lifetime counter that belongs to this load of the driver."""
-    from .hardware import _key
-
-    found = {}
+    counts = {}
     for gpu in as_list(capture.get("gpus")):
         value = fetch(gpu, "ecc.volatile.uncorrected")
         if isinstance(gpu, dict) and is_number(value):
-            found[f"gpu/{sanitized(_key(gpu), 80)}/ecc.aggregate.uncorrected"] = value
-    return found
+            counts[f"gpu/{sanitized(gpu_key(gpu), 80)}/ecc.aggregate.uncorrected"] = value
+    return counts
 
 
 # -- identity: what a node was, and is no more
@@ -361,7 +358,7 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the properties of a node that do not change by themselves: its GPUs by address, its RAM, its
     firmware, the modes of its mounts.
     """
-    found: Dict[str, Any] = {}
+    properties: Dict[str, Any] = {}
     for gpu in as_list(capture.get("gpus")):
         if (
             isinstance(gpu, dict)
@@ -371,13 +368,15 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
         ):
             for key in ("uuid", "vbios"):
                 if isinstance(gpu.get(key), str):
-                    found[f"gpu/{sanitized(gpu['address'], 40)}/{key}"] = sanitized(gpu[key], 80)
+                    properties[f"gpu/{sanitized(gpu['address'], 40)}/{key}"] = sanitized(
+                        gpu[key], 80
+                    )
     total = fetch(capture, "memory.total_mib")
     if is_number(total):
-        found["memory//total_mib"] = total
+        properties["memory//total_mib"] = total
     bios = fetch(capture, "identity.product.bios_version")
     if isinstance(bios, str):
-        found["bios//version"] = sanitized(bios, 80)
+        properties["bios//version"] = sanitized(bios, 80)
     for path, row in as_map(fetch(capture, "storage.mounts")).items():
         if isinstance(fetch(row, "readonly"), bool) and fetch(row, "type") in (
             "ext4",
@@ -386,8 +385,8 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
             "ext3",
             "f2fs",
         ):
-            found[f"mount/{sanitized(path, 120)}/readonly"] = row["readonly"]
-    return found
+            properties[f"mount/{sanitized(path, 120)}/readonly"] = row["readonly"]
+    return properties
 
 
 REMEDIES = {
@@ -433,7 +432,7 @@ def changes(
     """Return findings about properties that have changed. They are reported until the old value is back, or
     until the change is acknowledged (`ack`).
     """
-    keep, found = dict(now), []
+    keep, findings = dict(now), []
     for name, was in sorted(before.items()):
         kind, subject, key = (
             (*name.split("/", 1)[:1], *name.split("/", 1)[1].rpartition("/")[::2])
@@ -455,7 +454,7 @@ def changes(
         expected, got = f"{key} {was}, as it was", f"{key} {is_now}"
         if kind == "mount":
             expected, got = "writable, as it was", "read-only"
-        found.append(
+        findings.append(
             Finding(
                 f"changed.{kind}",
                 outcome=MISMATCH,
@@ -468,7 +467,7 @@ def changes(
                 severity=severity,
             )
         )
-    return keep, found
+    return keep, findings
 
 
 # -- events that stay until they are acknowledged
@@ -504,7 +503,7 @@ def persistent(
                 "time": time,
                 "boot": boot,
             }
-    found = []
+    unseen = []
     bad = {(finding.id, finding.subject) for finding in findings if finding.outcome == MISMATCH}
     for name, row in sorted(rows.items()):
         identity, _, subject = name.partition("|")
@@ -517,7 +516,7 @@ def persistent(
             REPAIR,
             ACKNOWLEDGE,
         )
-        found.append(
+        unseen.append(
             Finding(
                 identity,
                 outcome=MISMATCH,
@@ -531,7 +530,7 @@ def persistent(
             )
         )
     memory["standing"] = dict(list(rows.items())[-256:])
-    return found
+    return unseen
 
 
 # Counters that a passive check skips: reading them loads the node, or the GPU's InfoROM.
@@ -563,7 +562,7 @@ def carried(
     rows = as_list(before.get("full")) if before.get("boot") == memory.get("boot") else []
     memory["full"] = [row for row in rows if isinstance(row, dict)]
     judged = {item.id for item in findings if item.outcome != DEFERRED}
-    found = []
+    repeated = []
     for row in memory["full"]:
         if (
             row.get("id") in FULL_ONLY
@@ -583,7 +582,7 @@ def carried(
             )
             severity = "drain" if row.get("severity") == "drain" else "degraded"
             evidence = (seen, *(sanitized(item) for item in as_list(row.get("evidence"))))
-            found.append(
+            repeated.append(
                 Finding(
                     row["id"],
                     row["outcome"],
@@ -593,7 +592,7 @@ def carried(
                     severity=severity,
                 )
             )
-    return found
+    return repeated
 
 
 # -- the file

@@ -40,11 +40,11 @@ def version_of(capture: Mapping[str, Any]) -> Optional[str]:
     driver = rules.as_map(capture.get("driver"))
     if driver.get("vendor") not in (None, "nvidia"):
         return None
-    found = next(
+    version = next(
         (driver[key] for key in ("reported", "loaded", "proc") if isinstance(driver.get(key), str)),
         "",
     )
-    return found if re.fullmatch(r"\d+(\.\d+)+", found) else None
+    return version if re.fullmatch(r"\d+(\.\d+)+", version) else None
 
 
 def fixed(facts: Facts) -> List[str]:

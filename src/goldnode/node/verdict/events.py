@@ -338,7 +338,7 @@ def _gpus(
             )
     for where, faults in by_gpu.items():
         by_gpu[where] = _workflows(faults)
-    found: List[Finding] = []
+    findings: List[Finding] = []
     causes = [fault for faults in by_switch.values() for fault in faults if fault.meaning == DRAIN]
     lost = [
         where
@@ -354,7 +354,7 @@ def _gpus(
             # The GPU saw what happened elsewhere.
             shown += links
             by_gpu[where] = _without(by_gpu[where], links)
-    found += _switches(by_switch, shown)
+    findings += _switches(by_switch, shown)
     several = {
         w: [f for f in faults if _is_link(table, f) and f.meaning == DRAIN]
         for w, faults in by_gpu.items()
@@ -368,7 +368,7 @@ def _gpus(
             REBOOT,
             ACKNOWLEDGE,
         )
-        found.append(
+        findings.append(
             Finding(
                 "nvlink.errors",
                 outcome=MISMATCH,
@@ -384,18 +384,18 @@ def _gpus(
         for where, links in several.items():
             by_gpu[where] = _without(by_gpu[where], links)
     for where, faults in sorted(by_gpu.items(), key=lambda item: item[0] or ""):
-        found += _gpu(where, faults, shown if where in lost else ())
-    return found + _programs(by_gpu, capture, limits)
+        findings += _gpu(where, faults, shown if where in lost else ())
+    return findings + _programs(by_gpu, capture, limits)
 
 
 def _entry(table: Optional[Mapping[str, Any]], code: Any) -> Optional[Tuple[str, str, str]]:
     """Return (action, meaning for the node, meaning) of a number from the class document; None if it is not
     listed.
     """
-    found = table.get(str(code)) if table is not None else None
-    if not isinstance(found, (list, tuple)) or len(found) < 3:
+    entry = table.get(str(code)) if table is not None else None
+    if not isinstance(entry, (list, tuple)) or len(entry) < 3:
         return None
-    return str(found[0] or ""), str(found[1]), str(found[2])
+    return str(entry[0] or ""), str(entry[1]), str(entry[2])
 
 
 def _xid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
@@ -438,7 +438,7 @@ def _workflows(faults: List[Fault]) -> List[Fault]:
     codes = {fault.row.get("code") for fault in faults}
     action = next((fault for fault in faults if fault.what == 154), None)
     after = _seq(action.row) if action is not None and action.meaning == NONE else None
-    found = []
+    judged = []
     for fault in faults:
         if fault.what in (48, 171, 172) and 94 in codes and not codes & {64, 95}:
             fault = fault._replace(meaning=DEGRADED, text=fault.text + ", contained")
@@ -449,8 +449,8 @@ def _workflows(faults: List[Fault]) -> List[Fault]:
                 blast=NOTHING,
                 text=fault.text + ", settled by a reset that Xid 154 reports",
             )
-        found.append(fault)
-    return found
+        judged.append(fault)
+    return judged
 
 
 def _is_link(table: Optional[Mapping[str, Any]], fault: Fault) -> bool:
@@ -473,7 +473,7 @@ def _switches(
     """Return one finding per NVSwitch with a fatal SXid, including the NVLink errors of GPUs that follow from
     it.
     """
-    found = []
+    findings = []
     for where, faults in sorted(by_switch.items(), key=lambda item: item[0] or ""):
         bad = [fault for fault in faults if fault.meaning == DRAIN]
         if bad:
@@ -487,7 +487,7 @@ def _switches(
                 REBOOT,
                 REPAIR,
             )
-            found.append(
+            findings.append(
                 Finding(
                     f"sxid.{bad[0].what}",
                     outcome=MISMATCH,
@@ -501,9 +501,9 @@ def _switches(
             )
         for fault in faults:
             if fault.meaning == UNREAD:
-                found.append(_unknown("sxid", fault, where))
+                findings.append(_unknown("sxid", fault, where))
             elif fault.meaning == NONE:
-                found.append(
+                findings.append(
                     Finding(
                         f"sxid.{fault.what}",
                         outcome=MATCH,
@@ -515,14 +515,14 @@ def _switches(
                         severity=DEGRADED,
                     )
                 )
-    return found
+    return findings
 
 
 def _gpu(
     where: Optional[str], faults: Sequence[Fault], peers: Sequence[Fault] = ()
 ) -> List[Finding]:
     """Return the findings of one GPU: the most specific Xid, unknown Xids, and harmless ones."""
-    found = []
+    findings = []
     bad = sorted((fault for fault in faults if fault.meaning in (DRAIN, DEGRADED)), key=_weight)
     if bad:
         first = bad[0]
@@ -532,7 +532,7 @@ def _gpu(
         if peers:
             text += f"; seen as NVLink errors by {len({fault.row.get('address') for fault in peers})} GPUs"
         name = "gpu.bus_lost" if first.what == "bus_lost" else f"xid.{first.what}"
-        found.append(
+        findings.append(
             Finding(
                 name,
                 outcome=MISMATCH,
@@ -545,9 +545,9 @@ def _gpu(
                 severity=severity,
             )
         )
-    found += [_unknown("xid", fault, where) for fault in faults if fault.meaning == UNREAD]
+    findings += [_unknown("xid", fault, where) for fault in faults if fault.meaning == UNREAD]
     quiet = [fault for fault in faults if fault.meaning == NONE]
-    found += [
+    findings += [
         Finding(
             f"xid.{fault.what}",
             outcome=MATCH,
@@ -560,7 +560,7 @@ def _gpu(
         )
         for fault in quiet
     ]
-    return found
+    return findings
 
 
 def _weight(fault: Fault) -> Tuple[int, int, int, float]:
@@ -656,14 +656,14 @@ def _programs(
 
 def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> List[Finding]:
     """Judge every event that is not an Xid, an SXid or the loss of a GPU."""
-    found = []
+    findings = []
     for row in rows:
         judge_kind = _KINDS.get(str(row.get("kind")))
         if judge_kind is not None:
-            found.append(judge_kind(row, capture, limits))
+            findings.append(judge_kind(row, capture, limits))
         elif row.get("kind") not in ("xid", "sxid", "bus_lost"):
             text = f"an event of the unknown kind {row.get('kind')}"
-            found.append(
+            findings.append(
                 Finding(
                     "events.unknown",
                     outcome=UNREAD,
@@ -684,7 +684,7 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
                 "Restart the node; where the device stays away, have it inspected.", REBOOT, REPAIR
             )
             where = _text(row.get("address"))
-            found.append(
+            findings.append(
                 Finding(
                     "pci.bus_lost",
                     outcome=MISMATCH,
@@ -696,7 +696,7 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
                     blast=NODE,
                 )
             )
-    return found
+    return findings
 
 
 def _of_row(
@@ -827,11 +827,11 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
     """Return the addresses of GPUs and of the ports above them."""
     pci = capture.get("pci")
-    found: List[str] = []
+    addresses: List[str] = []
     for where, device in pci.items() if isinstance(pci, dict) and not is_fault(pci) else ():
         if isinstance(device, dict) and device.get("kind") in ("gpu", "nvswitch"):
-            found += [str(where), *_scalars(device.get("path"))]
-    return found
+            addresses += [str(where), *_scalars(device.get("path"))]
+    return addresses
 
 
 def _limited(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -971,17 +971,17 @@ def _history(
 ) -> List[Json]:
     """Return the history of faults that needed a reset or a restart, once per boot and GPU."""
     boot, at = log.get("boot_id"), seconds(capture.get("time"))
-    found = list(history)
+    rows = list(history)
     if isinstance(boot, str) and boot and at is not None:
         have = {(item["boot_id"], item["address"]) for item in history}
         for finding in gpus:
             serious = finding.outcome == MISMATCH and finding.severity == DRAIN and finding.subject
             if serious and (boot, finding.subject) not in have:
-                found.append(
+                rows.append(
                     {"boot_id": boot, "address": finding.subject, "what": finding.id, "time": at}
                 )
                 have.add((boot, str(finding.subject)))
-    return found[-HISTORY:]
+    return rows[-HISTORY:]
 
 
 def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any]) -> List[Finding]:
@@ -999,7 +999,7 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
     for item in history:
         if abs(now - item["time"]) <= days * 86400:
             by_address.setdefault(item["address"], []).append(item)
-    found = []
+    findings = []
     for where, items in sorted(by_address.items()):
         if len({item["boot_id"] for item in items}) >= times:
             result = tuple(
@@ -1012,7 +1012,7 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
                 REPAIR,
                 ACKNOWLEDGE,
             )
-            found.append(
+            findings.append(
                 Finding(
                     "gpu.repeated_faults",
                     outcome=MISMATCH,
@@ -1024,7 +1024,7 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
                     blast=VISIT,
                 )
             )
-    return found
+    return findings
 
 
 # -- small things
@@ -1081,8 +1081,8 @@ def _row(row: Json) -> Json:
 
 
 def _parameters(row: Mapping[str, Any]) -> Json:
-    found: Json = row["parameters"]
-    return found
+    parameters: Json = row["parameters"]
+    return parameters
 
 
 def _text(value: Any) -> Optional[str]:
@@ -1122,15 +1122,15 @@ def _one_each(findings: Sequence[Finding]) -> List[Finding]:
     Rows that differ otherwise are joined, and the worse outcome counts.
     """
     order = {UNREAD: 1, MISMATCH: 2}
-    found: Dict[Tuple[str, Optional[str]], Finding] = {}
+    once: Dict[Tuple[str, Optional[str]], Finding] = {}
     for finding in findings:
         key = (finding.id, finding.subject)
-        have = found.get(key)
+        have = once.get(key)
         if have is None:
-            found[key] = finding
+            once[key] = finding
             continue
         rank = [(order.get(f.outcome, 0), f.severity == DRAIN) for f in (have, finding)]
         better, other = (finding, have) if rank[1] > rank[0] else (have, finding)
         text = better.got if better.got == other.got else f"{better.got}; {other.got}"
-        found[key] = better._replace(got=text, evidence=(better.evidence + other.evidence)[:8])
-    return list(found.values())
+        once[key] = better._replace(got=text, evidence=(better.evidence + other.evidence)[:8])
+    return list(once.values())

@@ -23,13 +23,16 @@ from .rules import (
     gpu_rule,
     is_number,
     ok,
+    ok_if,
+    rows_of,
     rule,
     sanitized,
+    wrong_or_ok,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 
 # The action that the driver requests (NVML field 230), and what the action disrupts.
@@ -81,27 +84,22 @@ def library(node: Node) -> Answer:
     if error is None and isinstance(gpus, list):
         return ok(expected)
     fault: Any = error if error is not None else gpus
-    hung = [
-        f"pid {row.get('pid')} {row.get('command')} waits in {row.get('wait')}"
-        for row in as_list(node.capture.get("blocked"))
-        if isinstance(row, dict) and in_driver(row)
-    ]
     if is_fault(fault) and fault.get("rc") in NO_DRIVER and fault.get("rc") is not True:
-        return bad(
-            expected,
-            f"{fault.get('text')} (return code {fault['rc']})",
-            remedy=NO_DRIVER[fault["rc"]],
-        )
-    text = (
-        fault.get("text")
-        if is_fault(fault)
-        else "the capture has no GPUs"
-        if fault is None
-        else repr(fault)[:80]
+        text = f"{fault.get('text')} (return code {fault['rc']})"
+        return bad(expected, text, remedy=NO_DRIVER[fault["rc"]])
+    if is_fault(fault):
+        text = str(fault.get("text"))
+    elif fault is None:
+        text = "the capture has no GPUs"
+    else:
+        text = repr(fault)[:80]
+    # A task that hangs in the driver is the usual reason of a library that does not return.
+    hung = tuple(
+        f"pid {row.get('pid')} {row.get('command')} waits in {row.get('wait')}"
+        for row in rows_of(node.capture.get("blocked"))
+        if in_driver(row)
     )
-    return RuleResult(
-        UNREAD, expected, str(text), tuple(hung[:4]), remedy=SILENT_LIBRARY, blast=NODE
-    )
+    return RuleResult(UNREAD, expected, text, hung[:4], remedy=SILENT_LIBRARY, blast=NODE)
 
 
 def in_driver(row: Mapping[str, Any]) -> bool:
@@ -115,34 +113,30 @@ def in_driver(row: Mapping[str, Any]) -> bool:
 def answers(node: Node) -> Answer:
     if not node.declared:
         return None
-    found: List[RuleResult] = []
+    results: List[RuleResult] = []
     for row in node.listed:
         address = str(row.get("address") or row.get("index"))
         if is_fault(row):
-            found.append(RuleResult(UNREAD, "answers", str(row.get("text")), subject=address))
+            results.append(RuleResult(UNREAD, "answers", str(row.get("text")), subject=address))
         elif row.get("lost") is True:
-            found.append(bad("answers", "lost", *_last_events(node, address), subject=address))
+            results.append(bad("answers", "lost", *_last_events(node, address), subject=address))
     seen = {str(row.get("address")) for row in node.listed if row.get("lost") is True}
+    # The bus also shows a GPU that the library no longer lists.
     for address, entry in sorted(node.pci.items()):
-        if (
-            isinstance(entry, dict)
-            and entry.get("kind") == "gpu"
-            and entry.get("gone") is True
-            and address not in seen
-        ):
-            found.append(
-                bad("answers", "its PCI configuration space reads all ones", subject=address)
-            )
-    return found or (ok("answers", f"{len(node.gpus)} answer") if node.gpus else None)
+        gone = as_map(entry).get("kind") == "gpu" and entry.get("gone") is True
+        if gone and address not in seen:
+            text = "its PCI configuration space reads all ones"
+            results.append(bad("answers", text, subject=address))
+    return wrong_or_ok(results, node.gpus, "answers", f"{len(node.gpus)} answer")
 
 
 def _last_events(node: Node, address: str) -> List[str]:
-    rows = as_list(as_map(node.capture.get("events")).get("rows"))
+    """Return the last two lines of the kernel's log about a device."""
+    device = address.split(".")[0]  # Xids name the device, without its function
     return [
         str(row.get("text"))
-        for row in rows
-        if isinstance(row, dict)
-        and str(row.get("address") or "").split(".")[0] == address.split(".")[0]
+        for row in rows_of(as_map(node.capture.get("events")).get("rows"))
+        if str(row.get("address") or "").split(".")[0] == device
     ][-2:]
 
 
@@ -157,7 +151,7 @@ def visible(node: Node) -> Answer:
     want = node.declared.get("count")
     addresses = {str(row.get("address")) for row in node.listed if row.get("index") is not None}
     counts = {"library": len([row for row in node.listed if row.get("index") is not None])}
-    evidence = []
+    evidence: List[str] = []
     on_bus = {
         address
         for address, row in node.pci.items()
@@ -168,25 +162,18 @@ def visible(node: Node) -> Answer:
     if on_bus:
         counts["PCI bus"] = len(on_bus)
         missing = sorted(on_bus - addresses)
-        evidence += (
-            [f"on the bus and not in the library: {', '.join(missing[:8])}"]
-            if missing and counts["library"]
-            else []
-        )
+        if missing and counts["library"]:
+            evidence.append(f"on the bus and not in the library: {', '.join(missing[:8])}")
     devices = as_map(node.capture.get("devices"))
-    nodes = [name for name in devices if name[len("/dev/nvidia") :].isdigit()]
     if node.vendor == "nvidia" and devices:
-        counts["/dev"] = len(nodes)
+        counts["/dev"] = sum(name[len("/dev/nvidia") :].isdigit() for name in devices)
     if node.vendor != "nvidia" and not counts["library"]:
         counts.pop("library")
         counts["driver"] = len(node.listed)
     text = ", ".join(f"{name} {number}" for name, number in counts.items())
-    expected = f"{want} each"
-    return (
-        ok(expected, text)
-        if all(number == want for number in counts.values())
-        else bad(expected, text, *evidence)
-    )
+    if all(number == want for number in counts.values()):
+        return ok(f"{want} each", text)
+    return bad(f"{want} each", text, *evidence)
 
 
 @rule("gpu.uuid")
@@ -195,25 +182,20 @@ def uuids(node: Node) -> Answer:
     for row in node.gpus:
         if isinstance(row.get("uuid"), str):
             seen.setdefault(row["uuid"], []).append(str(row.get("address")))
-    twice = {uuid: found for uuid, found in seen.items() if len(found) > 1}
-    if twice:
-        return [
-            bad(
-                "a UUID of its own",
-                f"{uuid} is also that of {', '.join(found[1:])}",
-                subject=found[0],
-            )
-            for uuid, found in twice.items()
-        ]
-    return ok("a UUID each", f"{len(seen)} UUIDs") if len(seen) > 1 else None
+    twice = [
+        bad("a UUID of its own", f"{uuid} is also that of {', '.join(rest)}", subject=first)
+        for uuid, (first, *rest) in seen.items()
+        if rest
+    ]
+    return wrong_or_ok(twice, len(seen) > 1, "a UUID each", f"{len(seen)} UUIDs")
 
 
 @gpu_rule("gpu.uuid_known")
 def uuid_known(node: Node, gpu: Any) -> Answer:
     value = gpu.get("uuid")
-    if isinstance(value, str):
-        return bad("a UUID", value) if "?" in value else None
-    return node.absent(value, None)
+    if not isinstance(value, str):
+        return node.absent(value, None)
+    return bad("a UUID", value) if "?" in value else None
 
 
 @gpu_rule("gpu.recovery_action")
@@ -258,7 +240,7 @@ def board(node: Node, gpu: Any) -> Answer:
     value = gpu.get("subsystem_id")
     if not isinstance(value, str):
         return node.absent(value, expected)
-    return ok(expected) if value in want else bad(expected, value)
+    return ok_if(value in want, expected, value)
 
 
 @gpu_rule("gpu.memory")
@@ -268,12 +250,9 @@ def vram(node: Node, gpu: Any) -> Answer:
     value, result = node.number(gpu, "memory.total_mib", expected)
     if value is None:
         return result
-    exact = bool(
-        node.gpu_baseline.get("memory_mib")
-        or node.overrides.get(str(gpu.get("address")), {}).get("memory_mib")
-    )
-    if exact:
-        return ok(expected) if value in want else bad(expected, f"{value} MiB", str(why))
+    own = node.overrides.get(str(gpu.get("address")), {})
+    if node.gpu_baseline.get("memory_mib") or own.get("memory_mib"):
+        return ok_if(value in want, expected, f"{value} MiB", str(why))
     share = node.limit("memory_reserved", 0)
     if want and (value < min(want) * (1 - share) or value > max(want) * (1 + share)):
         return bad(expected, f"{value} MiB", str(why))
@@ -285,9 +264,9 @@ def vram(node: Node, gpu: Any) -> Answer:
     ]
     most = max(size for size in alike if is_number(size))
     # Without ECC no cell is taken out of use. A display takes some MiB.
-    if value < most * (
-        1 if is_number(fetch(gpu, "ecc.volatile.uncorrected")) or _remaps(gpu) else 1 - share
-    ):
+    if is_number(fetch(gpu, "ecc.volatile.uncorrected")) or _remaps(gpu):
+        share = 0
+    if value < most * (1 - share):
         return bad(f"{most} MiB, as others of this node", f"{value} MiB")
     return ok(expected or f"{most} MiB")
 
@@ -308,26 +287,20 @@ def vbios(node: Node, gpu: Any) -> Answer:
     if not isinstance(value, str):
         return node.absent(value, expected)
     if want:
-        return (
-            ok(expected)
-            if value.lower() in [item.lower() for item in want]
-            else bad(expected, value)
-        )
-    alike = [
-        other.get("vbios")
-        for other in node.gpus
-        if (other.get("pci_id"), other.get("subsystem_id"))
-        == (gpu.get("pci_id"), gpu.get("subsystem_id"))
-    ]
-    same: List[str] = [item for item in alike if isinstance(item, str)]
-    usual = max(sorted(set(same)), key=same.count)
+        return ok_if(value.lower() in [item.lower() for item in want], expected, value)
     if _pairs(node, gpu):
         return ok("the same versions on each board")
-    return (
-        ok("one version on all")
-        if value == usual
-        else bad(f"{usual}, as others of this node", value)
-    )
+    same: List[str] = [
+        other["vbios"]
+        for other in node.gpus
+        if isinstance(other.get("vbios"), str)
+        and all(other.get(key) == gpu.get(key) for key in ("pci_id", "subsystem_id"))
+    ]
+    # Of versions that are equally frequent, the first by name: the answer must not depend on the order of GPUs.
+    usual = max(sorted(set(same)), key=same.count)
+    if value == usual:
+        return ok("one version on all")
+    return bad(f"{usual}, as others of this node", value)
 
 
 def _pairs(node: Node, gpu: Any) -> bool:
@@ -339,7 +312,7 @@ def _pairs(node: Node, gpu: Any) -> bool:
     for other in node.gpus:
         if other.get("pci_id") == gpu.get("pci_id") and isinstance(other.get("serial"), str):
             boards.setdefault(other["serial"], []).append(str(other.get("vbios")))
-    versions = {tuple(sorted(found)) for found in boards.values()}
+    versions = {tuple(sorted(own)) for own in boards.values()}
     return len(boards) > 1 and len(versions) == 1 and len(set(next(iter(versions)))) > 1
 
 
@@ -357,53 +330,49 @@ def max_clocks(node: Node, gpu: Any) -> Answer:
     want, _ = node.wants(gpu, "max_clocks")
     if not want:
         return None
-    text = ", ".join(f"{key[:-4]} {value} MHz" for key, value in sorted(want.items()))
+    text = _clocks(want)
     have = {}
     for key in sorted(want):
         value, result = node.number(gpu, f"clocks.max.{key}", text)
         if value is None:
             return result
         have[key] = value
-    return (
-        ok(text)
-        if have == want
-        else bad(text, ", ".join(f"{key[:-4]} {value} MHz" for key, value in have.items()))
-    )
+    return ok_if(have == want, text, _clocks(have))
+
+
+def _clocks(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key[:-4]} {value} MHz" for key, value in sorted(values.items()))
 
 
 @gpu_rule("gpu.inforom")
 def inforom(node: Node, gpu: Any) -> Answer:
     value, result = node.flag(gpu, "inforom.valid")
-    return result if value is None else equal("valid", "valid" if value else "corrupted")
+    return result if value is None else ok_if(value, "valid", "corrupted")
+
+
+NO_ERRORS = "0 since the driver was loaded"
 
 
 def _ecc_on(node: Node, gpu: Any) -> Optional[str]:
     """Return the expected value of ECC counters: "0" if the model has ECC according to the facts, unless ECC
     is off.
     """
-    return (
-        None
-        if fetch(gpu, "ecc.current") is False or not node.facts_of(gpu).get("ecc")
-        else "0 since the driver was loaded"
-    )
+    if fetch(gpu, "ecc.current") is False or not node.facts_of(gpu).get("ecc"):
+        return None
+    return NO_ERRORS
 
 
 @gpu_rule("gpu.ecc.uncorrected")
 def volatile(node: Node, gpu: Any) -> Answer:
     value, result = node.number(gpu, "ecc.volatile.uncorrected", _ecc_on(node, gpu))
     if value is None:
-        return (
-            _hidden_by_mig(gpu, "ecc.volatile.uncorrected", "0 since the driver was loaded", "ECC")
-            or result
-        )
-    expected = "0 since the driver was loaded"
-    if value <= node.limit("volatile_uncorrected", 0):
-        return ok(expected)
-    return bad(expected, f"{value} uncorrected errors", *_ecc_evidence(gpu))
+        return _hidden_by_mig(gpu, "ecc.volatile.uncorrected", NO_ERRORS, "ECC") or result
+    good = value <= node.limit("volatile_uncorrected", 0)
+    return ok_if(good, NO_ERRORS, f"{value} uncorrected errors", *_ecc_evidence(gpu))
 
 
 def _ecc_evidence(gpu: Any) -> List[str]:
-    found = []
+    texts = []
     for path, what in (
         ("ecc.aggregate.uncorrected", "uncorrected in the card's life"),
         ("ecc.dram.volatile_uncorrected", "of them in DRAM"),
@@ -412,8 +381,8 @@ def _ecc_evidence(gpu: Any) -> List[str]:
     ):
         value = fetch(gpu, path)
         if value is not None and not is_fault(value):
-            found.append(f"{value} {what}")
-    return found
+            texts.append(f"{value} {what}")
+    return texts
 
 
 @gpu_rule("gpu.ecc.aggregate")
@@ -422,16 +391,14 @@ def aggregate(node: Node, gpu: Any) -> Answer:
     value, result = node.number(gpu, "ecc.aggregate.uncorrected", None)
     if value is None:
         return result if result is not None and result.outcome == UNREAD else None
-    delta = node.counted("gpu", _key(gpu), "ecc.aggregate.uncorrected")
-    new = delta.since_ack if delta is not None else 0
-    return (
-        ok("none new")
-        if not new
-        else bad("none new", f"{new} uncorrected since {delta.base_time}", *_ecc_evidence(gpu))
-    )
+    delta = node.counted("gpu", gpu_key(gpu), "ecc.aggregate.uncorrected")
+    if delta is None or not delta.since_ack:
+        return ok("none new")
+    text = f"{delta.since_ack} uncorrected since {delta.base_time}"
+    return bad("none new", text, *_ecc_evidence(gpu))
 
 
-def _key(gpu: Mapping[str, Any]) -> str:
+def gpu_key(gpu: Mapping[str, Any]) -> str:
     """Return the key of a GPU across boots and slots."""
     for name in ("uuid", "serial", "address"):
         if isinstance(gpu.get(name), str):
@@ -442,13 +409,9 @@ def _key(gpu: Mapping[str, Any]) -> str:
 @gpu_rule("gpu.sram")
 def sram(node: Node, gpu: Any) -> Answer:
     value, result = node.flag(gpu, "ecc.sram.threshold_exceeded")
-    return (
-        result
-        if value is None
-        else ok("within the threshold")
-        if not value
-        else bad("within the threshold", "exceeded", *_ecc_evidence(gpu))
-    )
+    if value is None:
+        return result
+    return ok_if(not value, "within the threshold", "exceeded", *_ecc_evidence(gpu))
 
 
 @gpu_rule("gpu.remap.failure")
@@ -463,11 +426,9 @@ def remap_pending(node: Node, gpu: Any) -> Answer:
 
 def _remap(node: Node, gpu: Any, key: str, good: str, wrong: str) -> Answer:
     value, result = node.flag(gpu, f"remapped_rows.{key}")
-    if value is not None:
-        return ok(good) if not value else bad(good, wrong, *_ecc_evidence(gpu))
-    if result is not None:
-        return result
-    return _hidden_by_mig(gpu, f"remapped_rows.{key}", good, "ROW_REMAPPER")
+    if value is None:
+        return result or _hidden_by_mig(gpu, f"remapped_rows.{key}", good, "ROW_REMAPPER")
+    return ok_if(not value, good, wrong, *_ecc_evidence(gpu))
 
 
 def _hidden_by_mig(gpu: Any, path: str, good: str, section: str) -> Answer:
@@ -476,24 +437,15 @@ def _hidden_by_mig(gpu: Any, path: str, good: str, section: str) -> Answer:
     If the driver reports a recovery action, that covers the value. Nothing else does.
     """
     value = fetch(gpu, path)
-    if (
-        fetch(gpu, "mig.current") is not True
-        or not is_fault(value)
-        or value["fault"] != NOT_EXPOSED
-    ):
+    hidden = is_fault(value) and value["fault"] == NOT_EXPOSED
+    if fetch(gpu, "mig.current") is not True or not hidden:
         return None
-    covered = gpu.get("recovery_action") == "none"
-    text = "hidden while MIG is on" + ("; the driver itself asks for nothing" if covered else "")
+    expected: Optional[str] = good
+    text = "hidden while MIG is on"
+    if gpu.get("recovery_action") == "none":
+        expected, text = None, f"{text}; the driver itself asks for nothing"
     remedy = Remedy(f"Check it when MIG is off: `nvidia-smi -q -d {section}`.", PERSON)
-    return RuleResult(
-        NOT_EXPOSED,
-        expected=None if covered else good,
-        got=text,
-        evidence=(),
-        severity=None,
-        remedy=remedy,
-        blast=NOTHING,
-    )
+    return RuleResult(NOT_EXPOSED, expected, text, remedy=remedy, blast=NOTHING)
 
 
 @gpu_rule("gpu.remap.spare")
@@ -507,11 +459,8 @@ def remap_spare(node: Node, gpu: Any) -> Answer:
     expected = "spare rows in each bank"
     if none:
         return bad(expected, f"{none} banks have none")
-    return (
-        bad(expected, f"{count} rows remapped (limit {most})")
-        if count and most and count >= most
-        else ok(expected)
-    )
+    used_up = count and most and count >= most
+    return ok_if(not used_up, expected, f"{count} rows remapped (limit {most})")
 
 
 @gpu_rule("gpu.retired_pages")
@@ -529,15 +478,12 @@ def retired(node: Node, gpu: Any) -> Answer:
     most, warn = node.limit("retired_pages"), node.limit("retired_pages_warn")
     if most and total >= most:
         return bad(f"fewer than {most}", f"{total} pages retired", remedy=RMA, blast=VISIT)
-    if warn and total >= warn:
-        return bad(
-            f"fewer than {warn}",
-            f"{total} pages retired",
-            severity="degraded",
-            remedy=Remedy("Plan the replacement of SUBJECT.", REPAIR),
-            blast=VISIT,
-        )
-    return ok(f"fewer than {warn or most or 'the limit'}")
+    expected = f"fewer than {warn or most or 'the limit'}"
+    plan = Remedy("Plan the replacement of SUBJECT.", REPAIR)
+    few = not warn or total < warn
+    return ok_if(
+        few, expected, f"{total} pages retired", severity="degraded", remedy=plan, blast=VISIT
+    )
 
 
 @gpu_rule("gpu.repair")
@@ -549,14 +495,11 @@ def repair(node: Node, gpu: Any) -> Answer:
     waits = [name for name, (value, _) in zip(("a memory channel", "a TPC"), flags) if value]
     if waits:
         return bad("none pending", f"{' and '.join(waits)} waits for its repair")
-    unread = next(
-        (result for _, result in (*flags, (beyond, beyond_result)) if result is not None), None
-    )
-    return unread or (
-        ok("none pending")
-        if beyond is not None or any(value is not None for value, _ in flags)
-        else None
-    )
+    answers = [*flags, (beyond, beyond_result)]
+    for _, result in answers:
+        if result is not None:
+            return result
+    return wrong_or_ok([], any(value is not None for value, _ in answers), "none pending")
 
 
 @gpu_rule("gpu.modes")
@@ -579,9 +522,9 @@ def modes(node: Node, gpu: Any) -> Answer:
             for other in node.gpus
             if other.get("pci_id") == gpu.get("pci_id")
         ]
-        if any(isinstance(item, bool) and item != now for item in alike) and alike.count(
-            now
-        ) * 2 <= len(alike):
+        # Without a declaration the majority decides. Of two halves, both are reported.
+        differs = any(isinstance(item, bool) and item != now for item in alike)
+        if differs and alike.count(now) * 2 <= len(alike):
             return bad(f"{name} {_on(not now)}, as on others of this node", f"{name} is {_on(now)}")
     return None
 
@@ -605,13 +548,15 @@ def ras(node: Node, gpu: Any) -> Answer:
         if is_number(pages.get(key)) and pages[key] > 0
     ]
     xgmi = fetch(gpu, "xgmi.error")
-    wrong += [f"xGMI error {xgmi}"] if is_number(xgmi) and xgmi > 0 else []
+    if is_number(xgmi) and xgmi > 0:
+        wrong.append(f"xGMI error {xgmi}")
     if wrong:
         return bad("no uncorrected errors", "; ".join(wrong))
-    unread = [node.absent(row, None) for row in (gpu.get("ras"), *blocks.values()) if is_fault(row)]
-    return next((result for result in unread if result is not None), None) or (
-        ok("no uncorrected errors") if blocks else None
-    )
+    for row in (gpu.get("ras"), *blocks.values()):
+        result = node.absent(row, None) if is_fault(row) else None
+        if result is not None:
+            return result
+    return wrong_or_ok([], blocks, "no uncorrected errors")
 
 
 # The faults among NVML's bits of clocks event reasons: bit, its counter, what it is.
@@ -633,61 +578,53 @@ def throttle(node: Node, gpu: Any) -> Answer:
     kinds = fetch(gpu, "throttle.kinds")
     if isinstance(kinds, list):
         active = ", ".join(sanitized(name, 40) for name in as_list(fetch(gpu, "throttle.active")))
-        return (
-            bad("no slowdown", active or "thermal", *_heat(gpu))
-            if "thermal" in kinds
-            else ok("no slowdown")
-        )
-    found = _slowed(node, gpu, SLOWDOWNS)
-    if isinstance(found, list) and found:
-        soft = all(text.startswith("SW") for text in found)
-        return bad(
-            "no slowdown", "; ".join(found), *_heat(gpu), severity="degraded" if soft else None
-        )
-    return (
-        found if isinstance(found, RuleResult) else ok("no slowdown") if found is not None else None
-    )
+        hot = "thermal" in kinds
+        return ok_if(not hot, "no slowdown", active or "thermal", *_heat(gpu))
+    slowed, result = _slowed(node, gpu, SLOWDOWNS)
+    if slowed is None:
+        return result
+    # Software slows a GPU down before the hardware has to: the node works, with less speed.
+    soft = all(text.startswith("SW") for text in slowed)
+    severity = "degraded" if soft else None
+    return ok_if(not slowed, "no slowdown", "; ".join(slowed), *_heat(gpu), severity=severity)
 
 
 @gpu_rule("gpu.throttle.brake")
 def brake(node: Node, gpu: Any) -> Answer:
-    found = _slowed(node, gpu, (BRAKE,))
-    if isinstance(found, list) and found:
-        return bad("no power brake", "; ".join(found))
-    return (
-        found
-        if isinstance(found, RuleResult)
-        else ok("no power brake")
-        if found is not None
-        else None
-    )
+    slowed, result = _slowed(node, gpu, (BRAKE,))
+    if slowed is None:
+        return result
+    return ok_if(not slowed, "no power brake", "; ".join(slowed))
 
 
-def _slowed(node: Node, gpu: Any, kinds: Any) -> Any:
-    """Return the reasons that slow a GPU down as texts; an answer if they cannot be read; None if this GPU
+def _slowed(
+    node: Node, gpu: Any, kinds: Sequence[Tuple[int, str, str]]
+) -> Tuple[Optional[List[str]], Optional[RuleResult]]:
+    """Return the reasons that slow a GPU down as texts. Without them return the answer: None if this GPU
     does not expose them.
     """
     mask, result = node.number(gpu, "throttle.mask")
     counters = fetch(gpu, "throttle.violation_ns")
     if result is not None:
-        return result
+        return None, result
     if mask is None and not as_map(counters):
-        return node.absent(counters, None)
+        return None, node.absent(counters, None)
     faults = int(node.limit("throttle_mask", 0)) or 0
     most = node.limit("throttle_ms")
-    found = []
+    texts = []
     for bit, name, text in kinds:
-        delta = node.counted("gpu", _key(gpu), f"throttle.{name}")
-        per_minute = delta.per_minute if delta is not None else None
+        delta = node.counted("gpu", gpu_key(gpu), f"throttle.{name}")
+        # The driver counts nanoseconds.
+        spent = delta.per_minute / 1e6 if delta is not None and delta.per_minute else 0
         if mask is not None and int(mask) & bit & faults:
-            found.append(f"{text} is active")
-        elif most and per_minute is not None and per_minute / 1e6 > most:
-            found.append(f"{text} for {per_minute / 1e6:.0f} ms a minute, {delta.span}")
-    return found
+            texts.append(f"{text} is active")
+        elif most and spent > most:
+            texts.append(f"{text} for {spent:.0f} ms a minute, {delta.span}")
+    return texts, None
 
 
 def _heat(gpu: Any) -> List[str]:
-    found = []
+    texts = []
     for path, what in (
         ("temperature.gpu_c", "°C"),
         ("temperature.margin_c", "°C to its limit"),
@@ -695,8 +632,8 @@ def _heat(gpu: Any) -> List[str]:
     ):
         value = fetch(gpu, path)
         if is_number(value):
-            found.append(f"{value} {what}")
-    return found
+            texts.append(f"{value} {what}")
+    return texts
 
 
 @gpu_rule("gpu.temperature")
@@ -705,20 +642,17 @@ def temperature(node: Node, gpu: Any) -> Answer:
     margin, result = node.number(gpu, "temperature.margin_c")
     if margin is not None:
         least = node.limit("margin_c", 0)
-        return (
-            ok(f"more than {least} °C to its limit")
-            if margin > least
-            else bad(f"more than {least} °C to its limit", f"{margin} °C", *_heat(gpu))
-        )
+        expected = f"more than {least} °C to its limit"
+        return ok_if(margin > least, expected, f"{margin} °C", *_heat(gpu))
     if result is not None:
         return result
     now, result = node.number(gpu, "temperature.gpu_c")
     most, _ = node.number(gpu, "temperature.slowdown_c")
     if now is None or most is None:
         return result
-    return (
-        ok("below its limit") if now < most else bad(f"below {most} °C", f"{now} °C", *_heat(gpu))
-    )
+    if now < most:
+        return ok("below its limit")
+    return bad(f"below {most} °C", f"{now} °C", *_heat(gpu))
 
 
 @gpu_rule("gpu.power.enforced")
@@ -727,21 +661,21 @@ def enforced(node: Node, gpu: Any) -> Answer:
     have, other = node.number(gpu, "power.enforced_w")
     if limit is None or have is None:
         return result or other
-    return ok("as set") if have >= limit - 1 else bad(f"{limit:g} W as set", f"{have:g} W")
+    if have >= limit - 1:
+        return ok("as set")
+    return bad(f"{limit:g} W as set", f"{have:g} W")
 
 
 @rule("gpu.processes")
 def processes(node: Node) -> Answer:
     if node.deltas is None or not node.deltas.first_of_boot or node.partial or not node.gpus:
         return None
-    rows = [
-        (gpu, row)
+    own = [
+        f"pid {row.get('pid')} on {gpu.get('address')}"
         for gpu in node.gpus
-        for row in as_list(gpu.get("processes"))
-        if isinstance(row, dict)
+        for row in rows_of(gpu.get("processes"))
     ]
-    own = [f"pid {row.get('pid')} on {gpu.get('address')}" for gpu, row in rows]
-    return ok("none at boot") if not own else bad("none at boot", ", ".join(own[:6]))
+    return ok_if(not own, "none at boot", ", ".join(own[:6]))
 
 
 @rule("driver.agree")
@@ -751,31 +685,20 @@ def agree(node: Node) -> Answer:
         return None
     names = {"loaded": "module", "proc": "/proc", "library": "library", "reported": "NVML"}
     have = {text: driver[key] for key, text in names.items() if isinstance(driver.get(key), str)}
-    faults = [
-        result
-        for key in names
-        for result in [node.absent(driver.get(key), None)]
-        if is_fault(driver.get(key)) and result is not None
-    ]
     if len(set(have.values())) > 1:
         return bad("one version", ", ".join(f"{text} {version}" for text, version in have.items()))
-    return (
-        faults[0]
-        if faults
-        else ok("one version", next(iter(have.values())))
-        if len(have) > 1
-        else None
-    )
+    for key in names:
+        result = node.absent(driver.get(key), None) if is_fault(driver.get(key)) else None
+        if result is not None:
+            return result
+    return ok("one version", next(iter(have.values()))) if len(have) > 1 else None
 
 
 @rule("fabric.manager")
 def fabric_manager(node: Node) -> Answer:
-    if (
-        not as_map(node.document.get("platform")).get("nvswitch")
-        or node.simulated
-        or node.elsewhere()
-        or node.vendor != "nvidia"
-    ):
+    # A simulator has no NVSwitch that a fabric manager could start.
+    switched = as_map(node.document.get("platform")).get("nvswitch") and not node.simulated
+    if not switched or node.elsewhere() or node.vendor != "nvidia":
         return None
     active, result = node.flag(node.capture, "fabric_manager.active")
-    return result if active is None else equal("active", "active" if active else "not active")
+    return result if active is None else ok_if(active, "active", "not active")

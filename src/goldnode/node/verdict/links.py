@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from ..probe.values import is_fault
-from ..state.finding import DEFERRED
+from ..state.finding import DEFERRED, MATCH
 from ..state.kinds import NOTHING
 from ..state.remedy import PERSON, REPAIR, Remedy
-from .hardware import _key
+from .hardware import gpu_key
 from .rules import (
     Answer,
     Node,
     RuleResult,
+    about,
     as_list,
     as_map,
     bad,
@@ -18,22 +19,26 @@ from .rules import (
     fetch,
     gpu_rule,
     is_number,
+    number_of,
     ok,
+    ok_if,
+    rows_of,
     rule,
+    wrong_or_ok,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple, TypeAlias
 
 
+# Address and link of each hop from a device to its root port.
+Hops: TypeAlias = "List[Tuple[str, Dict[str, Any]]]"
 # Widths that mean a link is down: zero, or a register that reads all ones.
 DOWN = (0, 63, 255)
-REST_PSTATE, REST_USE = (
-    5,
-    50,
-)  # a GPU in P5 or below, or used less than half, may have slowed its link down (field notes of the NVML field)
-
+# A GPU in P5 or below, or used less than half, may have slowed its link down (field notes of the NVML field).
+REST_PSTATE, REST_USE = 5, 50
+UNKNOWN_PSTATE = 32  # NVML_PSTATE_UNKNOWN
 
 HOSTED = Remedy(
     "The host of this virtual machine has the slot: compare with another machine of the same type, and have the "
@@ -46,18 +51,8 @@ def wanted(node: Node, gpu: Mapping[str, Any], key: str) -> Tuple[Optional[int],
     """Return the expected generation or width of a GPU, and its source: address, class or facts. (None, "")
     without a source.
     """
-    row = node.overrides.get(str(gpu.get("address")), {})
-    for place, why in (
-        (row.get("pcie"), f"by design here: {row.get('reason')}"),
-        (
-            node.gpu_baseline.get("pcie"),
-            f"by design: {node.gpu_baseline.get('reason')}"
-            if node.gpu_baseline.get("reason")
-            else "the class's baseline",
-        ),
-        (node.facts_of(gpu).get("pcie"), f"the facts of {node.declared.get('model')}"),
-    ):
-        value = as_map(place).get(key)
+    for row, why in node.sources(gpu):
+        value = as_map(row.get("pcie")).get(key)
         if is_number(value):
             return value, why
     return None, ""
@@ -68,27 +63,37 @@ def is_guest(capture: Mapping[str, Any]) -> bool:
     return as_map(capture.get("identity")).get("virtual") not in (None, "none")
 
 
-def is_virtual(node: Node) -> bool:
-    """Return whether a hypervisor shows virtual ports above the GPUs."""
-    return is_guest(node.capture)
-
-
-def hops(node: Node, address: str) -> List[Tuple[str, Dict[str, Any]]]:
+def hops(node: Node, address: str) -> Hops:
     """Return (address, link) from the device up to its root port, without links inside a package and, in a
     virtual machine, without its ports.
     """
     entry = as_map(node.pci.get(address))
     path = [str(item) for item in as_list(entry.get("path"))][::-1] or [address]
-    found = []
-    for item in path[:1] if is_virtual(node) else path:
+    if is_guest(node.capture):  # the ports above are the hypervisor's, and have no real lanes
+        del path[1:]
+    links = []
+    for item in path:
         row = as_map(node.pci.get(item))
         link = as_map(row.get("link"))
         if link and row.get("on_package") is not True:
-            found.append((item, link))
-    return found
+            links.append((item, link))
+    return links
 
 
-def narrow(rows: List[Tuple[str, Dict[str, Any]]], key: str, want: int) -> List[str]:
+def readings(node: Node, gpu: Mapping[str, Any], rows: Hops, key: str) -> Tuple[List[Any], Any]:
+    """Return the present values of a GPU's own link, as the driver and the bus report them, and what was read
+    in place of a missing one.
+    """
+    entry = node.pci.get(str(gpu.get("address")))
+    own = fetch(gpu, f"pcie.{key}.current")
+    if as_map(entry).get("on_package") is True:  # that link is inside the package, and of no slot
+        own = None
+    values = [own, *(link.get(key) for _, link in rows[:1])]
+    missing = fetch(entry, "link") if own is None else own
+    return [value for value in values if is_number(value)], missing
+
+
+def narrow(rows: Hops, key: str, want: int) -> List[str]:
     """Return the hops whose `key` is less than wanted, as texts."""
     return [
         f"{address} has {link[key]}"
@@ -102,52 +107,31 @@ def width(node: Node, gpu: Any) -> Answer:
     address = str(gpu.get("address"))
     want, why = wanted(node, gpu, "width")
     rows = hops(node, address)
-    inside = as_map(node.pci.get(address)).get("on_package") is True
-    read = [] if inside else [fetch(gpu, "pcie.width.current")]
-    have = [
-        value for value in [*read, *(link.get("width") for _, link in rows[:1])] if is_number(value)
-    ]
+    have, unread = readings(node, gpu, rows, "width")
     if want is None:
         return _trained(node, address, rows, "width")
     expected = f"x{want}"
     if not have:
-        return node.absent(
-            next(
-                (
-                    item
-                    for item in [*read, fetch(node.pci.get(address), "link")]
-                    if item is not None
-                ),
-                None,
-            ),
-            expected,
-        )
+        return node.absent(unread, expected)
     least = min(have)
     evidence = [why, *narrow(rows, "width", want)]
     if any(value in DOWN for value in have):
         return bad(expected, "the link is down", *evidence)
     if least < want:
-        remedy = HOSTED if is_virtual(node) else None
-        return bad(expected, f"x{least}", *evidence, *_ends(node, gpu, rows), remedy=remedy)
+        remedy = HOSTED if is_guest(node.capture) else None
+        return bad(expected, f"x{least}", *evidence, *_ends(gpu, rows), remedy=remedy)
     above = narrow(rows[1:], "width", want)
     if above:
-        return bad(
-            expected, f"x{least}, and the path above is narrower: {'; '.join(above)}", *evidence
-        )
-    return (
-        ok(expected)
-        if least == want
-        else bad(
-            expected,
-            f"x{least}",
-            *evidence,
-            severity="degraded",
-            remedy=Remedy("Correct `pcie.width` in the baseline of the class.", PERSON),
-        )
-    )
+        text = f"x{least}, and the path above is narrower: {'; '.join(above)}"
+        return bad(expected, text, *evidence)
+    if least == want:
+        return ok(expected)
+    # More lanes than declared: the declaration is wrong, and the GPU is not.
+    remedy = Remedy("Correct `pcie.width` in the baseline of the class.", PERSON)
+    return bad(expected, f"x{least}", *evidence, severity="degraded", remedy=remedy)
 
 
-def _ends(node: Node, gpu: Any, rows: List[Tuple[str, Dict[str, Any]]]) -> List[str]:
+def _ends(gpu: Any, rows: Hops) -> List[str]:
     """Return the maximum of each end of the GPU's own link. It distinguishes a bad contact from a slot with
     fewer lanes.
     """
@@ -159,27 +143,18 @@ def _ends(node: Node, gpu: Any, rows: List[Tuple[str, Dict[str, Any]]]) -> List[
     return [*texts, f"device and slot together can do x{most}"] if is_number(most) else texts
 
 
-def _trained(node: Node, address: str, rows: List[Tuple[str, Dict[str, Any]]], key: str) -> Answer:
+def _trained(node: Node, address: str, rows: Hops, key: str) -> Optional[RuleResult]:
     """Judge a link without a declaration: it must reach the values that both of its ends support."""
     if len(rows) < 2 or rows[0][0] != address:
         return None
-    now, most, other = (
-        fetch(link, name)
-        for link, name in (
-            (rows[0][1], key),
-            (rows[0][1], f"max_{key}"),
-            (rows[1][1], f"max_{key}"),
-        )
-    )
-    if not (is_number(now) and is_number(most) and is_number(other)):
+    (_, link), (above, port) = rows[:2]
+    now, limits = link.get(key), [end.get(f"max_{key}") for end in (link, port)]
+    if not all(map(is_number, (now, *limits))):
         return None
     mark = "x" if key == "width" else "generation "
-    expected = f"{mark}{min(most, other)}, which both ends can do"
-    return (
-        ok(expected)
-        if now >= min(most, other)
-        else bad(expected, f"{mark}{now}", f"{rows[1][0]} is the other end")
-    )
+    most = min(limits)
+    expected = f"{mark}{most}, which both ends can do"
+    return ok_if(now >= most, expected, f"{mark}{now}", f"{above} is the other end")
 
 
 @gpu_rule("pcie.gen")
@@ -188,80 +163,42 @@ def generation(node: Node, gpu: Any) -> Answer:
     address = str(gpu.get("address"))
     want, why = wanted(node, gpu, "gen")
     rows = hops(node, address)
-    inside = as_map(node.pci.get(address)).get("on_package") is True
-    read = [] if inside else [fetch(gpu, "pcie.gen.current")]
-    have = [
-        value
-        for value in [*read, *(link.get("gen") for _, link in rows[:1])]
-        if is_number(value) and value > 0
-    ]
+    have, unread = readings(node, gpu, rows, "gen")
+    have = [value for value in have if value > 0]  # 0 is a link that is down, as in DOWN
     rests, state = resting(gpu)
     if want is None:
         return None if rests else _trained(node, address, rows, "gen")
     expected = f"generation {want}"
     if not have:
-        return node.absent(
-            next(
-                (
-                    item
-                    for item in [*read, fetch(node.pci.get(address), "link")]
-                    if item is not None
-                ),
-                None,
-            ),
-            expected,
-        )
-    best = (
-        []
-        if inside
-        else [
-            value
-            for value in (fetch(gpu, "pcie.gen.max"), fetch(gpu, "pcie.gen.device_max"))
-            if is_number(value) and value > 0
-        ]
-    )
+        return node.absent(unread, expected)
+    best = [fetch(gpu, "pcie.gen.max"), fetch(gpu, "pcie.gen.device_max")]
+    best = [value for value in best if is_number(value) and value > 0]
+    if as_map(node.pci.get(address)).get("on_package") is True:
+        best = []
     caps = narrow(rows, "max_gen", want)
     now = max(have)  # two readings a moment apart: the link may wake up between them
     if caps or (best and min(best) < want):
-        text = f"generation {now}, and it can do no more than {min([*best, *(link['max_gen'] for _, link in rows if is_number(link.get('max_gen')))])}"
-        return bad(
-            expected,
-            text,
-            why,
-            *caps,
-            *_limited(node),
-            remedy=CAPPED,
-        )
-    if now >= want:
-        slow = narrow(rows[1:], "gen", want)
-        if not slow:
-            return ok(expected)
-        if rests:
-            return RuleResult(
-                DEFERRED,
-                expected,
-                f"generation {now}, and above it {'; '.join(slow)}",
-                (state,),
-                blast=NOTHING,
-                remedy=AT_NEXT_LOAD,
-            )
-        return bad(
-            expected,
-            f"generation {now}, and the path above is slower: {'; '.join(slow)}",
-            why,
-            state,
-        )
+        ends = [link["max_gen"] for _, link in rows if is_number(link.get("max_gen"))]
+        text = f"generation {now}, and it can do no more than {min([*best, *ends])}"
+        return bad(expected, text, why, *caps, *_limited(node), remedy=CAPPED)
+    slow = narrow(rows[1:], "gen", want)
+    if now >= want and not slow:
+        return ok(expected)
+    # A link that rests is slow to save power, so only a GPU at work shows a fault.
+    if rests and now >= want:
+        return _at_rest(expected, f"generation {now}, and above it {'; '.join(slow)}", state)
     if rests:
         most = f"both ends can do {min(best)}" if best else "nothing speaks against it"
-        return RuleResult(
-            DEFERRED,
-            expected,
-            f"generation {now} while the GPU rests; {most}",
-            (state,),
-            blast=NOTHING,
-            remedy=AT_NEXT_LOAD,
-        )
+        return _at_rest(expected, f"generation {now} while the GPU rests; {most}", state)
+    if now >= want:
+        text = f"generation {now}, and the path above is slower: {'; '.join(slow)}"
+        return bad(expected, text, why, state)
     return bad(expected, f"generation {now} under load", why, state, *narrow(rows, "gen", want))
+
+
+def _at_rest(expected: str, got: str, state: str) -> RuleResult:
+    """Return that a link is judged later, when its GPU works."""
+    return RuleResult(DEFERRED, expected, got, (state,), remedy=AT_NEXT_LOAD, blast=NOTHING)
 
 
 CAPPED = Remedy(
@@ -277,116 +214,88 @@ def resting(gpu: Any) -> Tuple[bool, str]:
     """Return whether a GPU may have slowed its link down to save power, with the readings as evidence.
     Without readings it may have.
     """
-    pstate, use = fetch(gpu, "pstate"), fetch(gpu, "utilization.gpu")
-    pstate = pstate if is_number(pstate) and pstate != 32 else None
-    use = use if is_number(use) else None
-    text = f"P{pstate if pstate is not None else '?'}, {use if use is not None else '?'} % used"
-    return (pstate is not None and pstate >= REST_PSTATE) or use is None or use < REST_USE, text
+    pstate, use = number_of(fetch(gpu, "pstate")), number_of(fetch(gpu, "utilization.gpu"))
+    if pstate == UNKNOWN_PSTATE:
+        pstate = None
+    known_pstate, known_use = ("?" if value is None else value for value in (pstate, use))
+    rests = (pstate is not None and pstate >= REST_PSTATE) or use is None or use < REST_USE
+    return rests, f"P{known_pstate}, {known_use} % used"
 
 
 def _limited(node: Node) -> List[str]:
     """Return the kernel's own message about limited bandwidth from the device's detection."""
-    rows = as_list(as_map(node.capture.get("events")).get("rows"))
-    return [
-        str(row.get("text"))
-        for row in rows
-        if isinstance(row, dict) and row.get("kind") == "bandwidth_limited"
-    ][:2]
+    rows = rows_of(as_map(node.capture.get("events")).get("rows"))
+    return [str(row.get("text")) for row in rows if row.get("kind") == "bandwidth_limited"][:2]
 
 
 @rule("pcie.link")
 def others(node: Node) -> Answer:
-    found = []
-    total = 0
+    """Judge the width of network cards and disks. No class declares it, so both ends of the link decide."""
+    results: List[RuleResult] = []
+    if is_guest(node.capture):
+        return None
     for address, row in sorted(node.pci.items()):
-        if (
-            isinstance(row, dict)
-            and row.get("kind") in ("nic", "infiniband", "nvme")
-            and not is_virtual(node)
-        ):
-            result = _trained(node, address, hops(node, address), "width")
-            if isinstance(result, RuleResult):
-                total += 1
-                if result.outcome != "match":
-                    found.append(result._replace(subject=address))
-    return found or (ok("all lanes that both ends have", f"{total} links") if total else None)
+        if as_map(row).get("kind") in ("nic", "infiniband", "nvme"):
+            results += about(address, _trained(node, address, hops(node, address), "width"))
+    wrong = [result for result in results if result.outcome != MATCH]
+    return wrong_or_ok(wrong, results, "all lanes that both ends have", f"{len(results)} links")
 
 
 @gpu_rule("pcie.replay")
 def replay(node: Node, gpu: Any) -> Answer:
     value, result = node.number(gpu, "pcie.replay")
-    delta = node.counted("gpu", _key(gpu), "pcie.replay")
+    delta = node.counted("gpu", gpu_key(gpu), "pcie.replay")
     table = as_map(node.limit("replay_per_lane_minute"))
     gen = wanted(node, gpu, "gen")[0] or fetch(gpu, "pcie.gen.max")
     width = fetch(gpu, "pcie.width.current")
     if value is None:
         return result
-    if (
-        delta is None
-        or delta.per_minute is None
-        or not is_number(gen)
-        or not is_number(width)
-        or not table.get(str(gen))
-    ):
+    if not (is_number(gen) and is_number(width) and table.get(str(gen))):
         return None
-    most = table[str(gen)] * max(width, 1)
-    expected = "few replays"
-    return (
-        ok(expected)
-        if delta.per_minute <= most
-        else bad(
-            expected,
-            f"{delta.per_minute:.0f} a minute, {delta.span}",
-            f"{most:g} a minute is DCGM's limit for generation {gen} x{width}",
-        )
-    )
+    if delta is None or delta.per_minute is None:
+        return None
+    most = table[str(gen)] * max(width, 1)  # DCGM's limit is that of one lane
+    got = f"{delta.per_minute:.0f} a minute, {delta.span}"
+    limit = f"{most:g} a minute is DCGM's limit for generation {gen} x{width}"
+    return ok_if(delta.per_minute <= most, "few replays", got, limit)
 
 
 @rule("pcie.aer")
 def aer(node: Node) -> Answer:
-    most = node.limit("aer_correctable_minute")
-    found, total = [], 0
+    results: List[RuleResult] = []
+    total = 0
     for address, row in sorted(node.pci.items()):
         if not isinstance(row, dict) or is_fault(row):
             continue
         counts = row.get("aer")
         if counts is None or is_fault(counts):
-            result = node.absent(counts, None)
-            if result is not None:
-                found.append(result._replace(subject=address))
-            continue
-        total += 1
-        names = [
-            f"{name} {number}" for name, number in sorted(as_map(fetch(counts, "counters")).items())
-        ][:4]
-        corrected = node.counted("pci", address, "aer.correctable")
-        for key in ("fatal", "nonfatal"):
-            value = fetch(counts, key)
-            delta = node.counted("pci", address, f"aer.{key}")
-            new = delta.since_ack if delta is not None else value if key == "fatal" else 0
-            if is_number(value) and new and new > node.limit("aer_uncorrected", 0):
-                found.append(
-                    bad(
-                        "no uncorrected errors",
-                        f"{new:g} {key} errors",
-                        *names,
-                        severity="drain",
-                        subject=address,
-                    )
-                )
-                break
+            results += about(address, node.absent(counts, None))
         else:
-            if (
-                most
-                and corrected is not None
-                and corrected.per_minute is not None
-                and corrected.per_minute > most
-            ):
-                text = f"{corrected.per_minute:.0f} corrected errors a minute, {corrected.span}"
-                found.append(
-                    bad(f"at most {most} corrected errors a minute", text, *names, subject=address)
-                )
-    return found or (ok("few errors", f"{total} functions") if total else None)
+            total += 1
+            results += about(address, _errors(node, address, counts))
+    return wrong_or_ok(results, total, "few errors", f"{total} functions")
+
+
+def _errors(node: Node, address: str, counts: Any) -> Optional[RuleResult]:
+    """Return the mismatch of a function's error counters; None if they are good."""
+    counters = sorted(as_map(fetch(counts, "counters")).items())
+    names = [f"{name} {number}" for name, number in counters][:4]
+    for key in ("fatal", "nonfatal"):
+        value = fetch(counts, key)
+        delta = node.counted("pci", address, f"aer.{key}")
+        # A fatal error is a fault at any time (deltas.FROM_ZERO), others only once they are counted.
+        new = value if key == "fatal" else 0
+        if delta is not None:
+            new = delta.since_ack
+        if is_number(value) and new and new > node.limit("aer_uncorrected", 0):
+            text = f"{new:g} {key} errors"
+            return bad("no uncorrected errors", text, *names, severity="drain")
+    most = node.limit("aer_correctable_minute")
+    fast = node.faster(most, "pci", address, "aer.correctable")
+    if fast is None:
+        return None
+    text = f"{fast.per_minute:.0f} corrected errors a minute, {fast.span}"
+    return bad(f"at most {most} corrected errors a minute", text, *names)
 
 
 @gpu_rule("gpu.numa")
@@ -403,7 +312,8 @@ def numa(node: Node, gpu: Any) -> Answer:
         )
     expected = f"node {table[address]}"
     value = fetch(node.capture, "numa.affinity")
-    value = fetch(as_map(value).get(address), "node") if not is_fault(value) else value
+    if not is_fault(value):
+        value = fetch(as_map(value).get(address), "node")
     if value is None:
         value = as_map(node.pci.get(address)).get("numa_node")
     return equal(expected, f"node {value}") if is_number(value) else node.absent(value, expected)
@@ -417,91 +327,67 @@ def nvlinks(node: Node, gpu: Any) -> Answer:
     declared in the class, with a reason. Without either, all GPUs of a node must have the same number.
     """
     want, why = node.wants(gpu, "nvlinks")
-    declared = (
-        as_map(node.overrides.get(str(gpu.get("address")))).get("nvlinks") is not None
-        or node.gpu_baseline.get("nvlinks") is not None
-    )
-    if declared:
-        row = as_map(node.overrides.get(str(gpu.get("address"))))
-        want = row["nvlinks"] if row.get("nvlinks") is not None else node.gpu_baseline["nvlinks"]
-    elif not as_map(node.document.get("platform")).get("nvswitch"):
+    declared = any(row.get("nvlinks") is not None for row, _ in node.sources(gpu)[:2])
+    if not declared and not as_map(node.document.get("platform")).get("nvswitch"):
         want = None
+    stated = f"{want} active" if want else None
     links = fetch(gpu, "nvlink.links")
     if not isinstance(links, list):
-        return node.absent(links, f"{want} active" if want else None)
-    unread = [
-        row
-        for row in links
-        if is_fault(row) or (isinstance(row, dict) and not isinstance(row.get("active"), bool))
-    ]
+        return node.absent(links, stated)
+    states = [row if is_fault(row) else row.get("active") for row in rows_of(links)]
+    unread = [state for state in states if not isinstance(state, bool)]
+    result = node.absent(unread[0], stated) if unread else None
+    if result is not None:
+        return result
     active = _active(links)
-    down = [
-        str(row.get("link"))
-        for row in links
-        if isinstance(row, dict) and row.get("active") is False
-    ]
+    down = [str(row.get("link")) for row in rows_of(links) if row.get("active") is False]
     evidence = [f"links {', '.join(down[:18])} are down"] if down else []
-    if unread:
-        first = unread[0] if is_fault(unread[0]) else as_map(unread[0]).get("active")
-        result = node.absent(first, f"{want} active" if want else None)
-        if result is not None:
-            return result
+    got = f"{active} active"
     if want is not None:
-        expected = f"{want} active"
-        return (
-            ok(expected)
-            if active == want
-            else bad(expected, f"{active} active", str(why or "the class's baseline"), *evidence)
-        )
+        source = str(why or "the class's baseline")
+        return ok_if(active == want, f"{want} active", got, source, *evidence)
     most = max(
-        _active(as_list(fetch(other, "nvlink.links")))
+        _active(fetch(other, "nvlink.links"))
         for other in node.gpus
         if other.get("pci_id") == gpu.get("pci_id")
     )
     expected = f"{most} active, as on others of this node"
-    return (
-        bad(expected, f"{active} active", *evidence)
-        if active < most
-        else ok(expected)
-        if most
-        else None
-    )
+    if active < most:
+        return bad(expected, got, *evidence)
+    return ok(expected) if most else None
 
 
-def _active(links: List[Any]) -> int:
-    return sum(1 for row in links if isinstance(row, dict) and row.get("active") is True)
+def _active(links: Any) -> int:
+    return sum(row.get("active") is True for row in rows_of(links))
 
 
 @gpu_rule("nvlink.errors")
 def nvlink_errors(node: Node, gpu: Any) -> Answer:
-    if not isinstance(fetch(gpu, "nvlink.links"), list):
+    links = fetch(gpu, "nvlink.links")
+    if not isinstance(links, list):
         return None
-    found, seen = [], False
+    texts, seen = [], False
     for name, limit in (
         ("replay", "nvlink_errors_minute"),
         ("recovery", "nvlink_errors_minute"),
         ("crc_flit", "nvlink_crc_minute"),
         ("crc_data", "nvlink_crc_minute"),
     ):
-        delta, most = node.counted("gpu", _key(gpu), f"nvlink.{name}"), node.limit(limit)
+        delta, most = node.counted("gpu", gpu_key(gpu), f"nvlink.{name}"), node.limit(limit)
         if delta is None or delta.per_minute is None or not most:
             continue
         seen = True
         if delta.per_minute > most:
-            found.append(f"{name} {delta.per_minute:.0f} a minute, {delta.span}")
-    worst = [
-        f"link {row.get('link')}: {', '.join(f'{key} {value}' for key, value in as_map(row.get('errors')).items() if is_number(value) and value)}"
-        for row in as_list(fetch(gpu, "nvlink.links"))
-        if isinstance(row, dict)
-        and any(is_number(value) and value for value in as_map(row.get("errors")).values())
-    ]
-    return (
-        bad("few errors", "; ".join(found), *worst[:4])
-        if found
-        else ok("few errors")
-        if seen
-        else None
-    )
+            texts.append(f"{name} {delta.per_minute:.0f} a minute, {delta.span}")
+    worst = []
+    for row in rows_of(links):
+        errors = as_map(row.get("errors")).items()
+        counts = [f"{key} {value}" for key, value in errors if is_number(value) and value]
+        if counts:
+            worst.append(f"link {row.get('link')}: {', '.join(counts)}")
+    if texts:
+        return bad("few errors", "; ".join(texts), *worst[:4])
+    return ok("few errors") if seen else None
 
 
 @gpu_rule("fabric.state")
@@ -515,7 +401,9 @@ def fabric(node: Node, gpu: Any) -> Answer:
         return None
     status = fetch(gpu, "fabric.status")
     if state != "completed":
-        return bad("completed", state, f"status {status['text'] if is_fault(status) else status}")
+        text = status["text"] if is_fault(status) else status
+        return bad("completed", state, f"status {text}")
+    # Each source of a capture has its own spelling of success.
     if isinstance(status, str) and status.lower() not in ("success", "nvml_success", "0", ""):
         return bad("completed, Success", f"completed, {status}")
     ill = [
@@ -523,7 +411,9 @@ def fabric(node: Node, gpu: Any) -> Answer:
         for name, text in sorted(as_map(fetch(gpu, "fabric.health")).items())
         if str(text).lower() in ILL
     ]
-    return bad("a healthy fabric", "; ".join(ill), severity="degraded") if ill else ok("completed")
+    if ill:
+        return bad("a healthy fabric", "; ".join(ill), severity="degraded")
+    return ok("completed")
 
 
 ILL = ("true", "yes", "degraded", "unhealthy", "incorrect", "1")

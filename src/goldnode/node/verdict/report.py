@@ -57,18 +57,18 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     grouped, silent = _apart(_grouped(rows))
     if grouped or silent:
         lines += finding_lines(
-            [{**found[0], "id": _named(found)} for found in grouped]
-            + [_together(found) for found in silent]
+            [{**group[0], "id": _named(group)} for group in grouped]
+            + [_together(group) for group in silent]
         )
-    for found in grouped:
-        lines += _advice(found)
-    for found in silent:
-        lines += [f"  {_together(found)['id']}: {found[0]['remedy']}"]
-        lines += _wrapped("    ", list(dict.fromkeys(str(finding["id"]) for finding in found)))
+    for group in grouped:
+        lines += _advice(group)
+    for group in silent:
+        lines += [f"  {_together(group)['id']}: {group[0]['remedy']}"]
+        lines += _wrapped("    ", list(dict.fromkeys(str(finding["id"]) for finding in group)))
     fine = [f["id"] for f in verdict["findings"] if f["outcome"] == "match"]
     head = "judged, and good" if "undeclared" in verdict else "ok"
     lines += _wrapped(f"{head} ({len(fine)}): ", list(dict.fromkeys(fine)))
-    lines += _undeclared(verdict, {str(finding["id"]) for found in silent for finding in found})
+    lines += _undeclared(verdict, {str(finding["id"]) for group in silent for finding in group})
     counts = verdict["counts"]
     reported = ", ".join(
         f"{number} {MARKS.get(outcome, outcome).lower()}"
@@ -89,11 +89,11 @@ REASONS = {
 }
 
 
-def _detected(found: Mapping[str, Any]) -> str:
+def _detected(hardware: Mapping[str, Any]) -> str:
     """Return the line on GPUs and platform."""
-    gpus = ", ".join(found["gpus"]) or "no GPU"
-    driver = f", driver {found['driver']}" if found["driver"] else ""
-    return f"found: {gpus}{driver}" + "".join(f"; {text}" for text in found["platform"])
+    gpus = ", ".join(hardware["gpus"]) or "no GPU"
+    driver = f", driver {hardware['driver']}" if hardware["driver"] else ""
+    return f"found: {gpus}{driver}" + "".join(f"; {text}" for text in hardware["platform"])
 
 
 def _undeclared(verdict: Mapping[str, Any], shown: Set[str]) -> List[str]:
@@ -164,18 +164,18 @@ def _apart(
     The latter share a row, so that a hanging driver is reported once.
     """
     alike: Dict[Any, List[Mapping[str, Any]]] = {}
-    for found in groups:
-        if found[0]["outcome"] == "could_not_read":
-            alike.setdefault(_reason(found[0]), []).extend(found)
+    for group in groups:
+        if group[0]["outcome"] == "could_not_read":
+            alike.setdefault(_reason(group[0]), []).extend(group)
     silent = {
-        key: found
-        for key, found in alike.items()
-        if len({finding["id"] for finding in found}) > SAME
+        key: group
+        for key, group in alike.items()
+        if len({finding["id"] for finding in group}) > SAME
     }
     rest = [
-        found
-        for found in groups
-        if found[0]["outcome"] != "could_not_read" or _reason(found[0]) not in silent
+        group
+        for group in groups
+        if group[0]["outcome"] != "could_not_read" or _reason(group[0]) not in silent
     ]
     return rest, list(silent.values())
 
@@ -186,30 +186,30 @@ def _reason(finding: Mapping[str, Any]) -> Any:
     return finding["remedy"] if follows else (finding["got"], finding["remedy"])
 
 
-def _together(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _together(group: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the shared row of items that could not be read for the same reason."""
-    readings = [finding["got"] for finding in found]
+    readings = [finding["got"] for finding in group]
     return {
-        **found[0],
+        **group[0],
         "got": max(readings, key=readings.count),
-        "id": f"{len({finding['id'] for finding in found})} items",
+        "id": f"{len({finding['id'] for finding in group})} items",
         "expected": "something that can be read",
     }
 
 
-def _named(found: Sequence[Mapping[str, Any]]) -> str:
+def _named(group: Sequence[Mapping[str, Any]]) -> str:
     """Return the id of the findings, with their subjects."""
-    subjects = [str(finding.get("subject")) for finding in found if finding.get("subject")]
+    subjects = [str(finding.get("subject")) for finding in group if finding.get("subject")]
     if not subjects:
-        return str(found[0]["id"])
-    return f"{found[0]['id']} {subjects[0]}" + (
+        return str(group[0]["id"])
+    return f"{group[0]['id']} {subjects[0]}" + (
         f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
     )
 
 
-def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
+def _advice(group: Sequence[Mapping[str, Any]]) -> List[str]:
     """Return remedy, blast radius and readings of one group."""
-    first = found[0]
+    first = group[0]
     if first["outcome"] not in ("mismatch", "could_not_read", "suppressed", "not_exposed"):
         return []
     lines = []
@@ -221,12 +221,12 @@ def _advice(found: Sequence[Mapping[str, Any]]) -> List[str]:
         )
     elif first["outcome"] == "suppressed":
         lines.append(f"  {first['id']}:")
-    subjects = [str(finding["subject"]) for finding in found if finding.get("subject")]
+    subjects = [str(finding["subject"]) for finding in group if finding.get("subject")]
     lines += _wrapped("    on ", subjects) if len(subjects) > 1 else []
     lines += [
         f"    {text}"
         for text in list(
-            dict.fromkeys(text for finding in found for text in finding.get("evidence") or ())
+            dict.fromkeys(text for finding in group for text in finding.get("evidence") or ())
         )[:6]
     ]
     return lines

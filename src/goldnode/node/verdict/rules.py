@@ -90,7 +90,9 @@ def sanitized(value: Any, most: int = 160) -> str:
     if not text.isprintable():
         text = "".join(letter if letter.isprintable() else " " for letter in text)
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+    if len(text) > most:
+        text = text[: most - 1] + "…"
+    return text
 
 
 def ok(expected: Any, got: Any = None) -> RuleResult:
@@ -120,9 +122,36 @@ def bad(
     )
 
 
+def ok_if(
+    good: Any,
+    expected: Any,
+    got: Any,
+    *evidence: str,
+    severity: Optional[str] = None,
+    remedy: Optional[Remedy] = None,
+    blast: Optional[str] = None,
+) -> RuleResult:
+    """Return a match if the value is good, otherwise a mismatch with what was read."""
+    if good:
+        return ok(expected)
+    return bad(expected, got, *evidence, severity=severity, remedy=remedy, blast=blast)
+
+
 def equal(expected: Any, got: Any, *evidence: str) -> RuleResult:
     """Return a match if both are equal, otherwise a mismatch."""
-    return ok(expected) if expected == got else bad(expected, got, *evidence)
+    return ok_if(expected == got, expected, got, *evidence)
+
+
+def wrong_or_ok(wrong: List[RuleResult], seen: Any, expected: Any, got: Any = None) -> Answer:
+    """Return what is wrong; without that a match, or None if nothing was seen that could be judged."""
+    if wrong or not seen:
+        return wrong or None
+    return ok(expected, got)
+
+
+def about(subject: str, result: Optional[RuleResult]) -> List[RuleResult]:
+    """Return the result of one subject as a list; empty without a result."""
+    return [] if result is None else [result._replace(subject=subject)]
 
 
 def fetch(place: Any, path: str) -> Any:
@@ -151,7 +180,23 @@ def as_list(value: Any) -> List[Any]:
 
 def is_number(value: Any) -> bool:
     """Return whether it is a number that can be compared: no flag, and not NaN."""
+    # A flag is an int in Python, and NaN is the one value that differs from itself.
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+def number_of(value: Any) -> Any:
+    """Return a number that can be compared, otherwise None."""
+    return value if is_number(value) else None
+
+
+def text_of(value: Any) -> Optional[str]:
+    """Return a text, otherwise None."""
+    return value if isinstance(value, str) else None
+
+
+def rows_of(value: Any) -> List[Json]:
+    """Return the mappings of a list; empty without a list."""
+    return [row for row in as_list(value) if isinstance(row, dict)]
 
 
 class Node:
@@ -176,20 +221,19 @@ class Node:
             for row in as_list(self.gpu_baseline.get("overrides"))
             if isinstance(row, dict)
         }
-        self.partial = (
-            capture.get("source") in PARTIAL
-        )  # one program's output does not describe the host
+        # One program's output does not describe the host.
+        self.partial = capture.get("source") in PARTIAL
         identity = as_map(capture.get("identity"))
         self.container = bool(identity.get("container")) and not self.partial
         self.simulated = bool(capture.get("simulated"))
         self.declared = as_map(document.get("gpu"))
         self.vendor = self.declared.get("vendor")
-        self.listed = [row for row in as_list(capture.get("gpus")) if isinstance(row, dict)]
+        self.listed = rows_of(capture.get("gpus"))
         self.gpus = [
             row for row in self.listed if not is_fault(row) and row.get("lost") is not True
         ]
         self.pci = as_map(capture.get("pci"))
-        self.uptime = capture.get("uptime") if is_number(capture.get("uptime")) else None
+        self.uptime = number_of(capture.get("uptime"))
 
     def facts_of(self, gpu: Mapping[str, Any]) -> Json:
         """Return the facts of a GPU's model: those of the class, or without one of its PCI id."""
@@ -206,48 +250,51 @@ class Node:
         """Return the expected value for a GPU and its origin: an override by address, the class's baseline,
         or the facts. (None, None) if there is none.
         """
-        row = self.overrides.get(str(gpu.get("address")), {})
-        if row.get(name) not in (None, [], {}):
-            return row[name], f"by design here: {sanitized(row.get('reason'))}"
-        if self.gpu_baseline.get(name) not in (None, [], {}):
-            reason = self.gpu_baseline.get("reason")
-            return self.gpu_baseline[
-                name
-            ], f"by design: {sanitized(reason)}" if reason else "the class's baseline"
-        facts = self.facts_of(gpu)
-        if facts.get(name) not in (None, [], {}):
-            return facts[name], f"the facts of {self.declared.get('model')}"
+        for row, why in self.sources(gpu):
+            if row.get(name) not in (None, [], {}):
+                return row[name], why
         return None, None
+
+    def sources(self, gpu: Mapping[str, Any]) -> List[Tuple[Json, str]]:
+        """Return what may state values of a GPU, with its name for a person: the most specific first."""
+        row = self.overrides.get(str(gpu.get("address")), {})
+        reason = self.gpu_baseline.get("reason")
+        return [
+            (row, f"by design here: {sanitized(row.get('reason'))}"),
+            (
+                self.gpu_baseline,
+                f"by design: {sanitized(reason)}" if reason else "the class's baseline",
+            ),
+            (self.facts_of(gpu), f"the facts of {self.declared.get('model')}"),
+        ]
 
     def elsewhere(self) -> Optional[str]:
         """Return why the host around the GPUs cannot be judged from this capture; None if it can."""
         if self.partial:
             return "the output of nvidia-smi does not have it"
-        return "a container shows the hardware of its host" if self.container else None
+        if self.container:
+            return "a container shows the hardware of its host"
+        return None
 
     def absent(self, value: Any, expected: Optional[str]) -> Optional[RuleResult]:
         """Return the answer for a missing value; None if it was not declared and this node does not have it.
 
         :param expected: the value that the class or the facts state, otherwise None.
         """
-        if is_fault(value):
-            text = sanitized(value.get("text")) + (
-                f" (return code {value['rc']})" if is_number(value.get("rc")) else ""
-            )
-            if value.get("fault") == NOT_EXPOSED:
-                return None if expected is None else RuleResult(NOT_EXPOSED, expected, text)
-            return RuleResult(UNREAD, expected or "something that can be read", text)
+        missing = value is None or (is_fault(value) and value.get("fault") == NOT_EXPOSED)
+        if missing and expected is None:
+            return None
         if value is None:
-            if expected is None:
-                return None
-            return RuleResult(
-                ELSEWHERE if self.partial else UNREAD, expected, "not in this capture"
-            )
-        return RuleResult(
-            UNREAD,
-            expected or "something that can be read",
-            f"not understood: {sanitized(repr(value), 60)}",
-        )
+            outcome = ELSEWHERE if self.partial else UNREAD
+            return RuleResult(outcome, expected, "not in this capture")
+        if is_fault(value):
+            text = sanitized(value.get("text"))
+            if is_number(value.get("rc")):
+                text += f" (return code {value['rc']})"
+        else:
+            text = f"not understood: {sanitized(repr(value), 60)}"
+        outcome = NOT_EXPOSED if missing else UNREAD
+        return RuleResult(outcome, expected or "something that can be read", text)
 
     def number(
         self, place: Any, path: str, expected: Optional[str] = None
@@ -276,3 +323,10 @@ class Node:
     def counted(self, *key: str) -> Any:
         """Return the change of a counter (:class:`.deltas.Delta`); None if it was not read."""
         return self.deltas.of(*key) if self.deltas is not None else None
+
+    def faster(self, most: Any, *key: str) -> Any:
+        """Return the change of a counter that grows by more than `most` a minute; otherwise None."""
+        delta = self.counted(*key)
+        if not most or delta is None or delta.per_minute is None or delta.per_minute <= most:
+            return None
+        return delta

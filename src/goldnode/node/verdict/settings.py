@@ -59,9 +59,9 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
         for gpu in rules.as_list(capture.get("gpus"))
         if isinstance(gpu, dict) and not is_fault(gpu) and gpu.get("lost") is not True
     ]
-    found: List[Finding] = []
+    judged: List[Finding] = []
     for rule in RULES:
-        found += _rows(gpus, rule)
+        judged += _rows(gpus, rule)
     remedy = links.HOSTED if links.is_guest(capture) else LINK
     links_ = [
         row
@@ -71,10 +71,10 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
     for name in ("pcie.width", "pcie.gen"):
         own = [row for row in links_ if row.id == name]
         wrong = [row for row in own if row.outcome != MATCH]
-        found += wrong or [row._replace(subject=None) for row in own[:1]]
+        judged += wrong or [row._replace(subject=None) for row in own[:1]]
     for gpu in gpus:
-        found += _heat(gpu) + _banks(gpu)
-    return found
+        judged += _heat(gpu) + _banks(gpu)
+    return judged
 
 
 class GpuSetting:
@@ -280,7 +280,7 @@ def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy) -> I
 
 def _heat(gpu: Mapping[str, Any]) -> List[Finding]:
     """Compare temperatures with the highest ones for operation, which lie below the slowdown."""
-    found = []
+    rows = []
     for name, now, most in (
         ("GPU", "temperature.gpu_c", "temperature.max_c"),
         ("memory", "temperature.memory_c", "temperature.memory_max_c"),
@@ -288,20 +288,20 @@ def _heat(gpu: Mapping[str, Any]) -> List[Finding]:
         have, limit = rules.fetch(gpu, now), rules.fetch(gpu, most)
         if rules.is_number(have) and rules.is_number(limit) and have > limit:
             text = f"{name} at {have} °C, above its highest temperature for operation"
-            found.append(_finding("gpu.temperature", gpu, f"at most {limit} °C", text, HEAT))
-    return found
+            rows.append(_finding("gpu.temperature", gpu, f"at most {limit} °C", text, HEAT))
+    return rows
 
 
 def _banks(gpu: Mapping[str, Any]) -> List[Finding]:
-    found = []
+    rows = []
     if rules.fetch(gpu, "remapped_banks.pending") is True:
         text = "a bank remap is pending"
-        found.append(_finding("gpu.remap.pending", gpu, "no bank remap pending", text, RESET))
+        rows.append(_finding("gpu.remap.pending", gpu, "no bank remap pending", text, RESET))
     none = rules.fetch(gpu, "remapped_banks.none")
     if rules.is_number(none) and none > 0:
         text = f"{none} groups have none"
-        found.append(_finding("gpu.remap.spare", gpu, "spare banks in each group", text, DECLARE))
-    return found
+        rows.append(_finding("gpu.remap.spare", gpu, "spare banks in each group", text, DECLARE))
+    return rows
 
 
 def of_record(gpu: Mapping[str, Any]) -> Json:
@@ -310,18 +310,21 @@ def of_record(gpu: Mapping[str, Any]) -> Json:
     """
 
     def value(path: str, right: Callable[[Any], bool]) -> Any:
-        found = rules.fetch(gpu, path)
-        if right(found):
-            return found
-        if is_fault(found):
-            code = NOT_SUPPORTED if found["fault"] == NOT_EXPOSED else UNKNOWN_ERROR
-            return {"rc": code, "text": str(found.get("text"))}
-        if found is None:
+        reading = rules.fetch(gpu, path)
+        if right(reading):
+            return reading
+        if is_fault(reading):
+            code = NOT_SUPPORTED if reading["fault"] == NOT_EXPOSED else UNKNOWN_ERROR
+            return {"rc": code, "text": str(reading.get("text"))}
+        if reading is None:
             return {"rc": NOT_SUPPORTED, "text": "not in this record"}
-        return {"rc": UNKNOWN_ERROR, "text": f"not understood: {rules.sanitized(repr(found), 60)}"}
+        return {
+            "rc": UNKNOWN_ERROR,
+            "text": f"not understood: {rules.sanitized(repr(reading), 60)}",
+        }
 
-    def flag(found: Any) -> bool:
-        return isinstance(found, bool)
+    def flag(reading: Any) -> bool:
+        return isinstance(reading, bool)
 
     def modes(name: str) -> Json:
         now, later = value(f"{name}.current", flag), value(f"{name}.pending", flag)
@@ -340,7 +343,7 @@ def of_record(gpu: Mapping[str, Any]) -> Json:
     return {
         **{key: gpu.get(key) for key in ("uuid", "pci_id")},
         "persistence_mode": value("persistence_mode", flag),
-        "compute_mode": value("compute_mode", lambda found: isinstance(found, str)),
+        "compute_mode": value("compute_mode", lambda reading: isinstance(reading, str)),
         "power": {
             name: value(f"power.{name}_w", rules.is_number)
             for name in ("limit", "default", "min", "max")
@@ -359,7 +362,7 @@ def of_record(gpu: Mapping[str, Any]) -> Json:
 
 def unusual(capture: Mapping[str, Any]) -> Dict[str, str]:
     """Return settings that differ from the board's default, by id: ``{"policy.power_limit_watts": "default 400 W"}``."""
-    found: Dict[str, str] = {}
+    differing: Dict[str, str] = {}
     rows: Tuple[Tuple[str, str, str, Callable[[Any], str]], ...] = (
         ("policy.power_limit_watts", "power.limit_w", "power.default_w", _watts),
         (
@@ -382,5 +385,5 @@ def unusual(capture: Mapping[str, Any]) -> Dict[str, str]:
             if rules.is_number(have) and rules.is_number(usual) and have != usual:
                 defaults.append(text(usual))
         if defaults:
-            found[name] = f"default {', '.join(dict.fromkeys(defaults))}"
-    return found
+            differing[name] = f"default {', '.join(dict.fromkeys(defaults))}"
+    return differing

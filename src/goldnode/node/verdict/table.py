@@ -44,14 +44,14 @@ def judge(
         stored state.
     """
     node = Node(document, capture, deltas)
-    found = _sections(node)
+    findings = _sections(node)
     for entry in TABLE:
         if entry.each:
-            found += _each(node, entry)
+            findings += _each(node, entry)
         else:
-            found += [_finding(entry, result, result.subject) for result in _ask(node, entry)]
+            findings += [_finding(entry, result, result.subject) for result in _ask(node, entry)]
     once: Dict[Tuple[str, Optional[str]], Finding] = {}
-    for finding in found:
+    for finding in findings:
         key = (finding.id, finding.subject)
         if key not in once or rank(finding) > rank(once[key]):
             once[key] = finding
@@ -69,7 +69,7 @@ def rank(finding: Finding) -> Tuple[int, bool]:
 
 def _sections(node: Node) -> List[Finding]:
     """Report a reader that failed completely: the values it would have read are unknown."""
-    found = []
+    findings = []
     for name, value in sorted(node.capture.items()):
         if (
             is_fault(value)
@@ -78,7 +78,7 @@ def _sections(node: Node) -> List[Finding]:
         ):
             result = node.absent(value, f"section {sanitized(name, 40)}")
             if result is not None:
-                found.append(
+                findings.append(
                     Finding(
                         f"capture.{sanitized(name, 40)}",
                         UNREAD,
@@ -87,7 +87,7 @@ def _sections(node: Node) -> List[Finding]:
                         Remedy("Run `goldnode-node capture` on the node.", PERSON),
                     )
                 )
-    return found
+    return findings
 
 
 def _ask(node: Node, entry: Rule, *gpu: Any) -> List[RuleResult]:

@@ -109,8 +109,8 @@ def examine(
     """
     now = time.time() if now is None else now
     capture = live(host, passive) if captured is None else captured
-    found = gpus(capture, facts)
-    document = {**implied(capture, facts, found), **(declared or {})}
+    present = gpus(capture, facts)
+    document = {**implied(capture, facts, present), **(declared or {})}
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
     today = time.strftime("%Y-%m-%d", time.gmtime(now))
@@ -127,10 +127,10 @@ def examine(
         # A library that does not answer is `gpu.library`. An output of nvidia-smi has no second count of its GPUs;
         # with a class, `gpu.count` compares it.
         judged = [item for item in judged if item.id != "gpu.visible"]
-    if found.vendor is None:
+    if present.vendor is None:
         judged.append(_no_gpu(capture))
     judged += _unread_functions(capture)
-    judged += binding.finding(capture, found.vendor)
+    judged += binding.finding(capture, present.vendor)
     root = captured is not None or os.geteuid() == 0
     if declared is None:
         judged = [_milder(item) for item in judged]
@@ -152,12 +152,12 @@ def examine(
             if item not in mine
         ],
         undeclared=[
-            row for row in undeclared(capture, found) if row["item"] not in _items(declared)
+            row for row in undeclared(capture, present) if row["item"] not in _items(declared)
         ],
         unread=unread(judged, mine),
-        detected=detected(capture, facts, found),
+        detected=detected(capture, facts, present),
         driver=[check.as_json(item) for item in driver],
-        advice=advice(capture, facts, found, driver),
+        advice=advice(capture, facts, present, driver),
         facts=facts["compiled"],
     )
     if captured is not None:
@@ -253,10 +253,10 @@ def why(text: str) -> str:
     return "other"
 
 
-def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownGpus) -> Json:
+def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], present: KnownGpus) -> Json:
     """Return GPUs by model and the platform, as texts."""
     rows = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
-    ids = [str(row.get("pci_id")) for row in rows if row.get("vendor") == found.vendor]
+    ids = [str(row.get("pci_id")) for row in rows if row.get("vendor") == present.vendor]
     names = {
         str(row.get("pci_id")): row["name"] for row in rows if isinstance(row.get("name"), str)
     }
@@ -267,7 +267,7 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownG
         for name in ids
     ]
     if not rows:
-        models = [" or ".join(name) for name in found.models.values()]
+        models = [" or ".join(name) for name in present.models.values()]
     identity, system = rules.as_map(capture.get("identity")), rules.as_map(capture.get("os"))
     virtual = identity.get("virtual")
     place = [f"{system['id']} {system.get('version') or ''}".strip()] if system.get("id") else []
@@ -340,10 +340,10 @@ def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
     return KnownGpus(None, {}, 0, [])
 
 
-def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownGpus) -> Json:
+def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], present: KnownGpus) -> Json:
     """Return the parts of a class document that follow from the hardware itself, for the rules."""
-    names = list(dict.fromkeys(name for row in found.models.values() for name in row))
-    ids = [name for name in facts["models"] if facts["models"][name]["vendor"] == found.vendor]
+    names = list(dict.fromkeys(name for row in present.models.values() for name in row))
+    ids = [name for name in facts["models"] if facts["models"][name]["vendor"] == present.vendor]
     on_bus = {
         str(row.get("pci_id"))
         for row in rules.as_map(capture.get("pci")).values()
@@ -357,18 +357,18 @@ def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownGp
         "stack": {"name": None, "exercised": None},
         "simulated": bool(capture.get("simulated")),
         "gpu": None
-        if found.vendor is None
+        if present.vendor is None
         else {
-            "vendor": found.vendor,
+            "vendor": present.vendor,
             "model": " or ".join(names) or "unknown",
-            "count": found.number,
+            "count": present.number,
             "pci_ids": sorted({*ids, *on_bus}),
         },
         "platform": {"name": None, "nvswitch": _joined(capture)},
         "health": {
             **health,
             "gpu": {},
-            "models": {name: facts["models"][name]["health"] for name in found.models},
+            "models": {name: facts["models"][name]["health"] for name in present.models},
         },
         "xid": facts["xid"],
         "policy": {},
@@ -387,7 +387,7 @@ def _joined(capture: Mapping[str, Any]) -> bool:
 
 
 def advice(
-    capture: Mapping[str, Any], facts: Mapping[str, Any], found: KnownGpus, driver: List[Finding]
+    capture: Mapping[str, Any], facts: Mapping[str, Any], present: KnownGpus, driver: List[Finding]
 ) -> List[str]:
     """Return the faults of the driver by the facts, and gaps in the facts.
 
@@ -395,15 +395,15 @@ def advice(
     a GPU faulty.
     """
     texts = [f"{item.got}. {item.remedy}" for item in driver if item.outcome == MISMATCH]
-    if found.unknown:
-        names = ", ".join(rules.sanitized(name, 60) for name in found.unknown[:4])
+    if present.unknown:
+        names = ", ".join(rules.sanitized(name, 60) for name in present.unknown[:4])
         texts.append(
             f"{names}: not in the facts, so only what the GPU reports of itself is judged: memory size and NVLinks are "
             "not compared with the data sheet, the link only with what GPU and slot can do."
         )
     version = driver_support.version_of(capture)
     if (
-        found.vendor == "nvidia"
+        present.vendor == "nvidia"
         and version is not None
         and version.split(".")[0] not in facts["branches"]
     ):
@@ -411,7 +411,7 @@ def advice(
     return texts
 
 
-def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
+def undeclared(capture: Mapping[str, Any], present: KnownGpus) -> List[Json]:
     """Return the items that a class would declare, each with the value found: {item, found}."""
     rows: List[Tuple[str, Any]] = []
     system = rules.as_map(capture.get("os"))
@@ -420,8 +420,8 @@ def undeclared(capture: Mapping[str, Any], found: KnownGpus) -> List[Json]:
     running = rules.fetch(system, "kernel.running")
     rows.append(("kernel", running))
     rows.append(("driver", rules.as_map(capture.get("driver")).get("reported")))
-    if found.vendor is not None:
-        rows.append(("gpu.count", found.number))
+    if present.vendor is not None:
+        rows.append(("gpu.count", present.number))
     for name, path in (
         ("policy.persistence_mode", "persistence_mode"),
         ("policy.compute_mode", "compute_mode"),
