@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from goldnode.fleet.drain.protocol import slurm_rows
+from goldnode.fleet.drain.slurm import slurm_rows
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "scontrol", "squeue", "sbatch")
 CONF = """\

@@ -519,7 +519,7 @@ def test_a_drain_of_another_party_keeps_its_reason(node: Machine) -> None:
 
 def test_a_drain_of_a_run_gets_the_reason_of_the_tests(node: Machine) -> None:
     """So the run, site.yml for instance, does not return a node that the gate holds."""
-    from goldnode.fleet.drain.protocol import slurm_rows
+    from goldnode.fleet.drain.slurm import slurm_rows
     from goldnode.node.ground import drained
 
     node.drained = True

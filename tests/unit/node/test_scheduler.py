@@ -9,7 +9,8 @@ import pytest
 from tests import slurm
 
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.drain import protocol as drain
+from goldnode.fleet.drain.protocol import DrainCaller
+from goldnode.fleet.drain.slurm import SlurmDrainer, slurm_rows
 from goldnode.node.gate import effects, scheduler
 from goldnode.node.gate.scheduler import HookError
 from goldnode.node.ground import drained
@@ -58,7 +59,7 @@ def test_state_and_reason(
     assert row.drained is ("DRAIN" in flags)
     assert row.in_service is not row.drained
     # Runs and rollouts read the same.
-    ((_, seen),) = drain.slurm_rows(line)
+    ((_, seen),) = slurm_rows(line)
     assert (seen.in_service, seen.state) == (row.in_service, "+".join(flags))
     assert seen.held == (drained.mark(RUN) if row.drained and reason == RUN else None)
     # Slurm 24.11 keeps the reason of a drain that has ended: it is no note that a run gives back.
@@ -130,12 +131,12 @@ def test_a_run_gives_back_a_node_of_which_the_resume_reports_a_failure(
             return lines.pop(0) if len(lines) > 1 else lines[0]
         raise GoldnodeError("scontrol update failed: Invalid node state specified")
 
-    slurm_drainer = drain.SlurmDrainer(run=run)  # type: ignore[arg-type]
+    slurm_drainer = SlurmDrainer(run=run)  # type: ignore[arg-type]
     if stays:
         with pytest.raises(GoldnodeError, match="Invalid node state"):
-            slurm_drainer.resume("n1", drain.DrainCaller(take_over=True))
+            slurm_drainer.resume("n1", DrainCaller(take_over=True))
     else:
-        assert slurm_drainer.resume("n1", drain.DrainCaller(take_over=True)).changed
+        assert slurm_drainer.resume("n1", DrainCaller(take_over=True)).changed
 
 
 @pytest.mark.skipif(slurm.missing() is not None, reason=slurm.missing() or "")

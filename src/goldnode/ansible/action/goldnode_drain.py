@@ -22,7 +22,8 @@ from ansible.plugins.action import ActionBase
 
 from goldnode.ansible.release import require_ansible
 from goldnode.core.errors import GoldnodeError
-from goldnode.fleet.drain.protocol import DrainCaller, Drainer, DrainOutcome, choose
+from goldnode.fleet.drain.choice import choose
+from goldnode.fleet.drain.protocol import DrainCaller, Drainer, DrainOutcome
 from goldnode.fleet.drain.record import DrainRecords, local_file
 from goldnode.fleet.nodes import return_tests
 from goldnode.fleet.nodes.runs import ended_by

@@ -28,7 +28,8 @@ try:
     from goldnode.core.files import once
     from goldnode.core.program_file import payload
     from goldnode.core.site import load_site
-    from goldnode.fleet.drain.protocol import choose, left
+    from goldnode.fleet.drain.choice import choose
+    from goldnode.fleet.drain.leftovers import left
     from goldnode.fleet.ingest.inbox import INBOX, put
     from goldnode.fleet.nodes import runs
     from goldnode.fleet.nodes.plan_document import PlanError, read_plan

@@ -427,7 +427,7 @@ def _by_ssh(
 def busy_by_scheduler(node: str, variables: Mapping[str, Any]) -> Arrived | None:
     """Return the question for work that the scheduler of the inventory shows; None for one that shows none."""
     from goldnode.fleet.control.schedulers import SiteSchedulers
-    from goldnode.fleet.drain.protocol import drain_settings
+    from goldnode.fleet.drain.choice import drain_settings
 
     settings = drain_settings(node, variables)
     schedulers = SiteSchedulers({node: settings})

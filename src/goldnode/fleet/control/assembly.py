@@ -22,7 +22,7 @@ from goldnode.fleet.control.follow import FollowReader, FollowWorker, drains_of
 from goldnode.fleet.control.push import Push, PushReader, PushSettings
 from goldnode.fleet.control.requirements import RequirementEvaluator, sources
 from goldnode.fleet.control.schedulers import SiteSchedulers
-from goldnode.fleet.drain.protocol import DrainSettings, drain_settings
+from goldnode.fleet.drain.choice import DrainSettings, drain_settings
 from goldnode.fleet.events.assembly import delivery
 from goldnode.fleet.events.deliver import BackgroundDelivery
 from goldnode.fleet.nodes import return_tests

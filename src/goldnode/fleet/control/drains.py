@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.clock import machine_time
-from goldnode.fleet.drain.protocol import DrainCaller, Drainer, DrainSettings, SchedulerDrainer
+from goldnode.fleet.drain.choice import DrainSettings
+from goldnode.fleet.drain.protocol import DrainCaller, Drainer, SchedulerDrainer
 from goldnode.fleet.drain.record import DrainRecords
 from goldnode.fleet.nodes.return_tests import drained_at, no_tests
 from goldnode.fleet.rollout.model import Prior, SchedulerObservation, StepPhase

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from goldnode.fleet.control.clock import machine_time
-from goldnode.fleet.drain.protocol import DrainSettings
+from goldnode.fleet.drain.choice import DrainSettings
 from goldnode.fleet.rollout.model import NodeObservation, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, NodeWorker, Observation
 from goldnode.fleet.shared import identity

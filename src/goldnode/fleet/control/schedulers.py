@@ -23,21 +23,14 @@ from dataclasses import dataclass, replace
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.clock import behind
-from goldnode.fleet.drain.protocol import (
-    BUSY,
-    OF_NODE,
-    REPLACED,
-    DrainSettings,
-    DrainState,
-    KubectlDrainer,
-    pods,
-    slurm_rows,
-)
+from goldnode.fleet.drain.choice import SCHEDULERS, DrainSettings
+from goldnode.fleet.drain.kubectl import OF_NODE, REPLACED, KubectlDrainer, pods
+from goldnode.fleet.drain.protocol import DrainState
+from goldnode.fleet.drain.slurm import BUSY, slurm_rows
 from goldnode.fleet.rollout.model import SchedulerObservation
 
 Ask = Callable[[Sequence[str]], str]
 
-LISTED = ("slurm", "kubectl")  # schedulers that show the state of nodes
 TIMEOUT = 60.0  # seconds for one question
 NO_END = (
     365 * 86400.0
@@ -103,7 +96,7 @@ class SiteSchedulers:
     ) -> None:
         """Prepare questions; ask nothing yet.
 
-        :param nodes: inventory name -> drain settings (`goldnode.fleet.drain.protocol.drain_settings`).
+        :param nodes: inventory name -> drain settings (`goldnode.fleet.drain.choice.drain_settings`).
         :param reservation: the reservation that the site made for this rollout (`drain.reservation` of the
             document). Nodes in another maintenance reservation count as out of service.
         """
@@ -112,7 +105,7 @@ class SiteSchedulers:
     def asks(self, name: str) -> bool:
         """See SchedulerReader."""
         settings = self._nodes.get(name)
-        return settings is not None and settings.by in LISTED
+        return settings is not None and settings.by in SCHEDULERS
 
     def read(self, names: Iterable[str]) -> list[SchedulerObservation]:
         """See SchedulerReader."""

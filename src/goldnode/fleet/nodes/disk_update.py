@@ -32,7 +32,8 @@ from goldnode.core.site import load_site
 from goldnode.disks import tools
 from goldnode.disks.model import VERIFIED, BuiltDisk
 from goldnode.evidence.signatures import site_keys
-from goldnode.fleet.drain import protocol as draining
+from goldnode.fleet.drain.choice import choose
+from goldnode.fleet.drain.protocol import DrainCaller, Drainer, NoDrainer, by_hand
 from goldnode.fleet.nodes import return_tests
 from goldnode.fleet.shared import denylist
 from goldnode.node.ground.text import clean
@@ -528,7 +529,7 @@ def feed(words: Sequence[str], image: UpdateImage, say: Say) -> subprocess.Compl
     )
 
 
-def drain_of(target: SshNode) -> draining.Drainer:
+def drain_of(target: SshNode) -> Drainer:
     """Return the drain backend for the node, from the variables that `site.yml` uses."""
     variables = target.variables
 
@@ -536,7 +537,7 @@ def drain_of(target: SshNode) -> draining.Drainer:
         value = variables.get(name) or []
         return [str(word) for word in value] if isinstance(value, list) else shlex.split(str(value))
 
-    return draining.choose(
+    return choose(
         str(variables.get("goldnode_drain") or "none"),
         listed("goldnode_drain_command"),
         listed("goldnode_resume_command"),
@@ -663,7 +664,7 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
             other = found["slots"][SLOTS[1 - SLOTS.index(found["running"])]]
             denials = denylist.read(load_site().deny_list())
             denylist.check(denials, str(other.get("class")), str(other.get("build_id")))
-        if wish.reboot and isinstance(drain, draining.NoDrainer) and (used := holders(found)):
+        if wish.reboot and isinstance(drain, NoDrainer) and (used := holders(found)):
             raise DiskError(
                 f"{target.name}: a GPU is in use by {used}, and no scheduler drains the node",
                 remedy="set goldnode_drain in the inventory, stop them, or leave --reboot out",
@@ -676,7 +677,7 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
         name = str(target.variables.get("goldnode_drain_name") or target.name)
         # No drain record on the node: it would be lost with the old root. Slurm and Kubernetes preserve the
         # mark of this run.
-        caller = draining.DrainCaller()
+        caller = DrainCaller()
         before = drain.drain(name, f"disks update: {image} is booted", caller)
         if used := holders(there.survey()):
             raise DiskError(
@@ -693,7 +694,7 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
     # If this raises, the node stays drained for an operator to inspect.
     found = restart(target, slot, image, wish.limit, say)
     if before.ours and (held := outstanding(target, str(found["slots"][slot].get("class")))):
-        returns = draining.by_hand(str(target.variables.get("goldnode_drain")), name)
+        returns = by_hand(str(target.variables.get("goldnode_drain")), name)
         raise DiskError(
             f"{target.name}: {image} runs, and the node stays drained: {held}",
             remedy=f"then return it with {returns}",
@@ -705,7 +706,7 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
 
 def outstanding(target: SshNode, class_: str) -> str:
     """Return which tests the class wants before a node that was just booted returns; empty if none."""
-    booted = draining.DrainCaller().now()  # no result of this boot is older
+    booted = DrainCaller().now()  # no result of this boot is older
     return return_tests.of_class(class_, "rollout").outstanding(target.name, booted)
 
 

@@ -22,7 +22,8 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.core.file_cache import FileCache
 from goldnode.documents.canary import CanaryDocument
 from goldnode.documents.gate import GateDocument
-from goldnode.fleet.drain.protocol import CommandDrainer, DrainCaller, Drainer, SchedulerDrainer
+from goldnode.fleet.drain.command import CommandDrainer
+from goldnode.fleet.drain.protocol import DrainCaller, Drainer, SchedulerDrainer
 from goldnode.fleet.drain.record import DrainRecords, FoundRecords
 from goldnode.node.gate.return_tests import unmet
 

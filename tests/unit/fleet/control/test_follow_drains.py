@@ -11,7 +11,7 @@ from tests.unit.fleet.drain.test_drain import fakes
 
 from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
 from goldnode.fleet.control.follow import FollowWorker, drains_of
-from goldnode.fleet.drain.protocol import DrainSettings
+from goldnode.fleet.drain.choice import DrainSettings
 from goldnode.fleet.rollout.model import Direction, Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 

@@ -89,7 +89,7 @@ def test_job_that_ends_soon_keeps_a_node_busy_where_the_machine_is_behind(tmp_pa
         "scontrol": "NodeName=n1 State=ALLOCATED+DRAIN Reason=x [root@2026-01-01T00:00:00]\n",
         "squeue": f"n1|{START + 600:.0f}\n",
     }
-    from goldnode.fleet.drain.protocol import drain_settings
+    from goldnode.fleet.drain.choice import drain_settings
 
     nodes = {"n1": drain_settings("n1", {"goldnode_drain": "slurm"})}
     reader = SiteSchedulers(nodes, ask=lambda words: answers[words[0]], clock=clock)

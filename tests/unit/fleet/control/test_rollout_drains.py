@@ -15,7 +15,8 @@ from tests.unit.fleet.drain.test_drain import Killed, Steps, World
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.drains import DrainWorker, RolloutDrains
 from goldnode.fleet.drain import record as drain_record
-from goldnode.fleet.drain.protocol import Drainer, DrainSettings
+from goldnode.fleet.drain.choice import DrainSettings
+from goldnode.fleet.drain.protocol import Drainer
 from goldnode.fleet.drain.record import DrainRecords
 from goldnode.fleet.rollout.model import Direction, Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation

@@ -26,9 +26,11 @@ from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.control.drains import RolloutDrains
 from goldnode.fleet.control.schedulers import SiteSchedulers, expand
-from goldnode.fleet.drain import protocol as drain
-from goldnode.fleet.drain.protocol import Drainer, DrainSettings, SlurmDrainer
+from goldnode.fleet.drain import protocol
+from goldnode.fleet.drain.choice import DrainSettings
+from goldnode.fleet.drain.protocol import Drainer
 from goldnode.fleet.drain.record import DrainRecords, local_file
+from goldnode.fleet.drain.slurm import SlurmDrainer
 from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.model import Answer, NodeObservation, Prior, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
@@ -141,7 +143,7 @@ class CountedSettings(DrainSettings):
 
     def drainer(self) -> Drainer:
         def run(argv: Sequence[str]) -> str:
-            found = drain.run(argv)
+            found = protocol.run(argv)
             self.killer.after()
             return found
 

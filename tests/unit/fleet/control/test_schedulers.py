@@ -14,7 +14,7 @@ from goldnode.core.errors import GoldnodeError, InventoryError
 from goldnode.fleet.control import schedulers
 from goldnode.fleet.control.clock import SteadyClock
 from goldnode.fleet.control.schedulers import NO_END, SiteSchedulers, expand
-from goldnode.fleet.drain.protocol import DrainSettings, drain_settings
+from goldnode.fleet.drain.choice import DrainSettings, drain_settings
 from goldnode.fleet.rollout.model import SchedulerObservation
 
 AT = 1_795_642_800.0

@@ -20,21 +20,16 @@ import pytest
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain import record as drain_record
-from goldnode.fleet.drain.protocol import (
-    CommandDrainer,
-    DrainCaller,
-    Drainer,
-    KubectlDrainer,
-    NoDrainer,
-    SchedulerDrainer,
-    SlurmDrainer,
-    choose,
-    left,
-    slurm_rows,
-)
+from goldnode.fleet.drain.choice import SCHEDULERS, choose
+from goldnode.fleet.drain.command import CommandDrainer
+from goldnode.fleet.drain.kubectl import KubectlDrainer
+from goldnode.fleet.drain.leftovers import left
+from goldnode.fleet.drain.protocol import BY_HAND, DrainCaller, Drainer, NoDrainer, SchedulerDrainer
 from goldnode.fleet.drain.record import DrainRecord, DrainRecords
+from goldnode.fleet.drain.slurm import SlurmDrainer, slurm_rows
 from goldnode.fleet.shared import identity
 from goldnode.fleet.shared.identity import Actor
+from goldnode.inventory.variables import DRAINS
 from goldnode.node.ground.drained import FILE, LEASE, mark, reason
 
 NOW = 1_790_000_000.0
@@ -597,7 +592,8 @@ def test_a_command_outlives_the_run_that_is_killed_with_all_its_processes(tmp_pa
     text = f"""
 import subprocess
 from pathlib import Path
-from goldnode.fleet.drain.protocol import CommandDrainer, DrainCaller
+from goldnode.fleet.drain.command import CommandDrainer
+from goldnode.fleet.drain.protocol import BY_HAND, DrainCaller
 from goldnode.fleet.drain.record import DrainRecords
 shell = lambda script: subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
 CommandDrainer(["{slow}"], ["true"]).drain("n1", "x", DrainCaller(), DrainRecords(shell, Path("{local}"), "{tmp_path}"))
@@ -887,3 +883,8 @@ def test_a_drain_that_does_not_wait_leaves_the_jobs_to_slurm() -> None:
         "another controller continues it"
     )
     assert "empty" not in busy.to_json()
+
+
+def test_each_scheduler_is_a_value_of_the_inventory_and_has_a_way_back() -> None:
+    assert {"none", "command", *SCHEDULERS} == set(DRAINS)
+    assert set(BY_HAND) == set(SCHEDULERS)

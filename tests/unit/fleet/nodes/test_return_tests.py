@@ -17,11 +17,11 @@ from goldnode.catalog.models import NodeClass
 from goldnode.documents.canary import CanaryDocument
 from goldnode.fleet.control.drains import RolloutDrains
 from goldnode.fleet.control.floors import seconds_of
+from goldnode.fleet.drain.choice import DrainSettings
+from goldnode.fleet.drain.command import CommandDrainer
 from goldnode.fleet.drain.protocol import (
-    CommandDrainer,
     DrainCaller,
     DrainOutcome,
-    DrainSettings,
     DrainState,
     NoDrainer,
     SchedulerDrainer,

@@ -1,0 +1,187 @@
+"""Kubernetes: drain with kubectl, and read the pods that a drain has to wait for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from goldnode.core.errors import GoldnodeError
+from goldnode.fleet.drain.protocol import DrainState, Run, SchedulerDrainer, run
+from goldnode.node.ground.drained import mark
+
+# Controllers of pods that start the same pod on another node: an eviction does not end their work.
+REPLACED = {"ReplicaSet", "ReplicationController", "StatefulSet"}
+OF_NODE = {"DaemonSet", "Node"}  # their pods stay on a drained node
+
+
+@dataclass
+class KubectlDrainer(SchedulerDrainer):
+    """Drain with kubectl: cordon the node and set the annotation with the reason in one change, then drain.
+
+    A cordon without the mark of a run belongs to another user.
+    """
+
+    run: Run = run
+    name = "kubectl"
+
+    ANNOTATION = "goldnode/drained-for"
+    MANAGER = "goldnode"  # by this name the API server notes who set a field last
+
+    def state_of(self, node: str) -> DrainState:
+        return self.state_in(
+            json.loads(
+                self.run(["kubectl", "get", "node", node, "-o", "json", "--show-managed-fields"])
+            )
+        )
+
+    def state_in(self, found: Mapping[str, Any]) -> DrainState:
+        """Return the state of a node as the API server describes it."""
+        metadata = found.get("metadata", {})
+        version, why = (
+            str(metadata.get("resourceVersion", "")),
+            str((metadata.get("annotations") or {}).get(self.ANNOTATION, "")),
+        )
+        if not found.get("spec", {}).get("unschedulable", False):
+            return DrainState(True, "schedulable", "", version)
+        owners = [
+            row.get("manager")
+            for row in metadata.get("managedFields") or ()
+            if "f:unschedulable" in ((row.get("fieldsV1") or {}).get("f:spec") or {})
+        ]
+        if mark(why) and owners and self.MANAGER not in owners:
+            why = f"cordoned again by {owners[0]}"  # our annotation has outlived our cordon
+        return DrainState(False, "cordoned", why, version)
+
+    def take(self, node: str, why: str, seen: DrainState) -> bool:
+        return self._patch(node, seen, why, True)
+
+    def give(self, node: str, seen: DrainState, note: str) -> bool:
+        return self._patch(node, seen, None, None)
+
+    def _patch(
+        self, node: str, seen: DrainState, why: str | None, unschedulable: bool | None
+    ) -> bool:
+        """Change reason and cordon together; False where the node has changed since it was seen."""
+        metadata = {"resourceVersion": seen.version} if seen.version else {}
+        patch = {
+            "metadata": {**metadata, "annotations": {self.ANNOTATION: why}},
+            "spec": {"unschedulable": unschedulable},
+        }
+        try:
+            self.run(
+                [
+                    "kubectl",
+                    "patch",
+                    "node",
+                    node,
+                    "--type=merge",
+                    f"--field-manager={self.MANAGER}",
+                    "-p",
+                    json.dumps(patch),
+                ]
+            )
+        except GoldnodeError as problem:
+            if "Conflict" in str(problem) or "object has been modified" in str(problem):
+                return False
+            raise
+        return True
+
+    def finish(self, node: str) -> None:
+        self.run(
+            [
+                "kubectl",
+                "drain",
+                node,
+                "--ignore-daemonsets",
+                "--delete-emptydir-data",
+                "--timeout=3600s",
+            ]
+        )
+
+    def settle(self, node: str) -> bool:
+        owners = {pod.owner for pod in pods(self.run, node)} - OF_NODE
+        if owners - REPLACED:
+            return False  # work that would not be continued elsewhere
+        evict = [
+            "kubectl",
+            "drain",
+            node,
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+            "--timeout=60s",
+        ]
+        try:
+            if owners:
+                self.run(evict)
+        except GoldnodeError as problem:
+            # A disruption budget: the drain is repeated.
+            if "timed out" in str(problem) or "timeout" in str(problem):
+                return False
+            raise
+        return True
+
+    def marked(self) -> dict[str, str]:
+        cordoned = [
+            "kubectl",
+            "get",
+            "nodes",
+            "--field-selector",
+            "spec.unschedulable=true",
+            "-o",
+            "json",
+            "--show-managed-fields",
+        ]
+        rows = [
+            (str(row["metadata"]["name"]), self.state_in(row))
+            for row in json.loads(self.run(cordoned))["items"]
+        ]
+        return {name: seen.reason for name, seen in rows if seen.held}
+
+
+@dataclass(frozen=True, slots=True)
+class NodePod:
+    """A pod that has not ended: its node, the kind of its controller, and the time at which it must end."""
+
+    node: str
+    owner: str
+    end: float  # seconds since the epoch; infinite without a limit
+
+
+def pods(run: Run, node: str | None = None) -> list[NodePod]:
+    """Return the pods of a node, or of all nodes, that have not ended. One question, a line for each pod."""
+    columns = (
+        "NODE:.spec.nodeName",
+        "START:.status.startTime",
+        "LIMIT:.spec.activeDeadlineSeconds",
+        "BY:.metadata.ownerReferences[?(@.controller==true)].kind",
+    )
+    chosen = f"spec.nodeName={node}," if node else ""
+    text = run(
+        [
+            "kubectl",
+            "get",
+            "pods",
+            "--all-namespaces",
+            f"--field-selector={chosen}status.phase!=Succeeded,status.phase!=Failed",
+            "--no-headers",
+            "-o",
+            f"custom-columns={','.join(columns)}",
+        ]
+    )
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 4 and words[0] != "<none>":
+            found.append(NodePod(words[0], words[3], _end(words[1], words[2])))
+    return found
+
+
+def _end(start: str, limit: str) -> float:
+    try:
+        return datetime.fromisoformat(start).timestamp() + float(limit)
+    except ValueError:
+        return math.inf
