@@ -20,7 +20,8 @@ from docker import DockerClient
 from goldnode.commands.images.smoke import smoke as command
 from goldnode.core.errors import ImageError
 from goldnode.core.site import archive_url, load_site
-from goldnode.images.smoke import inside, pack, record
+from goldnode.gpuprogram.smoke import pack
+from goldnode.images.smoke import inside, record
 from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical, digest_of
 from goldnode.testing.lab.images import KEYRING
 
@@ -281,7 +282,7 @@ def test_the_command_runs_attaches_and_tells_by_its_exit_code(
 
 def test_the_kernels_assemble_for_every_architecture(tmp_path: Path) -> None:
     """NVIDIA's own assembler takes the PTX that the runner hands to the driver."""
-    from goldnode.images.smoke.runner import ptx
+    from goldnode.gpuprogram import ptx
 
     wheel = "nvidia-cuda-nvcc-cu12==12.9.86"
     argv = [

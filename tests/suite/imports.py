@@ -19,7 +19,7 @@ NAMED = re.compile(rf"\b(?:{'|'.join(TOP)})(?:\.[A-Za-z_]\w*)+\.?")
 # Files that a module reads or packs without importing them.
 PACKED = {
     "goldnode.core.program_file": "src/goldnode/node/*.py",
-    "goldnode.images.smoke.pack": "src/goldnode/images/smoke/runner/*.py",
+    "goldnode.gpuprogram.smoke.pack": "src/goldnode/gpuprogram/*.py",
     "goldnode.disks.verify": "src/goldnode/disks/collector.py",
     "tests.simulators.hardware": "tests/simulators/hardware/*.py",
 }

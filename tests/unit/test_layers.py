@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("inspect",),
     ("evidence",),
     ("channels",),
+    ("gpuprogram",),
     ("images", "disks"),
     ("canary", "floors", "cache", "dual"),
     ("fleet",),

@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "src" / "goldnode"
 
 # A program of its own. Its bytes are part of every container image, so a new name would change all digests.
-SMOKE = "images/smoke/runner/"
+SMOKE = "gpuprogram/"
 
 # Class name -> why several files may define it.
 SHARED = {

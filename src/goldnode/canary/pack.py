@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from goldnode.core.program_file import binding
-from goldnode.images.smoke.pack import RUNNER as SMOKE
+from goldnode.gpuprogram.smoke.pack import BASE
 
 RUNNER = Path(__file__).parent / "runner"
 DEVICE = Path(__file__).parents[1] / "node/device"
@@ -23,8 +23,6 @@ MAIN = b"from goldnode.canary.runner.program import main\n\nmain()\n"
 PACKAGES = (
     "goldnode",
     "goldnode/canary",
-    "goldnode/images",
-    "goldnode/images/smoke",
     "goldnode/node",
 )
 # Of node/device: the reader of NVML and the names of its numbers.
@@ -37,10 +35,7 @@ def sources() -> dict[str, bytes]:
         f"goldnode/canary/runner/{path.name}": path.read_bytes() for path in RUNNER.glob("*.py")
     }
     found["goldnode/canary/runner/jobs.json"] = (RUNNER / "jobs.json").read_bytes()
-    found |= {
-        f"goldnode/images/smoke/runner/{path.name}": path.read_bytes()
-        for path in SMOKE.glob("*.py")
-    }
+    found |= {f"goldnode/gpuprogram/{path.name}": path.read_bytes() for path in BASE.glob("*.py")}
     found |= {
         f"goldnode/node/device/{name}.py": (DEVICE / f"{name}.py").read_bytes()
         for name in DEVICE_MODULES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
-from goldnode.images.smoke import pack
+from goldnode.gpuprogram.smoke import pack
 
 
 def dead_board_floors(platform: str) -> dict[str, float]:

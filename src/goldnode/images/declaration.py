@@ -96,7 +96,7 @@ class DeriveFile(BaseModel):
 class HashedRequirements:
     """Requirements of a file.
 
-    `hashes` are the accepted SHA-256 per project; empty if the file has none. `places` are file and line per project.
+    `hashes` are the accepted SHA-256 per project; empty without hashes. `places` are file and line per project.
     """
 
     lines: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ def _check(declared: Declaration) -> None:
 
 
 def expanded(value: str, base: dict[str, str]) -> str:
-    """Return `value` with each ${NAME} replaced by the value of the base; empty if the base has none."""
+    """Return `value` with each ${NAME} replaced by the value of the base; without one, by nothing."""
     return _VARIABLE.sub(lambda found: base.get(found[1], ""), value)
 
 

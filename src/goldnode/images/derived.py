@@ -516,7 +516,7 @@ def _linked(source: Path, target: Path) -> None:
 
 
 def changes(before: DerivedBase, after: DerivedBase) -> str:
-    """Return the differences of two bases: packages and parts by version; "" if there are none."""
+    """Return the differences of two bases: packages and parts by version; "" if they are equal."""
     from goldnode.lock.locked_files import version_changes
 
     return version_changes(_versions(before), _versions(after))
@@ -531,7 +531,7 @@ def _versions(base: DerivedBase) -> Mapping[str, str]:
 
 
 def wheel_changes(before: Sequence[Any], after: Sequence[Any]) -> str:
-    """Return the differences between the wheels of two locks; "" if there are none."""
+    """Return the differences between the wheels of two locks; "" if they are equal."""
     from goldnode.lock.locked_files import version_changes
 
     return version_changes(

@@ -63,7 +63,7 @@ def _shared(path: str, index: str) -> int:
 
 
 def _netrc(host: str) -> Login | None:
-    """Return the login of a host in the file of $NETRC, ~/.netrc or ~/_netrc. A broken file has none."""
+    """Return the login of a host in the file of $NETRC, ~/.netrc or ~/_netrc. None in a broken file."""
     named = os.environ.get("NETRC")
     places = [named] if named else ["~/.netrc", "~/_netrc"]
     file = next((path for place in places if (path := Path(place).expanduser()).is_file()), None)

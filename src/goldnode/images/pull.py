@@ -276,7 +276,7 @@ def _pointers(tag: str) -> list[tuple[str, str]]:
 
 
 def history_text(target: Repository, name: str) -> bytes:
-    """Return the history of the line with this name in a repository; empty if there is none."""
+    """Return the history of the line with this name in a repository; empty without one."""
     tag = ChannelLine(target.name, name).history
     found = target.manifest(tag)
     if found is None:
@@ -294,7 +294,7 @@ def history_text(target: Repository, name: str) -> bytes:
 
 
 def _history(target: Repository, name: str, trust: TrustPolicy | None) -> History:
-    """Return the history of a line, verified if keys are trusted; empty if there is none."""
+    """Return the history of a line, verified if keys are trusted; empty without one."""
     text = history_text(target, name)
     if not text:
         return History(ChannelLine(target.name, name))

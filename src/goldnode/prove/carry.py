@@ -58,7 +58,7 @@ def pack(folder: Path, wheels: Sequence[Path] = ()) -> int:
     """
     # Imported here: they need packages that a GPU machine may lack.
     from goldnode.core import program_file as nodefile
-    from goldnode.images.smoke import pack as smoke
+    from goldnode.gpuprogram.smoke import pack as smoke
 
     root = Path(__file__).resolve().parents[3]
     files = {

@@ -14,9 +14,9 @@ import sys
 import time
 from typing import Any, Dict, List
 
-from goldnode.images.smoke.runner import device, linear
-from goldnode.images.smoke.runner.cuda import Cuda
-from goldnode.images.smoke.runner.report import Failed
+from goldnode.gpuprogram import device, linear
+from goldnode.gpuprogram.cuda import Cuda
+from goldnode.gpuprogram.report import Failed
 
 ROUND = 0.05  # seconds of work to queue on each device before waiting for it
 MOST = 600.0  # seconds; also ends a load that has lost its parent
@@ -136,7 +136,7 @@ def main() -> int:
 
 def simulated(found: Json) -> bool:
     """Return whether a loaded library, or a device by its name, is simulated."""
-    from goldnode.images.smoke.runner import (
+    from goldnode.gpuprogram import (
         native,
     )  # imported late, to see the libraries loaded by then
 

@@ -20,7 +20,7 @@ from tests.simulators import accelerators
 from tests.simulators.hardware import machine
 
 from goldnode.core import program_file as nodefile
-from goldnode.images.smoke import pack as smoke
+from goldnode.gpuprogram.smoke import pack as smoke
 from goldnode.prove import carry
 
 # Output of systemctl and ldconfig comes from files; any other program is reported as not found.
@@ -47,7 +47,7 @@ if sys.argv[1:2] != ["device"]:
 sys.exit(start.main("sha256:simulated", sys.path[0]))
 """
 SMOKE = (
-    "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.images.smoke.runner.program import "
+    "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.gpuprogram.smoke.program import "
     "main\nmain()\n"
 )
 

@@ -16,7 +16,7 @@ from tests.unit.canary.conftest import Start, small
 
 from goldnode.canary import results
 from goldnode.canary.runner import gemm
-from goldnode.images.smoke.runner import linear
+from goldnode.gpuprogram import linear
 
 JOBS = ("discovery", "memory_bandwidth", "gemm", "host_copies", "launch_latency", "all_reduce")
 REQUEST = small(

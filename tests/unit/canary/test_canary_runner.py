@@ -22,8 +22,8 @@ from goldnode.canary.runner import start as starting
 from goldnode.canary.runner.records import JobEnded
 from goldnode.commands.schema.schemas import schema
 from goldnode.documents.canary import CanaryDocument
-from goldnode.images.smoke.runner import cpu, linear
-from goldnode.images.smoke.runner.child import process_state
+from goldnode.gpuprogram import cpu, linear
+from goldnode.gpuprogram.child import process_state
 
 QUICK = ("discovery", "memory_bandwidth", "gemm", "host_copies", "launch_latency", "storage")
 

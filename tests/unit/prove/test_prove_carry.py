@@ -157,7 +157,7 @@ def test_the_oldest_python_reads_it_and_the_standard_library_is_enough(path: Pat
     assert not {name for name in names if name.split(".")[0] not in known}
     allowed = (
         "goldnode.node",
-        "goldnode.images.smoke.runner",
+        "goldnode.gpuprogram",
         "goldnode.core.errors",
         "goldnode.prove",
     )

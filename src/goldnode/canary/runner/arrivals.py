@@ -6,7 +6,7 @@ import os
 import re
 from typing import Dict, List, Set, Tuple
 
-from goldnode.images.smoke.runner.image import read, under
+from goldnode.gpuprogram.image import read, under
 
 # CUDA opens the first when it starts, the HIP and OpenCL runtimes of AMD the second. Monitors such as DCGM need neither.
 COMPUTE_FILES = ("/dev/nvidia-uvm", "/dev/kfd")

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, List, Optional, Sequence
 
-from goldnode.images.smoke.runner.child import process_state
+from goldnode.gpuprogram.child import process_state
 
 from .records import COULD_NOT_CHECK, FAILED, NOT_COUNTED, NOT_RUN, PASSED, Json
 

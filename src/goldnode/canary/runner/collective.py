@@ -11,10 +11,10 @@ import tempfile
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
-from goldnode.images.smoke.runner import native
-from goldnode.images.smoke.runner.device import Gpu
-from goldnode.images.smoke.runner.libraries import COMPONENTS
-from goldnode.images.smoke.runner.nccl import FLOAT, SUM, check
+from goldnode.gpuprogram import native
+from goldnode.gpuprogram.device import Gpu
+from goldnode.gpuprogram.libraries import COMPONENTS
+from goldnode.gpuprogram.nccl import FLOAT, SUM, check
 
 from .gpu import Devices
 from .records import Fact, JobResult, Metric, failed, metric, not_run, passed

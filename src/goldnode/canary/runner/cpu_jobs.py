@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
-from goldnode.images.smoke.runner import cpu, image, linear
+from goldnode.gpuprogram import cpu, image, linear
 
 from . import machine
 from .records import Fact, JobResult, Metric, failed, metric, not_run, passed

@@ -11,8 +11,8 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from goldnode.images.smoke.runner import libraries, native
-from goldnode.images.smoke.runner.cuda import SOURCE as CUDA_SOURCE
+from goldnode.gpuprogram import libraries, native
+from goldnode.gpuprogram.cuda import SOURCE as CUDA_SOURCE
 
 from .gpu import Devices
 from .records import Fact, JobResult, Metric, failed, metric, not_run, passed

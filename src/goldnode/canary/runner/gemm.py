@@ -7,8 +7,8 @@ import random
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from goldnode.images.smoke.runner import libraries, linear, native
-from goldnode.images.smoke.runner.device import Gpu, fitting
+from goldnode.gpuprogram import libraries, linear, native
+from goldnode.gpuprogram.device import Gpu, fitting
 
 from .gpu import Devices
 from .records import NOT_RUN, Fact, JobEnded, JobResult, Metric, failed, metric, not_run, passed

@@ -6,8 +6,8 @@ import contextlib
 import ctypes
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
-from goldnode.images.smoke.runner.cuda import Cuda
-from goldnode.images.smoke.runner.device import Gpu, simulated
+from goldnode.gpuprogram.cuda import Cuda
+from goldnode.gpuprogram.device import Gpu, simulated
 
 from . import kernels
 from .records import failed

@@ -7,8 +7,8 @@ import os
 import time
 from typing import Callable, Dict, Iterator, List, Set, Tuple
 
-from goldnode.images.smoke.runner import image
-from goldnode.images.smoke.runner.device import Gpu
+from goldnode.gpuprogram import image
+from goldnode.gpuprogram.device import Gpu
 
 from . import machine
 from .gpu import Devices, integers

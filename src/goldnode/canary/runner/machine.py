@@ -8,7 +8,7 @@ import re
 import socket
 from typing import Dict, List, Optional, Set, Tuple
 
-from goldnode.images.smoke.runner.image import read, under
+from goldnode.gpuprogram.image import read, under
 
 from .records import Fact
 

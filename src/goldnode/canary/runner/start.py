@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import Any, List, NoReturn, Optional
 
-from goldnode.images.smoke.runner import image
+from goldnode.gpuprogram import image
 
 from . import machine, plan, site_job
 from .arrivals import PERIOD, Arrivals

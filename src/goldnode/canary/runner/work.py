@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from goldnode.images.smoke.runner.report import Failed, NotRun
+from goldnode.gpuprogram.report import Failed, NotRun
 
 from .records import COULD_NOT_CHECK, FAILED, NOT_RUN, JobEnded, Json
 
@@ -71,6 +71,6 @@ def _ended(state: str, why: str) -> Json:
 
 def simulated() -> bool:
     """Return whether a loaded library or device is simulated."""
-    from goldnode.images.smoke.runner import native
+    from goldnode.gpuprogram import native
 
     return bool(native.SIMULATED)

@@ -95,8 +95,8 @@ def smoke(
 
     Exit status: 0 all requested tiers passed, 2 a test failed, 3 a test could not be run.
     """
+    from goldnode.gpuprogram import report
     from goldnode.images.smoke import inside, record
-    from goldnode.images.smoke.runner import report
     from goldnode.images.store import open_store
 
     gpus, tier = how.gpus, how.tier

@@ -13,17 +13,17 @@ from pathlib import Path
 def main() -> int:
     """Run the tests or pack the program; return the exit code."""
     if sys.argv[1:2] == ["pack"]:
-        from goldnode.images.smoke import pack
+        from goldnode.gpuprogram.smoke import pack
 
         target = Path(sys.argv[2] if len(sys.argv) == 3 else pack.NAME)
         target.write_bytes(pack.program())
         target.chmod(0o755)
         print(f"wrote {target}")
         return 0
-    from goldnode.images.smoke.runner import start
+    from goldnode.gpuprogram.smoke import start
 
     try:
-        from goldnode.images.smoke import pack
+        from goldnode.gpuprogram.smoke import pack
 
         floors = pack.floors()
     except ImportError as problem:

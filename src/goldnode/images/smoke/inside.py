@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from goldnode.core.errors import GoldnodeError, ImageError
-from goldnode.images.smoke import pack, record
+from goldnode.gpuprogram.smoke import pack
+from goldnode.images.smoke import record
 from goldnode.oci import emulation
 from goldnode.oci.layout import OciImage, canonical, clean
 from goldnode.oci.model import AMD64, MACHINES

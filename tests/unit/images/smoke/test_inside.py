@@ -11,7 +11,8 @@ from typing import IO, Any
 import pytest
 
 from goldnode.core.errors import ImageError
-from goldnode.images.smoke import inside, pack
+from goldnode.gpuprogram.smoke import pack
+from goldnode.images.smoke import inside
 from goldnode.oci.layout import CONFIG, LAYER, MANIFEST, Layout, OciImage, canonical
 
 

@@ -13,8 +13,8 @@ import subprocess
 import tempfile
 from typing import Dict, List, NamedTuple
 
-from .libraries import numbers
-from .report import Failed, Json, passed
+from goldnode.gpuprogram.libraries import numbers
+from goldnode.gpuprogram.report import Failed, Json, passed
 
 
 class Program(NamedTuple):

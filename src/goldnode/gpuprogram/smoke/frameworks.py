@@ -7,9 +7,9 @@ import struct
 import time
 from typing import Any, List, Tuple
 
-from . import linear
-from .libraries import numbers
-from .report import Failed, Json, passed
+from goldnode.gpuprogram import linear
+from goldnode.gpuprogram.libraries import numbers
+from goldnode.gpuprogram.report import Failed, Json, passed
 
 MODULES = {"torch": "torch", "onnxruntime": "onnxruntime", "jax": "jax"}
 ALIASES = {"pytorch": "torch", "onnxruntime-gpu": "onnxruntime", "onnx-runtime": "onnxruntime"}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from tests.simulators import accelerators
-from tests.unit.images.smoke.conftest import Run, one, states
+from tests.unit.gpuprogram.conftest import Run, one, states
 
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
-from goldnode.images.smoke import pack
-from goldnode.images.smoke.runner import device, image, linear, report
+from goldnode.gpuprogram import device, image, linear, report
+from goldnode.gpuprogram.smoke import pack
 
 SMALL = ("--tier", "gpu", "--size", "48", "--seconds", "0.01", "--memory-mib", "2")
 TESTS = dict.fromkeys(("discovery", "gemm", "inference", "collective", "memory"), "passed")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.images.smoke.conftest import Run, one
+from tests.unit.gpuprogram.conftest import Run, one
 
-from goldnode.images.smoke.runner import programs
-from goldnode.images.smoke.runner.report import Failed
+from goldnode.gpuprogram.report import Failed
+from goldnode.gpuprogram.smoke import programs
 
 # Says its version; fails for an argument that {refuses} names; else makes a program that prints {says}.
 NVCC = """#!/bin/sh

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from . import cuda, frameworks, image, libraries, programs
-from . import opencl as intel
-from .report import Json
+from goldnode.gpuprogram import cuda, image, libraries
+from goldnode.gpuprogram import opencl as intel
+from goldnode.gpuprogram.report import Json
+
+from . import frameworks, programs
 
 # Test -> its module.
 GPU_TESTS = {
@@ -67,7 +69,7 @@ def plan(here: Here) -> List[Test]:
         Test(
             "cpu",
             name=f"compile with {part}",
-            module="programs",
+            module="smoke.programs",
             function="compiles",
             arguments={"program": part, "version": said},
             limit=120.0,
@@ -212,7 +214,7 @@ def _frameworks(here: Here) -> List[Test]:
                     Test(
                         "cpu",
                         name=module,
-                        module="frameworks",
+                        module="smoke.frameworks",
                         function="check",
                         arguments=arguments,
                         limit=300.0,
@@ -224,7 +226,7 @@ def _frameworks(here: Here) -> List[Test]:
                     Test(
                         "gpu",
                         name=module,
-                        module="frameworks",
+                        module="smoke.frameworks",
                         function="check",
                         arguments={**arguments, "device": True},
                         limit=600.0,

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import start
 
-FLOORS = "goldnode/images/smoke/floors.json"
+FLOORS = "goldnode/gpuprogram/smoke/floors.json"
 
 
 def main() -> None:

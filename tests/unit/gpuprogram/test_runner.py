@@ -14,13 +14,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.unit.images.smoke.conftest import Run, one, states
+from tests.unit.gpuprogram.conftest import Run, one, states
 
-from goldnode.images.smoke import pack
-from goldnode.images.smoke.runner import cpu, image, linear, report
-from goldnode.images.smoke.runner.child import Killer
+from goldnode.gpuprogram import cpu, image, linear, report
+from goldnode.gpuprogram.child import Killer
+from goldnode.gpuprogram.smoke import pack
 
-RUNNER = Path(pack.__file__).parent / "runner"
+RUNNER = Path(pack.__file__).parents[1]
 PLACE = str(RUNNER.parents[3])
 
 
@@ -185,9 +185,9 @@ def test_a_broken_description_is_3(run: Run, tmp_path: Path) -> None:
 
 def faulty(tmp_path: Path, body: str) -> Killer:
     """A killer whose tests run `body`."""
-    package = tmp_path / "goldnode/images/smoke/runner"
+    package = tmp_path / "goldnode/gpuprogram"
     package.mkdir(parents=True)
-    for folder in (package, *list(package.parents)[:3]):
+    for folder in (package, *list(package.parents)[:1]):
         (folder / "__init__.py").touch()
     (package / "work.py").write_text(
         f"import ctypes, os, signal, sys, time, subprocess\ndef main():\n    {body}\n"
@@ -370,7 +370,7 @@ def test_the_file_is_the_same_each_time_and_holds_the_standard_library_only(prog
                 elif isinstance(node, ast.ImportFrom) and not node.level:
                     module = str(node.module)
                     assert module.partition(".")[0] in sys.stdlib_module_names or module.startswith(
-                        "goldnode.images.smoke.runner"
+                        "goldnode.gpuprogram"
                     )
 
 

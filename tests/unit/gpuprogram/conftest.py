@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.simulators import accelerators
 
-from goldnode.images.smoke import pack
+from goldnode.gpuprogram.smoke import pack
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
 

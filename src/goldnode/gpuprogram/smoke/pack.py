@@ -1,6 +1,6 @@
 """goldnode-smoke as a single file: a zip archive that Python runs.
 
-It contains the package `goldnode.images.smoke.runner` and the performance floors from the facts. The archive
+It contains the package `goldnode.gpuprogram` and the performance floors from the facts. The archive
 is stored, not compressed: its bytes are part of every image, and a new version of a compressor must not
 change a digest.
 """
@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-RUNNER = Path(__file__).parent / "runner"
+BASE = Path(__file__).parents[1]
 # No -S here: frameworks are in the interpreter's site directories. Tests of libraries add -S themselves.
 START = b"#!/usr/bin/env -S python3 -I\n"
-MAIN = b"from goldnode.images.smoke.runner.program import main\n\nmain()\n"
-PACKAGES = ("goldnode", "goldnode/images", "goldnode/images/smoke")
+MAIN = b"from goldnode.gpuprogram.smoke.program import main\n\nmain()\n"
+PACKAGES = ("goldnode",)
 NAME = "goldnode-smoke"
 
 
@@ -43,11 +43,12 @@ def floors() -> list[dict[str, Any]]:
 def sources() -> dict[str, bytes]:
     """Return archive name -> content of every file, sorted by name."""
     found = {
-        f"goldnode/images/smoke/runner/{path.relative_to(RUNNER)}": path.read_bytes()
-        for path in RUNNER.rglob("*.py")
+        f"goldnode/gpuprogram/{path.relative_to(BASE)}": path.read_bytes()
+        for path in BASE.rglob("*.py")
+        if path != Path(__file__)
     }
     found.update({f"{package}/__init__.py": b"" for package in PACKAGES})
-    found["goldnode/images/smoke/floors.json"] = json.dumps(
+    found["goldnode/gpuprogram/smoke/floors.json"] = json.dumps(
         floors(), sort_keys=True, separators=(",", ":")
     ).encode()
     return dict(sorted({**found, "__main__.py": MAIN}.items()))

@@ -23,7 +23,9 @@ MOST = 4 << 20  # limit in bytes for a result, and for the output of libraries
 
 # Runs in the child. The program's own path comes first in sys.path, so that the import works from the packed
 # file, from a checkout and in isolated mode.
-BEGIN = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.images.smoke.runner.work import main; main()"
+BEGIN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.gpuprogram.work import main; main()"
+)
 
 
 class Killer:

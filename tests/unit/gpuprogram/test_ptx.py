@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from goldnode.images.smoke.runner import linear, ptx
+from goldnode.gpuprogram import linear, ptx
 
 M32, M64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 Value = int | float

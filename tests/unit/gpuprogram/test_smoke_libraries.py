@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.unit.images.smoke.conftest import Run, one
+from tests.unit.gpuprogram.conftest import Run, one
 
-from goldnode.images.smoke.runner import libraries, native
-from goldnode.images.smoke.runner.report import Failed
+from goldnode.gpuprogram import libraries, native
+from goldnode.gpuprogram.report import Failed
 
 SOURCE = "int cudaRuntimeGetVersion(int *version) {{ if ({status}) return {status}; *version = {number}; return 0; }}"
 

@@ -11,9 +11,11 @@ import tempfile
 import traceback
 from typing import Any, Dict, List, NoReturn, Optional
 
-from . import frameworks, image, plan, report
-from .child import Killer
-from .report import FAILED, NOT_RUN, SCHEMA, TIERS, UNKNOWN, Json
+from goldnode.gpuprogram import image, report
+from goldnode.gpuprogram.child import Killer
+from goldnode.gpuprogram.report import FAILED, NOT_RUN, SCHEMA, TIERS, UNKNOWN, Json
+
+from . import frameworks, plan
 
 ABOUT = (
     "Run what this image or node is for: libraries load and say what they have to, and its devices compute "
