@@ -50,12 +50,12 @@ def _sentence(text: str) -> str:
 
 def _paragraphs(text: str) -> list[str]:
     """Return the paragraphs of a docstring; one after click's mark `\\b` keeps its lines."""
-    found = []
+    paragraphs = []
     for part in re.split(r"\n\s*\n", text.partition("\f")[0].strip()):
-        found.append(
+        paragraphs.append(
             part.replace("\b\n", "", 1) if "\b" in part else _WRAPPED.sub(" ", part).strip()
         )
-    return found
+    return paragraphs
 
 
 def of_goldnode() -> list[ManualEntry]:
@@ -83,13 +83,13 @@ def _click(command: click.Command, context: click.Context) -> Iterator[ManualEnt
 def of_node() -> list[ManualEntry]:
     """Return every command of `goldnode-node`, in the order of its help."""
     top = parser([])
-    found = [_argparse(top)]
+    entries = [_argparse(top)]
     for name in _subcommands(top):
-        found.append(_argparse(_subcommands(parser([name]))[name]))
-        found += [
+        entries.append(_argparse(_subcommands(parser([name]))[name]))
+        entries += [
             _argparse(below) for below in _subcommands(_subcommands(parser([name]))[name]).values()
         ]
-    return found
+    return entries
 
 
 def _subcommands(command: argparse.ArgumentParser) -> dict[str, CommandParser]:

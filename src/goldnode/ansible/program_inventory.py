@@ -37,11 +37,11 @@ class ProgramInventory(BaseInventoryPlugin, Constructable):
         self._read_config_data(path)
         words = [str(word) for word in self.get_option("program")]
         try:
-            found = self.hosts(_output([*words, *self.WORDS]))
+            hosts = self.hosts(_output([*words, *self.WORDS]))
         except GoldnodeError as problem:
             raise AnsibleParserError(f"{path}: {problem}") from problem
         strict = self.get_option("strict")
-        for host in found:
+        for host in hosts:
             self.inventory.add_host(host.name)
             if host.address is not None:
                 self.inventory.set_variable(host.name, "ansible_host", host.address)

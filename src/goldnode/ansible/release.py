@@ -14,8 +14,8 @@ MINIMUM = (2, 19)
 
 def too_old(version: str = __version__) -> str | None:
     """Return the refusal of this release of ansible-core, None if it is new enough."""
-    found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    if found >= MINIMUM:
+    parts = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if parts >= MINIMUM:
         return None
     needed = ".".join(map(str, MINIMUM))
     return (

@@ -59,13 +59,13 @@ class Collection:
 
         An unknown age is a reason, too. Raises ValueError for a time in another format.
         """
-        found = [
+        dates = [
             dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC)
             for text in times
         ]
-        if not found:
+        if not dates:
             return "the time of its publication is not recorded"
-        newest = max(found)
+        newest = max(dates)
         return (
             f"published {newest:%Y-%m-%d}, less than {self.days:g} days ago"
             if newest > self.edge
@@ -100,14 +100,14 @@ def named_at(
 
     Raises GoldnodeError for an unreadable history.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for line in lines:
         text = place.text(line)
-        found |= named(place.name, line, text, trust)
+        digests |= named(place.name, line, text, trust)
         # Leave the store's copy alone if the history of the place does not continue it.
         if text.startswith(saved_history(store, place.name, line)):
             save_history(store, place.name, line, text)
-    return found
+    return digests
 
 
 def named_here(
@@ -116,10 +116,10 @@ def named_here(
     as_line: Callable[[ChannelLine], ChannelLine] = lambda line: line,
 ) -> dict[str, str]:
     """Return what a store's copies of histories name, and why. Raises GoldnodeError for an unreadable one."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for place, one in saved_places(keeper):
-        found |= named(place, as_line(one), saved_history(keeper, place, one), trust)
-    return found
+        digests |= named(place, as_line(one), saved_history(keeper, place, one), trust)
+    return digests
 
 
 def named(place: str, line: ChannelLine, text: bytes, trust: Sequence[SSlibKey]) -> dict[str, str]:

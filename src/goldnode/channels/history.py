@@ -55,26 +55,26 @@ class ChannelLine:
 
 def line_of(repository: str, tag: str) -> ChannelLine:
     """The line that an immutable tag belongs to: `12.4.1-runtime-debian12-BUILDID` is of `12.4-runtime-debian12`. Raises ImageError."""
-    found = IMMUTABLE.fullmatch(tag)
-    if found is None:
+    match = IMMUTABLE.fullmatch(tag)
+    if match is None:
         raise ImageError(
             f'"{repository}:{tag}" is no immutable tag of goldnode',
             remedy=f"name VERSION-FLAVOUR-OS-BUILDID, whose end has {BUILD_ID_LENGTH} digits",
         )
     return ChannelLine(
-        repository, f"{'.'.join(found['version'].split('.')[:2])}-{found['flavour']}-{found['os']}"
+        repository, f"{'.'.join(match['version'].split('.')[:2])}-{match['flavour']}-{match['os']}"
     )
 
 
 def read_line(text: str) -> ChannelLine:
     """Read `cuda:12.4-runtime-debian12`. Raises ImageError."""
-    found = _LINE.fullmatch(text)
-    if found is None:
+    match = _LINE.fullmatch(text)
+    if match is None:
         raise ImageError(
             f'"{text}" is no line of images',
             remedy="write it as BACKEND:VERSION-FLAVOUR-OS, as in cuda:12.4-runtime-debian12",
         )
-    return ChannelLine(found["repository"], found["name"])
+    return ChannelLine(match["repository"], match["name"])
 
 
 @dataclass(frozen=True)
@@ -169,31 +169,31 @@ class History:
         return self._walk(channel)[1]
 
     def _walk(self, channel: str) -> tuple[list[HistoryEntry], dict[str, HistoryEntry]]:
-        found: list[HistoryEntry] = []
+        entries: list[HistoryEntry] = []
         back: dict[str, HistoryEntry] = {}
         for entry in self.entries:
             if entry.channel != channel:
                 continue
             if entry.action == "rollback":
-                while found and found[-1].now != entry.now:
-                    back[found.pop().now] = entry
+                while entries and entries[-1].now != entry.now:
+                    back[entries.pop().now] = entry
             back.pop(entry.now, None)
-            if entry.action != "rollback" or not found:
-                found.append(entry)
-        return found, back
+            if entry.action != "rollback" or not entries:
+                entries.append(entry)
+        return entries, back
 
     def digests(self) -> dict[str, str]:
         """Every image it names, and why it is named."""
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for entry in self.entries:
-            found.setdefault(
+            reasons.setdefault(
                 entry.now,
                 f"history of {self.line}: {entry.action} to {entry.channel} on {entry.date[:10]}",
             )
         for channel in CHANNELS:
             if (last := self.current(channel)) is not None:
-                found[last.now] = f"{channel} of {self.line}"
-        return found
+                reasons[last.now] = f"{channel} of {self.line}"
+        return reasons
 
     def was_in(self, channel: str, digest: str) -> bool:
         """Return whether a channel ever led to an image."""

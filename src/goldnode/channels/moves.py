@@ -226,11 +226,11 @@ def saved_lines(layout: HistoryStore, place: str, repository: str) -> list[Chann
 
 def saved_places(layout: HistoryStore) -> list[tuple[str, ChannelLine]]:
     """Every place and line of which the store has a history."""
-    found: list[tuple[str, ChannelLine]] = []
+    places: list[tuple[str, ChannelLine]] = []
     for path in sorted((layout.root / "channels").glob("*/*/*.jsonl")):
         place, repository = unquote(path.parent.parent.name), unquote(path.parent.name)
-        found.append((place, ChannelLine(repository, unquote(path.stem))))
-    return found
+        places.append((place, ChannelLine(repository, unquote(path.stem))))
+    return places
 
 
 def save_history(layout: HistoryStore, place: str, line: ChannelLine, text: bytes) -> None:
@@ -265,12 +265,12 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         last = history.current(channel)
         was = last.now if last else None
         _expect(place, move, was)
-        found = place.pointer(line, channel)
-        _foreign(place, line, channel, history, found)
+        pointed = place.pointer(line, channel)
+        _foreign(place, line, channel, history, pointed)
         moved = MoveResult(line, channel, digest, tag, was)
         place.whole(line, digest)
         if last is not None and was == digest:
-            if found == digest:
+            if pointed == digest:
                 moved.notes.append(f"{channel} of {line} is {tag} already")
             else:
                 _point(
@@ -358,11 +358,11 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
                 remedy=f"check it with `{place.command} status`",
             )
         moved = MoveResult(line, channel, "", "", last.now)
-        found = place.pointer(line, channel)
+        pointed = place.pointer(line, channel)
         if (
             last.action == "rollback"
-            and found != last.now
-            and found == last.was
+            and pointed != last.now
+            and pointed == last.was
             and move.to is None
         ):
             moved.now, moved.tag = last.now, last.tag
@@ -377,9 +377,9 @@ def rollback(place: ChannelPlace, store: HistoryStore, move: Move) -> MoveResult
             return moved
         target = _way_back(history, channel, move.to, place.command)
         moved.now, moved.tag = target.now, target.tag
-        if found not in (last.now, None):
+        if pointed not in (last.now, None):
             moved.notes.append(
-                f"the tag of {channel} pointed to {found}, where the history says {last.now}"
+                f"the tag of {channel} pointed to {pointed}, where the history says {last.now}"
             )
         _present(place, line, target.now)
         if place.copy:
@@ -407,8 +407,8 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> H
     """Where a rollback leads. Raises ImageError where there is nothing to go back to."""
     last = history.current(channel)
     if to in CHANNELS:
-        found = history.current(to)
-        if found is None:
+        target = history.current(to)
+        if target is None:
             raise ImageError(
                 f"{to} of {history.line} points to nothing",
                 remedy="name a digest of the history instead; `status --history` lists them",
@@ -428,24 +428,24 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> H
                 f'the history of {history.line} names {len(fits) or "no"} images "{to}"',
                 remedy=nearest(to, [entry.tag for entry in history.entries]),
             )
-        found = next(iter(fits.values()))
+        target = next(iter(fits.values()))
     else:
         stack = [entry for entry in history.stack(channel) if last is None or entry.now != last.now]
-        found = stack[-1] if stack else None
+        target = stack[-1] if stack else None
         good = history.current("known-good")
-        if found is None and good is not None and last is not None and good.now != last.now:
-            found = good
-        if found is None:
+        if target is None and good is not None and last is not None and good.now != last.now:
+            target = good
+        if target is None:
             raise ImageError(
                 f"{channel} of {history.line} pointed to nothing before",
                 remedy="promote an image that is known to work",
             )
-    if last is not None and found.now == last.now:
+    if last is not None and target.now == last.now:
         raise ImageError(
-            f"{channel} of {history.line} is {found.tag} already",
+            f"{channel} of {history.line} is {target.tag} already",
             remedy=f"see `{command} status --history`",
         )
-    return found
+    return target
 
 
 def _present(place: ChannelPlace, line: ChannelLine, digest: str) -> None:
@@ -531,10 +531,10 @@ def _move(
         if other is not None:
             place.point(line, entry.channel, other.now)
         raise _raced(place, line)
-    found = place.pointer(line, entry.channel)
-    if there == after.text and found != entry.now:
+    pointed = place.pointer(line, entry.channel)
+    if there == after.text and pointed != entry.now:
         raise ImageError(
-            f"the tag of {entry.channel} of {line} is {found or 'none'} after it was given to "
+            f"the tag of {entry.channel} of {line} is {pointed or 'none'} after it was given to "
             f"{entry.now}: another process is moving it",
             remedy="run the same command again when no other process does",
         )
@@ -580,13 +580,13 @@ def _local_point(
 
 
 def _foreign(
-    place: ChannelPlace, line: ChannelLine, channel: str, history: History, found: str | None
+    place: ChannelPlace, line: ChannelLine, channel: str, history: History, pointed: str | None
 ) -> None:
     """Refuse to move a tag that points to an image unknown to the channel's history."""
-    if found is not None and not history.was_in(channel, found):
+    if pointed is not None and not history.was_in(channel, pointed):
         last = history.current(channel)
         raise ImageError(
-            f"the tag {line.pointer(channel)} at {place.name} was moved to {found}, the history says {last.now if last else 'nothing of it'}",
+            f"the tag {line.pointer(channel)} at {place.name} was moved to {pointed}, the history says {last.now if last else 'nothing of it'}",
             remedy=f"find out who did; `{place.command} status --repair` gives it back to what the history says, and deletes nothing",
         )
 
@@ -599,10 +599,10 @@ def _others(
         if (
             other != channel
             and last is not None
-            and (found := place.pointer(line, other)) != last.now
+            and (pointed := place.pointer(line, other)) != last.now
         ):
             moved.notes.append(
-                f"the tag of {other} is {found or 'gone'}, the history says {last.now}: see `{place.command} status`"
+                f"the tag of {other} is {pointed or 'gone'}, the history says {last.now}: see `{place.command} status`"
             )
 
 
@@ -646,9 +646,9 @@ def status(
     stands: list[ChannelState] = []
     for channel in CHANNELS:
         last = history.current(channel)
-        found = place.pointer(line, channel)
+        pointed = place.pointer(line, channel)
         if last is None:
-            if found is not None:
+            if pointed is not None:
                 stands.append(
                     ChannelState(
                         line,
@@ -658,18 +658,18 @@ def status(
                         date="",
                         by="",
                         state="moved",
-                        found=found,
+                        found=pointed,
                     )
                 )
             continue
-        if found == last.now:
+        if pointed == last.now:
             state = "ok"
-        elif found is None and last.was is not None:
+        elif pointed is None and last.was is not None:
             state = "absent"
         else:
             state = (
                 "unfinished"
-                if found == last.was or (found is not None and history.was_in(channel, found))
+                if pointed == last.was or (pointed is not None and history.was_in(channel, pointed))
                 else "moved"
             )
         stands.append(
@@ -681,7 +681,7 @@ def status(
                 date=last.date,
                 by=last.by,
                 state=state,
-                found=found,
+                found=pointed,
             )
         )
     pending = (
@@ -717,12 +717,12 @@ def repair(
         )
     with place.turn(), using(store), lane(store, f"{place.name}/{line}"):
         history = _load(place, store, line, how)
-        found = [
+        states = [
             state
             for state in status(place, store, line, how.keys).stands
             if state.state != "ok" and state.digest
         ]
-        for state in found:
+        for state in states:
             _present(place, line, state.digest)
             _point(
                 place,
@@ -733,4 +733,4 @@ def repair(
                 history=history,
             )
         save_history(store, place.name, line, history.text)
-    return found
+    return states

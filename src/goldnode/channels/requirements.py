@@ -66,13 +66,13 @@ class Requirement:
 
     def document(self) -> dict[str, Any]:
         """Return the form that publications and histories record."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "gate": self.name,  # the name of the key in histories that are signed already
             "state": self.state,
             "why": self.why,
             "evidence": list(self.evidence),
         }
-        return found | ({"by": self.by, "reason": self.reason} if self.by else {})
+        return fields | ({"by": self.by, "reason": self.reason} if self.by else {})
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,14 @@ class Requirements:
         `one` judges a requirement by its name, `majors` the major versions.
         """
         self.check(step, given.waivers, given.approvals)
-        found: list[Requirement] = []
+        results: list[Requirement] = []
         for name in self.asked[step]:
             if name == "majors":
-                found += majors()
+                results += majors()
             else:
                 result = order(step, digest, given.history) if name == "order" else one(name)
-                found.append(waived(result, given.waivers))
-        return found
+                results.append(waived(result, given.waivers))
+        return results
 
 
 def requirements(

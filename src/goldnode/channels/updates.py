@@ -224,14 +224,14 @@ def published(repository: Path, online: Sequence[EnvelopeSigner]) -> Update | No
     if root is None or newest is None or not stamp.is_file():
         return None
     named = _document(root).signed.roles[TARGETS].keyids
-    found, timestamp = _document(newest), _document(stamp)
+    signed, timestamp = _document(newest), _document(stamp)
     if not all(
         any(signer.keyid in named and _is_of(signer, one) for signer in online)
-        for one in (found, timestamp)
+        for one in (signed, timestamp)
     ):
         return None
     files = {}
-    for name, target in found.signed.targets.items():
+    for name, target in signed.signed.targets.items():
         try:
             data = (repository / "targets" / target.get_prefixed_paths()[0]).read_bytes()
             target.verify_length_and_hashes(data)
@@ -242,17 +242,19 @@ def published(repository: Path, online: Sequence[EnvelopeSigner]) -> Update | No
                 remedy="find out who has changed it, and publish into an empty directory",
             ) from problem
         files[name] = data
-    return Update(files, found.signed.version, min(found.signed.expires, timestamp.signed.expires))
+    return Update(
+        files, signed.signed.version, min(signed.signed.expires, timestamp.signed.expires)
+    )
 
 
 def _is_of(signer: EnvelopeSigner, document: Metadata[Any]) -> bool:
     from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
 
-    found = document.signatures.get(signer.keyid)
-    if found is None:
+    signature = document.signatures.get(signer.keyid)
+    if signature is None:
         return False
     try:
-        signer.public.verify_signature(found, document.signed_bytes)
+        signer.public.verify_signature(signature, document.signed_bytes)
     except (UnverifiedSignatureError, VerificationError):
         return False
     return True
@@ -264,17 +266,17 @@ def prune(repository: Path, keep: int) -> None:
     A client in the middle of a fetch still reads the version that it began with.
     """
     metadata, targets = repository / "metadata", repository / "targets"
-    found = sorted(
+    versions = sorted(
         metadata.glob(f"*.{TARGETS}.json"), key=lambda path: int(path.name.split(".")[0])
     )
-    kept = found[-keep:]
+    kept = versions[-keep:]
     named = {
         path
         for one in kept
         for target in _document(one).signed.targets.values()
         for path in target.get_prefixed_paths()
     }
-    for path in found[:-keep]:
+    for path in versions[:-keep]:
         path.with_name(path.name.replace(TARGETS, SNAPSHOT)).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     for path in targets.rglob("*"):
@@ -375,11 +377,11 @@ def _store(metadata: Path, state: Path) -> None:
 
 def newest_root(repository: Path) -> Path | None:
     """Return the newest root document of a repository, None if it has none."""
-    found = sorted(
+    versions = sorted(
         (repository / "metadata").glob(f"*.{ROOT}.json"),
         key=lambda path: int(path.name.split(".")[0]),
     )
-    return found[-1] if found else None
+    return versions[-1] if versions else None
 
 
 def _bootstrap(state: Path, trusted: bytes) -> bytes:

@@ -49,8 +49,8 @@ def option_hint(command: click.Command, word: str) -> str:
         for flag in option.opts
     }
     wanted = ("-i", "-c") if Path(word).exists() or "/" in word else ("-c", "-i")
-    found = next((flag for flag in wanted if flag in flags), None)
-    return f". Did you mean '{found} {word}'?" if found else ""
+    suggestion = next((flag for flag in wanted if flag in flags), None)
+    return f". Did you mean '{suggestion} {word}'?" if suggestion else ""
 
 
 class LazyGroup(click.Group):
@@ -67,9 +67,9 @@ class LazyGroup(click.Group):
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as problem:
             command = next((word for word in args if word in self._places), "")
-            found = self.get_command(ctx, command)
-            if found is None or all(
-                problem.option_name not in option.opts for option in found.params
+            known = self.get_command(ctx, command)
+            if known is None or all(
+                problem.option_name not in option.opts for option in known.params
             ):
                 raise
             order = f"Options of '{command}' come after it: {ctx.command_path} {command} {problem.option_name} …"
@@ -84,8 +84,8 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"goldnode.commands.{self._places[cmd_name][0]}")
         # `class` and `list` are names of Python: the functions are class_ and list_.
         name = cmd_name.replace("-", "_")
-        found: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")
-        return found
+        loaded: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")
+        return loaded
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -147,8 +147,8 @@ def key(caches: tuple[str, ...], node: CacheNode, program: CacheProgram, form: s
     """
     from goldnode.node.cachekey.command import keys_text
 
-    found = _documents(caches, node, program)
-    emit(form, {"keys": list(found)}, keys_text(found))
+    documents = _documents(caches, node, program)
+    emit(form, {"keys": list(documents)}, keys_text(documents))
 
 
 @cache.command()
@@ -209,8 +209,8 @@ def path(
     from goldnode.cache.recorded import node_errors
     from goldnode.node.cachekey import directory
 
-    found = _documents(caches, node, program)
+    documents = _documents(caches, node, program)
     with node_errors():
-        places = {item["cache"]: directory.path(place, item) for item in found}
+        places = {item["cache"]: directory.path(place, item) for item in documents}
     lines = directory.exports(places)
     emit(form, {"paths": places, "export": lines}, "\n".join(lines))

@@ -249,9 +249,9 @@ def user() -> str:
         ) from None
 
 
-def show_verified(found: Iterable[tuple[str, Verification]], form: str) -> None:
+def show_verified(verifications: Iterable[tuple[str, Verification]], form: str) -> None:
     """Print the results of verifications, each with the name of its subject. Exit with 1 if one did not pass."""
-    rows = list(found)
+    rows = list(verifications)
     emit(
         form,
         {"results": [{"name": name, **result.data()} for name, result in rows]},
@@ -341,18 +341,18 @@ def _delivered(store: HistoryStore) -> Iterator[None]:
     from goldnode.core.site import load_site
     from goldnode.fleet.events.assembly import delivery
 
-    found = delivery(load_site(), channels=[store.root])
-    if found is None:
+    outbox = delivery(load_site(), channels=[store.root])
+    if outbox is None:
         yield
         return
     with _noted():
-        found.collect()  # the store is known before the move: a move that is killed still has its event
+        outbox.collect()  # the store is known before the move: a move that is killed still has its event
     try:
         yield
     finally:
         with _noted():
-            found.collect()
-            for name, state in (found.deliver() or {}).items():
+            outbox.collect()
+            for name, state in (outbox.deliver() or {}).items():
                 if state.error:
                     say(f"hook {name}: {state.error}; `goldnode events deliver` tries it again")
 
@@ -468,8 +468,8 @@ def show_status(
         known = product.known() if lines else ()
         for line in lines:
             if str(line) not in known:
-                found = status(place, store, line)
-                if not found.history.entries and not found.stands:
+                line_status = status(place, store, line)
+                if not line_status.history.entries and not line_status.stands:
                     raise ImageError(
                         f'there is no "{line}", and {place.name} has no history of it',
                         remedy=nearest(str(line), known),
@@ -479,16 +479,22 @@ def show_status(
                 click.echo(
                     f"{place.name}: {state.channel} of {line} is {state.tag} again", err=True
                 )
-            found = status(place, store, line, keys)
-            bad = bad or bool(found.pending) or any(state.state != "ok" for state in found.stands)
+            line_status = status(place, store, line, keys)
+            bad = (
+                bad
+                or bool(line_status.pending)
+                or any(state.state != "ok" for state in line_status.stands)
+            )
             documents.append(
                 {
                     "place": place.name,
                     "line": str(line),
-                    "verified": found.verified,
-                    "pending": found.pending,
-                    "channels": [{**vars(state), "line": str(line)} for state in found.stands],
-                    "history": [entry.document() for entry in found.history.entries],
+                    "verified": line_status.verified,
+                    "pending": line_status.pending,
+                    "channels": [
+                        {**vars(state), "line": str(line)} for state in line_status.stands
+                    ],
+                    "history": [entry.document() for entry in line_status.history.entries],
                 }
             )
     emit(

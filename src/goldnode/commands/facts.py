@@ -88,14 +88,18 @@ def update(form: str, source: str | None) -> None:
 
     from goldnode.fleet.nodes.facts_update import install
 
-    found = install(source)
-    content = {**asdict(found.update), "directory": str(found.directory), "changed": found.changed}
-    verb = "installed" if found.changed else "in force already"
+    installed = install(source)
+    content = {
+        **asdict(installed.update),
+        "directory": str(installed.directory),
+        "changed": installed.changed,
+    }
+    verb = "installed" if installed.changed else "in force already"
     emit(
         form,
         content,
-        f"update {found.update.version} of {found.update.source}: {verb}, facts of {found.update.compiled}, "
-        f"in {found.directory}; its signatures expire on {found.update.expires[:10]}",
+        f"update {installed.update.version} of {installed.update.source}: {verb}, facts of {installed.update.compiled}, "
+        f"in {installed.directory}; its signatures expire on {installed.update.expires[:10]}",
     )
 
 
@@ -229,8 +233,8 @@ def _text(faults: list[FactsFault], files: list[ReviewedFile]) -> str:
             f"{file.name}: {state} ({file.age_days} days), {file.single} of {file.sourced} rows from a single source, "
             f"{len(file.contradictory)} contradictory, {len(file.in_doubt)} in doubt"
         )
-        for kind, found in (("contradictory", file.contradictory), ("in doubt", file.in_doubt)):
-            lines += [f"  {kind}: {row.name} (line {row.line}): {row.why}" for row in found]
+        for kind, rows in (("contradictory", file.contradictory), ("in doubt", file.in_doubt)):
+            lines += [f"  {kind}: {row.name} (line {row.line}): {row.why}" for row in rows]
     lines.append(
         f"{len(files)} files: {len(faults)} rows are wrong, {sum(file.stale for file in files)} files are stale."
     )

@@ -186,34 +186,38 @@ def _refuse(options: _ResolveOptions, before: Path | None) -> None:
         raise click.UsageError(f"--diff compares files, {chosen[0]} resolves")
 
 
-def _check(found: Any, stack: str, mode: Any, form: str) -> None:
-    lines = [f"{problem.kind}: {problem.message}" for problem in found.problems]
-    if found.needed:
-        lines += [f"`goldnode lock {stack}` would change:", found.needed.text()]
-    if found.security is not None:
-        lines += found.security.lines()
-    count = len(found.lock.packages)
-    if not any(problem.kind in ("vanished", "changed") for problem in found.problems):
-        lines.append(f"{found.file}: all {count} packages are in the archives, unchanged")
-    emit(form, found.data(), "\n".join(lines))
-    if found.wrong:
+def _check(checked: Any, stack: str, mode: Any, form: str) -> None:
+    lines = [f"{problem.kind}: {problem.message}" for problem in checked.problems]
+    if checked.needed:
+        lines += [f"`goldnode lock {stack}` would change:", checked.needed.text()]
+    if checked.security is not None:
+        lines += checked.security.lines()
+    count = len(checked.lock.packages)
+    if not any(problem.kind in ("vanished", "changed") for problem in checked.problems):
+        lines.append(f"{checked.file}: all {count} packages are in the archives, unchanged")
+    emit(form, checked.data(), "\n".join(lines))
+    if checked.wrong:
         option = {"upgrade": " --upgrade", "security": " --security"}.get(mode.value, "")
         gone = len(
-            {problem.package for problem in found.wrong if problem.kind in ("vanished", "changed")}
+            {
+                problem.package
+                for problem in checked.wrong
+                if problem.kind in ("vanished", "changed")
+            }
         )
         what = (
             f"{gone} of {count} locked packages"
             if gone
-            else "; ".join(dict.fromkeys(problem.kind for problem in found.wrong))
+            else "; ".join(dict.fromkeys(problem.kind for problem in checked.wrong))
         )
         remedy = f"Run `goldnode lock {stack}{option}`{', or install from a mirror that kept them' if gone else ''}."
         if (
-            found.security is not None
-            and found.security.state == "held-back"
-            and found.security.taken is None
+            checked.security is not None
+            and checked.security.state == "held-back"
+            and checked.security.taken is None
         ):
             remedy = "The reasons are above."
-        click.echo(f"error: {found.file}: {what}. {remedy}", err=True)
+        click.echo(f"error: {checked.file}: {what}. {remedy}", err=True)
         sys.exit(1)
 
 

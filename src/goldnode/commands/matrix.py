@@ -38,12 +38,17 @@ def matrix(form: str, out: Path | None, modules: bool) -> None:
     from goldnode.classdoc.load import load_catalog
     from goldnode.core.site import load_site
 
-    found = tables.blessed_combinations(load_catalog(), load_site())
+    combinations = tables.blessed_combinations(load_catalog(), load_site())
     if form == "json":
-        content = {"date": found.date, "tables": [asdict(item) for item in found.tables]}
+        content = {
+            "date": combinations.date,
+            "tables": [asdict(item) for item in combinations.tables],
+        }
         shown = document("matrix", content) + "\n"
     else:
-        shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](found)
+        shown = {"text": tables.text, "markdown": tables.markdown, "html": tables.html}[form](
+            combinations
+        )
     _write(shown, out)
 
 
@@ -52,12 +57,12 @@ def _modules(form: str) -> str:
 
     from goldnode.facts import build_table, module_builds
 
-    found = module_builds.builds()
+    listed = module_builds.builds()
     if form == "json":
-        return document("matrix", {"modules": [asdict(one) for one in found]}) + "\n"
+        return document("matrix", {"modules": [asdict(one) for one in listed]}) + "\n"
     if form == "html":
-        return html_page("module_builds.html.j2", found=found, tables=build_table)
-    return {"text": build_table.text, "markdown": build_table.markdown}[form](found)
+        return html_page("module_builds.html.j2", found=listed, tables=build_table)
+    return {"text": build_table.text, "markdown": build_table.markdown}[form](listed)
 
 
 def _write(shown: str, out: Path | None) -> None:

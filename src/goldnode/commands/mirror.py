@@ -102,18 +102,18 @@ def fetch(
         {
             "published": [
                 {
-                    "stack": found.stack,
-                    "directory": found.directory,
-                    "packages": len(found.packages),
-                    "fingerprint": found.fingerprint,
+                    "stack": publication.stack,
+                    "directory": publication.directory,
+                    "packages": len(publication.packages),
+                    "fingerprint": publication.fingerprint,
                 }
-                for found in published
+                for publication in published
             ],
             "failed": failed,
         },
         "\n".join(
-            f"{found.stack}: {len(found.packages)} packages in {found.directory}, signed by {found.fingerprint}"
-            for found in published
+            f"{publication.stack}: {len(publication.packages)} packages in {publication.directory}, signed by {publication.fingerprint}"
+            for publication in published
         ),
     )
 
@@ -182,17 +182,17 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
     place = Mirror.of(site)
     public = maintenance.public_key(place, site)
     _known(place, stacks)
-    found = maintenance.verify(place, public, stacks or None)
-    lines = [f"{damage.kind}: {damage}" for damage in found]
-    if found and repair:
+    problems = maintenance.verify(place, public, stacks or None)
+    lines = [f"{damage.kind}: {damage}" for damage in problems]
+    if problems and repair:
         with progress.downloads() as watcher:
-            _, faults = maintenance.repair(place, found, site, watcher, catalog=load_catalog())
+            _, faults = maintenance.repair(place, problems, site, watcher, catalog=load_catalog())
         for fault in faults:
             click.echo(str(fault), err=True)
-        found = maintenance.verify(place, public, stacks or None)
-        lines += [f"not repaired: {damage}" for damage in found]
+        problems = maintenance.verify(place, public, stacks or None)
+        lines += [f"not repaired: {damage}" for damage in problems]
     stored, published = len(list(place.store.glob("*/*"))), len(_publications(place, stacks))
-    if not found:
+    if not problems:
         size = "" if stacks else f", {stored} files"
         lines.append(f"{place.directory}: {published} publications{size}: no faults")
     emit(
@@ -203,15 +203,15 @@ def verify(stacks: tuple[str, ...], repair: bool, form: str) -> None:
             "files": stored,
             "faults": [
                 {"kind": damage.kind, "path": damage.path, "message": damage.message}
-                for damage in found
+                for damage in problems
             ],
         },
         "\n".join(lines),
     )
-    if found:
+    if problems:
         again = "" if repair else " Fetch damaged files again with --repair;"
         click.echo(
-            f"error: {len(found)} faults.{again} `goldnode mirror STACK` writes indexes and signatures again.",
+            f"error: {len(problems)} faults.{again} `goldnode mirror STACK` writes indexes and signatures again.",
             err=True,
         )
         sys.exit(1)
@@ -269,17 +269,17 @@ def status(form: str) -> None:
     place = Mirror.of(load_site())
     rows: list[dict[str, Any]] = []
     for where in _publications(place, ()):
-        found = Publication.read(where)
+        publication = Publication.read(where)
         link = where.parent / CURRENT
         rows.append(
             {
-                "stack": found.stack,
-                "publication": found.id,
-                "current": link.is_symlink() and link.readlink().name == found.id,
-                "published": found.published,
-                "packages": len(found.packages),
-                "size": sum(row["size"] for row in found.packages),
-                "locks": sorted(found.locks),
+                "stack": publication.stack,
+                "publication": publication.id,
+                "current": link.is_symlink() and link.readlink().name == publication.id,
+                "published": publication.published,
+                "packages": len(publication.packages),
+                "size": sum(row["size"] for row in publication.packages),
+                "locks": sorted(publication.locks),
             }
         )
     lines = [("stack", "publication", "", "published", "packages", "MB", "locks")]
@@ -302,9 +302,9 @@ def _publications(place: Mirror, stacks: tuple[str, ...]) -> list[Path]:
     from goldnode.lock.publication import publications
 
     return [
-        found
-        for found in publications(place.directory)
-        if not stacks or found.parent.name in stacks
+        publication
+        for publication in publications(place.directory)
+        if not stacks or publication.parent.name in stacks
     ]
 
 
@@ -312,7 +312,7 @@ def _known(place: Mirror, stacks: tuple[str, ...]) -> None:
     """Refuse a stack that was never published: there is nothing to verify."""
     from goldnode.core.errors import MirrorError, nearest
 
-    known = {found.parent.name for found in _publications(place, ())}
+    known = {publication.parent.name for publication in _publications(place, ())}
     for stack in stacks:
         if stack not in known:
             raise MirrorError(

@@ -245,16 +245,16 @@ def _apart(key: Key) -> bool:
     return sum(1 for _ in key.all()) > OWN_SECTION
 
 
-def _rows(found: Iterable[Key]) -> Iterator[Key]:
-    for key in found:
+def _rows(fields: Iterable[Key]) -> Iterator[Key]:
+    for key in fields:
         yield key
         if not _apart(key):
             yield from _rows(key.below)
 
 
-def _sections(found: Iterable[Key]) -> Iterator[Key]:
+def _sections(fields: Iterable[Key]) -> Iterator[Key]:
     """Yield the keys that have a table of their own."""
-    for key in found:
+    for key in fields:
         if _apart(key):
             yield key
         yield from _sections(key.below)
@@ -276,9 +276,9 @@ def _slug(kind: str, key: Key) -> str:
 def section(kind: str) -> str:
     """Return the section of the page about files of `kind`."""
     title, place = FILES[kind]
-    found = keys(kind)
-    lines = [f"## {title}", "", place, "", *_table(_rows(found), kind)]
-    for key in _sections(found):
+    fields = keys(kind)
+    lines = [f"## {title}", "", place, "", *_table(_rows(fields), kind)]
+    for key in _sections(fields):
         lines += [
             "",
             f"### {_heading(kind, key)}",

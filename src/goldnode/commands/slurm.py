@@ -33,9 +33,9 @@ def _class(name: str) -> Mapping[str, Any]:
     if Path(name).suffix == ".json" or "/" in name:
         return document_in(name)
     catalog = load_catalog()
-    found = declaration(name, catalog, load_site())
+    declared = declaration(name, catalog, load_site())
     driver = catalog.stacks[catalog.node_class(name).item.stack].item.driver
-    return {**found, "driver": None if driver is None else {"branch": driver.branch}}
+    return {**declared, "driver": None if driver is None else {"branch": driver.branch}}
 
 
 @slurm.command()

@@ -54,17 +54,17 @@ def xid(what: tuple[str, ...], form: str) -> None:
 def _lines(row: dict[str, Any]) -> list[str]:
     """Return the lines of one explanation, one for each property it has."""
     event = row["event"]
-    found = []
+    lines = []
     if event is not None:
         times = f", {event['count']} times" if event["count"] > 1 else ""
         about = " ".join(filter(None, (event["address"], event["mig"])))
-        found.append(f"{event['kind']} {about}{times}: {event['text']}".replace(" :", ":"))
+        lines.append(f"{event['kind']} {about}{times}: {event['text']}".replace(" :", ":"))
         if row["code"] is None:
-            return found
+            return lines
     head = f"{row['kind']} {row['code']}"
     if not row["known"]:
-        return [*found, f"{head}: {UNKNOWN}"]
-    found.append(
+        return [*lines, f"{head}: {UNKNOWN}"]
+    lines.append(
         f"{head} {row['name']}" + (f" (nverror.h: {row['driver']})" if row["driver"] else "")
     )
     pairs = [
@@ -81,4 +81,4 @@ def _lines(row: dict[str, Any]) -> list[str]:
         *(("others say", reported) for reported in row["conflict"]),
         *(("source", source) for source in row["sources"]),
     ]
-    return [*found, *(f"  {name + ':':14}{text}" for name, text in pairs if text)]
+    return [*lines, *(f"  {name + ':':14}{text}" for name, text in pairs if text)]

@@ -81,11 +81,11 @@ def ansible_environment(
     neither, or with `own`, it is the one of goldnode, which also enables its vars and callback plugins.
     Directories that the user's variables name follow.
     """
-    found, plugins = {**environ, **installed_locale()}, _PLUGINS
-    if own or (not found.get("ANSIBLE_CONFIG") and not Path("ansible.cfg").is_file()):
-        found["ANSIBLE_CONFIG"] = str(data("ansible.cfg"))
+    environment, plugins = {**environ, **installed_locale()}, _PLUGINS
+    if own or (not environment.get("ANSIBLE_CONFIG") and not Path("ansible.cfg").is_file()):
+        environment["ANSIBLE_CONFIG"] = str(data("ansible.cfg"))
         plugins = {**_PLUGINS, **_OPTIONAL}
     for variable, folder in plugins.items():
-        places = [str(PACKAGE / "ansible" / folder), found.get(variable, "")]
-        found[variable] = os.pathsep.join(place for place in places if place)
-    return found
+        places = [str(PACKAGE / "ansible" / folder), environment.get(variable, "")]
+        environment[variable] = os.pathsep.join(place for place in places if place)
+    return environment

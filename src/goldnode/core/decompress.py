@@ -88,12 +88,12 @@ def _zstd() -> Callable[[], _Decompressor]:
 
         def decompress(self, data: bytes, max_length: int = -1) -> bytes:
             try:
-                found: bytes = self._one.decompress(data, max_length)
+                plain: bytes = self._one.decompress(data, max_length)
             except library.ZstdError as error:
                 raise OSError(str(error)) from error
             self.eof, self.needs_input = self._one.eof, self._one.needs_input
             self.unused_data = self._one.unused_data
-            return found
+            return plain
 
     return Zstd
 
@@ -135,20 +135,20 @@ class _Unpacked(io.RawIOBase):
                 if not rest:
                     return 0
                 self._one = self._make()
-                found = self._one.decompress(rest.lstrip(b"\0"), len(buffer))
+                content = self._one.decompress(rest.lstrip(b"\0"), len(buffer))
             else:
                 block = self._more() if self._one.needs_input else b""
                 if self._one.needs_input and not block:
                     raise EOFError("its compressed content ends early")
-                found = self._one.decompress(block, len(buffer))
-            if found:
-                self._given += len(found)
+                content = self._one.decompress(block, len(buffer))
+            if content:
+                self._given += len(content)
                 if self._expansion and self._given > max(_FREE, self._expansion * self._taken):
                     raise OSError(
                         f"it expands more than {self._expansion}-fold, more than any library does"
                     )
-                buffer[: len(found)] = found
-                return len(found)
+                buffer[: len(content)] = content
+                return len(content)
 
     def _more(self) -> bytes:
         block = self._packed.read(_BLOCK)

@@ -64,14 +64,14 @@ class Program(NamedTuple):
 
 def programs(data: Data, head: Header, faults: list[str]) -> list[Program]:
     """Return the program headers. Lengths are limited to the end of the file."""
-    found: list[Program] = []
+    headers: list[Program] = []
     offset, entry, count, wide = head.phoff, head.phentsize, head.phnum, head.wide
     shape = struct.Struct(head.order + ("IIQQQQQQ" if wide else "8I"))
     if not count:
-        return found
+        return headers
     if entry != shape.size or count > _SEGMENTS or offset + entry * count > len(data):
         faults.append(f"its {count} program headers are not within it")
-        return found
+        return headers
     for row in shape.iter_unpack(data[offset : offset + entry * count]):
         kind, flags, start, address, length = (
             (row[0], row[1], row[2], row[3], row[5])
@@ -82,8 +82,8 @@ def programs(data: Data, head: Header, faults: list[str]) -> list[Program]:
             if kind in (PT_LOAD, PT_DYNAMIC):
                 faults.append("it is cut off: a segment reaches past its end")
             length = max(0, len(data) - start)
-        found.append(Program(kind, flags, address, start, length))
-    return found
+        headers.append(Program(kind, flags, address, start, length))
+    return headers
 
 
 class DynamicTable(NamedTuple):
@@ -171,7 +171,7 @@ def sections(
     rows = list(shape.iter_unpack(data[offset : offset + entry * count]))
     start, length = rows[names_index][4:6]
     names = bytes(data[start : start + min(length, 1 << 22)])
-    found = []
+    headers = []
     for row in rows:
         index, kind, flags, at, size = row[0], row[1], row[2], row[4], row[5]
         if kind in (0, 8):  # SHT_NULL, SHT_NOBITS
@@ -180,8 +180,8 @@ def sections(
             faults.append("it is cut off: a section reaches past its end")
             continue
         end = names.find(b"\0", index)
-        found.append((names[index:end] if 0 <= index < end else b"", kind, flags, at, size))
-    return found, names
+        headers.append((names[index:end] if 0 <= index < end else b"", kind, flags, at, size))
+    return headers, names
 
 
 class Dynamic(NamedTuple):
@@ -200,10 +200,10 @@ def dynamic(data: Data) -> Dynamic:
         head = header(data) if data[:4] == MAGIC else None
         if head is None:
             return Dynamic()
-        found = dynamic_table(data, head, programs(data, head, []), [])
+        table = dynamic_table(data, head, programs(data, head, []), [])
     except (struct.error, ValueError, IndexError, OverflowError):
         return Dynamic()
-    return Dynamic(_printable(found.soname or ""), tuple(_printable(name) for name in found.needed))
+    return Dynamic(_printable(table.soname or ""), tuple(_printable(name) for name in table.needed))
 
 
 def _printable(name: str) -> str:

@@ -42,9 +42,9 @@ class MissingExtraError(GoldnodeError):
 
 def require(*names: str) -> None:
     """Raise MissingExtraError unless every package of these extras is installed."""
-    found = [name for name in names if not installed(name)]
-    if found:
-        raise missing(found)
+    absent = [name for name in names if not installed(name)]
+    if absent:
+        raise missing(absent)
 
 
 def installed(name: str) -> bool:

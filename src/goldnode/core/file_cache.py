@@ -24,9 +24,9 @@ class FileCache(Generic[_Content]):
 
     def get(self, path: Path) -> _Content:
         """Return the content of a file. Raises what `load` raises, and OSError."""
-        found = path.stat()
+        status = path.stat()
         # Before the file is read: a change in between is seen by the next call.
-        state = (found.st_size, found.st_mtime_ns, found.st_ino)
+        state = (status.st_size, status.st_mtime_ns, status.st_ino)
         with self._lock:
             known = self._found.get(path)
         if known is not None and known[0] == state:

@@ -136,5 +136,5 @@ def once(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             new = file.with_suffix(".new")
             new.write_text(json.dumps(make()), encoding="utf-8")
             new.replace(file)
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content

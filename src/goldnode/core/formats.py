@@ -11,15 +11,15 @@ def check_format(source: YamlSource, key: str, reads: int, error: type[GoldnodeE
 
     Raises `error`. The model reports values that are not integers.
     """
-    found = source.data.get(key) if isinstance(source.data, dict) else None
-    if isinstance(found, int) and not isinstance(found, bool) and found != reads:
+    written = source.data.get(key) if isinstance(source.data, dict) else None
+    if isinstance(written, int) and not isinstance(written, bool) and written != reads:
         remedy = (
             "install the goldnode that it was written for"
-            if found > reads
+            if written > reads
             else f"write {key}: {reads}"
         )
         raise error(
-            f"this file has format {found}, and this goldnode reads {reads}",
+            f"this file has format {written}, and this goldnode reads {reads}",
             file=source.file,
             line=source.line((key,)),
             remedy=remedy,

@@ -111,8 +111,8 @@ def states(data: bytes) -> list[KeyState]:
             keys[-1][1].append(_Part(body, []))
         elif tag == _SIGNATURE and keys:
             fingerprint, parts = keys[-1]
-            if (found := _signature(body, fingerprint)) is not None:
-                parts[-1].signatures.append(found)
+            if (signature := _signature(body, fingerprint)) is not None:
+                parts[-1].signatures.append(signature)
     return [_state(fingerprint, parts) for fingerprint, parts in keys]
 
 
@@ -126,8 +126,8 @@ def _state(fingerprint: str, parts: list[_Part]) -> KeyState:
     created = int.from_bytes(primary.body[1:5], "big")
     end = dt.datetime.fromtimestamp(created + seconds, tz=dt.UTC) if seconds else None
     revoked = any(row.kind == _REVOCATION for row in own)
-    found = [primary.state(-1), *(part.state(_SUBKEY_REVOCATION) for part in parts[1:])]
-    return KeyState(fingerprint, end, revoked, tuple(part for part in found if part is not None))
+    usable = [primary.state(-1), *(part.state(_SUBKEY_REVOCATION) for part in parts[1:])]
+    return KeyState(fingerprint, end, revoked, tuple(part for part in usable if part is not None))
 
 
 def _algorithm(body: bytes) -> tuple[str, int]:

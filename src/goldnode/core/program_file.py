@@ -39,14 +39,14 @@ def sources(*, writer: bool = False) -> dict[str, bytes]:
 
     `writer` adds the module that only disk updates need.
     """
-    found = {
+    modules = {
         f"goldnode/node/{path.relative_to(NODE)}": path.read_bytes() for path in NODE.rglob("*.py")
     }
     if not writer:
-        found.pop(WRITER)
-    start = found.pop("goldnode/node/__main__.py")
+        modules.pop(WRITER)
+    start = modules.pop("goldnode/node/__main__.py")
     return dict(
-        sorted({**found, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items())
+        sorted({**modules, **binding(), "goldnode/__init__.py": b"", "__main__.py": start}.items())
     )
 
 
@@ -95,5 +95,5 @@ def build(*, writer: bool = False) -> bytes:
 def payload(*, content: bool) -> dict[str, str]:
     """Return the program for Ansible: ``{sha256}``, plus ``content`` (base64) if `content` is set."""
     data = build()
-    found = {"sha256": "sha256:" + hashlib.sha256(data).hexdigest()}
-    return {**found, "content": base64.b64encode(data).decode()} if content else found
+    fields = {"sha256": "sha256:" + hashlib.sha256(data).hexdigest()}
+    return {**fields, "content": base64.b64encode(data).decode()} if content else fields

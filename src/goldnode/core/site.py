@@ -410,13 +410,13 @@ class SiteHook(BaseModel):
 
     @model_validator(mode="after")
     def _one_receiver(self) -> SiteHook:
-        found = [
+        receivers = [
             name
             for name in ("command", "webhook", "alertmanager")
             if getattr(self, name) is not None
         ]
-        if len(found) != 1:
-            have = " and ".join(found) or "no receiver"
+        if len(receivers) != 1:
+            have = " and ".join(receivers) or "no receiver"
             raise ValueError(
                 f"the hook has {have} | give it one of command, webhook and alertmanager"
             )
@@ -656,13 +656,13 @@ class Site(BaseModel):
         With `to_write`, directories may be missing, because goldnode creates them. Otherwise a missing
         directory raises SiteError: goldnode would silently use a different lock.
         """
-        found = named_directories("GOLDNODE_LOCKS", to_write=to_write)
+        directories = named_directories("GOLDNODE_LOCKS", to_write=to_write)
         if self.locks is not None:
             path = self.resolve(self.locks)
             if not to_write and not path.is_dir():
                 raise self._no_directory("locks", path)
-            found.append(path)
-        return found
+            directories.append(path)
+        return directories
 
     def catalog_directory(self) -> Path | None:
         """Return the site's own catalog directory, or None. Raises SiteError if it is missing."""
@@ -727,16 +727,16 @@ def named_directories(variable: str, *, to_write: bool = False) -> list[Path]:
     With `to_write`, directories may be missing, because goldnode creates them. Otherwise a missing directory
     raises SiteError: goldnode would silently use a different lock.
     """
-    found = [
+    directories = [
         Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part
     ]
-    for path in found if not to_write else ():
+    for path in directories if not to_write else ():
         if not path.is_dir():
             raise SiteError(
                 f"{variable} names {path}, which is not a directory",
                 remedy="make it, or correct the variable",
             )
-    return found
+    return directories
 
 
 def own_lock_places(directory: Path, kind: str) -> list[Path]:
@@ -897,13 +897,13 @@ def _machine_archives() -> dict[str, str]:
     suites = {suite.format(codename=codename): name for name, suite in family.archives.items()}
     # Without a downloaded index apt prints an empty origin or the unexpanded variable.
     own = (system["ID"].capitalize(), "", "$(ORIGIN)")
-    found: dict[str, str] = {}
+    archives: dict[str, str] = {}
     for row in rows:
         kind, uri, release, origin = [*row.split("|"), "", "", ""][:4]
         name = suites.get(release)
         if kind == "Packages" and name and origin in own:
-            found.setdefault(name, uri.rstrip("/"))
-    return found
+            archives.setdefault(name, uri.rstrip("/"))
+    return archives
 
 
 @functools.cache

@@ -55,12 +55,12 @@ class YamlSource:
     def number(self, line: int, key: str) -> str | None:
         """Return the number behind a key of a line as it is written there: 1.10, of which YAML makes 1.1."""
         text = self.text.splitlines()[line - 1 : line]
-        found = (
+        match = (
             re.search(rf"(?:^|[\s{{,\"']){re.escape(key)}[\"']?\s*:\s*([0-9][\w.+-]*)", text[0])
             if text
             else None
         )
-        return found[1] if found else None
+        return match[1] if match else None
 
 
 def read(path: Path, *, error: type[GoldnodeError] = CatalogError) -> YamlSource:

@@ -68,7 +68,7 @@ def cache_environment(
 
     Raises CacheKeyError, also if a directory was changed, or if others may write to it.
     """
-    found = {}
+    environment = {}
     for cache in caches:
         document = cache_key(cache, options=options, root=root)
         try:
@@ -77,8 +77,8 @@ def cache_environment(
             raise CacheKeyError(str(problem)) from None
         variable = CACHES[cache].variable
         if variable is not None:
-            found[variable] = f"{made}/{directory.DATA}"
-    return found
+            environment[variable] = f"{made}/{directory.DATA}"
+    return environment
 
 
 def _document(cache: str, strength: str, options: CacheOptions, host: Host) -> dict[str, Any]:
@@ -108,12 +108,12 @@ def _document(cache: str, strength: str, options: CacheOptions, host: Host) -> d
 
 def _libraries(host: Host) -> tuple[dict[str, Any], str | None]:
     """Return the distributions of `sys.path`, the first of each name, and the recipe of the image."""
-    found: dict[str, Any] = {}
+    libraries: dict[str, Any] = {}
     recipe = None
     data = host.data(IMAGE_JSON)
     if data is not None:
         described = components.described(data, IMAGE_JSON)
-        found, recipe = described["libraries"], described["recipe"]
+        libraries, recipe = described["libraries"], described["recipe"]
     own: dict[str, Any] = {}
     for place in sys.path:
         if os.path.isdir(place):  # noqa: PTH112 - sys.path has names
@@ -124,4 +124,4 @@ def _libraries(host: Host) -> tuple[dict[str, Any], str | None]:
             "version": None,
             "sha256": components.content(os.environ["TRITON_PTXAS_PATH"]),
         }
-    return {**found, **own}, recipe
+    return {**libraries, **own}, recipe

@@ -100,7 +100,7 @@ def report(root: str = "/") -> dict[str, Any]:
         "python": ".".join(str(part) for part in sys.version_info[:3]),
         "libraries": libraries,
         "libraries_error": error,
-        "mixed": sorted(name for name, found in versions.items() if len(found) > 1),
+        "mixed": sorted(name for name, seen in versions.items() if len(seen) > 1),
         "frameworks": frameworks(),
         "devices": devices(root),
         "driver": driver(root),
@@ -117,8 +117,8 @@ def loaded(root: str = "/") -> tuple[list[dict[str, Any]], str | None]:
             paths = dict.fromkeys(_path(line) for line in opened)
     except OSError as problem:
         return [], f"/proc/self/maps: {problem.strerror}"
-    found = [row for row in (library(path) for path in paths if path) if row is not None]
-    return sorted(found, key=lambda row: (row["family"], row["name"], row["path"])), None
+    libraries = [row for row in (library(path) for path in paths if path) if row is not None]
+    return sorted(libraries, key=lambda row: (row["family"], row["name"], row["path"])), None
 
 
 def _path(line: str) -> str:
@@ -152,17 +152,17 @@ def library(path: str) -> dict[str, Any] | None:
 
 def frameworks() -> dict[str, dict[str, str | None]]:
     """Return version and build target of the frameworks that are already imported. Imports nothing."""
-    found: dict[str, dict[str, str | None]] = {}
+    versions: dict[str, dict[str, str | None]] = {}
     for name in FRAMEWORKS:
         module = sys.modules.get(name)
         if module is not None:
             # vars() does not trigger a module's lazy loading (PEP 562); getattr() would.
             version = vars(module).get("__version__")
-            found[name] = {
+            versions[name] = {
                 "version": _shown(version) if version is not None else None,
                 "build": _build(name),
             }
-    return found
+    return versions
 
 
 def _build(name: str) -> str | None:
@@ -203,12 +203,12 @@ def devices(root: str = "/") -> dict[str, Any]:
 
 def driver(root: str = "/") -> str | None:
     """Return the version of the loaded NVIDIA kernel module, or None. Works in containers too."""
-    found = re.search(
+    match = re.search(
         r"^NVRM version:.*?\s([0-9]+\.[0-9.]+)\s",
         _text(f"{root.rstrip('/')}/proc/driver/nvidia/version"),
         re.MULTILINE,
     )
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def node(root: str = "/") -> dict[str, Any]:
@@ -248,9 +248,9 @@ def node(root: str = "/") -> dict[str, Any]:
     }
 
 
-def text(found: dict[str, Any]) -> str:
+def text(state: dict[str, Any]) -> str:
     """Return a report as JSON text."""
-    return json.dumps(found, indent=1) + "\n"
+    return json.dumps(state, indent=1) + "\n"
 
 
 def _shown(value: object) -> str:

@@ -505,24 +505,24 @@ def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
 
 
 def _loader(root: Path, name: str, package: str) -> Path:
-    found = _inside(root, name)
-    if not found.is_file():
+    loader = _inside(root, name)
+    if not loader.is_file():
         raise DiskError(
             f"the root has no boot loader (/{name})",
             file=root,
             remedy=f"add {package} to the packages of the definition, and lock the disk again",
         )
-    return found
+    return loader
 
 
 def _inside(root: Path, name: str) -> Path:
     """Return the file `name`, which must not be a link out of the root: that would copy this machine's file
     to the disk.
     """
-    found = root / name
-    if found.is_symlink() or not found.resolve().is_relative_to(root.resolve()):
+    path = root / name
+    if path.is_symlink() or not path.resolve().is_relative_to(root.resolve()):
         raise DiskError(f"/{name} of the root is a link, expected a file", file=root)
-    return found
+    return path
 
 
 def _mib(size: int) -> str:

@@ -486,9 +486,9 @@ def twice(
     from goldnode.disks.compare import differences
 
     # Compare the manifests only if the disks are equal: their fields are less specific.
-    found = [str(row) for row in differences(first.path("raw"), second.path("raw"))]
+    differing = [str(row) for row in differences(first.path("raw"), second.path("raw"))]
     mine, second_files = first.manifest(), second.manifest()
-    return found or [f"{MANIFEST}: `{key}`" for key in mine if mine[key] != second_files[key]]
+    return differing or [f"{MANIFEST}: `{key}`" for key in mine if mine[key] != second_files[key]]
 
 
 # -- small things

@@ -37,18 +37,18 @@ def promote(place: DiskStorePlace | DirectoryPlace, store: ChannelStore, move: M
 
 
 def _notes(before: BuiltDisk | None, disk: BuiltDisk) -> list[str]:
-    found = ["the class is simulated: no GPU was in it"] if disk.simulated else []
+    notes = ["the class is simulated: no GPU was in it"] if disk.simulated else []
     if before is None:
-        return found
+        return notes
     was, now = evidence.facts(before), evidence.facts(disk)
-    found += [
+    notes += [
         f"{name}: {was.get(name, 'none')} to {now.get(name, 'none')}"
         for name in ("kernel", "driver", "loader")
         if was.get(name) != now.get(name)
     ]
     old, new = ({row.name: row.version for row in one.packages} for one in (before, disk))
     moved = len([name for name in old.keys() | new.keys() if old.get(name) != new.get(name)])
-    return [*found, f"{moved} packages differ"] if moved else found
+    return [*notes, f"{moved} packages differ"] if moved else notes
 
 
 def channel_head(
@@ -67,15 +67,15 @@ def channel_head(
         else [name for name, one in moves.saved_places(store) if one.repository == line.repository]
     )
     digests = {name: store.named(moves.local_name(name, line, channel)) for name in places}
-    found = {digest for digest in digests.values() if digest is not None}
-    if len(found) != 1:
+    promoted = {digest for digest in digests.values() if digest is not None}
+    if len(promoted) != 1:
         listed = ", ".join(places) or "no place"
-        what = "points to nothing" if not found else f"points to {len(found)} builds"
+        what = "points to nothing" if not promoted else f"points to {len(promoted)} builds"
         raise DiskError(
             f"{channel} of {line} {what} in {store.root} (of {listed})",
             remedy=f"pull it: goldnode disks pull {line}:{channel}",
         )
-    disk = store.disk(found.pop(), line.repository)
+    disk = store.disk(promoted.pop(), line.repository)
     if disk is None:
         raise DiskError(
             f"the disk of {channel} of {line} is not in {store.root}",

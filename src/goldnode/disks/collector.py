@@ -85,12 +85,12 @@ def digest(path: str) -> str | None:
 def units() -> dict[str, dict[str, str]]:
     """Return the properties in `SHOWN` of the units in `UNITS`: unit -> property -> value."""
     _, out, _ = run("systemctl", "show", "--no-pager", "-p", ",".join(SHOWN), *UNITS)
-    found = {}
+    rows = {}
     for block in out.split("\n\n"):
         row = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         if row.get("Id"):
-            found[row["Id"]] = row
-    return found
+            rows[row["Id"]] = row
+    return rows
 
 
 def module(name: str, release: str) -> dict[str, Any]:
@@ -159,8 +159,8 @@ def identity() -> dict[str, Any]:
         keys[path.name] = (out.split() or ["", ""])[1] if len(out.split()) > 1 else out.strip()
     leases = {}
     for path in Path("/run/systemd/netif/leases").glob("*"):
-        found = re.search(r"^CLIENTID=(\S+)$", text(path) or "", re.M)
-        leases[path.name] = found.group(1) if found else None
+        client = re.search(r"^CLIENTID=(\S+)$", text(path) or "", re.M)
+        leases[path.name] = client.group(1) if client else None
     return {
         "machine_id": (text("/etc/machine-id") or "").strip(),
         "hostname": (text("/proc/sys/kernel/hostname") or "").strip(),
@@ -216,7 +216,7 @@ def main() -> None:
     # Before the collector itself loads modules: only those that the boot loaded.
     modules = sorted(line.split()[0] for line in (text("/proc/modules") or "").splitlines())
     root = os.statvfs("/")
-    found = {
+    facts = {
         "boot_id": (text("/proc/sys/kernel/random/boot_id") or "").strip(),
         "uptime": float((text("/proc/uptime") or "0").split()[0]),
         "kernel": release,
@@ -271,10 +271,10 @@ def main() -> None:
         "calls": (text("/run/goldnode-simulator/calls") or "").splitlines(),
     }
     names = asked.get("modules", ())
-    refused = asked.get("refused") or (found["class"] or {}).get("blacklist") or ()
-    found["modules"] = {name: module(name, release) for name in names}
-    found["refusals"] = {name: load(name) for name in refused}
-    json.dump(found, sys.stdout)
+    refused = asked.get("refused") or (facts["class"] or {}).get("blacklist") or ()
+    facts["modules"] = {name: module(name, release) for name in names}
+    facts["refusals"] = {name: load(name) for name in refused}
+    json.dump(facts, sys.stdout)
 
 
 main()

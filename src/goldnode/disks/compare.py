@@ -269,15 +269,15 @@ def _ext4(
         yield from _ext4_rest(name, first, trees[0], left, right)
 
 
-def _value(found: object) -> str:
-    if isinstance(found, bytes):
-        text = found.rstrip(b"\0")
+def _value(value: object) -> str:
+    if isinstance(value, bytes):
+        text = value.rstrip(b"\0")
         return (
             text.decode("ascii")
             if text.isascii() and text.decode("ascii").isprintable()
-            else found.hex()
+            else value.hex()
         )
-    return str(found)
+    return str(value)
 
 
 def _file(
@@ -456,7 +456,7 @@ def _structures(system: Reader) -> dict[int, str]:
     per_group = struct.unpack_from("<I", system.superblock(), 32)[0]
     total = struct.unpack_from("<I", system.superblock(), 4)[0]
     groups = -(-total // per_group)
-    found: dict[int, str] = {}
+    structures: dict[int, str] = {}
     table_blocks = -(-system.per_group * system.inode_size // system.block)
     for group in range(groups):
         row = system.at(system.descriptors + group * system.descriptor, system.descriptor)
@@ -465,24 +465,24 @@ def _structures(system: Reader) -> dict[int, str]:
             | (struct.unpack_from("<I", row, low + 32)[0] << 32 if len(row) >= 64 else 0)
             for low in (0, 4, 8)
         ]
-        found[places[0]] = "a bitmap of blocks"
-        found[places[1]] = "a bitmap of inodes"
-        found |= dict.fromkeys(range(places[2], places[2] + table_blocks), "a table of inodes")
+        structures[places[0]] = "a bitmap of blocks"
+        structures[places[1]] = "a bitmap of inodes"
+        structures |= dict.fromkeys(range(places[2], places[2] + table_blocks), "a table of inodes")
     width = -(-groups * system.descriptor // system.block)
-    found |= dict.fromkeys(range(1, 1 + width), "the group descriptors")
+    structures |= dict.fromkeys(range(1, 1 + width), "the group descriptors")
     for group in (g for g in range(1, groups) if _has_backup(g)):
-        found[group * per_group] = "a second superblock"
-        found |= dict.fromkeys(
+        structures[group * per_group] = "a second superblock"
+        structures |= dict.fromkeys(
             range(group * per_group + 1, group * per_group + 1 + width), "second group descriptors"
         )
     # s_reserved_gdt_blocks: space for growing the file system.
     spare = struct.unpack_from("<H", system.superblock(), 206)[0]
     for group in (g for g in range(groups) if g == 0 or _has_backup(g)):
         first = group * per_group + 1 + width
-        found |= dict.fromkeys(
+        structures |= dict.fromkeys(
             range(first, first + spare), "blocks kept for more group descriptors"
         )
-    return found
+    return structures
 
 
 def _has_backup(group: int) -> bool:

@@ -78,8 +78,8 @@ class DiskContents:
     @property
     def backend(self) -> str:
         """Return the backend of the class, or an empty string if the disk does not state it."""
-        found = self.document.get("backend")
-        return found if isinstance(found, str) else ""
+        name = self.document.get("backend")
+        return name if isinstance(name, str) else ""
 
 
 @dataclass(frozen=True)
@@ -161,15 +161,15 @@ def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
 
 def root_of(disk: BuiltDisk) -> Partition:
     """Return the root partition that boots first. Raises DiskError if the disk lacks one."""
-    found = next((row for row in disk.partitions if row.filesystem == "ext4"), None)
-    if found is None:
+    partition = next((row for row in disk.partitions if row.filesystem == "ext4"), None)
+    if partition is None:
         names = ", ".join(f"{row.name} ({row.filesystem})" for row in disk.partitions) or "none"
         raise DiskError(
             f"{disk.name} has no root of ext4 among its partitions: {names}",
             file=disk.directory,
             remedy="build it again",
         )
-    return found
+    return partition
 
 
 def _root(raw: Path, partition: Partition) -> LayerIndex:
@@ -188,8 +188,8 @@ def _root(raw: Path, partition: Partition) -> LayerIndex:
                 entries[row.path] = replace(entries[first], kind="h", link=first)
                 continue
             own = row.path == CLASS or _ORIGIN.fullmatch(row.path) is not None
-            found, data = read_file(row.open(), row.size, row.path, keep=own)
-            entry = replace(found, mode=row.mode, uid=row.uid, gid=row.gid)
+            kept, data = read_file(row.open(), row.size, row.path, keep=own)
+            entry = replace(kept, mode=row.mode, uid=row.uid, gid=row.gid)
             if own and data is not None:
                 texts[row.path] = data.decode("utf-8", "replace")
             else:
@@ -233,26 +233,26 @@ def _mtools(*words: str) -> bytes:
 
 def _stated_by(disk: BuiltDisk) -> dict[str, Any]:
     driver = f"{disk.driver.module} {disk.driver.version}" if disk.driver is not None else ""
-    found = {
+    facts = {
         "name": disk.name,
         "class": disk.class_,
         "build_id": disk.build_id,
         "kernel": disk.kernel,
         "driver": driver,
     }
-    return found | ({"simulated": "true"} if disk.simulated else {})
+    return facts | ({"simulated": "true"} if disk.simulated else {})
 
 
 def _class(index: LayerIndex) -> dict[str, Any]:
     try:
-        found = json.loads(index.texts.get(CLASS, "{}"))
+        document = json.loads(index.texts.get(CLASS, "{}"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
-    found = []
+    modules = []
     for path, entry in contents.snapshot.files():
         match = _MODULE.fullmatch(path)
         if match is None or match["how"] == "modules.order":
@@ -267,7 +267,7 @@ def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
             built = json.loads(text)
         except ValueError:
             built = {}
-        found.append(
+        modules.append(
             Module(
                 match["name"],
                 path=path,
@@ -277,7 +277,7 @@ def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
                 built=built if isinstance(built, dict) else {},
             )
         )
-    return found
+    return modules
 
 
 def _origins(files: dict[str, FileEntry], contents: Contents) -> list[EspFile]:

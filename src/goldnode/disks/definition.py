@@ -273,8 +273,8 @@ def load_definition(path: Path | None = None) -> Definition:
         path = Path(named).expanduser() if named else builtin_definition()
     source = yamlsource.read(path, error=DiskError)
     check_format(source, "disks", 1, DiskError)
-    found = Definition(yamlsource.validate(DefinitionFile, source, error=DiskError), source)
+    definition = Definition(yamlsource.validate(DefinitionFile, source, error=DiskError), source)
     # The empty name checks the defaults themselves.
-    for name in ("", *found.document.classes):
-        found.shape(name)
-    return found
+    for name in ("", *definition.document.classes):
+        definition.shape(name)
+    return definition

@@ -36,7 +36,7 @@ _FTYPES = {
 
 def read_sums(text: str, where: str) -> dict[str, str]:
     """Parse SHA256SUMS into file name -> sha256 (hex). Raises DiskError for an invalid line."""
-    found: dict[str, str] = {}
+    sums: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         sha256, gap, name = line.partition("  ")
         if (
@@ -50,8 +50,8 @@ def read_sums(text: str, where: str) -> dict[str, str]:
                 line=number,
                 remedy="publish the disk again",
             )
-        found[name] = sha256
-    return found
+        sums[name] = sha256
+    return sums
 
 
 def check_published(directory: Path) -> dict[str, str]:

@@ -93,30 +93,28 @@ def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence
     from goldnode.evidence.cyclonedx_bom import cyclonedx  # its library takes 0.3 s to load
 
     check_files(disk, only=("raw",))
-    found = read(disk, options.cache)
+    contents = read(disk, options.cache)
     put = _EvidenceFiles(disk)
-    modules = {row.path: (row.entry, row.origin) for row in found.modules}
-    bill = cyclonedx(subject(disk), found.root, components(found))
-    firmware = {f"efi/{row.path}": (row.entry, row.origin) for row in found.esp}
-    unknown = len([path for path in found.root.unowned if path not in modules])
-    hashed = len([item for item in found.root.debs if item.sha256])
-    known = (
-        f"{len(found.root.debs)} debs ({hashed} with the hash of the lock), {len(modules)} modules"
-    )
+    modules = {row.path: (row.entry, row.origin) for row in contents.modules}
+    bill = cyclonedx(subject(disk), contents.root, components(contents))
+    firmware = {f"efi/{row.path}": (row.entry, row.origin) for row in contents.esp}
+    unknown = len([path for path in contents.root.unowned if path not in modules])
+    hashed = len([item for item in contents.root.debs if item.sha256])
+    known = f"{len(contents.root.debs)} debs ({hashed} with the hash of the lock), {len(modules)} modules"
     line = f"{known}, {len(firmware)} files of the ESP, {unknown} of unknown origin"
     written = [put.bill("cyclonedx", bill, line)]
     written.append(
         put(
             "spdx",
-            sbom.spdx(subject(disk), found.root, {**modules, **firmware}),
+            sbom.spdx(subject(disk), contents.root, {**modules, **firmware}),
             "the same, as SPDX 2.3",
         )
     )
-    statement = provenance(disk, found, builder=options.builder)
+    statement = provenance(disk, contents, builder=options.builder)
     written.append(put.provenance("provenance", statement, options))
-    report = vulnerabilities.report(found.root, options.databases)
+    report = vulnerabilities.report(contents.root, options.databases)
     written.append(put("vulnerabilities", report.document(), report.line()))
-    inspection = inspect(disk, options.backend or found.backend, options.policy)
+    inspection = inspect(disk, options.backend or contents.backend, options.policy)
     reported = "passed" if inspection["passed"] else f"REFUSED: {refused(inspection)}"
     written.append(
         put(
@@ -125,7 +123,7 @@ def write(disk: BuiltDisk, options: DiskEvidenceOptions) -> list[WrittenEvidence
             f"{inspection['elf_files']} ELF files, backend {inspection['backend']}: {reported}",
         )
     )
-    sizes = size(found)
+    sizes = size(contents)
     line = f"{human(sizes['files'])} of files, {human(sizes['allocated'])} of {human(sizes['raw'])} on the disk"
     smallest = min(
         (row["size"] for row in sizes["formats"] if row["format"] != "raw"), default=None
@@ -175,10 +173,10 @@ def check_files(disk: BuiltDisk, only: Sequence[str] | None = None) -> None:
                 file=disk.directory,
                 remedy="build or pull it again",
             )
-        found = path.stat().st_size
-        if found != row.size:
+        length = path.stat().st_size
+        if length != row.size:
             raise DiskError(
-                f"{row.file} has {found} bytes, the manifest says {row.size}",
+                f"{row.file} has {length} bytes, the manifest says {row.size}",
                 file=path,
                 remedy="build or pull it again",
             )
@@ -212,21 +210,21 @@ def subject(disk: BuiltDisk) -> sbom.Subject:
     )
 
 
-def components(found: DiskContents) -> list[Component]:
+def components(contents: DiskContents) -> list[Component]:
     """Return components that no package manager lists: kernel modules built for this disk, and files of the
     EFI system partition.
     """
     from goldnode.evidence.cyclonedx_bom import file_component  # its library takes 0.3 s to load
 
-    purls = {key(item): sbom.purl(item, found.root) for item in found.root.packages}
-    driver = found.disk.driver
+    purls = {key(item): sbom.purl(item, contents.root) for item in contents.root.packages}
+    driver = contents.disk.driver
     rows = []
-    for row in found.modules:
+    for row in contents.modules:
         made = {"goldnode": "prebuilt by goldnode", "dkms": "built by DKMS"}.get(row.how, row.how)
         properties = {
             "goldnode:origin": purls[row.origin] if row.origin else "not known",
             "goldnode:made": made,
-            "goldnode:kernel": str(row.built.get("kernel") or found.disk.kernel),
+            "goldnode:kernel": str(row.built.get("kernel") or contents.disk.kernel),
             "goldnode:build-key": str(row.built.get("key") or ""),
             "goldnode:sources": " ".join(
                 f"{name}={reported}"
@@ -239,7 +237,7 @@ def components(found: DiskContents) -> list[Component]:
                 f"/{row.path}", row.entry, properties, kind="device-driver", stated=stated
             )
         )
-    for item in found.esp:
+    for item in contents.esp:
         origin = (
             purls[item.origin]
             if item.origin
@@ -249,14 +247,14 @@ def components(found: DiskContents) -> list[Component]:
         kind = "firmware" if role else "file"
         properties = {
             "goldnode:origin": origin,
-            "goldnode:role": f"{found.disk.loader} loader" if role else "",
+            "goldnode:role": f"{contents.disk.loader} loader" if role else "",
         }
         ref = f"esp:/{quote(item.path)}"
         rows.append(file_component(f"ESP:/{item.path}", item.entry, properties, ref=ref, kind=kind))
     return rows
 
 
-def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) -> bytes:
+def provenance(disk: BuiltDisk, contents: DiskContents, *, builder: str = BUILDER) -> bytes:
     """Return an unsigned in-toto statement with a SLSA v1 predicate: the disk in each format, and all its
     inputs.
     """
@@ -297,7 +295,9 @@ def provenance(disk: BuiltDisk, found: DiskContents, *, builder: str = BUILDER) 
                 "epoch": disk.epoch,
                 "tools": dict(sorted(disk.tools.items())),
                 "simulated": disk.simulated,
-                "modules": {row.name: row.built.get("key") for row in found.modules if row.built},
+                "modules": {
+                    row.name: row.built.get("key") for row in contents.modules if row.built
+                },
             },
             "resolvedDependencies": [unique[name] for name in sorted(unique)],
         },
@@ -347,10 +347,10 @@ def inspect(disk: BuiltDisk, backend: str, policy: Path | None = None) -> dict[s
         )
     rules = policies.load(policy)
     rules.backend(backend)
-    found, _ = examine(
+    inspection, _ = examine(
         targets.find(str(disk.directory / f"{disk.name}.raw"), None)[0], rules, backend
     )
-    rows = report.inspection_document(found)
+    rows = report.inspection_document(inspection)
     # Strip the local directory: it is private, and would make the documents of equal disks differ.
     text = json.dumps(rows, ensure_ascii=False).replace(str(disk.directory) + "/", "")
     return {**json.loads(text), "subject": digest_of(disk), "raw_sha256": disk.raw.sha256}
@@ -366,28 +366,29 @@ def refused(inspection: Mapping[str, Any]) -> str:
     return str(rows[0].get("message")) if rows else "nothing that it names"
 
 
-def size(found: DiskContents) -> dict[str, Any]:
+def size(contents: DiskContents) -> dict[str, Any]:
     """Return sizes in bytes: files by package, raw disk, and each format."""
     packages: dict[str, int] = {}
-    for path, entry in found.root.snapshot.entries.items():
+    for path, entry in contents.root.snapshot.entries.items():
         if entry.kind == "f":
-            owner = found.root.owners.get(path, "")
+            owner = contents.root.owners.get(path, "")
             packages[owner] = packages.get(owner, 0) + entry.size
-    names = {key(item): f"{item.name} {item.version}" for item in found.root.packages}
+    names = {key(item): f"{item.name} {item.version}" for item in contents.root.packages}
     rows = [
         {"package": names.get(owner, owner), "size": number}
         for owner, number in packages.items()
         if owner
     ]
     return {
-        "subject": digest_of(found.disk),
-        "raw": found.disk.raw.size,
-        "allocated": found.disk.raw.allocated,
-        "files": bytes_of(found.root),
+        "subject": digest_of(contents.disk),
+        "raw": contents.disk.raw.size,
+        "allocated": contents.disk.raw.allocated,
+        "files": bytes_of(contents.root),
         "without_package": packages.get("", 0),
-        "esp": sum(row.entry.size for row in found.esp),
+        "esp": sum(row.entry.size for row in contents.esp),
         "formats": [
-            {"file": row.file, "format": row.format, "size": row.size} for row in found.disk.files
+            {"file": row.file, "format": row.format, "size": row.size}
+            for row in contents.disk.files
         ],
         "packages": sorted(rows, key=lambda row: (-int(str(row["size"])), str(row["package"]))),
     }
@@ -528,7 +529,7 @@ def compare(old: BuiltDisk, new: BuiltDisk, cache: Path | None = None) -> DiskDi
 
 def facts(disk: BuiltDisk) -> dict[str, str]:
     """Return the facts about a disk that a reader asks for first."""
-    found = {
+    rows = {
         "class": disk.class_,
         "class document": disk.class_digest[:19],
         "stack": disk.stack,
@@ -541,8 +542,8 @@ def facts(disk: BuiltDisk) -> dict[str, str]:
         "pending first boot": ", ".join(row.id for row in disk.pending),
     }
     if disk.driver is not None:
-        found["driver"] = f"{disk.driver.module} {disk.driver.version}"
-    return found | ({"simulated": "yes"} if disk.simulated else {})
+        rows["driver"] = f"{disk.driver.module} {disk.driver.version}"
+    return rows | ({"simulated": "yes"} if disk.simulated else {})
 
 
 def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[ImageChange]:
@@ -585,13 +586,13 @@ def authenticate(
         )
     except DiskError as problem:
         return Verification(digest, [VerificationRow("disk", "refused", problem.message)])
-    found = documents(disk)
+    there = documents(disk)
     rows += [
         VerificationRow(_title(disk, path), "refused", fault)
-        for path in found
+        for path in there
         if (fault := _about(disk, path, digest)) is not None
     ]
-    rows += _signatures(disk, found, digest, keys)
+    rows += _signatures(disk, there, digest, keys)
     return Verification(digest, rows)
 
 
@@ -605,23 +606,25 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
     """Return why a document is not about this disk; None if it is."""
     try:
         payload = signatures.payload_of(path.read_bytes())
-        found = json.loads(payload)
+        statement = json.loads(payload)
         if path == document(disk, "provenance"):
             reported = signatures.subjects(payload)[:1]
         elif path == document(disk, "cyclonedx"):
-            reported = [found["metadata"]["component"]["version"]]
+            reported = [statement["metadata"]["component"]["version"]]
         elif path == document(disk, "spdx"):
             reported = [
-                row["versionInfo"] for row in found["packages"] if row["SPDXID"] == "SPDXRef-image"
+                row["versionInfo"]
+                for row in statement["packages"]
+                if row["SPDXID"] == "SPDXRef-image"
             ]
         elif path == document(disk, "verified"):
             return (
                 None
-                if found["raw_sha256"] == disk.raw.sha256
-                else f"it is about the raw disk {found['raw_sha256']}"
+                if statement["raw_sha256"] == disk.raw.sha256
+                else f"it is about the raw disk {statement['raw_sha256']}"
             )
         else:
-            reported = [found["subject"]]
+            reported = [statement["subject"]]
     except ImageError as problem:
         return problem.message
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -630,7 +633,7 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
 
 
 def _signatures(
-    disk: BuiltDisk, found: Sequence[Path], digest: str, keys: Sequence[SSlibKey]
+    disk: BuiltDisk, there: Sequence[Path], digest: str, keys: Sequence[SSlibKey]
 ) -> list[VerificationRow]:
     path = document(disk, "signature")
     if not keys:
@@ -656,7 +659,7 @@ def _signatures(
     listed_rows = {
         str(row["file"]): str(row["sha256"]) for row in statement["predicate"]["documents"]
     }
-    here = {row.name: row for row in found}
+    here = {row.name: row for row in there}
     rows += [
         VerificationRow(name, "refused", "it is signed for, and is not here")
         for name in sorted(listed_rows.keys() - here.keys())

@@ -306,16 +306,16 @@ class Reader(Ext):
 
 
 def _attributes(entries: bytes, values: bytes) -> dict[str, bytes]:
-    found = {}
+    attributes = {}
     at = 0
     while at + 16 <= len(entries) and entries[at : at + 4] != b"\0\0\0\0":
         length, index, offset, _, size, _ = struct.unpack_from("<BBHIII", entries, at)
         name = _PREFIXES.get(index, f"{index}.") + entries[at + 16 : at + 16 + length].decode(
             "utf-8", "replace"
         )
-        found[name] = values[offset : offset + size]
+        attributes[name] = values[offset : offset + size]
         at += 16 + (length + 3 & ~3)
-    return found
+    return attributes
 
 
 def _time(seconds: int, extra: int) -> int:

@@ -61,18 +61,18 @@ class Fat32:
 
     def chain(self, first: int) -> tuple[int, ...]:
         """Return the clusters of a file, given its first one."""
-        found: list[int] = []
+        clusters: list[int] = []
         # The upper four bits of an entry are reserved.
         at = first
         while 2 <= at < self.count + 2:
-            found.append(at)
-            if len(found) > self.count:
+            clusters.append(at)
+            if len(clusters) > self.count:
                 raise self._damaged("a chain of clusters is a ring")
             entry: int = struct.unpack_from("<I", self.data, self.tables[0] + 4 * at)[0]
             at = entry & 0x0FFFFFFF
         if first and at < _END:
             raise self._damaged(f"a chain of clusters leads to {at}")
-        return tuple(found)
+        return tuple(clusters)
 
     def offset(self, cluster: int) -> int:
         """Return the offset of a cluster in bytes."""

@@ -50,15 +50,15 @@ def needed(
     `locks` maps digests of disk locks to their owners. Raises GoldnodeError for an unreadable history: an
     unknown reference must not lead to a deletion.
     """
-    found = NeededContent(_named_here(store, trust), locks=dict(locks or {}))
+    content = NeededContent(_named_here(store, trust), locks=dict(locks or {}))
     for path in sorted((store.root / "channels/names").glob("*")):
-        found.digests.setdefault(
+        content.digests.setdefault(
             path.read_text(encoding="ascii").strip(), "a channel that this store saw"
         )
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
         for image in entry.item.images:
-            found.names.setdefault(image.ref.rpartition("/")[2], f"class {name}")
-    return found
+            content.names.setdefault(image.ref.rpartition("/")[2], f"class {name}")
+    return content
 
 
 def _named_here(store: ChannelStore, trust: Sequence[SSlibKey] = ()) -> dict[str, str]:

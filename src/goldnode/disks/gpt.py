@@ -87,11 +87,11 @@ def read(disk: Path) -> PartitionTable:
             f"{disk} has a partition table of kind {data.get('label')}, and only GPT is read",
             remedy="name a disk that goldnode built",
         )
-    found, flags = [], []
+    partitions, flags = [], []
     for row in data.get("partitions", []):
         digits = row["node"].removeprefix(str(disk)).lstrip("p")
         number = int(digits)
-        found.append(
+        partitions.append(
             Partition(
                 number=number,
                 name=row.get("name", ""),
@@ -104,4 +104,4 @@ def read(disk: Path) -> PartitionTable:
             )
         )
         flags.append((number, row.get("attrs", "")))
-    return PartitionTable(data["id"].lower(), tuple(found), tuple(flags))
+    return PartitionTable(data["id"].lower(), tuple(partitions), tuple(flags))

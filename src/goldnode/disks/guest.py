@@ -145,17 +145,17 @@ def judge(
     removed on purpose.
     """
     document = facts.get("class") or {}
-    found = [*_system(facts, wanted, document, simulated, missing), *_class(facts, wanted)]
-    found += [*_modules(facts, wanted, document), *_initramfs(facts, document)]
-    found += [*_packages(facts, wanted, document), *_disk(facts, wanted)]
-    found += [*_identity(facts, first)]
+    checks = [*_system(facts, wanted, document, simulated, missing), *_class(facts, wanted)]
+    checks += [*_modules(facts, wanted, document), *_initramfs(facts, document)]
+    checks += [*_packages(facts, wanted, document), *_disk(facts, wanted)]
+    checks += [*_identity(facts, first)]
     if document:
-        found += [
+        checks += [
             *_verdict(facts, document, simulated),
             *_gate(facts, document),
             *_plan(facts, wanted, document),
         ]
-    return found
+    return checks
 
 
 def failed(checks: Iterable[GuestCheck]) -> list[GuestCheck]:
@@ -174,8 +174,8 @@ def outcome(checks: Sequence[GuestCheck]) -> Outcome:
 
 
 def _unit(facts: Facts, name: str) -> Mapping[str, str]:
-    found: Mapping[str, str] = (facts.get("units") or {}).get(name) or {}
-    return found
+    unit: Mapping[str, str] = (facts.get("units") or {}).get(name) or {}
+    return unit
 
 
 def wants_gpu(
@@ -307,21 +307,23 @@ def _modules(facts: Facts, wanted: GuestExpectations, document: Document) -> Ite
         )
         if wanted.driver and name == wanted.driver[0] and not in_tree:
             yield same(f"module.{name}.version", wanted.driver[1], fields.get("version") or "none")
-        found = fits(f"module.{name}.fits", row)
-        if found.outcome == FAILED and loads.get(name) is False:
-            found = GuestCheck(
-                found.id,
+        verdict = fits(f"module.{name}.fits", row)
+        if verdict.outcome == FAILED and loads.get(name) is False:
+            verdict = GuestCheck(
+                verdict.id,
                 UNVERIFIABLE,
-                found.expected,
-                brief(f"the class has it and does not load it: {found.got}"),
+                verdict.expected,
+                brief(f"the class has it and does not load it: {verdict.got}"),
             )
         elif (
-            found.outcome == FAILED and name not in loads and PEERLESS in (row.get("kernel") or "")
+            verdict.outcome == FAILED
+            and name not in loads
+            and PEERLESS in (row.get("kernel") or "")
         ):
             # The module comes with the driver. Built without OFED it fails on every machine, and the class
             # does not request it.
-            found = GuestCheck(found.id, UNVERIFIABLE, found.expected, f"it is a {PEERLESS}")
-        yield found
+            verdict = GuestCheck(verdict.id, UNVERIFIABLE, verdict.expected, f"it is a {PEERLESS}")
+        yield verdict
     for name in wanted.modules:
         if name not in modules:
             yield GuestCheck(
@@ -580,13 +582,13 @@ def unique(one: Facts, other: Facts) -> list[GuestCheck]:
     The kinds of host keys are equal, but the clones must not share a key.
     """
     first, second = one.get("identity") or {}, other.get("identity") or {}
-    found = []
+    checks = []
     for key in (*IDENTITY, "random_seed"):
         mine, its = first.get(key), second.get(key)
         if key == "host_keys":
             common = sorted(set((mine or {}).values()) & set((its or {}).values()))
             good = bool(mine) and bool(its) and not common
-            found.append(
+            checks.append(
                 holds(
                     "clones.host_keys",
                     good,
@@ -597,7 +599,7 @@ def unique(one: Facts, other: Facts) -> list[GuestCheck]:
             continue
         if key == "random_seed" and not (mine and its):  # written at shutdown, so it may be missing
             continue
-        found.append(
+        checks.append(
             holds(
                 f"clones.{key}",
                 bool(mine) and bool(its) and mine != its,
@@ -605,7 +607,7 @@ def unique(one: Facts, other: Facts) -> list[GuestCheck]:
                 f"{_shown(mine)} and {_shown(its)}",
             )
         )
-    return found
+    return checks
 
 
 # -- the boot check and its gate
@@ -621,16 +623,16 @@ def declared(document: Document) -> list[str]:
     gpu = document.get("gpu")
     if not gpu or not gpu.get("count"):
         return []
-    found = ["gpu.count"]
+    ids = ["gpu.count"]
     driver = document.get("driver")
     if driver:
-        found.append("driver.loaded")
+        ids.append("driver.loaded")
     if policy.declares(document):
         blind = Observed(
             gpu_settings={"vendor": gpu["vendor"], "error": "not asked", "gpus": {}, "record": {}}
         )
-        found += [finding.id for finding in policy.findings(document, blind)]
-    return found
+        ids += [finding.id for finding in policy.findings(document, blind)]
+    return ids
 
 
 def missing_here(document: Document) -> list[tuple[str, str]]:
@@ -638,13 +640,13 @@ def missing_here(document: Document) -> list[tuple[str, str]]:
 
     The list contains only items that the class document declares.
     """
-    found = []
+    absent = []
     if document.get("gpu"):
         kinds = (
             r"gpu\.|nvlink\.|fabric\.|pcie\.|runtime\.cdi|"
             r"driver\.(loaded|agree)$|module\.loaded$|xid\.|policy\.(?!host\.)"
         )
-        found.append(
+        absent.append(
             (kinds, f"the machine has none of the class's {document['gpu']['count']} GPUs")
         )
     if ((document.get("policy") or {}).get("host") or {}).keys() & {
@@ -653,7 +655,7 @@ def missing_here(document: Document) -> list[tuple[str, str]]:
         "network",
         "irq_affinity",
     }:
-        found.append(
+        absent.append(
             (
                 r"policy\.host\.(governor|iommu|network)",
                 "a virtual machine has no frequency governor, no IOMMU and other interfaces",
@@ -668,14 +670,14 @@ def missing_here(document: Document) -> list[tuple[str, str]]:
         ("storage", r"storage\."),
     ):
         if baseline.get(section):
-            found.append((kinds, f"the class's {section} is of its hardware"))
-    found.append(
+            absent.append((kinds, f"the class's {section} is of its hardware"))
+    absent.append(
         (r"time\.sync$", "the machine's network ends in QEMU, and there is no time server in it")
     )
-    found.append(
+    absent.append(
         (r"storage\.health$|pcie\.link$", "virtual disks and links have no values of their own")
     )
-    return found
+    return absent
 
 
 def _reason(name: str, reasons: Sequence[tuple[str, str]]) -> str | None:

@@ -85,9 +85,9 @@ def passwords(root: Path) -> Iterator[Finding]:
 
 def identity(root: Path) -> Iterator[Finding]:
     """Report identities that clones would share: machine-id, host keys, hostname, random seed."""
-    found = _text(root / "etc/machine-id")
-    if found != MACHINE_ID:
-        yield "etc/machine-id", f"it holds {found.strip()!r}, expected 'uninitialized'"
+    machine_id = _text(root / "etc/machine-id")
+    if machine_id != MACHINE_ID:
+        yield "etc/machine-id", f"it holds {machine_id.strip()!r}, expected 'uninitialized'"
     for path in sorted((root / "etc/ssh").glob("ssh_host_*")):
         yield f"etc/ssh/{path.name}", "a host key"
     for name in (
@@ -228,8 +228,8 @@ def _sshd_lines(root: Path, path: Path, depth: int) -> Iterator[tuple[str, str]]
         if words[0].lower() == "include" and depth < 4:
             for pattern in words[1:]:
                 absolute = pattern if pattern.startswith("/") else f"/etc/ssh/{pattern}"
-                for found in sorted(root.glob(absolute.lstrip("/"))):
-                    yield from _sshd_lines(root, found, depth + 1)
+                for included in sorted(root.glob(absolute.lstrip("/"))):
+                    yield from _sshd_lines(root, included, depth + 1)
             continue
         yield line, str(path.relative_to(root))
 
@@ -331,7 +331,7 @@ def check(root: Path, waivers: Sequence[HygieneWaiver] = ()) -> list[Hygiene]:
 
     A finding that a waiver covers does not fail its check.
     """
-    found = []
+    results = []
     for name, one in CHECKS.items():
         bad: list[str] = []
         waived: list[str] = []
@@ -349,7 +349,7 @@ def check(root: Path, waivers: Sequence[HygieneWaiver] = ()) -> list[Hygiene]:
             else:
                 waived.append(f"/{path}: {what} ({waiver.reason})")
         if bad:
-            found.append(
+            results.append(
                 Hygiene(
                     name,
                     "failed",
@@ -357,7 +357,7 @@ def check(root: Path, waivers: Sequence[HygieneWaiver] = ()) -> list[Hygiene]:
                 )
             )
         elif waived:
-            found.append(Hygiene(name, "waived", "; ".join(waived)))
+            results.append(Hygiene(name, "waived", "; ".join(waived)))
         else:
-            found.append(Hygiene(name, "passed", (one.__doc__ or "").split("\n")[0]))
-    return found
+            results.append(Hygiene(name, "passed", (one.__doc__ or "").split("\n")[0]))
+    return results

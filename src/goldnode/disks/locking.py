@@ -179,7 +179,7 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> D
     definition.check(catalog)
     entry = catalog.node_class(name)
     stack = catalog.stacks[entry.item.stack]
-    found = DiskTarget(
+    selected = DiskTarget(
         definition,
         catalog=catalog,
         site=site,
@@ -189,7 +189,7 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> D
         disk=definition.disk(name, stack.item.os),
     )
     if (
-        found.builds
+        selected.builds
         and site.modules != "prebuilt"
         and site.mirror is not None
         and site.mirror.url is not None
@@ -200,7 +200,7 @@ def target(name: str, definition: Definition, catalog: Catalog, site: Site) -> D
             file=site.file,
             remedy="write modules: prebuilt, and run `goldnode modules build` for the stack",
         )
-    return found
+    return selected
 
 
 # -- the file

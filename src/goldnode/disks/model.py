@@ -320,13 +320,13 @@ _ID = re.compile(r"[0-9a-f]{12}")
 def builds(store: Path, name: str | None = None) -> list[BuiltDisk]:
     """Return the complete builds in `store`, newest first: those of class `name`, or all without it."""
     place = store / "built"
-    found = [
+    disks = [
         file.parent
         for file in place.glob(f"{name or '*'}/*/{MANIFEST}")
         if _ID.fullmatch(file.parent.name)
     ]
-    found.sort(key=lambda path: ((path / MANIFEST).stat().st_mtime, path.name), reverse=True)
-    return [BuiltDisk.load(path) for path in found]
+    disks.sort(key=lambda path: ((path / MANIFEST).stat().st_mtime, path.name), reverse=True)
+    return [BuiltDisk.load(path) for path in disks]
 
 
 def find(text: str, store: Path) -> BuiltDisk:

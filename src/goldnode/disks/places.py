@@ -74,8 +74,8 @@ class DiskStorePlace(channels_moves.LocalPlace):
         return self.store.named(channels_moves.local_name(self.name, line, channel))
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
-        found = self.find(line, tag)
-        return None if found is None else digest_of(found)
+        directory = self.find(line, tag)
+        return None if directory is None else digest_of(directory)
 
     def find(self, line: ChannelLine, tag: str) -> BuiltDisk | None:
         """Return a build of the class by its id, or None."""
@@ -84,13 +84,13 @@ class DiskStorePlace(channels_moves.LocalPlace):
 
     def disk(self, line: ChannelLine, digest: str) -> BuiltDisk:
         """Return a build by its digest. Raises DiskError if the store lacks it."""
-        found = self.store.disk(digest, line.repository)
-        if found is None:
+        built = self.store.disk(digest, line.repository)
+        if built is None:
             raise DiskError(
                 f"{line.repository} {digest[:19]} is not in {self.store.root}",
                 remedy="pull it where its place can be reached",
             )
-        return found
+        return built
 
     def whole(self, line: ChannelLine, digest: str) -> None:
         disk = self.disk(line, digest)
@@ -147,8 +147,8 @@ class DirectoryPlace:
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
         try:
-            found = json.loads((self.channels(line) / f"{channel}.json").read_bytes())
-            return str(found["digest"])
+            pointer = json.loads((self.channels(line) / f"{channel}.json").read_bytes())
+            return str(pointer["digest"])
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -207,9 +207,9 @@ class DirectoryPlace:
 
     def classes(self) -> list[str]:
         """Return every class that has a build or a history."""
-        found = {path.parent.parent.name for path in self.root.glob(f"*/*/{MANIFEST}")}
-        found |= {path.parent.parent.name for path in self.root.glob(f"*/channels/{HISTORY}")}
-        return sorted(name for name in found if CLASS_NAME.fullmatch(name))
+        names = {path.parent.parent.name for path in self.root.glob(f"*/*/{MANIFEST}")}
+        names |= {path.parent.parent.name for path in self.root.glob(f"*/channels/{HISTORY}")}
+        return sorted(name for name in names if CLASS_NAME.fullmatch(name))
 
     def send_again(self, line: ChannelLine, digest: str) -> bool:
         from goldnode.disks.upload import copy_build

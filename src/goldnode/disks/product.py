@@ -86,9 +86,9 @@ class DiskProduct:
         An existing class is matched by its complete name, whatever its ending.
         """
         root = place.root if isinstance(place, DirectoryPlace) else place.store.root / "built"
-        found = re.fullmatch(r"(.+)[:-]([0-9a-f]{12})", text)
-        if found is not None and not (CLASS_NAME.fullmatch(text) and (root / text).is_dir()):
-            return line_of(found[1]), found[2]
+        match = re.fullmatch(r"(.+)[:-]([0-9a-f]{12})", text)
+        if match is not None and not (CLASS_NAME.fullmatch(text) and (root / text).is_dir()):
+            return line_of(match[1]), match[2]
         line = line_of(text)
         ids = sorted(path.parent.name for path in (root / text).glob(f"*/{MANIFEST}"))
         if len(ids) != 1:
@@ -109,8 +109,8 @@ class DiskProduct:
         """Return the classes that the directory has, or whose histories the store has."""
         if isinstance(place, DirectoryPlace):
             return [line_of(name) for name in place.classes()]
-        found = saved_places(self.store)
-        return [line_of(line.repository) for name, line in found if name == place.name]
+        lines = saved_places(self.store)
+        return [line_of(line.repository) for name, line in lines if name == place.name]
 
     def known(self) -> list[str]:
         """Return the classes of the catalog."""

@@ -78,11 +78,11 @@ def publish(
     results = judge("publish", disk, Decisions((*trust, signer.public), waivers))
     refuse("publish", disk.name, results)
     with using(place.store), place.turn():
-        found = copy_build(disk, place, signer, results, now=now)
+        published = copy_build(disk, place, signer, results, now=now)
         with full(place.root):
             refresh(place.root)
-    found.requirements = results
-    return found
+    published.requirements = results
+    return published
 
 
 # Indexes for programs
@@ -355,9 +355,9 @@ def pull(
             stage.mkdir(parents=True, exist_ok=True)
             replace_file(stage / MANIFEST, manifest)
             disk = BuiltDisk.load(stage)
-            found = PulledDisk(disk, f"sha256:{sums[MANIFEST]}", notes=notes)
+            pulled = PulledDisk(disk, f"sha256:{sums[MANIFEST]}", notes=notes)
             target = store.root / "built" / name / build_id
-            own = _own(target, found.digest)
+            own = _own(target, pulled.digest)
             for file in _files(disk, sums, formats):
                 packed = file == disk.name + FORMATS["raw.zst"]
                 there = (
@@ -366,7 +366,7 @@ def pull(
                     else (target / file).is_file() and sha256_of(target / file) == sums[file]
                 )
                 if own and there:
-                    found.there += 1
+                    pulled.there += 1
                     continue
                 say(f"{place}/{file}")
                 fresh = source.fetch(f"{place}/{file}", stage / file, sums[file])
@@ -378,16 +378,16 @@ def pull(
                         file=f"{source.name}/{place}",
                         remedy="find out who changed it; nothing of it was kept",
                     )
-                found.fetched, found.there = found.fetched + fresh, found.there + (not fresh)
+                pulled.fetched, pulled.there = pulled.fetched + fresh, pulled.there + (not fresh)
             if "raw.zst" in formats and not (own and _raw_complete(target, disk)):
                 _unpack(stage, disk)
             elif own:
                 (stage / f"{disk.name}{FORMATS['raw.zst']}").unlink(missing_ok=True)
             _into(stage, target, disk, own)
     if wanted in CHANNELS:
-        store.name_as(channels_moves.local_name(source.name, line, wanted), found.digest)
-    found.disk = BuiltDisk.load(target)
-    return found
+        store.name_as(channels_moves.local_name(source.name, line, wanted), pulled.digest)
+    pulled.disk = BuiltDisk.load(target)
+    return pulled
 
 
 @contextmanager

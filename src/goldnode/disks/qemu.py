@@ -242,12 +242,12 @@ class Clock:
         self.seconds = 0.0
 
     def _waited(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        times: dict[str, float] = {}
         with contextlib.suppress(OSError):
             for thread in self._folder.iterdir():
                 with contextlib.suppress(OSError, IndexError, ValueError):
-                    found[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
-        return found
+                    times[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+        return times
 
     def tick(self) -> float:
         """Return the guest's elapsed time in seconds."""
@@ -277,8 +277,8 @@ class _Qmp:
                 raise OSError("QEMU has closed its control socket")
             self.buffer += more
         line, _, self.buffer = self.buffer.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def ask(self, command: str, **arguments: Any) -> Any:
         self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
@@ -469,10 +469,10 @@ class VirtualMachine:
         if self._qmp is None:
             raise ValueError("it has no control socket")
         network = str(self._qmp.ask("human-monitor-command", **{"command-line": "info usernet"}))
-        found = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", network)
-        if not found:
+        forward = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", network)
+        if not forward:
             raise ValueError(f"it does not say which port it forwards: {network.strip()}")
-        return int(found[1])
+        return int(forward[1])
 
     def _live(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -217,8 +217,8 @@ def _signature(disk: BuiltDisk, given: Decisions) -> Requirement:
         return Requirement(
             "signature", "not_verified", why, proof, "name the public key with --trust"
         )
-    found = evidence.authenticate(disk, given.trust, content=False)
-    bad = next((row for row in found.rows if row.state in ("refused", "not_verified")), None)
+    verification = evidence.authenticate(disk, given.trust, content=False)
+    bad = next((row for row in verification.rows if row.state in ("refused", "not_verified")), None)
     if bad is not None:
         return Requirement(
             "signature",
@@ -227,7 +227,7 @@ def _signature(disk: BuiltDisk, given: Decisions) -> Requirement:
             proof,
             "sign it again: `goldnode disks evidence --key`",
         )
-    row = next(row for row in found.rows if row.what == "signature")
+    row = next(row for row in verification.rows if row.what == "signature")
     return Requirement("signature", "passed", f"signed, with its documents, {row.detail}", proof)
 
 
@@ -297,7 +297,7 @@ def _majors(
     """
     if against is None and not lost:
         return [Requirement("majors", "passed", "the channel leads to no other disk yet")]
-    found: list[Requirement] = []
+    changes: list[Requirement] = []
     new = series(disk)
     old = {} if against is None else series(against)
     for part in REQUIREMENTS.majors:
@@ -308,15 +308,15 @@ def _majors(
             if against
             else f"whether {part} has another series cannot be determined: {lost}"
         )
-        found.append(major(part, why, approvals))
-    return found or [Requirement("majors", "passed", "kernel and driver keep their series")]
+        changes.append(major(part, why, approvals))
+    return changes or [Requirement("majors", "passed", "kernel and driver keep their series")]
 
 
 def series(disk: BuiltDisk) -> dict[str, str]:
     """Return the series of kernel and driver that programs and modules depend on: 6.1 of
     6.1.0-53-cloud-amd64, 535 of 535.309.01.
     """
-    found = {"kernel": ".".join(disk.kernel.split("-")[0].split(".")[:2])}
-    return found | (
+    versions = {"kernel": ".".join(disk.kernel.split("-")[0].split(".")[:2])}
+    return versions | (
         {"driver": disk.driver.version.split(".")[0]} if disk.driver is not None else {}
     )

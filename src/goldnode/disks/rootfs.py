@@ -74,7 +74,7 @@ def tools() -> dict[str, str]:
     Raises DiskError if one is missing.
     """
     try:
-        found = engines.tools(None)
+        versions = engines.tools(None)
     except ImageError as problem:
         raise DiskError(problem.message, remedy=problem.remedy) from problem
     for program in ("unshare", "setpriv", "tar", "zstd", "dpkg-deb"):
@@ -83,7 +83,7 @@ def tools() -> dict[str, str]:
                 f"{program} is not on this machine",
                 remedy="install it: apt-get install util-linux tar zstd dpkg",
             )
-    return {name: found[name] for name in ("mmdebstrap", "apt", "dpkg")}
+    return {name: versions[name] for name in ("mmdebstrap", "apt", "dpkg")}
 
 
 def make(

@@ -81,8 +81,8 @@ def sanitise(root: Path, epoch: int) -> None:
 def date(root: Path, epoch: int) -> None:
     """Clamp all modification times in `root` to `epoch`, in whole seconds."""
     for path in _everything(root):
-        found = os.lstat(path)
-        when = min(int(found.st_mtime), epoch)
+        status = os.lstat(path)
+        when = min(int(status.st_mtime), epoch)
         os.utime(path, (when, when), follow_symlinks=False)
 
 

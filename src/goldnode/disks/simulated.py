@@ -163,7 +163,7 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
     """Return the checks of a boot with all simulated GPUs: the policy was set in this boot, reads back, and
     the gate is open.
     """
-    found = [
+    checks = [
         holds(
             "simulated.labelled",
             bool((facts.get("verdict") or {}).get("simulated")) and bool(facts.get("simulated")),
@@ -174,7 +174,7 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
     findings, have = _findings(facts), _settings(facts)
     count = int(document["gpu"]["count"])
     row = findings.get("gpu.count") or {}
-    found.append(
+    checks.append(
         holds(
             "simulated.count",
             row.get("outcome") == "match",
@@ -190,7 +190,7 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
         good = row.get("outcome") == "match" or (
             row.get("outcome") == "not_exposed" and "set at " in str(row.get("got"))
         )
-        found.append(
+        checks.append(
             holds(
                 f"simulated.{name}",
                 good,
@@ -202,7 +202,7 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
     refused = [line for line in calls if " rc=0" not in line]
     boards = {line.split()[0] for line in calls if re.match(r"gpu\d+ ", line)}
     good = len(boards) == count and not refused
-    found.append(
+    checks.append(
         holds(
             "simulated.setters",
             good,
@@ -226,7 +226,7 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
         ]
         if facts.get("settings") is None:
             wrong = ["the simulator's state is not there"]
-        found.append(
+        checks.append(
             holds(
                 "simulated.power",
                 not wrong,
@@ -235,14 +235,14 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
             )
         )
     state = facts.get("gate") or {}
-    found.append(
+    checks.append(
         same(
             "simulated.gate",
             "block: open",
             f"{state.get('mode')}: {'open' if state.get('open') else 'closed'}",
         )
     )
-    return found
+    return checks
 
 
 def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
@@ -253,7 +253,7 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
     """
     verdict, findings, state = facts.get("verdict") or {}, _findings(facts), facts.get("gate") or {}
     row = findings.get("gpu.count") or {}
-    found = [
+    checks = [
         same("simulated.fault.verdict", 2, verdict.get("exit_code")),
         holds(
             "simulated.fault.count",
@@ -278,7 +278,7 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
         if unit.get("LoadState") != "loaded":
             continue
         down = unit.get("ActiveState") in ("inactive", "failed")
-        found.append(
+        checks.append(
             holds(f"simulated.fault.{name}", down, "kept down", str(unit.get("ActiveState")))
         )
         detected = next(
@@ -290,7 +290,7 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
             "",
         )
         if unit.get("UnitFileState") in gate.ENABLED:
-            found.append(
+            checks.append(
                 holds(
                     f"simulated.fault.{name}.status",
                     "gpu" in detected,
@@ -298,4 +298,4 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
                     detected or "it does not say",
                 )
             )
-    return found
+    return checks

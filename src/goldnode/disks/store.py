@@ -76,8 +76,8 @@ class DiskStore:
 
     def free(self) -> int:
         """Return the free bytes of the store's file system."""
-        found = os.statvfs(self.root)
-        return found.f_bavail * found.f_frsize
+        filesystem = os.statvfs(self.root)
+        return filesystem.f_bavail * filesystem.f_frsize
 
 
 def open_store(path: Path | None = None) -> DiskStore:

@@ -145,7 +145,7 @@ def versions() -> dict[str, str]:
 
     Omit tools that are not installed.
     """
-    found = {}
+    numbers = {}
     for name, words in _VERSIONS.items():
         if shutil.which(words[0], path=path()) is None:
             continue
@@ -154,5 +154,5 @@ def versions() -> dict[str, str]:
             r"\d+\.\d+(?:\.\d+)*", (done.stdout + done.stderr).decode("utf-8", "replace")
         )
         if number:
-            found[name] = number[0]
-    return found
+            numbers[name] = number[0]
+    return numbers

@@ -64,7 +64,7 @@ def copy_build(
     """
     target = place.root / disk.class_ / disk.build_id
     digest = digest_of(disk)
-    found = PublishedDisk(target, digest)
+    published = PublishedDisk(target, digest)
     if target.exists():
         there = (
             f"sha256:{sha256_of(target / MANIFEST)}"
@@ -79,8 +79,8 @@ def copy_build(
             )
         if not replace:
             check_published(target)
-            found.before = True
-            return found
+            published.before = True
+            return published
     files = [
         path
         for row in disk.files
@@ -123,7 +123,10 @@ def copy_build(
             for path in sorted(stage.iterdir()):
                 path.chmod(0o644)
                 sync(path)
-                found.files, found.size = found.files + 1, found.size + path.stat().st_size
+                published.files, published.size = (
+                    published.files + 1,
+                    published.size + path.stat().st_size,
+                )
             stage.chmod(0o755)
             target.parent.mkdir(exist_ok=True)
             if replace and target.exists():
@@ -133,7 +136,7 @@ def copy_build(
         except BaseException:
             shutil.rmtree(stage, ignore_errors=True)
             raise
-    return found
+    return published
 
 
 def _compress(disk: BuiltDisk, raw: Path, into: Path) -> None:
@@ -197,21 +200,21 @@ def _sign_sums(
     now: dt.datetime,
 ) -> None:
     # Hash the copies, so that the signature covers what was actually written.
-    found = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}
+    sums = {path.name: sha256_of(path) for path in sorted(stage.iterdir())}
     wanted = {row.file: row.sha256 for row in disk.files} | {
         MANIFEST: digest_of(disk).removeprefix("sha256:")
     }
-    for name, sha256 in found.items():
+    for name, sha256 in sums.items():
         if wanted.get(name, sha256) != sha256:
             raise DiskError(
                 f"{name} is altered: its sha256 is {sha256[:16]}…, the manifest says {wanted[name][:16]}…",
                 file=disk.directory,
                 remedy="build or pull it again; if it is whole there, look at the disk it was copied to",
             )
-    text = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(found.items())).encode()
+    text = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())).encode()
     (stage / SUMS).write_bytes(text)
     (stage / DETACHED).write_bytes(signer.sign_bytes(text))
-    found[SUMS] = sha256_of(stage / SUMS)
+    sums[SUMS] = sha256_of(stage / SUMS)
     predicate = {
         "class": disk.class_,
         "build_id": disk.build_id,
@@ -219,5 +222,5 @@ def _sign_sums(
         "gates": [result.document() for result in results],
     }
     (stage / ENVELOPE).write_bytes(
-        signer.sign(signatures.statement(disk.name, digest_of(disk), PREDICATE, predicate, found))
+        signer.sign(signatures.statement(disk.name, digest_of(disk), PREDICATE, predicate, sums))
     )

@@ -187,14 +187,14 @@ def check_files(built: BuiltDisk, say: Say = lambda text: None) -> str:
             remedy=remedy,
         )
     say("reading the image")
-    found = sha256_of(raw)
-    if found != built.raw.sha256.removeprefix("sha256:"):
+    digest = sha256_of(raw)
+    if digest != built.raw.sha256.removeprefix("sha256:"):
         raise DiskError(
-            f"the raw disk is not what its manifest says: sha256 {found}, expected {built.raw.sha256}",
+            f"the raw disk is not what its manifest says: sha256 {digest}, expected {built.raw.sha256}",
             file=raw,
             remedy=remedy,
         )
-    return found
+    return digest
 
 
 def verify(
@@ -349,14 +349,14 @@ class _BootRun:
             ["python3", "-I", "-", shlex.quote(request)], stdin=COLLECTOR.read_bytes(), limit=ASK
         )
         try:
-            found: Facts = json.loads(done.out)
+            answers: Facts = json.loads(done.out)
         except ValueError:
             text = (
                 f"the guest could not be asked: exit status {done.rc}, "
                 f"{(done.err or done.out).strip()[-600:]}"
             )
             raise machine.error(text) from None
-        return found
+        return answers
 
     def boot(
         self,
@@ -398,7 +398,7 @@ class _BootRun:
             ),
         )
         checks = gpus(checks, facts) if gpus else checks
-        found = Boot(
+        measured = Boot(
             number,
             what=what,
             seconds=seconds,
@@ -407,12 +407,12 @@ class _BootRun:
             facts=facts,
         )
         (self.directory / f"facts-{number}.json").write_text(json.dumps(facts, indent=1))
-        self.report.boots.append(found)
+        self.report.boots.append(measured)
         self.say(
             f"boot {number}: {guest.outcome(checks)}"
             + "".join(f"\n  {check.id}: {check.got}" for check in guest.failed(checks))
         )
-        return found
+        return measured
 
     def with_gpus(self, machine: VirtualMachine, before: Boot) -> None:
         """Boot twice with simulated GPUs: with all of them, then with one missing."""

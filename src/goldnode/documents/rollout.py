@@ -89,9 +89,9 @@ Name = Annotated[str, Field(pattern=NAME)]
 def _one_of(part: Part, names: tuple[str, ...], what: str) -> None:
     given = [name for name in names if getattr(part, name) is not None]
     if len(given) != 1:
-        found = " and ".join(given) if given else "none of them"
+        choices = " and ".join(given) if given else "none of them"
         raise ValueError(
-            f"{what} has one of {', '.join(names)}; it has {found} | write exactly one"
+            f"{what} has one of {', '.join(names)}; it has {choices} | write exactly one"
         )
 
 

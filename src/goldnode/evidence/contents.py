@@ -163,15 +163,15 @@ class Contents:
         wheels: dict[str, str] = {
             canonicalize_name(wheel.name): key(wheel) for wheel in self.wheels
         }
-        found = {}
+        dependencies_of = {}
         for deb in self.debs:
             needed = {there for row in deb.depends for name in row for there in debs.get(name, [])}
-            found[key(deb)] = sorted(needed - {key(deb)})
+            dependencies_of[key(deb)] = sorted(needed - {key(deb)})
         for wheel in self.wheels:
-            found[key(wheel)] = sorted(
+            dependencies_of[key(wheel)] = sorted(
                 {wheels[name] for name in wheel.requires if name in wheels} - {key(wheel)}
             )
-        return found
+        return dependencies_of
 
 
 def key(item: InstalledDeb | InstalledWheel) -> str:
@@ -223,7 +223,7 @@ def describe(
 def _image(snapshot: Snapshot, image: OciImage) -> dict[str, Any]:
     """Return the image's description of itself, with its labels as fallback."""
     labels = image.labels
-    found = {
+    facts = {
         name: labels[f"io.goldnode.{label}"]
         for name, label in (
             ("backend", "backend"),
@@ -243,8 +243,8 @@ def _image(snapshot: Snapshot, image: OciImage) -> dict[str, Any]:
                 f"/{IMAGE} in {image.digest} is no JSON: {problem}", remedy="build the image again"
             ) from problem
         if isinstance(said, dict):
-            found |= said
-    return found
+            facts |= said
+    return facts
 
 
 def _os(snapshot: Snapshot) -> dict[str, str]:
@@ -337,7 +337,7 @@ def _wheels(
     for path, entry in snapshot.files():
         if path not in owners and path.startswith("usr/local/") and entry.size:
             loose.setdefault(entry.sha256, []).append(path)
-    found = []
+    wheels = []
     for folder in folders:
         stem = folder.rpartition("/")[2].removesuffix(".dist-info")
         name, _, version = stem.rpartition("-")
@@ -359,7 +359,7 @@ def _wheels(
             path for path in (f"{folder}/METADATA", f"{folder}/RECORD") if path in snapshot.entries
         ]
         owners.update(dict.fromkeys(own, owner))
-        found.append(
+        wheels.append(
             InstalledWheel(
                 name=name,
                 version=version,
@@ -374,20 +374,20 @@ def _wheels(
                 file=None if origin is None else origin.file,
             )
         )
-    yield from sorted(found, key=lambda wheel: (canonicalize_name(wheel.name), wheel.version))
+    yield from sorted(wheels, key=lambda wheel: (canonicalize_name(wheel.name), wheel.version))
 
 
 def _by_content(
     record: list[tuple[str, str]], loose: dict[str, list[str]], owners: dict[str, str]
 ) -> list[str]:
-    found = []
+    paths = []
     for path, sha256 in record:
         here = [item for item in loose.get(sha256, []) if item not in owners] if sha256 else []
         # Two wheels may contain files with the same content. Prefer the one with the same file name.
         name = path.rpartition("/")[2]
         named = [item for item in here if item.rpartition("/")[2] == name]
-        found += named or ([] if sha256 in loose and len(loose[sha256]) > 1 else here)
-    return sorted(set(found))
+        paths += named or ([] if sha256 in loose and len(loose[sha256]) > 1 else here)
+    return sorted(set(paths))
 
 
 def _by_path(
@@ -397,14 +397,14 @@ def _by_path(
 
     Return the files present, those of them with other content, and the rows of missing files.
     """
-    found, altered, absent = [], [], []
+    present, altered, absent = [], [], []
     for name, sha256 in record:
         path = normpath(f"/{base}/{name}").lstrip("/")
         entry = entries.get(path)
         if entry is not None and entry.kind in "fh":
-            found.append(path)
+            present.append(path)
             if sha256 and sha256 != entry.sha256:
                 altered.append(path)
         else:
             absent.append((name, sha256))
-    return sorted(found), sorted(altered), absent
+    return sorted(present), sorted(altered), absent

@@ -95,16 +95,16 @@ def _sign(layout: Layout, digest: str, payload: bytes, signer: EnvelopeSigner) -
 
 def _statements(layout: Layout, digest: str, name: str) -> list[bytes]:
     """Return the in-toto statements about an image, from its attached documents."""
-    found = []
+    statements = []
     for _, manifest in layout.attached(digest):
         kind, data = manifest["artifactType"], layout.read(manifest["layers"][0]["digest"])
         if kind in _SBOMS:
-            found.append(signatures.statement(name, digest, _SBOMS[kind], json.loads(data)))
+            statements.append(signatures.statement(name, digest, _SBOMS[kind], json.loads(data)))
         elif kind in (evidence.PROVENANCE, evidence.SIGNATURE):
             payload = signatures.payload_of(data)
             if signatures.subjects(payload) == [digest]:
-                found.append(payload)
-    return found
+                statements.append(payload)
+    return statements
 
 
 def _predicate(payload: bytes) -> str:
@@ -133,10 +133,10 @@ def bundle(payload: bytes, signer: EnvelopeSigner) -> bytes:
 def envelope_of(data: bytes) -> bytes:
     """Return the DSSE envelope of a bundle. Raises ImageError if there is none."""
     try:
-        found = json.loads(data)["dsseEnvelope"]
+        envelope = json.loads(data)["dsseEnvelope"]
     except (ValueError, KeyError, TypeError):
         raise ImageError("it is no Sigstore bundle with an envelope") from None
-    return canonical(found)
+    return canonical(envelope)
 
 
 def open_bundle(data: bytes, keys: Sequence[SSlibKey]) -> bytes:

@@ -195,12 +195,12 @@ def _component(
 
 
 def _of_deb(item: InstalledDeb, contents: Contents) -> dict[str, str]:
-    found = {"goldnode:source": f"{item.source} {item.source_version}"}
+    properties = {"goldnode:source": f"{item.source} {item.source_version}"}
     if item.made:
-        return found
+        return properties
     epoch, _, rest = item.source_version.rpartition(":")
     upstream, _, revision = rest.rpartition("-")
-    return found | {
+    return properties | {
         f"{_TRIVY}PkgID": f"{item.name}@{item.version}",
         f"{_TRIVY}PkgType": contents.os.get("ID", ""),
         f"{_TRIVY}SrcName": item.source,

@@ -304,23 +304,23 @@ def _package_name(owner: str) -> str:
 
 
 def majors(was: Contents, now: Contents) -> list[ImageChange]:
-    found = []
+    changes = []
     for part, (pattern, count) in _PARTS.items():
         before, after = (_majors(item, pattern, count) for item in (was, now))
         # A component only one image has is a change of the package list, not a major version change.
         if before and after and before.keys() != after.keys():
-            found.append(
+            changes.append(
                 ImageChange(
                     part,
                     ", ".join(before[name] for name in sorted(before)),
                     ", ".join(after[name] for name in sorted(after)),
                 )
             )
-    return found
+    return changes
 
 
 def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tuple[int, ...], str]:
-    found: dict[tuple[int, ...], str] = {}
+    versions: dict[tuple[int, ...], str] = {}
     for item in contents.packages:
         if pattern.match(
             canonicalize_name(item.name) if isinstance(item, InstalledWheel) else item.name
@@ -330,8 +330,8 @@ def _majors(contents: Contents, pattern: re.Pattern[str], count: int) -> dict[tu
             numbers = tuple(
                 int(part) for part in re.findall(r"\d+", re.split(r"[-~+]", version)[0])[:count]
             )
-            found[numbers] = version
-    return found
+            versions[numbers] = version
+    return versions
 
 
 def file_changes(
@@ -402,20 +402,20 @@ def _needed(was: Contents, now: Contents) -> list[dict[str, Any]]:
     for path, entry in was.snapshot.files():
         if entry.elf and entry.soname:
             by_name[(path.rpartition("/")[0], entry.soname)] = entry
-    found = []
+    missing = []
     for path, entry in now.snapshot.files():
         if not entry.elf:
             continue
         one = was.snapshot.entries.get(path) or by_name.get((path.rpartition("/")[0], entry.soname))
         if one is not None and one.elf and set(one.needed) != set(entry.needed):
-            found.append(
+            missing.append(
                 {
                     "path": path,
                     "added": sorted(set(entry.needed) - set(one.needed)),
                     "removed": sorted(set(one.needed) - set(entry.needed)),
                 }
             )
-    return found
+    return missing
 
 
 def bytes_of(contents: Contents) -> int:

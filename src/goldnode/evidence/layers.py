@@ -276,21 +276,21 @@ def read_file(
             if wanted:
                 kept.append(block)
             block = stream.read(_BLOCK) if stream is not None else b""
-        found = None
+        linked = None
         if is_elf:
             whole.seek(0)
             # Large libraries (hundreds of MB for CUDA) are mapped from a temporary file instead of held in
             # memory.
             if size <= _KEPT_IN_MEMORY:
-                found = dynamic(whole.read())
+                linked = dynamic(whole.read())
             else:
                 whole.rollover()
                 whole.flush()
                 with mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                    found = dynamic(mapped)
+                    linked = dynamic(mapped)
     entry = FileEntry("f", size=size, sha256=sha256.hexdigest(), sha1=sha1.hexdigest(), elf=is_elf)
-    if found is not None:
-        entry = replace(entry, soname=found.soname, needed=found.needed)
+    if linked is not None:
+        entry = replace(entry, soname=linked.soname, needed=linked.needed)
     return entry, b"".join(kept) if wanted else None
 
 

@@ -53,8 +53,8 @@ def synopses(text: str) -> list[str]:
     """Return the `License:` lines of a copyright file, sorted; empty unless it is machine-readable."""
     if not re.match(r"\s*Format(-Specification)?:\s*\S*copyright-format", text, re.IGNORECASE):
         return []
-    found = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE | re.IGNORECASE)
-    return sorted({" ".join(line.split()) for line in found})
+    names = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE | re.IGNORECASE)
+    return sorted({" ".join(line.split()) for line in names})
 
 
 def debian(lines: Iterable[str]) -> str | None:
@@ -64,10 +64,10 @@ def debian(lines: Iterable[str]) -> str | None:
     """
     from license_expression import combine_expressions  # loads the list of SPDX: takes 0.1 s
 
-    found = sorted(
+    licences = sorted(
         {expression for line in lines if (expression := _expression(line, _debian_name))}
     )
-    return combine_expressions(found, unique=True).render() if found else None
+    return combine_expressions(licences, unique=True).render() if licences else None
 
 
 def wheel(headers: dict[str, list[str]]) -> str | None:

@@ -239,14 +239,14 @@ def _root(about: Subject, ref: str) -> dict[str, Any]:
 def _operating_system(release: Mapping[str, str]) -> dict[str, Any]:
     """Return the distribution. Trivy recognises it by the beginning of its id."""
     family = release.get("ID", "linux")
-    found = {
+    package = {
         "SPDXID": f"SPDXRef-OperatingSystem-{_safe(family)}",
         "name": family,
         "primaryPackagePurpose": "OPERATING-SYSTEM",
         **_UNSTATED,
         "licenseDeclared": "NOASSERTION",
     }
-    return found | ({"versionInfo": release["VERSION_ID"]} if "VERSION_ID" in release else {})
+    return package | ({"versionInfo": release["VERSION_ID"]} if "VERSION_ID" in release else {})
 
 
 def _source(name: str, stated: str, contents: Contents, ref: str) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def _extracted(ref: str) -> dict[str, str]:
 
 
 def _package(item: InstalledDeb | InstalledWheel, contents: Contents, ref: str) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    package: dict[str, Any] = {
         "SPDXID": ref,
         "name": item.name,
         "versionInfo": item.version,
@@ -287,15 +287,15 @@ def _package(item: InstalledDeb | InstalledWheel, contents: Contents, ref: str) 
         "externalRefs": [_reference(purl(item, contents))],
     }
     if item.sha256 is not None:
-        found["checksums"] = [{"algorithm": "SHA256", "checksumValue": item.sha256}]
+        package["checksums"] = [{"algorithm": "SHA256", "checksumValue": item.sha256}]
     if item.file is not None:
-        found["packageFileName"] = item.file
+        package["packageFileName"] = item.file
     if item.summary:
-        found["summary"] = item.summary
+        package["summary"] = item.summary
     if isinstance(item, InstalledDeb):
         # Trivy reads the source package from this text.
-        found["sourceInfo"] = f"built package from: {item.source} {item.source_version}"
-    return found
+        package["sourceInfo"] = f"built package from: {item.source} {item.source_version}"
+    return package
 
 
 def _safe(text: str) -> str:

@@ -188,14 +188,14 @@ def _grype(document: Mapping[str, Any]) -> _Read:
         subjects += [str(row).rpartition("@")[2] for row in target.get("repoDigests") or []]
     matches = []
     for row in document["matches"]:
-        artifact, found = row["artifact"], row["vulnerability"]
-        fix = found.get("fix") or {}
+        artifact, vulnerability = row["artifact"], row["vulnerability"]
+        fix = vulnerability.get("fix") or {}
         finding = VulnerabilityFinding(
-            id=str(found["id"]),
+            id=str(vulnerability["id"]),
             package=str(artifact["name"]),
             version=str(artifact["version"]),
             fixed=next(iter(fix.get("versions") or []), None),
-            severity=str(found.get("severity") or "not stated").lower(),
+            severity=str(vulnerability.get("severity") or "not stated").lower(),
             database="grype",
             aliases=tuple(
                 sorted(str(other["id"]) for other in row.get("relatedVulnerabilities") or [])
@@ -309,8 +309,8 @@ def _osv_finding(
 
 
 def _day(text: Any) -> str:
-    found = _DATE.match(str(text or ""))
-    return found[0] if found else ""
+    match = _DATE.match(str(text or ""))
+    return match[0] if match else ""
 
 
 def _listed(item: InstalledDeb | InstalledWheel) -> tuple[str, str, str]:

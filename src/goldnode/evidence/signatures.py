@@ -105,7 +105,7 @@ def load_signer(path: Path) -> EnvelopeSigner:
         secret = load_pem_private_key(
             data, password.encode() if password and b"ENCRYPTED" in data else None
         )
-        found = CryptoSigner(secret)
+        signer = CryptoSigner(secret)
     except TypeError:
         # No `from`: a library's message may quote its input, which is the key.
         raise SigningKeyError(
@@ -120,13 +120,13 @@ def load_signer(path: Path) -> EnvelopeSigner:
         raise SigningKeyError(
             f"{wrong} it is of a kind that is not signed with here", file=path, remedy=_MAKE
         ) from None
-    if found.public_key.scheme not in _SCHEMES:
+    if signer.public_key.scheme not in _SCHEMES:
         raise SigningKeyError(
-            f"the signing key is {found.public_key.scheme}, expected ed25519 or ECDSA P-256",
+            f"the signing key is {signer.public_key.scheme}, expected ed25519 or ECDSA P-256",
             file=path,
             remedy=_MAKE,
         )
-    named = CryptoSigner(secret, _named(found.public_key))
+    named = CryptoSigner(secret, _named(signer.public_key))
     return EnvelopeSigner(named.public_key.keyid, named)
 
 
@@ -163,16 +163,16 @@ def read_public(data: bytes, path: Path) -> list[SSlibKey]:
         )
     blocks = re.findall(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", data, re.DOTALL)
     try:
-        found = [_named(SSlibKey.from_crypto(load_pem_public_key(block))) for block in blocks]
+        keys = [_named(SSlibKey.from_crypto(load_pem_public_key(block))) for block in blocks]
     except (ValueError, UnsupportedAlgorithm):
-        found = []
-    if not found or any(key.scheme not in _SCHEMES for key in found):
+        keys = []
+    if not keys or any(key.scheme not in _SCHEMES for key in keys):
         raise SigningKeyError(
             "this is no ed25519 or ECDSA public key in PEM",
             file=path,
             remedy="write it with `openssl pkey -pubout`",
         )
-    return found
+    return keys
 
 
 def _named(key: SSlibKey) -> SSlibKey:
@@ -204,10 +204,12 @@ def _named(key: SSlibKey) -> SSlibKey:
 def is_envelope(data: bytes) -> bool:
     """Return whether a document is a DSSE envelope."""
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except ValueError:
         return False
-    return isinstance(found, dict) and {"payload", "payloadType", "signatures"} <= found.keys()
+    return (
+        isinstance(document, dict) and {"payload", "payloadType", "signatures"} <= document.keys()
+    )
 
 
 def payload_of(data: bytes) -> bytes:

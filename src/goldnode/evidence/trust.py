@@ -93,7 +93,7 @@ class TrustPolicy:
         ]
         scope, rules = self.rules(repository, reference)
         named = f"{repository}{':' if ':' not in reference else '@'}{reference}"
-        found: list[str] = []
+        signers: list[str] = []
         for rule in rules:
             if rule.problem:
                 raise ImageError(
@@ -102,10 +102,10 @@ class TrustPolicy:
                     remedy=f'change the requirement of the scope "{scope or "default"}"',
                 )
             if simple and not any(row.type == evidence.SIGNATURE for row in attached):
-                found.append(_simple(named, digest, simple, rule))
+                signers.append(_simple(named, digest, simple, rule))
             else:
-                found.append(_signed(named, digest, attached, rule))
-        return tuple(dict.fromkeys(found))
+                signers.append(_signed(named, digest, attached, rule))
+        return tuple(dict.fromkeys(signers))
 
 
 def _signed(named: str, digest: str, attached: Sequence[AttachedDocument], rule: TrustRule) -> str:
@@ -221,8 +221,8 @@ def _rules(rows: Any, scope: str, file: Path) -> list[TrustRule]:
             file=file,
             remedy='write it as [{"type": "sigstoreSigned", "keyPath": "/etc/goldnode/signing.pub"}]',
         )
-    found = (_rule(row, file) for row in rows)
-    return [rule for rule in found if rule is not None]
+    rules = (_rule(row, file) for row in rows)
+    return [rule for rule in rules if rule is not None]
 
 
 def _rule(row: Mapping[str, Any], file: Path) -> TrustRule | None:
@@ -247,24 +247,24 @@ def _keys(row: Mapping[str, Any], file: Path) -> list[SSlibKey]:
     """Return the public keys of a requirement `sigstoreSigned`. Relative paths start at the policy's directory."""
     paths = [*row.get("keyPaths", ()), *([row["keyPath"]] if "keyPath" in row else ())]
     data = [*row.get("keyDatas", ()), *([row["keyData"]] if "keyData" in row else ())]
-    found = [key for path in paths for key in load_public(file.parent / str(path))]
+    keys = [key for path in paths for key in load_public(file.parent / str(path))]
     for text in data:
         try:
-            found += read_public(base64.b64decode(str(text), validate=True), file)
+            keys += read_public(base64.b64decode(str(text), validate=True), file)
         except binascii.Error:
             raise SigningKeyError("keyData is not base64", file=file) from None
-    if not found:
+    if not keys:
         raise SigningKeyError(
             "a requirement sigstoreSigned names no key", file=file, remedy="add keyPath or keyData"
         )
-    return found
+    return keys
 
 
 def _scopes(repository: str, reference: str) -> list[str]:
     """Return the scopes of an image, most specific first, as containers-policy.json(5) orders them."""
-    found = [f"{repository}{':' if ':' not in reference else '@'}{reference}"] if reference else []
+    scopes = [f"{repository}{':' if ':' not in reference else '@'}{reference}"] if reference else []
     host, _, path = repository.partition("/")
     parts = path.split("/") if path else []
-    found += ["/".join([host, *parts[:count]]) for count in range(len(parts), -1, -1)]
+    scopes += ["/".join([host, *parts[:count]]) for count in range(len(parts), -1, -1)]
     labels = host.partition(":")[0].split(".")
-    return found + ["*." + ".".join(labels[at:]) for at in range(1, len(labels))] + [""]
+    return scopes + ["*." + ".".join(labels[at:]) for at in range(1, len(labels))] + [""]

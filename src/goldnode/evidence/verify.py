@@ -101,10 +101,10 @@ class Verification:
 
 def documents(layout: Layout, digest: str) -> list[AttachedDocument]:
     """Return the documents attached to an image, sorted by type and digest."""
-    found = []
+    attached = []
     for descriptor, manifest in layout.attached(digest):
         for layer in manifest.get("layers", []):
-            found.append(
+            attached.append(
                 AttachedDocument(
                     str(manifest.get("artifactType", "")),
                     descriptor.digest,
@@ -113,7 +113,7 @@ def documents(layout: Layout, digest: str) -> list[AttachedDocument]:
                     str((layer.get("annotations") or {}).get(cosign.ANNOTATION, "")),
                 )
             )
-    return sorted(found, key=lambda row: (row.type, row.digest))
+    return sorted(attached, key=lambda row: (row.type, row.digest))
 
 
 def export(layout: Layout, digest: str, directory: Path) -> list[Path]:
@@ -139,7 +139,7 @@ def signature_statement(name: str, digest: str, attached: Sequence[AttachedDocum
     rows = sorted(
         (row.type, row.digest, len(row.data)) for row in attached if row.type in evidence.SIGNED
     )
-    listed = [{"type": kind, "digest": found, "size": size} for kind, found, size in rows]
+    listed = [{"type": kind, "digest": sha256, "size": size} for kind, sha256, size in rows]
     return signatures.statement(name, digest, PREDICATE, {"documents": listed})
 
 
@@ -232,10 +232,10 @@ def _subjects(row: AttachedDocument) -> list[str]:
     payload = signatures.payload_of(row.data)
     document = json.loads(payload)
     if row.type in (evidence.PROVENANCE, evidence.SIGNATURE):
-        found = signatures.subjects(payload)
-        if not found:
+        digests = signatures.subjects(payload)
+        if not digests:
             raise ImageError("it is no in-toto statement about an image")
-        return found
+        return digests
     if row.type == cosign.SIGNATURE:
         return [cosign.stated(row.data)[0]]
     if row.type == cosign.BUNDLE:
@@ -282,17 +282,17 @@ def signed(
     """
     rows: list[VerificationRow] = []
     listed: set[tuple[str, str]] | None = None
-    found = [row for row in attached if row.type == evidence.SIGNATURE]
+    signature_rows = [row for row in attached if row.type == evidence.SIGNATURE]
     if not keys:
         why = (
             "no public key was named"
-            if found
+            if signature_rows
             else "there is no signature, and no public key was named"
         )
         return [VerificationRow("signature", "not_verified", why)]
-    if not found:
+    if not signature_rows:
         return [VerificationRow("signature", "refused", "the image is not signed")]
-    for row in found:
+    for row in signature_rows:
         try:
             opened = signatures.open_envelope(row.data, keys)
         except ImageError as problem:

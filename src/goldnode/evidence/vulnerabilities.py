@@ -208,7 +208,7 @@ class _Debian:
         rows = self._db.get(item.source)
         if rows is None:
             return "no record"
-        found = []
+        findings = []
         for name, row in sorted(rows.items()):
             state = row.get("releases", {}).get(release) if isinstance(row, dict) else None
             if not isinstance(state, dict):
@@ -226,7 +226,7 @@ class _Debian:
                 if state.get("nodsa")
                 else ""
             )
-            found.append(
+            findings.append(
                 VulnerabilityFinding(
                     id=name,
                     package=item.name,
@@ -237,7 +237,7 @@ class _Debian:
                     note=note,
                 )
             )
-        return found
+        return findings
 
 
 class _Osv:
@@ -304,14 +304,14 @@ class _Osv:
         rows = self._rows.get((ecosystem, name))
         if rows is None:
             return "no record"
-        found: dict[str, VulnerabilityFinding] = {}
+        findings: dict[str, VulnerabilityFinding] = {}
         for row in rows:
             hit, fixed = affected(row["affected"], ecosystem, version)
             if hit is None:
                 return f"not checked: version {version} cannot be compared with the OSV database's"
             if hit:
                 record = row["record"]
-                found[record["id"]] = VulnerabilityFinding(
+                findings[record["id"]] = VulnerabilityFinding(
                     id=record["id"],
                     package=item.name,
                     version=item.version,
@@ -320,7 +320,7 @@ class _Osv:
                     database=self.label,
                     aliases=tuple(sorted(record.get("aliases", []))),
                 )
-        return [found[name] for name in sorted(found)]
+        return [findings[name] for name in sorted(findings)]
 
 
 def ecosystem_of(contents: Contents) -> str:
@@ -484,10 +484,10 @@ class VulnerabilityReport:
     def is_repeated_by(self, data: bytes) -> bool:
         """Return whether a document states the same as this report, at whatever time it was written."""
         try:
-            found = json.loads(data)
+            other = json.loads(data)
             return (
-                isinstance(found, dict)
-                and {**self.data(), "scanned": found.get("scanned")} == found
+                isinstance(other, dict)
+                and {**self.data(), "scanned": other.get("scanned")} == other
             )
         except ValueError:
             return False
@@ -503,8 +503,8 @@ class VulnerabilityReport:
             else f"{row['kind']} without a date"
             for row in self.databases
         )
-        found = f"{len(self.findings)} known, {fixable} of them with a fix; {self.checked} packages checked"
-        return f"{found}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
+        text = f"{len(self.findings)} known, {fixable} of them with a fix; {self.checked} packages checked"
+        return f"{text}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
 
 
 def time_of(moment: dt.datetime) -> str:

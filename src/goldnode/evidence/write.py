@@ -83,9 +83,9 @@ def _write(
 ) -> list[WrittenEvidence]:
     from goldnode.evidence.cyclonedx_bom import cyclonedx  # its library takes 0.3 s to load
 
-    found, there = examine(layout, built.digest, locks, options.cache)
+    snapshot, there = examine(layout, built.digest, locks, options.cache)
     put = _AttachedEvidence(layout, built.digest)
-    bill = cyclonedx(found, there)
+    bill = cyclonedx(snapshot, there)
     files = sum(len(wheel.files) for wheel in there.wheels if wheel.unpacked)
     packages = (
         f"{len(there.debs)} debs, {len(there.wheels)} wheels, {files} files unpacked from wheels, "
@@ -93,20 +93,22 @@ def _write(
     )
     written = [
         put.bill(evidence.CYCLONEDX, bill, packages),
-        put(evidence.SPDX, sbom.spdx(found, there), "the same, as SPDX 2.3"),
+        put(evidence.SPDX, sbom.spdx(snapshot, there), "the same, as SPDX 2.3"),
     ]
-    statement = provenance(image, built, locks, there, builder=options.builder, base=found.labels)
+    statement = provenance(
+        image, built, locks, there, builder=options.builder, base=snapshot.labels
+    )
     written.append(put.provenance(evidence.PROVENANCE, statement, options))
-    written.append(_vulnerabilities(put, found, there, options))
-    sizes = size.sizes(found, there)
+    written.append(_vulnerabilities(put, snapshot, there, options))
+    sizes = size.sizes(snapshot, there)
     line = (
         f"{size.human(sizes['compressed'])} to pull, {size.human(sizes['files'])} of files, "
         f"{size.human(sizes['hidden'])} hidden"
     )
-    written.append(put(evidence.SIZE, size.document(found, there), line))
+    written.append(put(evidence.SIZE, size.document(snapshot, there), line))
     if options.against is not None and options.against != built.digest:
         old = examine(layout, options.against, cache=options.cache)
-        difference = compare_images(old, (found, there))
+        difference = compare_images(old, (snapshot, there))
         major = ", ".join(f"{row.name} {row.was} -> {row.now}" for row in difference.major)
         written.append(
             put(
@@ -206,13 +208,13 @@ class _Note:
         if self._file is None:
             return None
         try:
-            found = json.loads(self._file.read_bytes())
+            rows = json.loads(self._file.read_bytes())
             if (
-                found["made_of"] != json.loads(canonical(self._made_of))
-                or found["attached"] != self._attached()
+                rows["made_of"] != json.loads(canonical(self._made_of))
+                or rows["attached"] != self._attached()
             ):
                 return None
-            return [WrittenEvidence(row["kind"], "kept", row["line"]) for row in found["written"]]
+            return [WrittenEvidence(row["kind"], "kept", row["line"]) for row in rows["written"]]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -35,14 +35,14 @@ def examine(
 
     claim = truth.claimed(target.view.identity) if target.view.configured else None
     said = target.backend if target.backend in rules.backends else ""
-    found = policy.inspect(
+    inspection = policy.inspect(
         target.view,
         rules,
         said if backend is None else backend,
         today=today or dt.datetime.now(tz=dt.UTC).date(),
     )
     if not target.view.configured:
-        return found, None
+        return inspection, None
     digest = target.view.labels.get(f"{LABELS}lock", "")
     lock = None if claim is None or locked is None else locked(claim.name, digest)
-    return found, truth.check(target.view, lock)
+    return inspection, truth.check(target.view, lock)

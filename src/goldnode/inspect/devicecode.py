@@ -110,8 +110,8 @@ def _elf_files(data: Data, start: int, end: int) -> Iterator[str]:
 
 def _bundles(data: Data, start: int, end: int) -> Iterator[str]:
     for pattern in (_BUNDLE_EMBEDDED, _COMPRESSED_EMBEDDED):
-        found = (_bundle(data, row.start()) for row in pattern.finditer(data, start, end))
-        if first := next(filter(None, found), ""):
+        bundles = (_bundle(data, row.start()) for row in pattern.finditer(data, start, end))
+        if first := next(filter(None, bundles), ""):
             yield first
 
 

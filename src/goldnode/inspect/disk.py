@@ -96,15 +96,15 @@ def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]
                 f"{path} is nothing that can be inspected",
                 remedy="name a wheel, root, tar, OCI layout or raw disk",
             )
-        found = []
+        scans = []
         for number, start, length in parts:
             name = f"{path}, partition {number}"
             if disk[start + 1080 : start + 1082] == b"\x53\xef":
-                found.append(
+                scans.append(
                     (name, _scan(disk, start, min(length, len(disk) - start), name, limits))
                 )
             else:
-                found.append(
+                scans.append(
                     (
                         name,
                         Scan(
@@ -114,7 +114,7 @@ def scan_disk(path: Path, limits: Limits | None = None) -> list[tuple[str, Scan]
                         ),
                     )
                 )
-        return found
+        return scans
 
 
 def _gpt(disk: mmap.mmap) -> Iterator[tuple[int, int, int]]:
@@ -240,8 +240,8 @@ class Ext:
             yield at, pointer, 1
             at += 1
         for depth, pointer in enumerate(pointers[12:], start=1):
-            for found in self._indirect(pointer, depth, [_EXTENT_BLOCKS]):
-                yield at, found, 1
+            for extent in self._indirect(pointer, depth, [_EXTENT_BLOCKS]):
+                yield at, extent, 1
                 at += 1
 
     def _extents(self, node: bytes, depth: int, left: list[int]) -> Iterator[tuple[int, int, int]]:
@@ -303,9 +303,9 @@ class Ext:
 
     def walk(self) -> Iterator[SourceFile]:
         """Return every file, for `scan.collect`."""
-        for found in self.files():
-            entry = ScannedPath(found.kind, found.size if found.kind == "f" else 0, found.link)
-            yield SourceFile(found.path, entry, found.open if found.kind == "f" else None)
+        for file in self.files():
+            entry = ScannedPath(file.kind, file.size if file.kind == "f" else 0, file.link)
+            yield SourceFile(file.path, entry, file.open if file.kind == "f" else None)
 
     def files(self) -> Iterator[FilesystemEntry]:
         """Return every path, directories before their content."""

@@ -120,12 +120,12 @@ def read(data: Data) -> Elf:
 
 def read_archive(data: Data) -> Elf:
     """Read a static library. Detect only whether its objects have sections of device code."""
-    found = {
+    members = {
         name.decode()
         for name in (b".nv_fatbin", b".hip_fatbin", b"__CLANG_OFFLOAD_BUNDLE__sycl")
         if data.find(name + b"\0") >= 0
     }
-    return Elf(machine="archive", device=tuple(sorted(found)))
+    return Elf(machine="archive", device=tuple(sorted(members)))
 
 
 def _read(data: Data) -> Elf:
@@ -151,9 +151,9 @@ def _read(data: Data) -> Elf:
     device_bytes = 0
     rows, names = sections(data, head, faults)
     titles = b"\0".join((b"", names, *(row[0] for row in rows)))
-    if found := dict.fromkeys(match[1] for match in _DEVICE.finditer(titles)):
-        device.update((name.decode("ascii", "replace"), None) for name in found)
-        device_bytes = sum(length for name, _, _, _, length in rows if name in found)
+    if devices := dict.fromkeys(match[1] for match in _DEVICE.finditer(titles)):
+        device.update((name.decode("ascii", "replace"), None) for name in devices)
+        device_bytes = sum(length for name, _, _, _, length in rows if name in devices)
     loads = False
     if table.strings_size:
         start, end = table.strings, table.strings + table.strings_size
@@ -225,10 +225,10 @@ def _data_ranges(
 
 def _packed_strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) -> tuple[str, ...]:
     """Return names of shared libraries in the packed strings of a Rust or Go program."""
-    found: dict[str, None] = {}
+    strings: dict[str, None] = {}
     for start, end in ranges:
         at = data.find(b".so", start, end)
-        while at >= 0 and len(found) < _NAMES:
+        while at >= 0 and len(strings) < _NAMES:
             window = bytes(data[max(start, at - _LONGEST) : min(at + 3 + 20, end)])
             middle = at - max(start, at - _LONGEST)
             match = _PACKED.match(window, max(window.rfind(b"lib", 0, middle), 0))
@@ -237,9 +237,9 @@ def _packed_strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) 
                 and match.end() >= middle + 3
                 and (text := match[0].decode()) not in known
             ):
-                found[text] = None
+                strings[text] = None
             at = data.find(b".so", at + 3, end)
-    return tuple(found)
+    return tuple(strings)
 
 
 def _strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) -> tuple[str, ...]:
@@ -248,7 +248,7 @@ def _strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) -> tupl
     After NUL or a slash any name counts. In the middle of a string only the part from `lib` on does, because
     sentences end with other words that look like a file.
     """
-    found: dict[str, None] = {}
+    strings: dict[str, None] = {}
     for start, end in ranges:
         at = data.find(b".so", start, end)
         while at >= 0:
@@ -260,11 +260,11 @@ def _strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) -> tupl
                     names = _names_at_end(
                         bytes(data[begin : at + 3 + tail.end() - 1]), begin == start
                     )
-                    found.update((name, None) for name in names if name not in known)
-                    if len(found) >= _NAMES:
-                        return tuple(found)
+                    strings.update((name, None) for name in names if name not in known)
+                    if len(strings) >= _NAMES:
+                        return tuple(strings)
             at = data.find(b".so", at + 3, end)
-    return tuple(found)
+    return tuple(strings)
 
 
 def _names_at_end(text: bytes, is_whole: bool) -> Iterator[str]:
@@ -293,22 +293,22 @@ def cudart_version(data: Data) -> str | None:
     argument. The libraries of 11.8 to 13.0 contain such a store for one version only. Return None unless
     exactly one such value is found.
     """
-    found = set()
+    versions = set()
     for match in _STORES.finditer(data):
         value = int.from_bytes(match[1], "little")
         if 9000 <= value < 40000 and value % 10 == 0 and value % 1000 < 200:
-            found.add(value)
+            versions.add(value)
     return (
         f"{value // 1000}.{value % 1000 // 10}"
-        if len(found) == 1 and (value := found.pop())
+        if len(versions) == 1 and (value := versions.pop())
         else None
     )
 
 
 def nccl_version(data: Data) -> str | None:
     """Return the version `X.Y.Z` of an NCCL library, from the line it logs at startup."""
-    found = {match[1] for match in _NCCL.finditer(data)}
-    return found.pop().decode() if len(found) == 1 else None
+    versions = {match[1] for match in _NCCL.finditer(data)}
+    return versions.pop().decode() if len(versions) == 1 else None
 
 
 def cudnn_version(data: Data, major: int) -> str | None:
@@ -323,12 +323,12 @@ def cudnn_version(data: Data, major: int) -> str | None:
         return None
     step = 10000 if major >= 9 else 1000
     start, size = place
-    found = {
+    parts = {
         int.from_bytes(match[1] or match[2], "little")
         for match in _LOADS.finditer(data[start : start + min(size, 4096)])
     }
     # Multiples of 32 KiB are sizes of stack buffers.
-    fitting = {value for value in found if value // step == major and value % 0x8000}
+    fitting = {value for value in parts if value // step == major and value % 0x8000}
     return (
         f"{major}.{value % step // 100}.{value % 100}"
         if len(fitting) == 1 and (value := fitting.pop())
@@ -363,12 +363,12 @@ def symbol(data: Data, name: bytes) -> tuple[int, int] | None:
         for index, _, _, section, value, size in rows:
             at = strings.strings + index
             if section and data[at : at + len(name) + 1] == name + b"\0":
-                found = (
+                address = (
                     row.start + value - row.address
                     for row in segments
                     if row.kind == PT_LOAD and row.address <= value < row.address + row.length
                 )
-                return (next(found), size)
+                return (next(address), size)
     except (struct.error, ValueError, IndexError, StopIteration):
         return None
     return None

@@ -74,11 +74,11 @@ class InstalledPackages:
 
     @cached_property
     def _names(self) -> dict[str, list[InstalledPackage]]:
-        found: dict[str, list[InstalledPackage]] = {}
+        by_name: dict[str, list[InstalledPackage]] = {}
         for package in self.all.values():
             for name in (package.name, *package.provides):
-                found.setdefault(f"{package.kind}:{name}", []).append(package)
-        return found
+                by_name.setdefault(f"{package.kind}:{name}", []).append(package)
+        return by_name
 
     def has(self, name: str) -> bool:
         """Return whether a wheel of that name is installed."""
@@ -86,13 +86,13 @@ class InstalledPackages:
 
     @cached_property
     def _requirers(self) -> dict[str, list[InstalledPackage]]:
-        found: dict[str, list[InstalledPackage]] = {}
+        requirers: dict[str, list[InstalledPackage]] = {}
         for package in self.all.values():
             for name in package.requires:
                 for target in self._names.get(f"{package.kind}:{name}", []):
                     if target.key != package.key:
-                        found.setdefault(target.key, []).append(package)
-        return found
+                        requirers.setdefault(target.key, []).append(package)
+        return requirers
 
     def requirers(self, package: InstalledPackage) -> list[InstalledPackage]:
         """Return the installed packages that require a package."""
@@ -109,9 +109,9 @@ class InstalledPackages:
 
     def owner(self, path: str) -> str:
         """Return the key of the package that owns a file, otherwise the file's directory."""
-        found = self._files.get(path) or self._files.get(_merged(path))
-        if found is not None:
-            return found
+        owning = self._files.get(path) or self._files.get(_merged(path))
+        if owning is not None:
+            return owning
         entry = self._view.paths.get(path)
         folder, _, name = path.rpartition("/")
         # Files moved out of a wheel (CUDA's libraries to /usr/local/cuda-X.Y) keep their name and size.
@@ -121,7 +121,7 @@ class InstalledPackages:
 
     @cached_property
     def _files(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        owners: dict[str, str] = {}
         debs = {package.name: package for package in self.all.values() if package.kind == "deb"}
         for path, text in self._view.texts.items():
             if path.startswith("var/lib/dpkg/info/"):
@@ -130,12 +130,12 @@ class InstalledPackages:
                 )
                 package = self.all.get(f"deb:{name}:{architecture}") or debs.get(name)
                 if package is not None:
-                    found.update(
+                    owners.update(
                         (_merged(line.strip("/")), package.key) for line in text.splitlines()
                     )
         for package, root, rows in self._records():
-            found.update((_joined(root, row.path), package.key) for row in rows)
-        return found
+            owners.update((_joined(root, row.path), package.key) for row in rows)
+        return owners
 
     @cached_property
     def _moved(self) -> dict[tuple[str, int], str]:
@@ -210,10 +210,10 @@ def _hex(value: str) -> str:
 
 def wheel_headers(text: str) -> dict[str, list[str]]:
     """Return the headers of a wheel's METADATA by name in lower case."""
-    found: dict[str, list[str]] = {}
+    headers: dict[str, list[str]] = {}
     for name, value in HeaderParser().parsestr(text.partition("\n\n")[0] + "\n\n").items():
-        found.setdefault(name.lower(), []).append(str(value).strip())
-    return found
+        headers.setdefault(name.lower(), []).append(str(value).strip())
+    return headers
 
 
 def wheel_requirements(headers: Mapping[str, list[str]], machine: str) -> tuple[str, ...]:
@@ -229,17 +229,17 @@ def wheel_requirements(headers: Mapping[str, list[str]], machine: str) -> tuple[
         "platform_machine": machine,
         "extra": "",
     }
-    found: list[str] = []
+    requirements: list[str] = []
     for row in headers.get("requires-dist", []):
         try:
             requirement = Requirement(row)
             if requirement.marker is None or requirement.marker.evaluate(environment):
-                found.append(canonicalize_name(requirement.name))
+                requirements.append(canonicalize_name(requirement.name))
         except (InvalidRequirement, ValueError):
             # Count a requirement that cannot be parsed: missing one would be worse.
             if match := re.match(r"[A-Za-z0-9._-]+", row):
-                found.append(canonicalize_name(match[0]))
-    return tuple(dict.fromkeys(found))
+                requirements.append(canonicalize_name(match[0]))
+    return tuple(dict.fromkeys(requirements))
 
 
 def dpkg_rows(texts: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -268,9 +268,9 @@ def paragraphs(text: str) -> Iterator[dict[str, str]]:
         fields = (
             line.partition(":") for line in block.splitlines() if line[:1].strip() and ":" in line
         )
-        found = {name: value.strip() for name, _, value in fields}
-        if found:
-            yield found
+        paragraph = {name: value.strip() for name, _, value in fields}
+        if paragraph:
+            yield paragraph
 
 
 def _joined(root: str, name: str) -> str:

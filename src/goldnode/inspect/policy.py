@@ -131,10 +131,10 @@ class Purity(_Strict):
 
     def backend(self, name: str) -> Backend:
         """Return the policy of a backend. Raise ImageError for an unknown one."""
-        found = self.backends.get(name)
-        if found is None:
+        rules = self.backends.get(name)
+        if rules is None:
             raise ImageError(f'there is no backend "{name}"', remedy=nearest(name, self.backends))
-        return found
+        return rules
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     Waivers that expire before `today` do not apply.
     """
     packages = InstalledPackages(view)
-    found = Inspection(
+    inspection = Inspection(
         view.name,
         backend,
         elf_files=sum(row.is_elf for row in view.elf.values()),
@@ -227,19 +227,19 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     if backend:
         rules = policy.backend(backend)
         for family in rules.foreign:
-            found.findings += _foreign(
+            inspection.findings += _foreign(
                 view,
                 packages=packages,
                 policy=policy,
                 backend=backend,
                 family_name=family,
-                counts=found.signals,
+                counts=inspection.signals,
             )
-            found.findings += _lower_layers(view, policy, backend, family)
-        found.findings += _majors(view, packages, policy.one_major.get(backend, {}))
+            inspection.findings += _lower_layers(view, policy, backend, family)
+        inspection.findings += _majors(view, packages, policy.one_major.get(backend, {}))
         if view.configured:
-            found.findings += _environment(view, rules.environment)
-            found.findings += [PurityFinding(**row._asdict()) for row in start.of_start(view)]
+            inspection.findings += _environment(view, rules.environment)
+            inspection.findings += [PurityFinding(**row._asdict()) for row in start.of_start(view)]
     else:
         for family in policy.families:
             rows = _foreign(
@@ -248,21 +248,21 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
                 policy=policy,
                 backend="",
                 family_name=family,
-                counts=found.signals,
+                counts=inspection.signals,
             )
-            found.findings += [
+            inspection.findings += [
                 replace(row, severity="note", rule=f"holds-{family}", remedy="") for row in rows
             ]
-    found.findings += _host_only(view, packages, policy.host_only)
+    inspection.findings += _host_only(view, packages, policy.host_only)
     provided = _any(policy.host_only.libraries).match
-    found.findings += [
+    inspection.findings += [
         PurityFinding(**row._asdict())
         for row in start.missing_libraries(
             view, packages, lambda name: provided(plain(name)) is not None
         )
     ]
-    found.findings += _compat(view)
-    found.findings += [
+    inspection.findings += _compat(view)
+    inspection.findings += [
         PurityFinding(
             "refuse",
             "not-scanned",
@@ -272,15 +272,15 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
         )
         for path, why in sorted(view.left_out.items())
     ]
-    found.findings += _unopened(view, packages)
+    inspection.findings += _unopened(view, packages)
     # An empty tar or a wrong directory would otherwise pass.
     if not view.paths:
-        found.findings.append(
+        inspection.findings.append(
             PurityFinding(
                 "refuse", "not-scanned", "", "there is no file in it", remedy="name what was meant"
             )
         )
-    found.findings += [
+    inspection.findings += [
         PurityFinding(
             "warn",
             "damaged-elf",
@@ -291,9 +291,13 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
         for path, row in sorted(view.elf.items())
         if row.fault
     ]
-    found.findings = [_waived(row, policy.waivers, view.name, today) for row in found.findings]
-    found.findings.sort(key=lambda row: (_ORDER[row.severity], row.package, row.rule, row.path))
-    return found
+    inspection.findings = [
+        _waived(row, policy.waivers, view.name, today) for row in inspection.findings
+    ]
+    inspection.findings.sort(
+        key=lambda row: (_ORDER[row.severity], row.package, row.rule, row.path)
+    )
+    return inspection
 
 
 # ----- the five signals
@@ -520,7 +524,7 @@ def _instead(
 def _majors(
     view: View, packages: InstalledPackages, components: Mapping[str, str]
 ) -> list[PurityFinding]:
-    found = []
+    findings = []
     for title, pattern in components.items():
         match, base = _any((pattern,)).match, pattern.partition(".so")[0]
         number = re.compile(re.escape(base) + r"\.so\.(\d+)")
@@ -540,7 +544,7 @@ def _majors(
             newest = min(majors[order[-1]])
             oldest = min(majors[order[0]])
             owner = packages.all.get(packages.owner(oldest))
-            found.append(
+            findings.append(
                 PurityFinding(
                     "refuse",
                     "two-majors",
@@ -567,7 +571,7 @@ def _majors(
         }
         if len(set(copies.values())) > 1:
             places = sorted(copies)
-            found.append(
+            findings.append(
                 PurityFinding(
                     "warn",
                     "two-copies",
@@ -577,14 +581,14 @@ def _majors(
                     remedy="keep one of them",
                 )
             )
-    return found
+    return findings
 
 
 def _environment(view: View, rules: Environment) -> list[PurityFinding]:
-    found = []
+    findings = []
 
     def add(name: str, message: str, remedy: str) -> None:
-        found.append(PurityFinding("refuse", "environment", name, message, remedy=remedy))
+        findings.append(PurityFinding("refuse", "environment", name, message, remedy=remedy))
 
     for name, wanted in rules.required.items():
         got = view.environment.get(name)
@@ -609,7 +613,7 @@ def _environment(view: View, rules: Environment) -> list[PurityFinding]:
                 f"without {absent[0]}",
                 f"set {absent[0]} too",
             )
-    return found
+    return findings
 
 
 def _host_only(view: View, packages: InstalledPackages, rules: HostOnly) -> list[PurityFinding]:
@@ -623,12 +627,12 @@ def _host_only(view: View, packages: InstalledPackages, rules: HostOnly) -> list
         name = plain(path.rpartition("/")[2])
         if entry.kind == "f" and match(name) and not excepted(name) and not allowed(path):
             by_owner.setdefault(packages.owner(path), []).append(path)
-    found = []
+    findings = []
     for owner, paths in by_owner.items():
         package = packages.all.get(owner)
         names = [shown(path.rpartition("/")[2]) for path in sorted(paths)]
         title = package.title if package is not None else shown(owner) or "no package"
-        found.append(
+        findings.append(
             PurityFinding(
                 "refuse",
                 "driver-library",
@@ -641,7 +645,7 @@ def _host_only(view: View, packages: InstalledPackages, rules: HostOnly) -> list
                 evidence=tuple(("file", shown(path), "") for path in sorted(paths)[:8]),
             )
         )
-    return found
+    return findings
 
 
 def _compat(view: View) -> list[PurityFinding]:
@@ -719,11 +723,11 @@ _PATTERNS: dict[tuple[str, ...], re.Pattern[str]] = {}
 
 
 def _any(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    found = _PATTERNS.get(patterns)
-    if found is None:
-        found = re.compile("|".join(translate(pattern) for pattern in patterns) or r"(?!)")
-        _PATTERNS[patterns] = found
-    return found
+    compiled = _PATTERNS.get(patterns)
+    if compiled is None:
+        compiled = re.compile("|".join(translate(pattern) for pattern in patterns) or r"(?!)")
+        _PATTERNS[patterns] = compiled
+    return compiled
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:

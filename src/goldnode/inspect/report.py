@@ -13,16 +13,16 @@ INSPECTION = "application/vnd.goldnode.inspection.v1+json"
 TRUTH = "application/vnd.goldnode.truth.v1+json"
 
 
-def inspection_document(found: Inspection) -> dict[str, Any]:
+def inspection_document(inspection: Inspection) -> dict[str, Any]:
     """Return the document of type INSPECTION.
 
     It contains no time and no location, so equal images have equal documents.
     """
     return {
-        "backend": found.backend,
-        "passed": found.passed,
-        "elf_files": found.elf_files,
-        "signals": found.signals,
+        "backend": inspection.backend,
+        "passed": inspection.passed,
+        "elf_files": inspection.elf_files,
+        "signals": inspection.signals,
         "findings": [
             {
                 "severity": row.severity,
@@ -38,15 +38,15 @@ def inspection_document(found: Inspection) -> dict[str, Any]:
                     for signal, path, what in row.evidence
                 ],
             }
-            for row in found.findings
+            for row in inspection.findings
         ],
     }
 
 
-def truth_document(found: Truth) -> dict[str, Any]:
+def truth_document(truth: Truth) -> dict[str, Any]:
     """Return the document of type TRUTH."""
     return {
-        "passed": found.passed,
+        "passed": truth.passed,
         "claims": [
             {
                 "claim": row.claim,
@@ -55,14 +55,14 @@ def truth_document(found: Truth) -> dict[str, Any]:
                 "how": row.how,
                 "result": row.result,
             }
-            for row in found.claims
+            for row in truth.claims
         ],
     }
 
 
-def attach(image: OciImage, found: Inspection, truth: Truth | None) -> None:
+def attach(image: OciImage, inspection: Inspection, truth: Truth | None) -> None:
     """Attach the documents to an image of a layout, replacing those of an earlier inspection."""
-    documents = {INSPECTION: inspection_document(found)}
+    documents = {INSPECTION: inspection_document(inspection)}
     if truth is not None:
         documents[TRUTH] = truth_document(truth)
     for kind, document in documents.items():
@@ -72,15 +72,15 @@ def attach(image: OciImage, found: Inspection, truth: Truth | None) -> None:
                 image.layout.detach(row.digest)
 
 
-def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
+def text(inspection: Inspection, truth: Truth | None) -> Iterator[str]:
     """Return the lines of the report for people: refusals first, the verdict last."""
     policy = (
-        f"validated against the policy of {found.backend}"
-        if found.backend
+        f"validated against the policy of {inspection.backend}"
+        if inspection.backend
         else "validated against no policy: name a backend with --backend"
     )
-    yield f"{found.name}: {found.elf_files:,} ELF files, {policy}"
-    for row in found.findings:
+    yield f"{inspection.name}: {inspection.elf_files:,} ELF files, {policy}"
+    for row in inspection.findings:
         yield f"  {'waived' if row.waived else row.severity}: {row.message} [{row.rule}]"
         if row.path and row.path not in row.message:
             yield f"    at: {row.path}"
@@ -92,7 +92,7 @@ def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
             yield f"    accepted by {row.waived}"
         elif row.remedy:
             yield f"    instead: {row.remedy}"
-    refused = sum(row.severity == "refuse" and not row.waived for row in found.findings)
+    refused = sum(row.severity == "refuse" and not row.waived for row in inspection.findings)
     if truth is not None:
         counts = {
             result: sum(row.result == result for row in truth.claims)
@@ -111,13 +111,13 @@ def text(found: Inspection, truth: Truth | None) -> Iterator[str]:
                     f"  {mark}: the claim {claim.claim} {state}: "
                     f"expected {claim.expected}, {got} ({claim.how})"
                 )
-    if not found.backend:
-        yield f"{found.name}: no verdict"
+    if not inspection.backend:
+        yield f"{inspection.name}: no verdict"
     elif refused or (truth is not None and not truth.passed):
         untrue = "" if truth is None or truth.passed else "; the tag is not shown to be true"
         yield (
-            f"{found.name}: REFUSED, {refused} finding{'' if refused == 1 else 's'} "
+            f"{inspection.name}: REFUSED, {refused} finding{'' if refused == 1 else 's'} "
             f"refuse{'s' if refused == 1 else ''} it{untrue}"
         )
     else:
-        yield f"{found.name}: passed"
+        yield f"{inspection.name}: passed"

@@ -277,21 +277,21 @@ class _Collector:
     def _appended(self, scan: Scan, path: str, data: Data, depth: int) -> None:
         """Scan the archive that is appended to a program or script."""
         row = scan.elf.get(path)
-        found = archives.in_script(data) if data[:2] == b"#!" else None
+        archive = archives.in_script(data) if data[:2] == b"#!" else None
         if row is not None:
-            found = archives.appended(data, row.end)
-        if found is None:
+            archive = archives.appended(data, row.end)
+        if archive is None:
             return
-        if found.kind == "data" or any(found.kind == form for _, form in archives.UNREAD):
-            scan.unopened[path] = f"{found.kind} appended to a program"
+        if archive.kind == "data" or any(archive.kind == form for _, form in archives.UNREAD):
+            scan.unopened[path] = f"{archive.kind} appended to a program"
             return
         inner = Scan()
         self._nested(
             scan,
             inner=inner,
             path=path,
-            kind=found.kind,
-            stream=io.BufferedReader(archives.Rest(data, found.start)),
+            kind=archive.kind,
+            stream=io.BufferedReader(archives.Rest(data, archive.start)),
             depth=depth,
         )
 
@@ -462,12 +462,12 @@ def _content(stream: IO[bytes], head: bytes, size: int, bounds: Limits) -> Itera
 
 def _one(scan: Scan, path: str, data: Data) -> None:
     if data[:8] == elf.ARCHIVE:
-        found = elf.read_archive(data)
-        if found.device:
-            scan.elf[path] = found
+        binary = elf.read_archive(data)
+        if binary.device:
+            scan.elf[path] = binary
         return
-    found = elf.read(data)
-    scan.elf[path] = found
+    binary = elf.read(data)
+    scan.elf[path] = binary
     name = path.rpartition("/")[2]
     version: str | None = None
     if _CUDART.match(name):
@@ -640,7 +640,7 @@ class View(Scan):
 
     def resolve(self, path: str) -> str | None:
         """Return the path of the file or directory that a path leads to inside; None if there is none."""
-        todo, found, links = (
+        todo, resolved, links = (
             [part for part in path.split("/") if part not in ("", ".")][::-1],
             "",
             0,
@@ -648,22 +648,24 @@ class View(Scan):
         while todo:
             part = todo.pop()
             if part == "..":
-                found = found.rpartition("/")[0]
+                resolved = resolved.rpartition("/")[0]
                 continue
-            here = f"{found}/{part}".lstrip("/")
+            here = f"{resolved}/{part}".lstrip("/")
             entry = self.paths.get(here)
             if entry is not None and entry.kind == "l":
                 links += 1
                 if links > _LINKS:
                     return None
-                found = "" if entry.link.startswith("/") else found
+                resolved = "" if entry.link.startswith("/") else resolved
                 todo += [one for one in entry.link.split("/") if one not in ("", ".")][::-1]
                 continue
             if entry is not None and entry.kind == "h":
                 here = entry.link
-            found = here
+            resolved = here
         # A layer need not list its directories.
-        return found if not found or found in self.paths or found in self.folders else None
+        return (
+            resolved if not resolved or resolved in self.paths or resolved in self.folders else None
+        )
 
     @property
     def folders(self) -> set[str]:
@@ -675,27 +677,27 @@ class View(Scan):
     def text(self, *paths: str) -> str | None:
         """Return the first of these texts that exists, following one link."""
         for path in paths:
-            found = self.texts.get(path)
+            content = self.texts.get(path)
             entry = self.paths.get(path)
-            if found is None and entry is not None and entry.kind in "lh":
+            if content is None and entry is not None and entry.kind in "lh":
                 base = (
                     ""
                     if entry.kind == "h" or entry.link.startswith("/")
                     else path.rpartition("/")[0] + "/"
                 )
-                found = self.texts.get(os.path.normpath(base + entry.link).lstrip("/"))
-            if found is not None:
-                return found
+                content = self.texts.get(os.path.normpath(base + entry.link).lstrip("/"))
+            if content is not None:
+                return content
         return None
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
     """Return every parent directory of the paths."""
-    found: set[str] = set()
+    folders: set[str] = set()
     for path in paths:
-        while (path := path.rpartition("/")[0]) and path not in found:
-            found.add(path)
-    return found
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    return folders
 
 
 def kept_scan(digest: str, cache: Path | None, make: Callable[[], Scan]) -> Scan:
@@ -707,22 +709,22 @@ def kept_scan(digest: str, cache: Path | None, make: Callable[[], Scan]) -> Scan
         return make()
     file = cache / "inspect" / f"{VERSION}-{digest.replace(':', '-')}.json"
     try:
-        found = Scan.of(json.loads(file.read_bytes()))
+        scan = Scan.of(json.loads(file.read_bytes()))
     except (OSError, ValueError):
-        found = None
-    if found is not None:
-        return found
-    found = make()
+        scan = None
+    if scan is not None:
+        return scan
+    scan = make()
     # A scan with faults is not cached: the next attempt may read everything.
-    if not found.left_out:
+    if not scan.left_out:
         file.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             handle, name = tempfile.mkstemp(dir=file.parent, prefix=".")
             stack.callback(lambda: Path(name).unlink(missing_ok=True))
             with os.fdopen(handle, "wb") as out:
-                out.write(json.dumps(found.document(), separators=(",", ":")).encode())
+                out.write(json.dumps(scan.document(), separators=(",", ":")).encode())
             os.replace(name, file)  # noqa: PTH105
-    return found
+    return scan
 
 
 def shown(text: str) -> str:

@@ -91,16 +91,16 @@ def _program(view: View, name: str) -> tuple[str, str]:
         places = [
             join(folder or "/", name) for folder in view.environment.get("PATH", _PATH).split(":")
         ]
-    found = [
+    candidates = [
         path for place in places if (path := view.resolve(place)) is not None and path in view.paths
     ]
     usable = [
-        path for path in found if view.paths[path].kind == "f" and view.paths[path].executable
+        path for path in candidates if view.paths[path].kind == "f" and view.paths[path].executable
     ]
-    if not found:
+    if not candidates:
         return "", "is not in the image" if "/" in name else "is in no directory of its PATH"
     if not usable:
-        return found[0], f"is not executable (/{shown(found[0])})"
+        return candidates[0], f"is not executable (/{shown(candidates[0])})"
     return usable[0], _unusable(view, usable[0])
 
 

@@ -84,9 +84,9 @@ def find(
     if path.is_file():
         return _of_file(path, run)
     if layout is not None:
-        found = _named(text, layout)
-        if found:
-            return [_of_image(layout, digest, name, run) for name, digest in found]
+        targets = _named(text, layout)
+        if targets:
+            return [_of_image(layout, digest, name, run) for name, digest in targets]
     known = [] if layout is None else sorted(layout.refs())
     raise ImageError(
         f"there is no file, directory or image {shown(text)!r}",

@@ -515,10 +515,10 @@ def _within(view: View, image: ImageSpec) -> list[Claim]:
 
 def _image_json(view: View) -> dict[str, Any] | None:
     try:
-        found = json.loads(view.texts.get("usr/lib/goldnode/image.json", ""))
+        document = json.loads(view.texts.get("usr/lib/goldnode/image.json", ""))
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _parts(view: View, packages: InstalledPackages) -> list[Claim]:
@@ -555,12 +555,12 @@ def _mapping(text: str) -> dict[str, str]:
     """Parse a label of components: JSON, or `name=version` separated by commas or spaces."""
     if text.startswith("{"):
         try:
-            found = json.loads(text)
+            mapping = json.loads(text)
         except ValueError:
             return {}
         return (
-            {str(key): str(value) for key, value in found.items()}
-            if isinstance(found, dict)
+            {str(key): str(value) for key, value in mapping.items()}
+            if isinstance(mapping, dict)
             else {}
         )
     return {

@@ -53,12 +53,12 @@ def login(host: str, repository: str = "") -> Login | None:
         if data is None:
             continue
         helper = data.get("credHelpers", {}).get(host)
-        found = _ask_helper(helper, host) if helper else None
-        if found is None and data.get("credsStore"):
-            found = _ask_helper(data["credsStore"], host)
-        found = found or _written(data.get("auths", {}), host, repository, file)
-        if found is not None:
-            return found
+        known = _ask_helper(helper, host) if helper else None
+        if known is None and data.get("credsStore"):
+            known = _ask_helper(data["credsStore"], host)
+        known = known or _written(data.get("auths", {}), host, repository, file)
+        if known is not None:
+            return known
     return None
 
 

@@ -71,7 +71,7 @@ def tools() -> dict[str, str]:
     """Return the emulators of this machine with their versions, for the architectures that it does not run
     itself.
     """
-    found = {}
+    versions = {}
     for architecture in MACHINES:
         if native(architecture) or shutil.which(program(architecture)) is None:
             continue
@@ -84,14 +84,14 @@ def tools() -> dict[str, str]:
         )
         version = re.search(r"version (\d[\w.]*)", done.stdout)
         if version is not None:
-            found[tool(architecture)] = f"{program(architecture)} {version[1]}"
-    return found
+            versions[tool(architecture)] = f"{program(architecture)} {version[1]}"
+    return versions
 
 
-def used(found: Mapping[str, str], architecture: str) -> dict[str, str]:
-    """Return `found` without the emulators of other architectures than `architecture`."""
+def used(versions: Mapping[str, str], architecture: str) -> dict[str, str]:
+    """Return `versions` without the emulators of other architectures than `architecture`."""
     others = {tool(name) for name in MACHINES} - {tool(architecture)}
-    return {name: version for name, version in found.items() if name not in others}
+    return {name: version for name, version in versions.items() if name not in others}
 
 
 def runnable(architecture: str) -> bool:
@@ -106,13 +106,13 @@ def emulated(architecture: str, command: list[str]) -> list[str]:
     """
     if native(architecture):
         return command
-    found = shutil.which(program(architecture))
-    if found is None:
+    path = shutil.which(program(architecture))
+    if path is None:
         raise ImageError(
             f"this machine cannot run programs of {architecture}: {program(architecture)} is not on it",
             remedy=f"install it: apt-get install qemu-user-static; or build on a machine of {architecture}",
         )
-    registration = f":goldnode-{architecture}:M::{_MAGIC}{_ELF[architecture]}:{_MASK}:{found}:FC"
+    registration = f":goldnode-{architecture}:M::{_MAGIC}{_ELF[architecture]}:{_MASK}:{path}:FC"
     outside = [
         "setpriv",
         "--pdeathsig",

@@ -118,15 +118,15 @@ def tools(engine: Engine | None) -> dict[str, str]:
     """The versions of what shapes images, for recipes. Raises ImageError where mmdebstrap is missing."""
     from goldnode.oci import layers
 
-    found = {**layers.tools(), **_packages(), **emulation.tools()}
+    versions = {**layers.tools(), **_packages(), **emulation.tools()}
     if engine is not None:
-        found["engine"] = f"{engine.name} {engine.version}"
-    return found
+        versions["engine"] = f"{engine.name} {engine.version}"
+    return versions
 
 
 @cache
 def _packages() -> dict[str, str]:
-    found = {}
+    versions = {}
     for program, arguments in (
         ("mmdebstrap", "--version"),
         ("apt-get", "--version"),
@@ -137,8 +137,8 @@ def _packages() -> dict[str, str]:
             raise ImageError(
                 f"{program} is not on this machine", remedy="install it: apt-get install mmdebstrap"
             )
-        found["apt" if program == "apt-get" else program] = text
-    return found
+        versions["apt" if program == "apt-get" else program] = text
+    return versions
 
 
 @cache
@@ -148,8 +148,8 @@ def _version(*command: str) -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\d+\.\d+[\w.+~-]*", done.stdout)
-    return found[0] if found and not done.returncode else None
+    match = re.search(r"\d+\.\d+[\w.+~-]*", done.stdout)
+    return match[0] if match and not done.returncode else None
 
 
 # -- the root
@@ -349,8 +349,8 @@ class BuildKit:
 
                 with gzip.open(packed) as plain, (step.work / "plain").open("wb") as copy:
                     shutil.copyfileobj(plain, copy, 1 << 20)
-                with (step.work / "plain").open("rb") as found:
-                    yield found
+                with (step.work / "plain").open("rb") as blob:
+                    yield blob
             else:
                 yield packed
 
@@ -445,9 +445,9 @@ def _parent(step: EngineStep, into: Path) -> str:
         "config": layout.put(canonical(config), CONFIG).document(),
         "layers": [layer.blob.document() for layer in step.parent],
     }
-    found = layout.put(canonical(manifest), MANIFEST)
-    layout.set_ref("parent", found)
-    return found.digest
+    descriptor = layout.put(canonical(manifest), MANIFEST)
+    layout.set_ref("parent", descriptor)
+    return descriptor.digest
 
 
 def _environment(*more: str) -> dict[str, str]:

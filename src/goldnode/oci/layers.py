@@ -110,19 +110,19 @@ _COMMON = frozenset(
 
 def with_directories(entries: Iterable[LayerEntry]) -> list[LayerEntry]:
     """The entries with the directories they lie in, those of every root left out, sorted; a directory is as new as what is in it."""
-    found = list(entries)
+    complete = list(entries)
     newest: dict[str, int] = {}
-    for entry in found:
+    for entry in complete:
         folder = entry.path
         while folder := folder.rpartition("/")[0]:
             newest[folder] = max(newest.get(folder, 0), entry.mtime)
-    have = {entry.path for entry in found}
-    found += [
+    have = {entry.path for entry in complete}
+    complete += [
         LayerEntry(path, "directory", 0o755, date)
         for path, date in newest.items()
         if path not in have and path not in _COMMON
     ]
-    return sorted(found, key=lambda entry: entry.path.split("/"))
+    return sorted(complete, key=lambda entry: entry.path.split("/"))
 
 
 def write_layer(
@@ -335,10 +335,10 @@ class WheelLayout:
             return f"{self.site}/{name}"
         if name.endswith("/__init__.py") or "__pycache__" in name:
             return None  # it only makes a Python package of a directory of libraries
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"nvidia/[^/]+/(?:(lib|include|bin|nvvm|share|res|src|tools|extras)/)?(.+)", name
         )
-        if found is None:
+        if match is None:
             raise ImageError(
                 f'"{name}" of {distribution} is no part of CUDA that has a place in /{self.home}',
                 remedy="give the component `layout: python`",
@@ -347,8 +347,8 @@ class WheelLayout:
             "lib": f"targets/{self.target}/lib",
             "include": f"targets/{self.target}/include",
             None: "share/doc",
-        }.get(found[1], found[1])
-        return f"{self.home}/{folder}/{found[2]}"
+        }.get(match[1], match[1])
+        return f"{self.home}/{folder}/{match[2]}"
 
 
 class WheelSource:
@@ -389,7 +389,7 @@ class WheelSource:
         new paths. `sonames` (path -> name that programs ask for) adds missing links; `development` also
         those that a linker needs.
         """
-        found: dict[str, LayerEntry] = {}
+        by_path: dict[str, LayerEntry] = {}
         record: list[tuple[str, str, str]] = []
         base = self.place.metadata
         listed = {
@@ -411,7 +411,7 @@ class WheelSource:
             row = listed.get(info.filename)
             if "/scripts/" in info.filename and info.filename.partition("/")[0].endswith(".data"):
                 entry, row = self._script(info, path), None
-            found[path] = entry
+            by_path[path] = entry
             record.append(
                 (_relative(path, base), row[1], row[2]) if row else _recorded(entry, base)
             )
@@ -422,7 +422,7 @@ class WheelSource:
                 self.newest,
                 0o755,
             )
-            found[entry.path] = entry
+            by_path[entry.path] = entry
             record.append(_recorded(entry, base))
         installer = LayerEntry.text(f"{base}/{self.info}/INSTALLER", "goldnode\n", self.newest)
         record += [_recorded(installer, base), (f"{self.info}/RECORD", "", "")]
@@ -432,18 +432,18 @@ class WheelSource:
             installer,
             LayerEntry.text(f"{base}/{self.info}/RECORD", out.getvalue(), self.newest),
         ):
-            found[entry.path] = entry
+            by_path[entry.path] = entry
         for path, soname in (sonames or {}).items():
             folder = path.rpartition("/")[0]
             names = [soname] + ([soname.partition(".so")[0] + ".so"] if development else [])
             for name in names:
-                if (link := f"{folder}/{name}") not in found:
-                    found[link] = LayerEntry.link(link, path.rpartition("/")[2], self.newest)
-        return list(found.values())
+                if (link := f"{folder}/{name}") not in by_path:
+                    by_path[link] = LayerEntry.link(link, path.rpartition("/")[2], self.newest)
+        return list(by_path.values())
 
     def libraries(self) -> dict[str, dict[str, Any]]:
         """Outlines (see `outline`) of the shared libraries that the linker has to know of, by their path in the image."""
-        found: dict[str, dict[str, Any]] = {}
+        libraries_of: dict[str, dict[str, Any]] = {}
         for info in self.members:
             path = self.place.of(info.filename, self.name)
             if (
@@ -460,8 +460,8 @@ class WheelSource:
                     continue  # nothing to map
                 with closing(mmap.mmap(plain.fileno(), 0, prot=mmap.PROT_READ)) as data:
                     if (shape := outline(data)) is not None:
-                        found[path] = shape
-        return found
+                        libraries_of[path] = shape
+        return libraries_of
 
     def _text(self, name: str) -> str:
         try:
@@ -487,7 +487,7 @@ class WheelSource:
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         parser.read_string(self._text(f"{self.info}/entry_points.txt"))
         rows = parser["console_scripts"].items() if parser.has_section("console_scripts") else ()
-        found = []
+        scripts = []
         for name, target in rows:
             module, _, attribute = target.partition("[")[0].strip().partition(":")
             if (
@@ -495,8 +495,8 @@ class WheelSource:
                 and re.fullmatch(r"[\w.]+", module)
                 and re.fullmatch(r"[\w.]+", attribute)
             ):
-                found.append((name, (module, attribute)))
-        return found
+                scripts.append((name, (module, attribute)))
+        return scripts
 
 
 _COMMAND = '#!/usr/bin/python3\nimport sys\n\nfrom {module} import {root}\n\nif __name__ == "__main__":\n    sys.exit({name}())\n'
@@ -528,8 +528,8 @@ def _relative(path: str, base: str) -> str:
 def _recorded(entry: LayerEntry, base: str) -> tuple[str, str, str]:
     assert entry.open is not None  # noqa: S101 - only files are recorded
     with entry.open() as content:
-        found = hashlib.file_digest(content, "sha256").digest()  # type: ignore[arg-type]
-    digest = base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+        sha256 = hashlib.file_digest(content, "sha256").digest()  # type: ignore[arg-type]
+    digest = base64.urlsafe_b64encode(sha256).rstrip(b"=").decode()
     return _relative(entry.path, base), f"sha256={digest}", str(entry.size)
 
 
@@ -544,20 +544,20 @@ def wheel_layer(
 ) -> Layer:
     """Return one layer of these wheels. Raises ImageError if two of them contain one path with different content."""
     with ExitStack() as stack:
-        found: dict[str, tuple[Path, LayerEntry]] = {}
+        members: dict[str, tuple[Path, LayerEntry]] = {}
         for path in wheels:
             wheel = WheelSource(path, place)
             stack.callback(wheel.close)
             for entry in wheel.entries(sonames.get(path), development=development):
-                other = found.get(entry.path)
+                other = members.get(entry.path)
                 if other is not None and not _same(other[1], entry):
                     raise ImageError(
                         f"{other[0].name} and {path.name} both contain /{entry.path}, with different content",
                         remedy="leave one of the two out of the image",
                     )
-                found.setdefault(entry.path, (path, entry))
+                members.setdefault(entry.path, (path, entry))
         return write_layer(
-            layout, with_directories(entry for _, entry in found.values()), cancelled=cancelled
+            layout, with_directories(entry for _, entry in members.values()), cancelled=cancelled
         )
 
 

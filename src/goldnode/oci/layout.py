@@ -57,14 +57,14 @@ class Descriptor:
 
     def document(self) -> dict[str, Any]:
         """As a manifest has it."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
             "size": self.size,
         }
         if self.annotations:
-            found["annotations"] = dict(self.annotations)
-        return found
+            fields["annotations"] = dict(self.annotations)
+        return fields
 
 
 def canonical(document: Any) -> bytes:
@@ -124,10 +124,10 @@ class Layout:
 
     def document(self, digest: str) -> dict[str, Any]:
         """A JSON blob."""
-        found = json.loads(self.read(digest))
-        if not isinstance(found, dict):
+        content = json.loads(self.read(digest))
+        if not isinstance(content, dict):
             raise ImageError(f"blob {digest} in {self.root} is no JSON object")
-        return found
+        return content
 
     def put(self, data: bytes, media_type: str) -> Descriptor:
         """Keep bytes as a blob."""
@@ -141,10 +141,10 @@ class Layout:
     def index(self) -> list[dict[str, Any]]:
         """The descriptors of index.json."""
         try:
-            found = json.loads((self.root / "index.json").read_bytes())["manifests"]
+            manifests = json.loads((self.root / "index.json").read_bytes())["manifests"]
         except (OSError, ValueError, KeyError) as error:
             raise ImageError(f"{self.root}/index.json cannot be read: {error}") from error
-        return list(found)
+        return list(manifests)
 
     @contextmanager
     def _changing(self) -> Iterator[list[dict[str, Any]]]:
@@ -197,12 +197,12 @@ class Layout:
         """Return the image of a name or of a manifest's digest. Raises ImageError."""
         if name.startswith("sha256:"):
             return OciImage(self, name)
-        found = self.refs().get(name)
-        if found is None:
+        descriptor = self.refs().get(name)
+        if descriptor is None:
             raise ImageError(
                 f"{name} is not in {self.root}", remedy="`goldnode images list` names what is there"
             )
-        return OciImage(self, found.digest)
+        return OciImage(self, descriptor.digest)
 
     def attach(
         self,
@@ -229,16 +229,16 @@ class Layout:
             "subject": Descriptor(MANIFEST, subject, self.path(subject).stat().st_size).document(),
             "annotations": dict(annotations or {}),
         }
-        found = self.put(canonical(manifest), MANIFEST)
+        descriptor = self.put(canonical(manifest), MANIFEST)
         row = {
-            **found.document(),
+            **descriptor.document(),
             "artifactType": artifact_type,
             "annotations": {"io.goldnode.subject": subject},
         }
         with self._changing() as rows:
-            if all(other["digest"] != found.digest for other in rows):
+            if all(other["digest"] != descriptor.digest for other in rows):
                 rows.append(row)
-        return found
+        return descriptor
 
     def detach(self, digest: str) -> None:
         """Take an attached document off its image; its blobs stay until `collect`."""
@@ -249,7 +249,7 @@ class Layout:
         self, subject: str, artifact_type: str | None = None
     ) -> list[tuple[Descriptor, dict[str, Any]]]:
         """Return the documents attached to an image: descriptor and artefact manifest of each, by digest."""
-        found = []
+        documents = []
         for row in self.index():
             if row.get("annotations", {}).get(
                 "io.goldnode.subject"
@@ -257,8 +257,8 @@ class Layout:
                 None,
                 row.get("artifactType"),
             ):
-                found.append((Descriptor.of(row), self.document(row["digest"])))
-        return sorted(found, key=lambda pair: pair[0].digest)
+                documents.append((Descriptor.of(row), self.document(row["digest"])))
+        return sorted(documents, key=lambda pair: pair[0].digest)
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ def overlay(
     """Return the paths that remain of layers, lowest first. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) are
     applied and not returned.
     """
-    found: dict[str, Content] = {}
+    contents: dict[str, Content] = {}
     for layer in layers:
         gone, opaque, here = [], [], {}
         for path, item in layer.items():
@@ -397,26 +397,28 @@ def overlay(
         gone += [
             path
             for path, item in here.items()
-            if not is_directory(item) and path in found and is_directory(found[path])
+            if not is_directory(item) and path in contents and is_directory(contents[path])
         ]
         for path in gone:
-            found.pop(path, None)
+            contents.pop(path, None)
         prefixes = tuple(f"{path}/" for path in (*gone, *opaque) if path)
         if "" in opaque:
-            found.clear()
+            contents.clear()
         if prefixes:
-            found = {path: item for path, item in found.items() if not path.startswith(prefixes)}
-        found.update(here)
-    return found
+            contents = {
+                path: item for path, item in contents.items() if not path.startswith(prefixes)
+            }
+        contents.update(here)
+    return contents
 
 
 def parents(paths: Iterable[str]) -> set[str]:
     """The directories above relative paths."""
-    found: set[str] = set()
+    above: set[str] = set()
     for path in paths:
-        while (path := path.rpartition("/")[0]) and path not in found:
-            found.add(path)
-    return found
+        while (path := path.rpartition("/")[0]) and path not in above:
+            above.add(path)
+    return above
 
 
 def follow(path: str, link: Callable[[str], str | None]) -> str | None:
@@ -456,8 +458,8 @@ def clean(name: str) -> str:
 @contextmanager
 def _plain(raw: IO[bytes], media_type: str) -> Iterator[IO[bytes]]:
     if media_type.endswith(("+gzip", ".gzip")):
-        with gzip.GzipFile(fileobj=raw) as found:
-            yield found  # type: ignore[misc]
+        with gzip.GzipFile(fileobj=raw) as stream:
+            yield stream  # type: ignore[misc]
     elif media_type.endswith(("+zstd", ".zstd")):
         with unpacked("zstd", raw) as plain:
             yield plain

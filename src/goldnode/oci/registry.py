@@ -127,10 +127,10 @@ class Manifest:
     @property
     def document(self) -> dict[str, Any]:
         """It, read."""
-        found = json.loads(self.data)
-        if not isinstance(found, dict):
+        content = json.loads(self.data)
+        if not isinstance(content, dict):
             raise ImageError(f"manifest {self.digest} is no JSON object")
-        return found
+        return content
 
     @property
     def descriptor(self) -> Descriptor:
@@ -365,28 +365,28 @@ class Registry:
         with self._lock:
             if repository not in self._found:
                 self._found[repository] = self._logins(self.host, repository)
-            found = self._found[repository]
-        if found is not None and self.plain_http and not _loopback(self.host):
+            own = self._found[repository]
+        if own is not None and self.plain_http and not _loopback(self.host):
             raise ImageError(
                 f"{self.host} is asked without TLS, and a login is not sent that way",
                 remedy="give the registry a certificate, and leave out http://",
             )
-        return found
+        return own
 
     def _authorization(self, repository: str, actions: str) -> dict[str, str]:
         token = self._tokens.get(f"{repository}:{actions}")
         if token is not None:
             return {"Authorization": f"Bearer {token}"}
-        if self._basic and (found := self._login(repository)) is not None:
-            return {"Authorization": _basic(found)}
+        if self._basic and (own := self._login(repository)) is not None:
+            return {"Authorization": _basic(own)}
         return {}
 
     def _authenticate(self, answer: RegistryAnswer, repository: str, actions: str) -> bool:
         """Do what a 401 asks for. Returns whether the request is worth repeating."""
         kind, _, rest = answer.headers.get("www-authenticate", "").partition(" ")
-        found = self._login(repository)
+        own = self._login(repository)
         if kind.lower() == "basic":
-            if found is None or found.kind != "password":
+            if own is None or own.kind != "password":
                 return False
             self._basic = True
             return True
@@ -394,8 +394,8 @@ class Registry:
             return False
         asked = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         realm = asked.get("realm", "")
-        if found is not None and found.kind == "token":
-            self._tokens[f"{repository}:{actions}"] = found.secret
+        if own is not None and own.kind == "token":
+            self._tokens[f"{repository}:{actions}"] = own.secret
             return True
         if urlsplit(realm).scheme != "https" and not (
             self.plain_http and urlsplit(realm).scheme == "http"
@@ -406,18 +406,18 @@ class Registry:
         scope = asked.get("scope") or (f"repository:{repository}:{actions}" if repository else "")
         fields = {"service": asked.get("service", ""), **({"scope": scope} if scope else {})}
         headers = {"User-Agent": "goldnode"}
-        if found is not None and found.kind == "identity":
+        if own is not None and own.kind == "identity":
             form = {
                 **fields,
                 "grant_type": "refresh_token",
                 "client_id": "goldnode",
-                "refresh_token": found.secret,
+                "refresh_token": own.secret,
             }
             headers["Content-Type"] = "application/x-www-form-urlencoded"
             method, url, body = "POST", realm, urlencode(form).encode()
         else:
-            if found is not None:
-                headers["Authorization"] = _basic(found)
+            if own is not None:
+                headers["Authorization"] = _basic(own)
             method, url, body = (
                 "GET",
                 f"{realm}{'&' if '?' in realm else '?'}{urlencode(fields)}",
@@ -512,8 +512,8 @@ class Repository:
         """Return the digest that a tag points to, or None without that tag. The manifest is read: the header
         alone is not trusted.
         """
-        found = self.manifest(tag)
-        return None if found is None else found.digest
+        manifest = self.manifest(tag)
+        return None if manifest is None else manifest.digest
 
     def put_manifest(self, reference: str, data: bytes, media_type: str) -> bool:
         """Write a manifest under a tag or its digest. Returns whether the registry says that it minds the manifest's `subject`."""
@@ -549,7 +549,7 @@ class Repository:
 
     def tags(self) -> list[str]:
         """Every tag, sorted; empty where the repository is not there."""
-        found: list[str] = []
+        names: list[str] = []
         url: str | None = f"/v2/{self.name}/tags/list?n=1000"
         while url is not None:
             answer = self._ask(
@@ -557,10 +557,10 @@ class Repository:
             )
             if answer.status == 404:
                 break
-            found += json.loads(answer.data).get("tags") or []
+            names += json.loads(answer.data).get("tags") or []
             follows = re.match(r'\s*<([^>]*)>\s*;\s*rel="?next"?', answer.headers.get("link", ""))
             url = follows.group(1) if follows else None
-        return sorted(set(found))
+        return sorted(set(names))
 
     # Blobs
 
@@ -846,9 +846,9 @@ class Repository:
                     f"{what}: it ends after {size} of {descriptor.size} bytes: {_why(problem)}",
                     remedy="run it again; if it ends there again, delete it from the registry's storage",
                 ) from None
-        found = "sha256:" + hasher.hexdigest()
-        if found != descriptor.digest:
-            raise _altered(self, descriptor, found, size)
+        received = "sha256:" + hasher.hexdigest()
+        if received != descriptor.digest:
+            raise _altered(self, descriptor, received, size)
 
     def pull_blob(self, descriptor: Descriptor, layout: Layout) -> bool:
         """Download a blob into a layout and validate every byte. Return False if it was there, unaltered.
@@ -905,14 +905,14 @@ class Repository:
                     cut = _why(problem)
                     have = out.tell()
             if have == descriptor.size and not cut:
-                found = "sha256:" + hasher.hexdigest()
-                if found == descriptor.digest:
+                received = "sha256:" + hasher.hexdigest()
+                if received == descriptor.digest:
                     return
                 out.truncate(0)
                 if kept and not began_anew:  # what an earlier run left may have been the fault
                     began_anew = True
                     continue
-                raise _altered(self, descriptor, found, have)
+                raise _altered(self, descriptor, received, have)
             left = self.registry.tries if have - kept >= BLOCK else left - 1
             if left <= 0:
                 raise UnreachableError(
@@ -971,11 +971,11 @@ class Repository:
         return rows, True
 
     def _fallback(self, digest: str) -> list[dict[str, Any]]:
-        found = self.manifest(referrers_tag(digest))
-        if found is None:
+        index = self.manifest(referrers_tag(digest))
+        if index is None:
             return []
-        rows = found.document.get("manifests")
-        if found.media_type != INDEX or not isinstance(rows, list):
+        rows = index.document.get("manifests")
+        if index.media_type != INDEX or not isinstance(rows, list):
             raise ImageError(
                 f"{self}:{referrers_tag(digest)} is no index of referrers",
                 remedy="delete that tag, and publish again",
@@ -1093,8 +1093,8 @@ def _context(host: str, ca: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _basic(found: Login) -> str:
-    return "Basic " + base64.b64encode(f"{found.user}:{found.secret}".encode()).decode()
+def _basic(known: Login) -> str:
+    return "Basic " + base64.b64encode(f"{known.user}:{known.secret}".encode()).decode()
 
 
 def _loopback(host: str) -> bool:
@@ -1146,8 +1146,10 @@ def _missing(repository: Repository, descriptor: Descriptor) -> ImageError:
     )
 
 
-def _altered(repository: Repository, descriptor: Descriptor, found: str, size: int) -> ImageError:
+def _altered(
+    repository: Repository, descriptor: Descriptor, received: str, size: int
+) -> ImageError:
     return ImageError(
-        f"blob {descriptor.digest} of {repository} is altered: expected {descriptor.size} bytes with that digest, got {size} with {found}",
+        f"blob {descriptor.digest} of {repository} is altered: expected {descriptor.size} bytes with that digest, got {size} with {received}",
         remedy="delete it from the registry's storage and publish the image again",
     )

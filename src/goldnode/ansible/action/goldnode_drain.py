@@ -104,28 +104,28 @@ class ActionModule(ActionBase):
                 if still_drained
                 else None
             )
-            found: dict[str, Any]
+            node_facts: dict[str, Any]
             if arguments["state"] == "drained":
                 outcome = drain.drain(node, arguments["reason"], caller, records)
-                found = {FACT: outcome.in_service}
+                node_facts = {FACT: outcome.in_service}
             elif arguments["state"] == "left":
                 outcome = (
                     drain.review(node, caller, records)
                     if records
                     else DrainOutcome(changed=False, in_service=True)
                 )
-                found = {LEFT: outcome.left if outcome.ours else ""}
+                node_facts = {LEFT: outcome.left if outcome.ours else ""}
             else:
                 if records is not None and arguments["after"]:
                     self._require_tests(arguments, drain, node, records, task_vars)
                 outcome = drain.resume(node, caller, records, before)
-                found = {LEFT: ""}
+                node_facts = {LEFT: ""}
                 finish_batch(str(host))
         except GoldnodeError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         result = {
             "changed": outcome.changed,
-            "ansible_facts": found,
+            "ansible_facts": node_facts,
             "drain": outcome.to_json(),
             "empty": outcome.empty,
             "again": outcome.again,

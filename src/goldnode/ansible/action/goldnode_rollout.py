@@ -64,20 +64,20 @@ class ActionModule(ActionBase):
     def observe(self, wait: int) -> dict[str, Any]:
         """Return the observation. With `wait`, wait for the verdict of this boot, and judge at last if none comes."""
         end = time.monotonic() + wait
-        at, found = self.reading()
-        while found.fault and wait and time.monotonic() < end:
+        at, state = self.reading()
+        while state.fault and wait and time.monotonic() < end:
             time.sleep(PAUSE)
-            at, found = self.reading()
-        if found.fault and wait:
+            at, state = self.reading()
+        if state.fault and wait:
             self._low_level_execute_command(guarded.script(["check"]))
-            at, found = self.reading()
+            at, state = self.reading()
         accepted = [int(code) for code in self.variable("goldnode_accepted", [0])]
         name = str(self._variables.get("inventory_hostname"))
         result = {
             "changed": False,
-            "observation": asdict(node_state.observe(name, at, found, accepted)),
+            "observation": asdict(node_state.observe(name, at, state, accepted)),
         }
-        return {**result, "msg": found.fault} if found.fault else result
+        return {**result, "msg": state.fault} if state.fault else result
 
     def reading(self) -> tuple[float, node_state.NodeReading]:
         """Return the time before the question, and the answer."""

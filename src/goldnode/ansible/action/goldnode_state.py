@@ -130,9 +130,9 @@ class ActionModule(ActionBase):
                 f"class {document['class']}", document["refusals"], f"--class {document['class']}"
             )
         if document and (
-            found := self.denied(document["class"], document["lock"]["digest"], task_vars)
+            denial := self.denied(document["class"], document["lock"]["digest"], task_vars)
         ):
-            return found
+            return denial
         refusals = self.cohort(task_vars) if document else []
         if refusals:
             return self.blocked(f"cohort {task_vars.get(COHORT)}", refusals, "-i INVENTORY")
@@ -192,9 +192,9 @@ class ActionModule(ActionBase):
             )
             fact = untagged(result.get("rollback") or {})
             if fact and (
-                found := self.denied(fact["to"]["class"], fact["to"]["lock_digest"], task_vars)
+                denial := self.denied(fact["to"]["class"], fact["to"]["lock_digest"], task_vars)
             ):
-                return found
+                return denial
             if not result.get("failed"):
                 result = self.planned(result, {}, task_vars, arguments["tolerate"])
                 result.setdefault("ansible_facts", {})[BACK] = fact
@@ -217,13 +217,13 @@ class ActionModule(ActionBase):
 
     def judge(self, task_vars: dict[str, Any]) -> None:
         """Refuse settings on which a later drain or reboot would fail, before packages change."""
-        found = {
+        facts = {
             name: self.option(task_vars, name, None)
             for name in variables.JUDGED
             if name in task_vars
         }
         try:
-            variables.check(str(task_vars.get("inventory_hostname")), found)
+            variables.check(str(task_vars.get("inventory_hostname")), facts)
         except InventoryError as problem:
             raise AnsibleActionFail(str(problem)) from problem
 
@@ -232,18 +232,18 @@ class ActionModule(ActionBase):
         its groups.
         """
         name = task_vars.get("inventory_hostname")
-        found: dict[str, Any] = untagged(task_vars.get("goldnode_node_class"))
-        if not found:
+        declared: dict[str, Any] = untagged(task_vars.get("goldnode_node_class"))
+        if not declared:
             groups = [group for group in task_vars.get("group_names", []) if group != "ungrouped"]
             try:
-                found = self.compiled(str(name), groups)
+                declared = self.compiled(str(name), groups)
             except GoldnodeError as problem:
                 raise AnsibleActionFail(str(problem)) from problem
-        if "error" in found and "refusals" not in found:
+        if "error" in declared and "refusals" not in declared:
             raise AnsibleActionFail(
-                f"Class {found.get('class')} of host {name} cannot be used: {found['error']}"
+                f"Class {declared.get('class')} of host {name} cannot be used: {declared['error']}"
             )
-        return found
+        return declared
 
     def compiled(self, host: str, groups: Sequence[str]) -> dict[str, Any]:
         """Return the document of the class that one of the host's groups is named after.
@@ -313,8 +313,8 @@ class ActionModule(ActionBase):
     def denials(self) -> list[denylist.Denial]:
         """Return the denied states. A file is read and verified once per run and version: it may change in a long run."""
         temporary = Path(C.DEFAULT_LOCAL_TMP)
-        found = once(temporary / "goldnode-deny-list.json", lambda: ClassDocuments().deny_list())
-        place = DenyListPlace(**found) if found else None
+        listed = once(temporary / "goldnode-deny-list.json", lambda: ClassDocuments().deny_list())
+        place = DenyListPlace(**listed) if listed else None
         version = denylist.version(place)
         if place is None or version is None:
             return list(denylist.read(place))
@@ -334,13 +334,13 @@ class ActionModule(ActionBase):
             return list(untagged(task_vars.get(REFUSALS) or []))
         hosts = task_vars["hostvars"]
         try:
-            found = once(
+            members = once(
                 Path(C.DEFAULT_LOCAL_TMP) / "goldnode-cohorts.json",
                 lambda: cohorts.findings(hosts.raw_get(name) for name in hosts),
             )
         except GoldnodeError as problem:
             raise AnsibleActionFail(str(problem)) from problem
-        refusals = found.get(str(self.option(task_vars, COHORT, "")), {}).get("refusals", [])
+        refusals = members.get(str(self.option(task_vars, COHORT, "")), {}).get("refusals", [])
         return [dict(refusal) for refusal in refusals]
 
     def blocked(self, subject: str, refusals: list[dict[str, Any]], ask: str) -> dict[str, Any]:
@@ -390,11 +390,11 @@ class ActionModule(ActionBase):
 
     def fleet_data(self) -> Path | None:
         """Return the directory of the fleet's data, if this site fetches reports in each run. It is read once per run."""
-        found = once(
+        directory = once(
             Path(C.DEFAULT_LOCAL_TMP) / "goldnode-fleet-data.json",
             lambda: {"data": str(load_site().declared_fleet_data() or "")},
         )
-        return Path(found["data"]) if found["data"] else None
+        return Path(directory["data"]) if directory["data"] else None
 
     def stored(self, report: Any, task_vars: dict[str, Any], data: Path | None = None) -> str:
         """Write the report of a node into the inbox. Return why that failed; empty if it did not.
@@ -687,9 +687,9 @@ def read_verdict(text: str) -> dict[str, Any] | None:
     """Return the verdict in the output of a check, or None. With a terminal (ssh -t), warnings precede and follow it."""
     begin = text.find("{")
     with contextlib.suppress(ValueError, RecursionError):
-        found, _ = json.JSONDecoder().raw_decode(text, begin) if begin >= 0 else (None, 0)
-        if isinstance(found, dict) and found.get("schema") == VERDICT_SCHEMA:
-            return found
+        verdict, _ = json.JSONDecoder().raw_decode(text, begin) if begin >= 0 else (None, 0)
+        if isinstance(verdict, dict) and verdict.get("schema") == VERDICT_SCHEMA:
+            return verdict
     return None
 
 

@@ -150,14 +150,14 @@ class CallbackModule(CallbackBase):
         start = context.CLIARGS.get("start_at_task")
         if not start:
             return
-        found = [task for tasks in plays for task in tasks if _is_named(task, start)]
-        if not found:
+        named = [task for tasks in plays for task in tasks if _is_named(task, start)]
+        if not named:
             self._refuse(
                 f'No task of {self.playbook} is called "{start}". `--list-tasks` shows their names.'
             )
         for tasks in managed:
             if any(_is_named(task, start) for task in tasks):
-                part = found[0].args.get("part")
+                part = named[0].args.get("part")
                 self._refuse(
                     f"{self.playbook} cannot start at a task: each part needs the plan that its first task asks the node for. "
                     + (
@@ -216,52 +216,52 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Record a successful task."""
-        found, name = result.result, self._name(result.task)
+        answer, name = result.result, self._name(result.task)
         self.reports += name == "goldnode_state" and result.task.args.get("operation") == REPORT
         if (
             name not in (*ACTIONS, *REBOOT)
             or result.task.args.get("operation") in (TAGS, REPORT)
-            or (result.task.loop is not None and "results" in found)
+            or (result.task.loop is not None and "results" in answer)
         ):
             return  # another's task, or the sum of items that were told one by one
         host = self.run.host(result.host.name)
         if name == "goldnode_state":
-            self._state(result.task, host, found)
-        elif name == "goldnode_drain" and found.get("drain"):
-            host.drain, state = found["drain"], result.task.args.get("state")
-            host.left = str(found["ansible_facts"].get("goldnode_left") or "")
-            host.out_of_service = state == "drained" and bool(found["drain"]["ours"])
+            self._state(result.task, host, answer)
+        elif name == "goldnode_drain" and answer.get("drain"):
+            host.drain, state = answer["drain"], result.task.args.get("state")
+            host.left = str(answer["ansible_facts"].get("goldnode_left") or "")
+            host.out_of_service = state == "drained" and bool(answer["drain"]["ours"])
             host.turn = state == "drained" and bool(result.task.any_errors_fatal)
         elif name == "goldnode_drain":
             host.turn = False  # it waits, out of service
-        elif name in REBOOT and found.get("rebooted"):
+        elif name in REBOOT and answer.get("rebooted"):
             host.saw_reboot()
 
     v2_runner_item_on_ok = v2_runner_on_ok
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Record a failed task or a refusal of the node."""
-        found, host = result.result, self.run.host(result.host.name)
-        if found.get("lost"):
+        answer, host = result.result, self.run.host(result.host.name)
+        if answer.get("lost"):
             return  # nothing was wrong with this host: see _explain_end
-        if ignore_errors or (host.error is not None and "results" in found):
+        if ignore_errors or (host.error is not None and "results" in answer):
             return
         if self._name(result.task) == "goldnode_state":
-            self._state(result.task, host, found)
-            host.refusals = found.get("refusals") or []
+            self._state(result.task, host, answer)
+            host.refusals = answer.get("refusals") or []
         host.error = {
             "task": result.task.get_name(),
-            "part": found.get("part"),
-            "message": failure_text(found),
+            "part": answer.get("part"),
+            "message": failure_text(answer),
         }
 
     v2_runner_item_on_failed = v2_runner_on_failed
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Record a host that could not be reached or was lost."""
-        found = result.result
-        items = [row for row in found.get("results") or () if row.get("unreachable")]
-        text = failure_text(items[-1] if items else found)
+        answer = result.result
+        items = [row for row in answer.get("results") or () if row.get("unreachable")]
+        text = failure_text(items[-1] if items else answer)
         self.run.host(result.host.name).unreachable = runs.lost_reason(runs.unwrapped(text))
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
@@ -320,19 +320,23 @@ class CallbackModule(CallbackBase):
         )
 
     @staticmethod
-    def _state(task: Any, host: runs.HostRun, found: Mapping[str, Any]) -> None:
+    def _state(task: Any, host: runs.HostRun, answer: Mapping[str, Any]) -> None:
         """Record the outcome that a result of goldnode_state reports for a host; see RETURN of the module."""
         if task.args.get("operation") == "check":
-            host.verdict = found.get("verdict") or host.verdict
+            host.verdict = answer.get("verdict") or host.verdict
             return
-        host.node_class = found.get("node_class") or host.node_class
+        host.node_class = answer.get("node_class") or host.node_class
         # The first plan of a run counts; asked again later, a node has already changed.
-        host.rollback = host.rollback or found.get("rollback")
-        facts = found.get("ansible_facts") or {}
+        host.rollback = host.rollback or answer.get("rollback")
+        facts = answer.get("ansible_facts") or {}
         plan = facts.get("goldnode_plan")
-        host.left = "" if host.drain else found.get("left") or facts.get("goldnode_left", host.left)
-        if found.get("part"):
-            host.saw_apply(found["part"], found.get("resources") or [], plan, found.get("verdict"))
+        host.left = (
+            "" if host.drain else answer.get("left") or facts.get("goldnode_left", host.left)
+        )
+        if answer.get("part"):
+            host.saw_apply(
+                answer["part"], answer.get("resources") or [], plan, answer.get("verdict")
+            )
         elif plan:
             host.saw_plan(plan)
 
@@ -343,17 +347,17 @@ class CallbackModule(CallbackBase):
             return
         manager = self.play.get_variable_manager()
         for host in self.hosts:
-            found = self.run.hosts.get(host.name)
+            host_run = self.run.hosts.get(host.name)
             if (
-                found is None
-                or found.turn
-                or found.outcome(self.run.check) not in (runs.REBOOT, runs.WAITING)
+                host_run is None
+                or host_run.turn
+                or host_run.outcome(self.run.check) not in (runs.REBOOT, runs.WAITING)
             ):
                 continue
             variables = manager.get_vars(play=self.play, host=host)
             reboot = boolean(variables.get("goldnode_reboot", False), strict=False)
             if boolean(variables.get("goldnode_drain_for_waiting", reboot), strict=False) or reboot:
-                found.ended = runs.ended_by(lost)
+                host_run.ended = runs.ended_by(lost)
 
     def _interrupted(self) -> None:
         if os.getpid() == self.process:  # not a worker
@@ -400,12 +404,12 @@ def _is_named(task: Any, pattern: str) -> bool:
     )
 
 
-def failure_text(found: Mapping[str, Any]) -> str:
+def failure_text(answer: Mapping[str, Any]) -> str:
     """Return the message of a failed result without Ansible's wrapping; for a check, its verdict."""
-    lines = str(found.get("stdout") or "").strip().splitlines()
+    lines = str(answer.get("stdout") or "").strip().splitlines()
     if lines and lines[-1].startswith("verdict: "):
         return lines[-1]
-    text = runs.unwrapped(str(found.get("msg") or ""))
+    text = runs.unwrapped(str(answer.get("msg") or ""))
     if not text or text.startswith("non-zero return code"):
-        return str(found.get("stderr") or found.get("stdout") or text)
+        return str(answer.get("stderr") or answer.get("stdout") or text)
     return runs.advised(text)

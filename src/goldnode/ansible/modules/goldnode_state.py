@@ -221,17 +221,17 @@ def verified(path: str, digest: str) -> bool:
     owners = (0, os.geteuid())
     try:
         for parent in Path(path).parents:
-            found = parent.lstat()
-            shared = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or shared:
+            status = parent.lstat()
+            shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners or shared:
                 return False
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as opened:
-            found = os.fstat(handle)
+            status = os.fstat(handle)
             if (
-                not stat.S_ISREG(found.st_mode)
-                or found.st_uid not in owners
-                or found.st_mode & 0o022
+                not stat.S_ISREG(status.st_mode)
+                or status.st_uid not in owners
+                or status.st_mode & 0o022
             ):
                 return False
             return "sha256:" + hashlib.sha256(opened.read()).hexdigest() == digest

@@ -45,16 +45,16 @@ class VarsModule(BaseVarsPlugin):
         """Return the variables of a group or host of the inventory source at `path`."""
         super().get_vars(loader, path, entities)
         wanted = entities if isinstance(entities, list) else [entities]
-        found: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         try:
             for entity in wanted:
                 if isinstance(entity, Group) and entity.get_hosts():
-                    found.update(self._group(entity.name))
+                    variables.update(self._group(entity.name))
                 elif isinstance(entity, Host):
                     self._one_class(entity)
         except GoldnodeError as problem:
             raise AnsibleParserError(str(problem)) from problem
-        return found
+        return variables
 
     def _classes(self) -> ClassDocuments:
         if VarsModule._documents is None:

@@ -194,17 +194,17 @@ def cohort(
         floor=judging.floor,
     )
     outcomes = cohorts.run(_runs(chosen, launch, settings, judging.class_name, hosts))
-    found = cohorts.judge(outcomes, settings, launch.how, cohort)  # type: ignore[arg-type]  # of the choices
+    judged = cohorts.judge(outcomes, settings, launch.how, cohort)  # type: ignore[arg-type]  # of the choices
     for one in outcomes:
-        if (document := cohorts.amended(one, found)) is not None:
+        if (document := cohorts.amended(one, judged)) is not None:
             results.store(document)
-    file = cohorts.store(found)
+    file = cohorts.store(judged)
     emit(
         form,
-        found.model_dump(by_alias=True),
-        lambda: "\n".join([*_lines(found, launch, link), f"wrote {file}"]),
+        judged.model_dump(by_alias=True),
+        lambda: "\n".join([*_lines(judged, launch, link), f"wrote {file}"]),
     )
-    sys.exit({"passed": PASSED, "failed": FAILED, "could_not_check": UNKNOWN}[found.answer])
+    sys.exit({"passed": PASSED, "failed": FAILED, "could_not_check": UNKNOWN}[judged.answer])
 
 
 def _members(
@@ -242,8 +242,8 @@ def _hosts(inventory: str | None) -> Hosts:
     from goldnode.inventory.selection import check_inventory
 
     check_inventory(inventory)
-    found: Hosts = listed(inventory)["_meta"]["hostvars"]
-    return found
+    hosts: Hosts = listed(inventory)["_meta"]["hostvars"]
+    return hosts
 
 
 def _address(node: str, launch: LaunchOptions, hosts: Hosts) -> str:
@@ -264,8 +264,8 @@ def _address(node: str, launch: LaunchOptions, hosts: Hosts) -> str:
                 f"scontrol cannot be asked for the address of {node}: {problem}",
                 remedy="name it with --address",
             ) from None
-        found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
-        return found[1] if found else node
+        match = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+        return match[1] if match else node
     return str(hosts.get(node, {}).get("ansible_host") or node)
 
 
@@ -297,7 +297,7 @@ def _runs(
         watch=launch.how != "slurm" and launch.image is None,
     )
     name = launchers.run_name()
-    found = []
+    runs = []
     for number, node in enumerate(nodes):
         asked = cohorts.request(settings, number, len(nodes), given)
         words: tuple[str, ...] = PROGRAM
@@ -307,7 +307,7 @@ def _runs(
             )
             words = launchers.engine_words(options, f"{name}-{number}", name)
         if launch.how == "slurm":
-            found.append(
+            runs.append(
                 launchers.slurm_job(
                     asked,
                     SlurmJob(node, launch.partition, name=f"{name}-{number}", family=name),
@@ -315,10 +315,10 @@ def _runs(
                 )
             )
         elif launch.how == "engine":
-            found.append(launchers.engine_run(asked, node, words, f"{name}-{number}", own_run=name))
+            runs.append(launchers.engine_run(asked, node, words, f"{name}-{number}", own_run=name))
         else:
-            found.append(_by_ssh(node, asked, launch, words, hosts))
-    return found
+            runs.append(_by_ssh(node, asked, launch, words, hosts))
+    return runs
 
 
 def _class(name: str | None) -> Any:
@@ -348,25 +348,27 @@ def _by_ssh(
     )
 
 
-def _lines(found: CanaryCohortDocument, launch: LaunchOptions, link: LinkOptions) -> Iterator[str]:
+def _lines(
+    document: CanaryCohortDocument, launch: LaunchOptions, link: LinkOptions
+) -> Iterator[str]:
     """Return the answer for a person."""
-    label = " SIMULATED" if found.simulated else ""
-    label += "" if found.verified else " (not verified on such hardware)"
-    name = f"cohort {found.cohort}" if found.cohort else "cohort"
-    yield f"{name} of {len(found.members)} nodes, by {launch.how}: {found.answer.replace('_', ' ')}{label}"
-    yield from (f"- {reason}" for reason in found.reasons)
-    for one in found.bandwidth:
+    label = " SIMULATED" if document.simulated else ""
+    label += "" if document.verified else " (not verified on such hardware)"
+    name = f"cohort {document.cohort}" if document.cohort else "cohort"
+    yield f"{name} of {len(document.members)} nodes, by {launch.how}: {document.answer.replace('_', ' ')}{label}"
+    yield from (f"- {reason}" for reason in document.reasons)
+    for one in document.bandwidth:
         low, high = min(one.samples), max(one.samples)
         yield f"all-reduce {one.mib} MiB: {one.median:.4g} GB/s bus bandwidth ({low:.4g} to {high:.4g})"
     rows = [["MEMBER", "STATE", "PAIRS GB/S", ""]]
-    for member in found.members:
+    for member in document.members:
         rates = sorted(pair.median for pair in member.pairs.values())
         shown = f"{rates[0]:.4g} to {rates[-1]:.4g}" if rates else "-"
         rows.append([member.node, member.state.replace("_", " "), shown, member.why[:100]])
     yield table(rows)
-    if found.answer == "could_not_check" and not launch.image:
+    if document.answer == "could_not_check" and not launch.image:
         yield f"A member waits {link.patience:g} s for the others (--patience). PyTorch is that of the nodes; --image names another."
-    if found.bandwidth and found.sees is None:
+    if document.bandwidth and document.sees is None:
         yield "With two members a slow one cannot be named: there is one pair. --floor compares the bandwidth."
-    elif found.sees is not None:
-        yield f"A member that is slower by less than {found.sees:.0%} is not named, at this spread of the pairs."
+    elif document.sees is not None:
+        yield f"A member that is slower by less than {document.sees:.0%} is not named, at this spread of the pairs."

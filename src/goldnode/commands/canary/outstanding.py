@@ -37,18 +37,18 @@ class NodeOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome for the document of the command."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "node": self.node,
             "file": str(self.file) if self.file else None,
             "result": self.document.model_dump(by_alias=True) if self.document else None,
             "error": str(self.error) if self.error else None,
         }
         if self.tests is not None or self.undelivered is not None:
-            found["tests"] = (
+            fields["tests"] = (
                 self.tests.model_dump(by_alias=True) if self.tests is not None else None
             )
-            found["undelivered"] = str(self.undelivered) if self.undelivered is not None else None
-        return found
+            fields["undelivered"] = str(self.undelivered) if self.undelivered is not None else None
+        return fields
 
     @property
     def held(self) -> bool:
@@ -95,8 +95,8 @@ def deliver_stored(
     tests = node.ask()
     if not outstanding(tests):
         return tests
-    found = fitting(read(node.name), tests)
-    return node.deliver(found) if found else tests
+    stored = fitting(read(node.name), tests)
+    return node.deliver(stored) if stored else tests
 
 
 @dataclass
@@ -149,8 +149,8 @@ def declaring_hosts(inventory: Mapping[str, Any]) -> list[str]:
 
     documents = ClassDocuments()
     known: dict[str, set[str]] = {}
-    found: set[str] = set()
+    hosts: set[str] = set()
     for name in documents.names():
         if any(documents.return_tests(name, cause) for cause in CAUSES):
-            found |= hosts_of_group(name, dict(inventory), known)
-    return sorted(found)
+            hosts |= hosts_of_group(name, dict(inventory), known)
+    return sorted(hosts)

@@ -260,9 +260,9 @@ def held_nodes(
 
     if not nodes and inventory is None:
         raise click.UsageError("name a NODE, or an inventory with -i")
-    found = _listed(inventory) if listing is None else listing
-    hosts: Mapping[str, Any] = found.get("_meta", {}).get("hostvars", {})
-    names = nodes or declaring_hosts(found)
+    inventory_hosts = _listed(inventory) if listing is None else listing
+    hosts: Mapping[str, Any] = inventory_hosts.get("_meta", {}).get("hostvars", {})
+    names = nodes or declaring_hosts(inventory_hosts)
     if not names:
         say("no host of the inventory has a class with tests after an Xid, a repair or an absence")
     for name in names:
@@ -306,7 +306,7 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
 
     from goldnode.canary import suite as suites
 
-    found = suites.load_suite(suite.file)
+    loaded = suites.load_suite(suite.file)
     class_ = class_of(suite.class_name) if suite.class_name is not None else None
     names = suite.names or before_return(suite)
     here = launch.how in ("local", "engine")
@@ -319,7 +319,7 @@ def prepared(nodes: tuple[str, ...], launch: LaunchOptions, suite: SuiteOptions)
     if launch.how == "kubernetes" and launch.gpus and not launch.gpus.isdecimal():
         raise click.UsageError("--how kubernetes needs a number for --gpus")
     request = suites.request(
-        found,
+        loaded,
         names,
         class_=class_,
         tier=suite.tier,
@@ -351,14 +351,14 @@ def before_return(suite: SuiteOptions) -> tuple[str, ...]:
     from goldnode.fleet.nodes.return_tests import CAUSES, jobs_of
 
     cause = next(one for one in CAUSES if one == suite.cause)
-    found = jobs_of(load_catalog().node_class(suite.class_name).item, cause)
-    if not found:
+    due = jobs_of(load_catalog().node_class(suite.class_name).item, cause)
+    if not due:
         raise GoldnodeError(
             f"class {suite.class_name} names no tests for a return after {cause}",
             remedy=f"add return_tests: {{after_{cause}: [discovery, gemm]}} to its file",
         )
-    alone = tuple(job for job in found if job != COHORT_JOB)
-    if len(alone) < len(found):
+    alone = tuple(job for job in due if job != COHORT_JOB)
+    if len(alone) < len(due):
         say(f"{COHORT_JOB} runs over several nodes: `goldnode canary cohort`")
     if not alone:
         raise GoldnodeError(

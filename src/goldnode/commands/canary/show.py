@@ -83,8 +83,8 @@ def _rows(job: CanaryJob) -> Iterator[list[str]]:
     from goldnode.canary.results import quantiles
 
     for metric in job.metrics:
-        found = quantiles(metric)
-        if not found:
+        levels = quantiles(metric)
+        if not levels:
             continue
         given = metric.conditions
         outside = f" throttled: {', '.join(given.throttled)}" if given.throttled else ""
@@ -93,16 +93,16 @@ def _rows(job: CanaryJob) -> Iterator[list[str]]:
             metric.unit,
             metric.phase + outside,
             str(len(metric.samples)),
-            f"{found[0].value:.4g}",
-            *(_quantile(one, len(metric.samples)) for one in found[1:]),
+            f"{levels[0].value:.4g}",
+            *(_quantile(one, len(metric.samples)) for one in levels[1:]),
             *(_range(one) for one in (given.sm_mhz, given.temperature_c, given.power_w)),
         ]
 
 
-def _quantile(found: Quantile, count: int) -> str:
-    if found.bound is None:
+def _quantile(quantile: Quantile, count: int) -> str:
+    if quantile.bound is None:
         return "too few" if count > 1 else "-"
-    return f"{found.value:.4g} ({found.bound:.4g})"
+    return f"{quantile.value:.4g} ({quantile.bound:.4g})"
 
 
 def _range(values: list[float] | None) -> str:

@@ -59,30 +59,30 @@ def check() -> CatalogReport:
     faults: list[GoldnodeError] = []
     catalog = load_catalog(faults=faults)
     faults.sort(key=lambda fault: isinstance(fault, SiteError))  # the site file follows the catalog
-    found = CatalogReport(catalog, faults)
+    report = CatalogReport(catalog, faults)
     site = Site()
 
     def read_site() -> None:
         nonlocal site
         site = load_site()
 
-    found.attempt(read_site)
-    found.attempt(lambda: check_archives(site, catalog.archives))
+    report.attempt(read_site)
+    report.attempt(lambda: check_archives(site, catalog.archives))
     for name in sorted(site.archives):
-        found.attempt(lambda name=name: site.key_bytes(name))  # type: ignore[misc]
-    found.wrong += site_faults(site)
-    found.notes += [f"not checked: {sentence}" for sentence in absent_secrets(site)]
-    found.wrong += [fault.error() for fault in audit.site_faults()]
+        report.attempt(lambda name=name: site.key_bytes(name))  # type: ignore[misc]
+    report.wrong += site_faults(site)
+    report.notes += [f"not checked: {sentence}" for sentence in absent_secrets(site)]
+    report.wrong += [fault.error() for fault in audit.site_faults()]
     if not faults:  # Cross-checks would only repeat the faults of files that could not be read.
-        found.wrong += audit.catalog_faults(catalog)
+        report.wrong += audit.catalog_faults(catalog)
     for stack in catalog.stacks.values():
-        found.attempt(lambda stack=stack: checks.check_waiver(stack, catalog))  # type: ignore[misc]
+        report.attempt(lambda stack=stack: checks.check_waiver(stack, catalog))  # type: ignore[misc]
     # Everything below needs the locks and would repeat this error.
-    if not found.attempt(site.lock_directories):
-        return found
+    if not report.attempt(site.lock_directories):
+        return report
     today = dt.datetime.now(tz=dt.UTC).date()
     judged: list[tuple[str, str, CompatFinding]] = []
-    found.wrong += list(exceptions.exception_faults(site, catalog, today))
+    report.wrong += list(exceptions.exception_faults(site, catalog, today))
     for name, entry in sorted(catalog.classes.items()):
         try:
             for finding in findings_of_class(name, catalog, site):
@@ -90,25 +90,25 @@ def check() -> CatalogReport:
                     continue  # the locks are checked below, once for each stack
                 judged.append((name, entry.item.stack, finding))
                 if finding.fatal:
-                    found.wrong.append(error(finding))
+                    report.wrong.append(error(finding))
                 elif finding.accepted is None:
                     reason = refusal(finding)
-                    found.notes.append(
+                    report.notes.append(
                         f"{finding.severity}: class {name}: {reason['message']} {reason['remedy']}".rstrip()
                     )
             unlocked = host_of_class(name, catalog, site).unlocked
             if unlocked is not None:
-                found.unlocked.append((name, entry.item.stack, unlocked))
+                report.unlocked.append((name, entry.item.stack, unlocked))
         except GoldnodeError as problem:
-            if str(problem) not in map(str, found.wrong):
-                found.wrong.append(problem)
-        found.notes += [
+            if str(problem) not in map(str, report.wrong):
+                report.wrong.append(problem)
+        report.notes += [
             f"not checked: class {name}: {sentence}" for sentence in checks.not_checked(entry)
         ]
-        found.notes += [
+        report.notes += [
             f"warn: class {name}: {sentence}" for sentence in checks.past_suppressions(entry)
         ]
-    found.notes += [f"warn: {sentence}" for sentence in exceptions.unmatched(site, judged, today)]
+    report.notes += [f"warn: {sentence}" for sentence in exceptions.unmatched(site, judged, today)]
     for _, stack in sorted(catalog.stacks.items()):
         try:
             find_lock(stack, site)
@@ -116,10 +116,10 @@ def check() -> CatalogReport:
             # Stacks that were never resolved against their real archives are declared as such. A stale lock
             # is always an error.
             if "has no lock" in problem.message and stack.item.exercised != "debian-archive":
-                found.notes.append(f"not checked: {problem}")
+                report.notes.append(f"not checked: {problem}")
             else:
-                found.wrong.append(problem)
-    return found
+                report.wrong.append(problem)
+    return report
 
 
 def site_faults(site: Site) -> Iterator[SiteError]:

@@ -27,16 +27,16 @@ def check_catalog(require_lock: bool, form: str) -> None:
     from goldnode.commands.check.catalog import check
     from goldnode.compat.report import not_applicable
 
-    found = check()
-    catalog = found.catalog
+    report = check()
+    catalog = report.catalog
     sizes = {
         kind: len(getattr(catalog, kind)) for kind in ("classes", "stacks", "platforms", "archives")
     }
-    lines = list(found.notes)
-    if not found.wrong:
+    lines = list(report.notes)
+    if not report.wrong:
         lines.append(
             f"{sizes['classes']} classes, {sizes['stacks']} stacks, {sizes['platforms']} platforms and "
-            f"{sizes['archives']} archives: no errors. {not_applicable(found.unlocked)}".rstrip(
+            f"{sizes['archives']} archives: no errors. {not_applicable(report.unlocked)}".rstrip(
                 ". "
             )
         )
@@ -51,18 +51,18 @@ def check_catalog(require_lock: bool, form: str) -> None:
                     "line": fault.line,
                     "remedy": fault.remedy,
                 }
-                for fault in found.wrong
+                for fault in report.wrong
             ],
-            "messages": found.notes,
+            "messages": report.notes,
             "unlocked": [
-                {"class": name, "stack": stack, "why": why} for name, stack, why in found.unlocked
+                {"class": name, "stack": stack, "why": why} for name, stack, why in report.unlocked
             ],
         },
         "\n".join(lines),
     )
-    for fault in found.wrong:
+    for fault in report.wrong:
         say(f"error: {fault}")
-    if found.wrong:
+    if report.wrong:
         sys.exit(2)
-    if require_lock and found.unlocked:
+    if require_lock and report.unlocked:
         sys.exit(1)

@@ -146,16 +146,16 @@ def check(
         return
     if form == "html" or rollouts is not None:
         raise click.UsageError(f"{'--format html' if form == 'html' else '--rollouts'} needs --to.")
-    found = compatibility_report(CheckRequest(**subjects))
+    judged = compatibility_report(CheckRequest(**subjects))
     if form == "sarif":
-        click.echo(report.dumps(report.sarif(found)))
+        click.echo(report.dumps(report.sarif(judged)))
     else:
-        emit(form, report.document(found), lambda: report.text(found))
-    for fault in found.faults:
+        emit(form, report.document(judged), lambda: report.text(judged))
+    for fault in judged.faults:
         click.echo(f"error: {fault}", err=True)
-    if found.faults:
+    if judged.faults:
         sys.exit(2)
-    sys.exit(1 if found.fatal or (require_lock and found.unlocked) else 0)
+    sys.exit(1 if judged.fatal or (require_lock and judged.unlocked) else 0)
 
 
 def _compare(form: str, request: CheckRequest, to: str, rollouts: Path | None) -> None:
@@ -167,13 +167,17 @@ def _compare(form: str, request: CheckRequest, to: str, rollouts: Path | None) -
     from goldnode.commands.check import what_if_report
     from goldnode.commands.check.what_if import what_if
 
-    found, faults = what_if(request, to)
+    comparison, faults = what_if(request, to)
     if form == "html":
-        click.echo(what_if_report.html(found), nl=False)
+        click.echo(what_if_report.html(comparison), nl=False)
     else:
-        emit(form, found.model_dump(mode="json", by_alias=True), lambda: what_if_report.text(found))
-    for path in what_if_report.write_rollouts(found, rollouts) if rollouts is not None else ():
+        emit(
+            form,
+            comparison.model_dump(mode="json", by_alias=True),
+            lambda: what_if_report.text(comparison),
+        )
+    for path in what_if_report.write_rollouts(comparison, rollouts) if rollouts is not None else ():
         say(f"wrote {path}")
     for fault in faults:
         click.echo(f"error: {fault}", err=True)
-    sys.exit(2 if faults else 1 if found.refused else 0)
+    sys.exit(2 if faults else 1 if comparison.refused else 0)

@@ -59,7 +59,7 @@ def compatibility_report(
     named, left_out = selected.classes, selected.left_out
     given = functools.cache(functools.partial(given_workloads, request))
     subjects: list[tuple[str, DeclaredAt | None]] = []
-    found: list[CompatFinding] = []
+    findings: list[CompatFinding] = []
     seen: dict[str, tuple[CompatHost, list[Workload]]] = {}
     if request.model is not None:
         require_auto(named, catalog)
@@ -82,15 +82,17 @@ def compatibility_report(
     ]
     for host, workloads in everything:
         subjects.append((host.subject, host.place))
-        found += check(host, workloads)
-    found += _cohorts([pair for pair in selected.cohorts if pair[0] in seen], seen)
+        findings += check(host, workloads)
+    findings += _cohorts([pair for pair in selected.cohorts if pair[0] in seen], seen)
     if site.facts is not None:
-        found += rules_host.facts_age(site.facts.max_age, on or dt.datetime.now(tz=dt.UTC).date())
+        findings += rules_host.facts_age(
+            site.facts.max_age, on or dt.datetime.now(tz=dt.UTC).date()
+        )
     loads = [workload for _, workloads in everything for workload in workloads]
     kinds = {workload.subject: workload.kind for workload in loads}
     return CompatReport(
         subjects,
-        found,
+        findings,
         _not_checked(
             [host for host, _ in everything],
             [name for name, (_, loads) in seen.items() if not loads],

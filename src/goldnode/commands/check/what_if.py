@@ -284,7 +284,7 @@ def _cohorts(
     for cohort, members in sorted(classes.items()):
         if not compared.keys().isdisjoint(members):
             alike.setdefault(tuple(sorted(members)), []).append(cohort)
-    found = []
+    results = []
     for names, cohorts in alike.items():
         old = [compared[name].before if name in compared else staying[name] for name in names]
         new = [compared[name].after if name in compared else staying[name] for name in names]
@@ -301,8 +301,8 @@ def _cohorts(
         ]
         judged = (old, new, [*old, *later])
         before, after, between = (_cohort_findings(cohorts[0], side) for side in judged)
-        found.append(ComparedCohorts(cohorts, names, before, after, between))
-    return found
+        results.append(ComparedCohorts(cohorts, names, before, after, between))
+    return results
 
 
 def _cohort_findings(cohort: str, judged: Sequence[JudgedSide]) -> list[CompatFinding]:
@@ -511,10 +511,10 @@ def _move(name: str, item: ComparedClass, selected: SelectedClasses) -> Json:
 
 def _locks(upgrade: Upgrade) -> list[Any]:
     stacks = dict.fromkeys(item.entry.item.stack for item in upgrade.compared.values())
-    found = []
+    locks = []
     for stack in stacks:
         of = [item for item in upgrade.compared.values() if item.entry.item.stack == stack]
-        found.append(
+        locks.append(
             locks_of(
                 (upgrade.catalog.stacks[stack].item, of[0].lock),
                 (upgrade.target.stack.item, upgrade.target.lock),
@@ -522,7 +522,7 @@ def _locks(upgrade: Upgrade) -> list[Any]:
                 nvswitch=any(nvswitch(item.entry.item, upgrade.catalog) for item in of),
             )
         )
-    return found
+    return locks
 
 
 def _order(upgrade: Upgrade, subjects: Sequence[WhatIfSubject]) -> list[Json]:
@@ -573,7 +573,7 @@ def _rollouts(upgrade: Upgrade) -> list[RolloutDocument]:
     lock = upgrade.target.lock
     if lock is None:
         return []
-    found = []
+    rollouts = []
     for group, shared in _together(upgrade.compared, upgrade.cohorts):
         for name in group:
             item = upgrade.compared[name]
@@ -588,24 +588,24 @@ def _rollouts(upgrade: Upgrade) -> list[RolloutDocument]:
                 "limits": {"per": {"cohort": "all-or-none"}} if shared else None,
                 "together": [other for other in group if other != name],
             }
-            found.append(RolloutDocument.model_validate(document))
-    return found
+            rollouts.append(RolloutDocument.model_validate(document))
+    return rollouts
 
 
 def _not_checked(upgrade: Upgrade, faults: Sequence[GoldnodeError]) -> list[str]:
-    found = ["speed and behaviour on real hardware, which a canary wave shows"]
+    topics = ["speed and behaviour on real hardware, which a canary wave shows"]
     bare = [name for name, item in upgrade.compared.items() if not item.before.workloads]
     if bare:
-        found.append(f"workloads of {few(bare)}, which name no image and no requirements")
+        topics.append(f"workloads of {few(bare)}, which name no image and no requirements")
     if upgrade.target.lock is None:
-        found.append(f"exact versions of {upgrade.target.stack.name}, which has no lock")
+        topics.append(f"exact versions of {upgrade.target.stack.name}, which has no lock")
     if not upgrade.request.inventories:
-        found.append("cohorts, which an inventory declares (-i)")
+        topics.append("cohorts, which an inventory declares (-i)")
     if upgrade.request.limit is not None:
-        found.append(
+        topics.append(
             f"hosts outside of --limit {upgrade.request.limit}, which may share cohorts with these"
         )
     if upgrade.selected.left_out:
-        found.append(f"hosts of no class: {few(upgrade.selected.left_out)}")
-    found += upgrade.selected.odd
-    return found + not_judged(upgrade.selected, faults)
+        topics.append(f"hosts of no class: {few(upgrade.selected.left_out)}")
+    topics += upgrade.selected.odd
+    return topics + not_judged(upgrade.selected, faults)

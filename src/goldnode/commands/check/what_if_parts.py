@@ -102,7 +102,7 @@ def _versions(side: Side, options: Sequence[str], nvswitch: bool) -> dict[str, s
     """Return the version of each part: from the lock, or as the stack declares it."""
     stack, lock = side
     locked = {} if lock is None else {row.name: row.version for row in lock.packages}
-    found: dict[str, str | None] = {
+    versions: dict[str, str | None] = {
         "kernel": lock.kernel_release
         if lock is not None
         else stack.kernel.release or stack.kernel.series
@@ -110,22 +110,22 @@ def _versions(side: Side, options: Sequence[str], nvswitch: bool) -> dict[str, s
     driver, runtime = stack.driver, stack.runtime
     if driver is not None:
         declared = driver.version or (driver.branch and f"branch {driver.branch}")
-        found["driver"] = (lock.driver_version if lock is not None else None) or declared
+        versions["driver"] = (lock.driver_version if lock is not None else None) or declared
         if nvswitch and driver.fabric_manager is not None:
-            found["fabric manager"] = _of(locked, driver.fabric_manager.package)
+            versions["fabric manager"] = _of(locked, driver.fabric_manager.package)
     if "nvlsm" in options:
-        found["subnet manager"] = _of(locked, "nvlsm")
+        versions["subnet manager"] = _of(locked, "nvlsm")
     if runtime is not None:
-        found["container engine"] = _of(locked, runtime.package)
+        versions["container engine"] = _of(locked, runtime.package)
         if runtime.toolkit is not None:
-            found["container toolkit"] = _of(locked, runtime.toolkit.packages[0])
+            versions["container toolkit"] = _of(locked, runtime.toolkit.packages[0])
     for module in stack.modules:
         if module.package is not None:
-            found[f"module {module.name}"] = _of(locked, module.package)
+            versions[f"module {module.name}"] = _of(locked, module.package)
     for name in options:
         if name != "nvlsm" and name in stack.options:
-            found[f"option {name}"] = _of(locked, stack.options[name].packages[0])
-    return found
+            versions[f"option {name}"] = _of(locked, stack.options[name].packages[0])
+    return versions
 
 
 def _of(locked: dict[str, str], package: str) -> str:

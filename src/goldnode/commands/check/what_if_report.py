@@ -92,7 +92,7 @@ def rollout_text(document: RolloutDocument) -> str:
 
 def write_rollouts(document: WhatIfDocument, directory: Path) -> list[Path]:
     """Write each rollout document to NAME.yml in `directory`, and return the files. Raises GoldnodeError."""
-    found = []
+    written = []
     for rollout in document.rollouts:
         path = directory / f"{rollout.rollout}.yml"
         try:
@@ -103,8 +103,8 @@ def write_rollouts(document: WhatIfDocument, directory: Path) -> list[Path]:
                 file=path,
                 remedy="name another directory with --rollouts",
             ) from problem
-        found.append(path)
-    return found
+        written.append(path)
+    return written
 
 
 def html(document: WhatIfDocument) -> str:

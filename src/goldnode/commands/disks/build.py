@@ -267,16 +267,16 @@ def build(
             )
         if how.twice:
             with second_build(store.cache / "twice") as place, progress.steps() as show:
-                found = building.twice(plan, store, place, say=show)
-            for text in found:
+                differing = building.twice(plan, store, place, say=show)
+            for text in differing:
                 click.echo(
                     f"error: {plan.name} is not the same when it is built twice: {text}", err=True
                 )
-            if found:
+            if differing:
                 click.echo(f"the second build is in {place}", err=True)
             else:
                 click.echo(f"{plan.name} built twice: every byte is the same", err=True)
-            differ += bool(found)
+            differ += bool(differing)
     emit(form, {"dry_run": False, "disks": rows})
     click.echo(f"{len(recipes)} disk images in {time.monotonic() - started:.1f} s", err=True)
     if differ:

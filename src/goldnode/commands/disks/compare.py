@@ -40,12 +40,14 @@ def compare(first: Path, second: Path, limit: int, form: str) -> None:
     paths = [
         BuiltDisk.load(path).path("raw") if path.is_dir() else path for path in (first, second)
     ]
-    found = differences(paths[0], paths[1])
-    shown = found[:limit] if limit else found
+    differing = differences(paths[0], paths[1])
+    shown = differing[:limit] if limit else differing
     lines = [str(row) for row in shown]
-    if len(found) > len(shown):
-        lines.append(f"… and {len(found) - len(shown)} more (--lines 0 shows all)")
-    lines.append("the disks are equal, bit by bit" if not found else f"{len(found)} differences")
-    emit(form, {"differences": [asdict(row) for row in found]}, "\n".join(lines))
-    if found:
+    if len(differing) > len(shown):
+        lines.append(f"… and {len(differing) - len(shown)} more (--lines 0 shows all)")
+    lines.append(
+        "the disks are equal, bit by bit" if not differing else f"{len(differing)} differences"
+    )
+    emit(form, {"differences": [asdict(row) for row in differing]}, "\n".join(lines))
+    if differing:
         sys.exit(1)

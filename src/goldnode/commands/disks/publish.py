@@ -125,9 +125,9 @@ def authenticate(
     from goldnode.disks.product import DiskProduct
 
     product, keys = DiskProduct(location), shared.trusted(trust)
-    found = [product.build(name) for name in disks]
+    built = [product.build(name) for name in disks]
     shared.show_verified(
-        [(disk.name, check(disk, keys, content=not no_content)) for disk in found], form
+        [(disk.name, check(disk, keys, content=not no_content)) for disk in built], form
     )
 
 

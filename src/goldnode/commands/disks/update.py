@@ -116,8 +116,8 @@ def update(
     if not back:
         if image is None:
             with updating.program(target) as there:
-                found = there.survey()
-            image = str(found["slots"][found["running"]]["class"])
+                surveyed = there.survey()
+            image = str(surveyed["slots"][surveyed["running"]]["class"])
         named = Path(image)
         image = str(named.parent) if named.is_file() else image
         say(f"checking {image}")

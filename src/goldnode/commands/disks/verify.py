@@ -79,9 +79,9 @@ def verify(
     from goldnode.disks import verify as verification
     from goldnode.disks.model import find, store_directory
 
-    found = [find(name, store_directory(store)) for name in names]
+    images = [find(name, store_directory(store)) for name in names]
     reports_of = {}
-    for built in found:
+    for built in images:
         report = verification.verify(
             built,
             work=guests.work,

@@ -76,15 +76,15 @@ def compare(
     bounds = declared.load(tolerances)
     key, known = signing_key(keys.key) if report is not None else None, trusted(keys.trust)
     with store.opened(a, known) as left, store.opened(b, known) as right:
-        found = compared(left, right, bounds)
-    content = found.model_dump(mode="json", by_alias=True)
+        comparison = compared(left, right, bounds)
+    content = comparison.model_dump(mode="json", by_alias=True)
     if report is not None:
         signed_file.write(report, f"{json_text('dual', content)}\n".encode(), key, signing.REPORT)
         say(
             f"wrote {report} ({'signed' if key is not None else 'not signed: name a key with --key'})"
         )
     if html is not None:
-        replace_file(html, dual_text.html(found).encode())
+        replace_file(html, dual_text.html(comparison).encode())
         say(f"wrote {html}")
-    emit(form, content, lambda: dual_text.text(found))
-    sys.exit(STATUS[found.answer])
+    emit(form, content, lambda: dual_text.text(comparison))
+    sys.exit(STATUS[comparison.answer])

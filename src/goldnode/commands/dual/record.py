@@ -236,9 +236,11 @@ def record(
     given = None if how.inputs is None else store.read(how.inputs)
     job = launch.DualJob(_arguments(how, content, bool(words)), model, words, given, content.limit)
     key = signing_key(content.key)
-    found = launch.record(target, job, out)
-    store.sign(found, key)
-    emit(form, found.document.model_dump(mode="json", by_alias=True), lambda: _text(out, found))
+    recorded = launch.record(target, job, out)
+    store.sign(recorded, key)
+    emit(
+        form, recorded.document.model_dump(mode="json", by_alias=True), lambda: _text(out, recorded)
+    )
 
 
 def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tuple[str, ...]:
@@ -264,10 +266,10 @@ def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tu
     return tuple(words)
 
 
-def _text(out: Path, found: DualRecord) -> str:
+def _text(out: Path, written: DualRecord) -> str:
     from goldnode.dual.compare import stack
 
-    document = found.document
+    document = written.document
     roles = [row.role for row in document.arrays]
     counts = ", ".join(
         f"{roles.count(role)} {role}{'s' * (roles.count(role) != 1)}"

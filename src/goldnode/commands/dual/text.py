@@ -21,25 +21,25 @@ SIMULATED = "SIMULATED: a side declares simulated hardware"
 ANSWERS = {"pass": "pass", "fail": "fail", "unknown": "unknown"}
 
 
-def text(found: DualDocument) -> str:
+def text(document: DualDocument) -> str:
     """Return the comparison for a terminal."""
-    return "\n".join(_lines(found))
+    return "\n".join(_lines(document))
 
 
-def _lines(found: DualDocument) -> Iterator[str]:
-    if found.simulated:
+def _lines(document: DualDocument) -> Iterator[str]:
+    if document.simulated:
         yield SIMULATED
-    yield f"{found.answer}: {found.reasons[0] if found.reasons else 'nothing was compared'}"
-    yield from (f"  {reason}" for reason in found.reasons[1:])
+    yield f"{document.answer}: {document.reasons[0] if document.reasons else 'nothing was compared'}"
+    yield from (f"  {reason}" for reason in document.reasons[1:])
     yield ""
-    yield f"a: {side(found.a)}"
-    yield f"b: {side(found.b)}"
-    yield f"first difference in bits: {place(found.first_difference)}"
-    yield f"first divergence:         {place(found.first_divergence)}"
+    yield f"a: {side(document.a)}"
+    yield f"b: {side(document.b)}"
+    yield f"first difference in bits: {place(document.first_difference)}"
+    yield f"first divergence:         {place(document.first_divergence)}"
     yield ""
     shown = [
         row
-        for row in found.arrays
+        for row in document.arrays
         if row.role == "output" or row.state in ("outside", "not_compared")
     ]
     rows = [_row(row) for row in shown[:20]]
@@ -51,31 +51,31 @@ def _lines(found: DualDocument) -> Iterator[str]:
         if more:
             yield f"and {more} more outside of their tolerance (--format json, --html)"
         yield ""
-    for one in found.samples:
+    for one in document.samples:
         yield f"sampled output {one.name} ({one.draws_a} and {one.draws_b} draws): {one.answer}, {one.why}"
-    for times in found.latency:
+    for times in document.latency:
         yield from _times(times)
-    if found.differences:
-        names = ", ".join(row.what for row in found.differences[:12])
-        more = len(found.differences) - 12
+    if document.differences:
+        names = ", ".join(row.what for row in document.differences[:12])
+        more = len(document.differences) - 12
         yield f"what differs: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def side(found: DualSide) -> str:
+def side(half: DualSide) -> str:
     """Return one side in one line."""
-    parts = [f"{found.name}: {found.stack}", f"precision {found.precision}"]
-    if found.repeatable is False:
+    parts = [f"{half.name}: {half.stack}", f"precision {half.precision}"]
+    if half.repeatable is False:
         parts.append("its own runs differ in bits")
-    if found.hooks_change_output:
+    if half.hooks_change_output:
         parts.append("hooks change its output")
     return ", ".join(parts)
 
 
-def place(found: DualPlace | None) -> str:
+def place(point: DualPlace | None) -> str:
     """Return a place in the order of execution."""
-    if found is None:
+    if point is None:
         return "none"
-    return f"{found.role} {found.name}{f' ({found.module})' if found.module else ''}, step {found.step}"
+    return f"{point.role} {point.name}{f' ({point.module})' if point.module else ''}, step {point.step}"
 
 
 def number(value: float | None) -> str:
@@ -130,12 +130,12 @@ def _times(times: DualLatency) -> Iterator[str]:
 # The page
 
 
-def html(found: DualDocument) -> str:
+def html(document: DualDocument) -> str:
     """Return the comparison as one self-contained page."""
-    rows = [row for row in found.arrays if row.role != "input"]
+    rows = [row for row in document.arrays if row.role != "input"]
     return html_page(
         "dual.html.j2",
-        found=found,
+        found=document,
         rows=rows[:_ROWS],
         left_out=max(0, len(rows) - _ROWS),
         profile=profile(rows),

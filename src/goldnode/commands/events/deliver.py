@@ -53,20 +53,20 @@ def deliver(follow: bool, every: float, where: str | None, form: str) -> None:
     if follow:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-    found = of_hooks(site)
-    sources = _Sources(site, where, found)
+    outbox = of_hooks(site)
+    sources = _Sources(site, where, outbox)
     collected = 0
     while True:
         sources.open()
-        collected += found.collect()
-        states = found.deliver(stop.is_set)
+        collected += outbox.collect()
+        states = outbox.deliver(stop.is_set)
         if not follow or stop.wait(every):
             break
     sources.close()
     if states is None:
         say("another process delivers the events of this outbox")
-        states = found.hooks()
-    waiting = _waiting(found, states)
+        states = outbox.hooks()
+    waiting = _waiting(outbox, states)
     content = {
         "collected": collected,
         "hooks": [
@@ -149,7 +149,7 @@ def test(hook: str, form: str) -> None:
     from goldnode.fleet.events.hooks import send
 
     site = site_with_hooks()
-    found = hook_of(site, hook)
+    receiver = hook_of(site, hook)
     event = test_event(hook, time.time()).document(0)
-    send(found, event, site.resolve)
+    send(receiver, event, site.resolve)
     emit(form, {"hook": hook, "id": event.id}, f"hook {hook} has taken the test event {event.id}")

@@ -38,9 +38,9 @@ def list_(lines: int, kind: str, form: str) -> None:
 
     outbox = Outbox(load_site().events_outbox())
     last = outbox.last(lines) if outbox.file.exists() else []
-    found = [one for one in last if fnmatchcase(one.kind, kind)]
-    rows = [[one.at, one.severity, one.kind, _text(one)] for one in found]
-    content = {"events": [one.model_dump(mode="json", by_alias=True) for one in found]}
+    shown = [one for one in last if fnmatchcase(one.kind, kind)]
+    rows = [[one.at, one.severity, one.kind, _text(one)] for one in shown]
+    content = {"events": [one.model_dump(mode="json", by_alias=True) for one in shown]}
     emit(form, content, lambda: table(rows) if rows else "no events")
 
 
@@ -134,8 +134,8 @@ def skip(hook: str, form: str) -> None:
     from goldnode.fleet.events.view import waiting
 
     site = site_with_hooks()
-    found = hook_of(site, hook)
+    receiver = hook_of(site, hook)
     outbox = Outbox(site.events_outbox())
-    count = waiting(outbox, found, outbox.hooks([hook])[hook])
+    count = waiting(outbox, receiver, outbox.hooks([hook])[hook])
     outbox.skip(hook)
     emit(form, {"hook": hook, "skipped": count}, f"hook {hook}: {count} events skipped")

@@ -43,8 +43,8 @@ def address(where: str | None, site: Site) -> str:
 
 def key_file(site: Site, name: str) -> Path | None:
     """Return the file of `fleet.signing_key` or `fleet.public_key`; None if the site has none."""
-    found = getattr(site.fleet, name)
-    return site.resolve(found) if found else None
+    named = getattr(site.fleet, name)
+    return site.resolve(named) if named else None
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def simulated_class(class_: str) -> bool | None:
     from goldnode.core.errors import GoldnodeError
 
     try:
-        found = load_catalog(faults=[]).classes.get(class_)
+        node_class = load_catalog(faults=[]).classes.get(class_)
     except GoldnodeError:  # the state of a rollout must be visible where the catalog is broken
         return None
-    return None if found is None else found.item.simulated
+    return None if node_class is None else node_class.item.simulated

@@ -63,17 +63,17 @@ def hardware(at: datetime | None, out: Path | None, data: Path | None, form: str
     where = directory(data)
     from goldnode.fleet.report.hardware import hardware as read
 
-    found = read(where, at or now())
-    for node in found.without:
+    listed = read(where, at or now())
+    for node in listed.without:
         click.echo(f"warning: the last capture of {node} has no part", err=True)
-    content = found.model_dump(by_alias=True, mode="json")
+    content = listed.model_dump(by_alias=True, mode="json")
     if form == "json" and out is None:
         emit(form, content)
         return
     text = {
         "json": lambda: dumps(content) + "\n",
-        "csv": lambda: as_csv(found),
-        "text": lambda: _text(found),
+        "csv": lambda: as_csv(listed),
+        "text": lambda: _text(listed),
     }[form]()
     if out is None:
         click.echo(text, nl=False)
@@ -82,12 +82,12 @@ def hardware(at: datetime | None, out: Path | None, data: Path | None, form: str
     say(f"wrote {out}")
 
 
-def as_csv(found: FleetHardwareDocument) -> str:
+def as_csv(document: FleetHardwareDocument) -> str:
     """Return the parts as CSV (RFC 4180), with a heading. Empty: the capture has no such value."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(HEADING)
-    writer.writerows([_cell(value) for value in _values(part, HEADING)] for part in found.parts)
+    writer.writerows([_cell(value) for value in _values(part, HEADING)] for part in document.parts)
     return out.getvalue()
 
 
@@ -102,9 +102,9 @@ def _cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def _text(found: FleetHardwareDocument) -> str:
-    simulated = sum(part.simulated for part in found.parts)
-    head = f"{SIMULATED.format(simulated, len(found.parts))}\n" if simulated else ""
-    rows = [tuple(_values(part, _SHOWN)) for part in found.parts]
+def _text(document: FleetHardwareDocument) -> str:
+    simulated = sum(part.simulated for part in document.parts)
+    head = f"{SIMULATED.format(simulated, len(document.parts))}\n" if simulated else ""
+    rows = [tuple(_values(part, _SHOWN)) for part in document.parts]
     heading = tuple(name.replace("_", " ") for name in _SHOWN)
     return f"{head}{table([heading, *rows]) if rows else 'no parts'}\n"

@@ -103,11 +103,11 @@ def _observe(reports: Sequence[NodeReport]) -> None:
     from goldnode.fleet.events.assembly import delivery
     from goldnode.fleet.events.nodes import observe, state_of
 
-    found = delivery(load_site())
-    if found is not None:
-        found.hooks()
-        observe(found.outbox, map(state_of, reports), time.time())
-        found.deliver()
+    outbox = delivery(load_site())
+    if outbox is not None:
+        outbox.hooks()
+        observe(outbox.outbox, map(state_of, reports), time.time())
+        outbox.deliver()
 
 
 def _content(result: IngestResult) -> dict[str, object]:
@@ -154,9 +154,9 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
     where = directory(data)
     from goldnode.fleet.ingest import prune as pruning
 
-    found = pruning.candidates(where, pruning.days(keep), datetime.now(UTC))
+    old = pruning.candidates(where, pruning.days(keep), datetime.now(UTC))
     lines = [
-        f"{day.day}  {day.class_}  {len(day.parts)} parts, {day.size / 1e6:.1f} MB" for day in found
+        f"{day.day}  {day.class_}  {len(day.parts)} parts, {day.size / 1e6:.1f} MB" for day in old
     ]
     content: dict[str, list[dict[str, Any]]] = {
         "removed": [
@@ -166,23 +166,23 @@ def prune(keep: str, yes: bool, data: Path | None, form: str) -> None:
                 "parts": [part.id for part, _ in day.parts],
                 "bytes": day.size,
             }
-            for day in found
+            for day in old
         ]
     }
-    if not found:
+    if not old:
         emit(form, content, f"nothing in {where} is older than {keep}")
         return
     click.echo("\n".join(lines), err=form == "json")
     if not yes:
         click.confirm(f"Remove these days from {where}?", abort=True, err=True)
-    left = pruning.prune(where, found)
+    left = pruning.prune(where, old)
     remaining = [(day.class_, day.day) for day in left]
     content["left"] = [{"class": class_, "day": day} for class_, day in remaining]
     content["removed"] = [
         row for row in content["removed"] if (row["class"], row["day"]) not in remaining
     ]
-    total = sum(day.size for day in found if day not in left)
-    lines = [f"removed {len(found) - len(left)} classes and days, {total / 1e6:.1f} MB"]
+    total = sum(day.size for day in old if day not in left)
+    lines = [f"removed {len(old) - len(left)} classes and days, {total / 1e6:.1f} MB"]
     lines += [
         f"{day.day}  {day.class_}: has captures that arrived meanwhile; run it again"
         for day in left

@@ -159,12 +159,12 @@ def report(what: ReportOptions, output: ReportOutput, data: Path | None, form: s
     source, settings = _source(what, data), _settings(what)
     from goldnode.fleet.report.build import report as build
 
-    found = build(source, settings, what.views)
+    document = build(source, settings, what.views)
     if output.anonymous:
         from goldnode.fleet.report.anonymous import anonymous
 
-        found = anonymous(found)
-    _write(form, found, output)
+        document = anonymous(document)
+    _write(form, document, output)
 
 
 @click.command()
@@ -207,12 +207,12 @@ def diff(
     settings = ReportSettings(end, before=start, stale_after=timedelta(hours=stale_after))
     from goldnode.fleet.report.build import diff as build
 
-    found = build(source, settings)
+    document = build(source, settings)
     if anonymous:
         from goldnode.fleet.report.anonymous import anonymous as without_names
 
-        found = without_names(found)
-    _write(form, found, ReportOutput())
+        document = without_names(document)
+    _write(form, document, ReportOutput())
 
 
 @click.command()
@@ -251,8 +251,8 @@ def sql(
                 raise click.UsageError("--format json needs a query")
             fleet_sql.shell(connection, what.views)
             return
-        found = fleet_sql.run(connection, query)
-    emit(form, {"columns": found.columns, "rows": found.rows}, lambda: fleet_sql.text(found))
+        answer = fleet_sql.run(connection, query)
+    emit(form, {"columns": answer.columns, "rows": answer.rows}, lambda: fleet_sql.text(answer))
 
 
 def now() -> datetime:
@@ -294,20 +294,20 @@ def _floors(what: ReportOptions) -> list[FloorsDocument]:
     keys = trusted(what.trust)
     files: list[Path] = []
     for path in what.floors:
-        found = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        if not found:
+        paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not paths:
             raise GoldnodeError(
                 "there is no baseline in this directory",
                 file=path,
                 remedy="write one there with `goldnode floors learn`",
             )
-        files += found
+        files += paths
     return [baseline.read(file, keys).document for file in files]
 
 
 def _groups(path: Path) -> list[tuple[str, str]]:
     """Return the rows of a file of groups. Raise GoldnodeError with the line of a wrong one."""
-    found = []
+    groups = []
     try:
         with path.open(encoding="utf-8", newline="") as opened:
             for number, row in enumerate(csv.reader(opened), 1):
@@ -321,46 +321,48 @@ def _groups(path: Path) -> list[tuple[str, str]]:
                         line=number,
                         remedy="correct the line: job4711,node0001",
                     )
-                found.append((cells[0], cells[1]))
+                groups.append((cells[0], cells[1]))
     except (UnicodeDecodeError, csv.Error, OSError) as problem:
         raise GoldnodeError(
             f"cannot be read: {problem}", file=path, remedy="give a text file in UTF-8"
         ) from None
-    return found
+    return groups
 
 
-def _write(form: str, found: FleetReportDocument | FleetDiffDocument, output: ReportOutput) -> None:
+def _write(
+    form: str, document: FleetReportDocument | FleetDiffDocument, output: ReportOutput
+) -> None:
     """Print a document as text, JSON, HTML or metrics, or write it to a file."""
     from goldnode.commands.fleet import (
         report_text as text,
     )  # start-up time: it imports the documents
 
     if form == "text" and output.out is None and sys.stdout.isatty():
-        text.show(found)
+        text.show(document)
         return
     if form == "html":
         from goldnode.commands.fleet.report_page import html
 
-        content = html(found)  # type: ignore[arg-type]  # only a report has this format
+        content = html(document)  # type: ignore[arg-type]  # only a report has this format
     elif form == "prometheus":
         from goldnode.fleet.report.metrics import text as metrics
 
-        content = metrics(found)  # type: ignore[arg-type]  # only a report has this format
+        content = metrics(document)  # type: ignore[arg-type]  # only a report has this format
     elif form == "json":
-        content = dumps(found)
+        content = dumps(document)
     else:
-        content = text.as_text(found) + "\n"
+        content = text.as_text(document) + "\n"
     if output.out is not None:
         replace_file(output.out, content.encode())
         say(f"wrote {output.out}")
     elif form == "json":
-        emit(form, found.model_dump(by_alias=True, mode="json"))
+        emit(form, document.model_dump(by_alias=True, mode="json"))
     else:
         click.echo(content, nl=False)
 
 
-def dumps(found: FleetReportDocument | FleetDiffDocument) -> str:
+def dumps(document: FleetReportDocument | FleetDiffDocument) -> str:
     """Return a document as JSON, as the commands print it."""
     from goldnode.commands.output import dumps as text
 
-    return text(found.model_dump(by_alias=True, mode="json")) + "\n"
+    return text(document.model_dump(by_alias=True, mode="json")) + "\n"

@@ -37,20 +37,20 @@ class _AwayNodes:
     nodes: doc.ReportNodes
 
 
-def html(found: doc.FleetReportDocument) -> str:
+def html(report: doc.FleetReportDocument) -> str:
     """Return the page: no network, all of the report in it."""
-    totals = totals_of(found)
+    totals = totals_of(report)
     return html_page(
         "fleet_report.html.j2",
-        found=found,
+        found=report,
         limit=LIMIT,
-        hours=f"{found.stale_after_hours:g}",
+        hours=f"{report.stale_after_hours:g}",
         totals={state: number for state, number in totals.items() if number},
-        away=_away(found),
+        away=_away(report),
         words=words,
         figure=figure,
-        slow=by_node(found.slow),
-        slowing=by_node(found.slowing),
+        slow=by_node(report.slow),
+        slowing=by_node(report.slowing),
         lines={
             "slow": slow_line,
             "slowing": slowing_line,
@@ -58,13 +58,15 @@ def html(found: doc.FleetReportDocument) -> str:
             "basis": basis,
         },
         evidence=evidence,
-        data=_script(_data(found)),
+        data=_script(_data(report)),
     )
 
 
-def totals_of(found: doc.FleetReportDocument) -> dict[str, int]:
+def totals_of(report: doc.FleetReportDocument) -> dict[str, int]:
     """Return the number of nodes in each state, the worst first."""
-    counts = [(str(state), number) for one in found.classes for state, number in one.states.items()]
+    counts = [
+        (str(state), number) for one in report.classes for state, number in one.states.items()
+    ]
     return {state: sum(number for name, number in counts if name == state) for state in STATES}
 
 
@@ -86,9 +88,9 @@ def evidence(cause: doc.ReportCause) -> str:
     return ", ".join(shown)
 
 
-def _away(found: doc.FleetReportDocument) -> list[_AwayNodes]:
+def _away(report: doc.FleetReportDocument) -> list[_AwayNodes]:
     groups: dict[tuple[str, str], list[str]] = {}
-    for node in found.not_known:
+    for node in report.not_known:
         groups.setdefault((node.state, node.class_), []).append(node.node)
     return [_AwayNodes(*key, nodes_of(names)) for key, names in sorted(groups.items())]
 
@@ -111,10 +113,10 @@ class _Places:
         return self.places.setdefault(text, len(self.places))
 
 
-def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
+def _data(report: doc.FleetReportDocument) -> dict[str, Any]:
     """Return what the script of the page reads; fleet_report.js describes it."""
     states, classes, cohorts, statuses = _Places(STATES), _Places(), _Places(), _Places(STATES)
-    index = {node.node: place for place, node in enumerate(found.nodes)}
+    index = {node.node: place for place, node in enumerate(report.nodes)}
     nodes = [
         [
             node.node,
@@ -127,16 +129,16 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
                 for e in node.history
             ],
         ]
-        for node in found.nodes
+        for node in report.nodes
     ]
     days = [
         [_seconds(f"{day.day}T00:00:00Z"), status, number]
-        for day in found.days
+        for day in report.days
         for status, number in day.states.items()
     ]
     return {
-        "at": _seconds(found.at),
-        "compared": found.compared,
+        "at": _seconds(report.at),
+        "compared": report.compared,
         "order": list(STATES),
         "words": {state: one[0] for state, one in STATES.items()},
         "tags": {state: one[1] for state, one in STATES.items()},
@@ -152,7 +154,7 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
                 "changes": _changes(one.changes),
                 "nodes": _ranges(one.nodes, index),
             }
-            for one in found.causes
+            for one in report.causes
         ],
         "changed": [
             {
@@ -160,37 +162,37 @@ def _data(found: doc.FleetReportDocument) -> dict[str, Any]:
                 "changes": _changes(one.changes),
                 "nodes": _ranges(one.nodes, index),
             }
-            for one in found.changed
+            for one in report.changed
         ],
         "mixed": [
             {
                 "text": f"{one.group}: {one.key} is {value.value} on {value.nodes.count} nodes",
                 "nodes": _ranges(value.nodes, index),
             }
-            for one in found.mixed
+            for one in report.mixed
             for value in one.values
         ],
-        "lines": _lines(found, index),
+        "lines": _lines(report, index),
         "days": days,
     }
 
 
-def _lines(found: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, list[str]]:
+def _lines(report: doc.FleetReportDocument, index: dict[str, int]) -> dict[int, list[str]]:
     """Return the sentences on single nodes, by the place of the node."""
     result: dict[int, list[str]] = {}
-    for slow in by_node(found.slow):
+    for slow in by_node(report.slow):
         result.setdefault(index[slow.worst.node], []).append(
             with_others(slow_line(slow.worst), slow.also)
         )
-    for slowing in by_node(found.slowing):
+    for slowing in by_node(report.slowing):
         line = with_others(slowing_line(slowing.worst), slowing.also)
         result.setdefault(index[slowing.worst.node], []).append(line)
-    for job in found.failed_jobs:
+    for job in report.failed_jobs:
         for name in job.nodes.names:
             result.setdefault(index[name], []).append(job_line(job))
-    for trend in found.trends:
+    for trend in report.trends:
         result.setdefault(index[trend.node], []).append(trend_line(trend))
-    for lemon in found.lemons:
+    for lemon in report.lemons:
         result.setdefault(index[lemon.node], []).append(lemon_line(lemon))
     return result
 
@@ -223,10 +225,10 @@ class NodeMetrics(Generic[_Metric]):
         return ", ".join(names)
 
 
-def by_node(found: Iterable[_Metric]) -> list[NodeMetrics[_Metric]]:
+def by_node(rows: Iterable[_Metric]) -> list[NodeMetrics[_Metric]]:
     """Return the nodes of some metrics, each once, in their order: the greatest loss is first."""
     groups: dict[str, list[_Metric]] = {}
-    for one in found:
+    for one in rows:
         groups.setdefault(one.node, []).append(one)
     return [NodeMetrics(metrics) for metrics in groups.values()]
 

@@ -36,28 +36,28 @@ class _TextSection:
     styles: Sequence[str] = field(default=())
 
 
-def as_text(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
+def as_text(document: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
     """Return a report or a comparison as text without colours."""
-    lines = [SIMULATED] if found.simulated else []
-    lines.append(_headline(found))
-    for section in _sections(found):
+    lines = [SIMULATED] if document.simulated else []
+    lines.append(_headline(document))
+    for section in _sections(document):
         lines += ["", section.title]
         if section.rows:
             lines.append(table([section.heading, *section.rows]))
     return "\n".join(lines)
 
 
-def show(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> None:
+def show(document: doc.FleetReportDocument | doc.FleetDiffDocument) -> None:
     """Print a report or a comparison on a terminal."""
     from rich.console import Console  # start-up time: only for terminals
     from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
-    if found.simulated:
+    if document.simulated:
         console.print(Text(SIMULATED, style="bold magenta"))
-    console.print(Text(_headline(found), style="bold"))
-    for section in _sections(found):
+    console.print(Text(_headline(document), style="bold"))
+    for section in _sections(document):
         shown = Table(
             *section.heading,
             title=section.title,
@@ -75,37 +75,37 @@ def show(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> None:
         console.print(shown)
 
 
-def _headline(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
+def _headline(document: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
     return (
-        _report_headline(found)
-        if isinstance(found, doc.FleetReportDocument)
-        else _diff_headline(found)
+        _report_headline(document)
+        if isinstance(document, doc.FleetReportDocument)
+        else _diff_headline(document)
     )
 
 
-def _sections(found: doc.FleetReportDocument | doc.FleetDiffDocument) -> Iterator[_TextSection]:
+def _sections(document: doc.FleetReportDocument | doc.FleetDiffDocument) -> Iterator[_TextSection]:
     return (
-        _report_sections(found)
-        if isinstance(found, doc.FleetReportDocument)
-        else _diff_sections(found)
+        _report_sections(document)
+        if isinstance(document, doc.FleetReportDocument)
+        else _diff_sections(document)
     )
 
 
-def _report_headline(found: doc.FleetReportDocument) -> str:
+def _report_headline(report: doc.FleetReportDocument) -> str:
     counts = (
         ", ".join(
-            f"{number} {words(state)}" for state, number in totals_of(found).items() if number
+            f"{number} {words(state)}" for state, number in totals_of(report).items() if number
         )
         or "no nodes"
     )
-    return f"{len(found.nodes)} nodes as of {found.at}: {counts}; {_number(len(found.causes), 'cause')}"
+    return f"{len(report.nodes)} nodes as of {report.at}: {counts}; {_number(len(report.causes), 'cause')}"
 
 
 def _number(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
+def _report_sections(report: doc.FleetReportDocument) -> Iterator[_TextSection]:
     yield _TextSection(
         "Classes",
         ("class", "nodes", "known", "states"),
@@ -116,10 +116,10 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
                 str(one.known),
                 ", ".join(f"{n} {words(s)}" for s, n in one.states.items()),
             )
-            for one in found.classes
+            for one in report.classes
         ],
     )
-    if found.causes:
+    if report.causes:
         yield _limited(
             "Drift and faults",
             ("cause", "severity", "nodes", "", "difference", "evidence"),
@@ -132,25 +132,25 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
                     _changes(one.changes) + (f"; also {', '.join(one.also)}" if one.also else ""),
                     evidence(one),
                 )
-                for one in found.causes
+                for one in report.causes
             ],
             [
                 {"drain": "red", "degraded": "yellow"}.get(one.severity or "", "")
-                for one in found.causes
+                for one in report.causes
             ],
         )
-    if found.unchecked:
+    if report.unchecked:
         yield _limited(
             "Could not be checked",
             ("topic", "nodes", "", "declared and read"),
             [
                 (one.topic, str(one.nodes.count), _nodes(one.nodes), _changes(one.changes))
-                for one in found.unchecked
+                for one in report.unchecked
             ],
         )
-    if found.not_known:
-        yield _not_known(found)
-    if found.mixed:
+    if report.not_known:
+        yield _not_known(report)
+    if report.mixed:
         yield _limited(
             "Mixed groups (the rarest value first)",
             ("group", "value of", "nodes by value"),
@@ -160,10 +160,10 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
                     _key(one.key, one.part),
                     "; ".join(f"{v.value}: {_nodes(v.nodes)}" for v in one.values),
                 )
-                for one in found.mixed
+                for one in report.mixed
             ],
         )
-    if found.no_majority:
+    if report.no_majority:
         yield _limited(
             "No majority: no value is usual",
             ("fact", "class", "nodes by value"),
@@ -173,94 +173,94 @@ def _report_sections(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
                     one.class_,
                     "; ".join(f"{v.count} {v.value}" for v in one.values[:6]),
                 )
-                for one in found.no_majority
+                for one in report.no_majority
             ],
         )
-    if found.changed:
-        yield _changed(f"Changed since {found.compared}", found.changed)
-    yield from _single(found)
+    if report.changed:
+        yield _changed(f"Changed since {report.compared}", report.changed)
+    yield from _single(report)
 
 
-def _not_known(found: doc.FleetReportDocument) -> _TextSection:
+def _not_known(report: doc.FleetReportDocument) -> _TextSection:
     from goldnode.fleet.report.causes import nodes_of
 
     groups: dict[tuple[str, str], list[str]] = {}
-    for node in found.not_known:
+    for node in report.not_known:
         groups.setdefault((node.state, node.class_), []).append(node.node)
     made = {key: nodes_of(names) for key, names in sorted(groups.items())}
     return _TextSection(
-        f"Not known: no capture in {found.stale_after_hours:g} hours",
+        f"Not known: no capture in {report.stale_after_hours:g} hours",
         ("state", "class", "nodes", ""),
         [(state, class_, str(one.count), _nodes(one)) for (state, class_), one in made.items()],
     )
 
 
-def _single(found: doc.FleetReportDocument) -> Iterator[_TextSection]:
+def _single(report: doc.FleetReportDocument) -> Iterator[_TextSection]:
     """Yield the sections with one line for each node."""
-    if found.failed_jobs:
+    if report.failed_jobs:
         yield _limited(
             "Canary jobs that did not pass",
             ("job", "state", "nodes", "", "reason"),
             [
                 (one.job, words(one.state), str(one.nodes.count), _nodes(one.nodes), one.why or "-")
-                for one in found.failed_jobs
+                for one in report.failed_jobs
             ],
         )
-    if found.slow:
+    if report.slow:
         rows = [
             (one.worst.node, with_others(slow_line(one.worst), one.also))
-            for one in by_node(found.slow)
+            for one in by_node(report.slow)
         ]
         yield _limited("Slow nodes", ("node", "metric"), rows)
-    if found.slowing:
+    if report.slowing:
         rows = [
             (one.worst.node, with_others(slowing_line(one.worst), one.also))
-            for one in by_node(found.slowing)
+            for one in by_node(report.slowing)
         ]
         yield _limited("Nodes that become slower", ("node", "metric"), rows)
-    if found.measured:
-        lines = [(measured_line(one),) for one in found.measured]
+    if report.measured:
+        lines = [(measured_line(one),) for one in report.measured]
         yield _TextSection("Canary results", ("class",), lines)
-    if found.trends:
+    if report.trends:
         yield _limited(
             "Counters that grow",
             ("node", "counter"),
-            [(one.node, trend_line(one)) for one in found.trends],
+            [(one.node, trend_line(one)) for one in report.trends],
         )
-    if found.lemons:
+    if report.lemons:
         yield _limited(
             "Repeat offenders in 30 days",
             ("node", "score"),
-            [(one.node, lemon_line(one)) for one in found.lemons],
+            [(one.node, lemon_line(one)) for one in report.lemons],
         )
 
 
-def _diff_headline(found: doc.FleetDiffDocument) -> str:
+def _diff_headline(document: doc.FleetDiffDocument) -> str:
     away = (
-        f"; {found.not_compared.count} without a capture of one of them: {_nodes(found.not_compared)}"
-        if found.not_compared.count
+        f"; {document.not_compared.count} without a capture of one of them: {_nodes(document.not_compared)}"
+        if document.not_compared.count
         else ""
     )
-    return f"{found.from_} to {found.to}: {_number(found.compared, 'node')} compared{away}"
+    return f"{document.from_} to {document.to}: {_number(document.compared, 'node')} compared{away}"
 
 
-def _diff_sections(found: doc.FleetDiffDocument) -> Iterator[_TextSection]:
-    if found.changed:
-        yield _changed("Changes", found.changed)
-    if found.statuses:
+def _diff_sections(document: doc.FleetDiffDocument) -> Iterator[_TextSection]:
+    if document.changed:
+        yield _changed("Changes", document.changed)
+    if document.statuses:
         yield _limited(
             "Status",
             ("class", "nodes", "", "change"),
             [
                 (one.class_, str(one.nodes.count), _nodes(one.nodes), f"{one.before} → {one.after}")
-                for one in found.statuses
+                for one in document.statuses
             ],
         )
-    if not found.compared:
+    if not document.compared:
         yield _TextSection(
             "No node could be compared: give times with captures, or a longer --stale-after", (), []
         )
-    elif not found.changed and not found.statuses:
+    elif not document.changed and not document.statuses:
         yield _TextSection("Nothing has changed", (), [])
 
 

@@ -35,12 +35,12 @@ def nodes(file: Path, where: str | None, form: str) -> None:
         from goldnode.fleet.store.fleet_file import load
         from goldnode.fleet.store.nodes import put
 
-        found = load(file)
+        members = load(file)
         change = store.run(
-            lambda connection: put(connection, found.nodes, found.limits, person(), time.time())
+            lambda connection: put(connection, members.nodes, members.limits, person(), time.time())
         )
         with store.read() as connection:
-            others = {name: limits.rollout_of(connection, name) for name in found.limits}
+            others = {name: limits.rollout_of(connection, name) for name in members.limits}
     for name, rollout in others.items():
         if rollout is not None:
             say(
@@ -51,7 +51,7 @@ def nodes(file: Path, where: str | None, form: str) -> None:
         f"{len(getattr(change, kind))} {kind}" for kind in ("added", "changed", "retired")
     )
     content = {"added": change.added, "changed": change.changed, "retired": change.retired}
-    emit(form, content, f"{len(found.nodes)} nodes in {len(found.limits)} classes: {counts}")
+    emit(form, content, f"{len(members.nodes)} nodes in {len(members.limits)} classes: {counts}")
 
 
 @click.command()

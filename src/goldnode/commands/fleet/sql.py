@@ -53,21 +53,21 @@ def run(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
                 "only SELECT, EXPLAIN, DESCRIBE and SHOW can run here",
                 remedy="see `goldnode fleet sql --help`",
             )
-        found = connection.execute(query)
-        columns = [column[0] for column in found.description or ()]
-        return QueryResult(columns, found.fetchall() if columns else [])
+        cursor = connection.execute(query)
+        columns = [column[0] for column in cursor.description or ()]
+        return QueryResult(columns, cursor.fetchall() if columns else [])
     except duckdb.Error as problem:
         raise GoldnodeError(
             f"DuckDB: {first_line(problem)}", remedy="list the views with `SHOW TABLES`"
         ) from None
 
 
-def text(found: QueryResult) -> str:
+def text(answer: QueryResult) -> str:
     """Return rows as a table."""
-    if not found.columns:
+    if not answer.columns:
         return ""
-    shown = [tuple(found.columns), *(tuple(map(_cell, row)) for row in found.rows[:_MOST])]
-    more = len(found.rows) - _MOST
+    shown = [tuple(answer.columns), *(tuple(map(_cell, row)) for row in answer.rows[:_MOST])]
+    more = len(answer.rows) - _MOST
     return table(shown) + (f"\n{more} more rows" if more > 0 else "")
 
 

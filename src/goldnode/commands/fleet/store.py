@@ -113,11 +113,11 @@ def verify(where: str | None, form: str) -> None:
         from goldnode.fleet.store import log
         from goldnode.fleet.store.backup import check_counters
 
-        found = log.verify(connection, key_file(site, "public_key"))
+        verified = log.verify(connection, key_file(site, "public_key"))
         check_counters(connection)
     emit(
         form,
-        asdict(found),
-        f"{found.sealed} lines match {found.heads} heads, {found.signed} of them with a verified signature; "
-        f"{found.unsealed} lines are not sealed yet",
+        asdict(verified),
+        f"{verified.sealed} lines match {verified.heads} heads, {verified.signed} of them with a verified signature; "
+        f"{verified.unsealed} lines are not sealed yet",
     )

@@ -20,8 +20,8 @@ def status(where: str | None, form: str) -> None:
     from goldnode.fleet.store.status import status as read
 
     with opened(where) as store, store.read() as connection:
-        found = read(connection)
-    emit(form, found, lambda: "\n".join(_status(found)))
+        state = read(connection)
+    emit(form, state, lambda: "\n".join(_status(state)))
 
 
 @click.command()
@@ -51,8 +51,8 @@ def log(rollout: str | None, subject: str | None, lines: int, where: str | None,
     emit(form, {"lines": rows}, lambda: "\n".join(map(_line, rows)) or "the log has no such line")
 
 
-def _status(found: Mapping[str, Any]) -> Iterator[str]:
-    for row in found["freezes"]:
+def _status(state: Mapping[str, Any]) -> Iterator[str]:
+    for row in state["freezes"]:
         yield (
             f"FROZEN: {row['scope']} {row['subject']}".rstrip()
             + f", by {row['who']}: {row['reason']}"
@@ -67,12 +67,12 @@ def _status(found: Mapping[str, Any]) -> Iterator[str]:
             str(row["person"]),
             _of(row, "total"),
         )
-        for row in found["buffers"]
+        for row in state["buffers"]
         # Racks and leaves without a node that is out would fill the screen.
         if row["scope"] == "class" or row["total"]
     ]
     yield table([heading, *shown]) if shown else "no nodes: `goldnode fleet nodes FILE`"
-    if found["holds"]:
+    if state["holds"]:
         yield ""
         rows = [
             (
@@ -83,12 +83,12 @@ def _status(found: Mapping[str, Any]) -> Iterator[str]:
                 _time(row["deadline"]),
                 row["reason"],
             )
-            for row in found["holds"]
+            for row in state["holds"]
         ]
         yield table([("node", "hold", "owner", "since", "expected", "reason"), *rows])
-    for row in found["rollouts"]:
+    for row in state["rollouts"]:
         yield f"rollout {row['name']}: {row['phase']}, wave {row['wave']}, epoch {row['epoch']} ({row['holder'] or 'no controller'})"
-    for row in found["denied"]:
+    for row in state["denied"]:
         yield f"denied for class {row['class']}: {row['digest']}, by {row['who']}: {row['reason']}"
 
 

@@ -124,9 +124,9 @@ def _slow(
     from goldnode.floors import slow as slowness
 
     paths = tuple(map(str, results))
-    found = baselines.read(baseline, trusted(slow.trust))
+    learned = baselines.read(baseline, trusted(slow.trust))
     return slowness.judge(
-        canary.read(results), found, slowness.SlowQuestion(metrics, slow.nodes, paths)
+        canary.read(results), learned, slowness.SlowQuestion(metrics, slow.nodes, paths)
     )
 
 

@@ -80,9 +80,9 @@ def learn(
     from goldnode.floors import results as canary
 
     key = signing_key(key)
-    found = learn.learn(canary.read(results), _settings(how))
-    baseline.write(found, out, key)
-    written = baseline.FloorBaseline(found, out, None)
+    learned = learn.learn(canary.read(results), _settings(how))
+    baseline.write(learned, out, key)
+    written = baseline.FloorBaseline(learned, out, None)
     signed = "signed" if key is not None else "not signed: name a key with --key"
     emit(
         form,

@@ -29,5 +29,5 @@ def show(baseline: Path, trust: tuple[Path, ...], form: str) -> None:
     extras.require("floors")
     from goldnode.floors import baseline as baselines
 
-    found = baselines.read(baseline, trusted(trust))
-    emit(form, floors_text.data(found), lambda: floors_text.baseline_text(found))
+    learned = baselines.read(baseline, trusted(trust))
+    emit(form, floors_text.data(learned), lambda: floors_text.baseline_text(learned))

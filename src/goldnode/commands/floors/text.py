@@ -17,21 +17,21 @@ _SHOWN = 20  # rows of what was left out
 DEAD_BOARD = "dead board only"
 
 
-def data(found: FloorBaseline) -> dict[str, Any]:
+def data(learned: FloorBaseline) -> dict[str, Any]:
     """Return a baseline for a JSON document."""
     return {
-        "file": str(found.file),
-        "keyid": found.keyid,
-        "baseline": found.document.model_dump(mode="json", by_alias=True),
-        "dead_board_tflops": dead_board_floors(found.document.platform),
+        "file": str(learned.file),
+        "keyid": learned.keyid,
+        "baseline": learned.document.model_dump(mode="json", by_alias=True),
+        "dead_board_tflops": dead_board_floors(learned.document.platform),
     }
 
 
-def baseline_text(found: FloorBaseline) -> str:
+def baseline_text(learned: FloorBaseline) -> str:
     """Return a baseline as text."""
-    document = found.document
+    document = learned.document
     parts = [
-        _head(found),
+        _head(learned),
         table([_HEADING, *(row for one in document.metrics for row in _rows(one))]),
     ]
     below = [
@@ -68,8 +68,8 @@ def _rows(metric: FloorsMetric) -> Iterable[tuple[str, ...]]:
         )
 
 
-def _head(found: FloorBaseline) -> str:
-    document = found.document
+def _head(learned: FloorBaseline) -> str:
+    document = learned.document
     kind = "simulated baseline" if document.simulated else "baseline"
     scope = (
         f"{len(document.nodes)} nodes"
@@ -80,7 +80,7 @@ def _head(found: FloorBaseline) -> str:
         f"{kind} of class {document.class_ or 'none'} on {document.platform}: {scope}",
         f"results: {document.results}, from {document.begin} to {document.end}",
         f"class digest: {short(document.class_digest)}; runner: {short(document.runner)}",
-        f"signature: {'not verified' if found.keyid is None else f'by key {found.keyid[:12]}'}",
+        f"signature: {'not verified' if learned.keyid is None else f'by key {learned.keyid[:12]}'}",
     ]
     for name, unit in (
         ("temperature_c", "°C"),
@@ -95,12 +95,14 @@ def _head(found: FloorBaseline) -> str:
 
 
 def _left_out(document: FloorsDocument) -> str:
-    found = document.left_out
-    if not found:
+    excluded = document.left_out
+    if not excluded:
         return "left out: nothing"
-    rows = [f"  {_place(one)}: {one.why} ({one.results})" for one in found[:_SHOWN]]
+    rows = [f"  {_place(one)}: {one.why} ({one.results})" for one in excluded[:_SHOWN]]
     more = (
-        f"\n  and {len(found) - _SHOWN} more; --format json has all" if len(found) > _SHOWN else ""
+        f"\n  and {len(excluded) - _SHOWN} more; --format json has all"
+        if len(excluded) > _SHOWN
+        else ""
     )
     return "left out:\n" + "\n".join(rows) + more
 

@@ -141,10 +141,10 @@ def _inspected(
     from goldnode.inspect import examine, policy, report, targets
 
     (target,) = targets.find(ref, store.layout, store.cache)
-    found, truth = examine(target, policy.load(None), locked=locked_in(store))
-    report.attach(image, found, truth)
-    passed = found.passed and truth is not None and truth.passed
-    return passed, list(report.text(found, truth)), report.inspection_document(found)
+    inspection, truth = examine(target, policy.load(None), locked=locked_in(store))
+    report.attach(image, inspection, truth)
+    passed = inspection.passed and truth is not None and truth.passed
+    return passed, list(report.text(inspection, truth)), report.inspection_document(inspection)
 
 
 def _pulled(name: str, store: ImageStore, ca: Path | None) -> str:
@@ -154,13 +154,13 @@ def _pulled(name: str, store: ImageStore, ca: Path | None) -> str:
     from goldnode.images.pull import ImagePull, pull
     from goldnode.oci.registry import Registry, RegistryOptions, Where, reached
 
-    found = parse_reference(name.removeprefix("http://").removeprefix("https://"))
-    wanted = found.digest or found.tag
-    if found.registry is None or wanted is None:
+    base = parse_reference(name.removeprefix("http://").removeprefix("https://"))
+    wanted = base.digest or base.tag
+    if base.registry is None or wanted is None:
         raise ImageError(
             f'"{name}" names no image', remedy="write it as HOST[:PORT]/NAME:TAG or …@sha256:…"
         )
-    place = reached(Where(found.registry, plain_http=name.startswith("http://")))
+    place = reached(Where(base.registry, plain_http=name.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     how = ImagePull(shared.trust_policy(()))
-    return pull(store.layout, registry.repository(found.name), wanted, how).digest
+    return pull(store.layout, registry.repository(base.name), wanted, how).digest

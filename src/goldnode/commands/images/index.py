@@ -32,7 +32,9 @@ def index(names: tuple[str, ...], location: Location, form: str) -> None:
     ]
     refs = list(dict.fromkeys(ref for name in wanted for ref in product.builds(name)))
     with product.registry() as (where, registry):
-        found = publish_index(product.store, refs, where, registry)
-    lines = [f"{found.name}@{found.digest}  {'there already' if found.before else 'published'}"]
-    lines += [f"  {platform}  {digest}" for platform, digest in sorted(found.platforms.items())]
-    emit(form, vars(found), "\n".join(lines))
+        published = publish_index(product.store, refs, where, registry)
+    lines = [
+        f"{published.name}@{published.digest}  {'there already' if published.before else 'published'}"
+    ]
+    lines += [f"  {platform}  {digest}" for platform, digest in sorted(published.platforms.items())]
+    emit(form, vars(published), "\n".join(lines))

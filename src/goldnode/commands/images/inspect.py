@@ -81,27 +81,27 @@ def inspect(
         for target in sources.find(
             name, None if opened is None else opened.layout, cache, jobs=scan.jobs, absent=absent
         ):
-            found, truth = examine(target, rules, backend, locked=locked_in(opened))
-            complete = complete and bool(found.backend)
-            passed = passed and found.passed and (truth is None or truth.passed)
+            inspection, truth = examine(target, rules, backend, locked=locked_in(opened))
+            complete = complete and bool(inspection.backend)
+            passed = passed and inspection.passed and (truth is None or truth.passed)
             if (
                 target.image is not None
                 and opened is not None
                 and target.image.layout is opened.layout
                 and not no_attach
-                and found.backend
+                and inspection.backend
             ):
-                report.attach(target.image, found, truth)
+                report.attach(target.image, inspection, truth)
             results.append(
                 {
-                    "name": found.name,
+                    "name": inspection.name,
                     "kind": target.kind,
-                    "inspection": report.inspection_document(found),
+                    "inspection": report.inspection_document(inspection),
                     "truth": None if truth is None else report.truth_document(truth),
                 }
             )
             if form == "text":
-                click.echo("\n".join(report.text(found, truth)))
+                click.echo("\n".join(report.text(inspection, truth)))
     emit(form, {"results": results})
     if not complete:
         raise ImageError(

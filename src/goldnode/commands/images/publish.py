@@ -130,21 +130,21 @@ def pull(
     from goldnode.images.store import open_store
     from goldnode.oci.registry import Registry, RegistryOptions, Where, reached
 
-    found = parse_reference(reference.removeprefix("http://").removeprefix("https://"))
-    if found.registry is None:
+    named = parse_reference(reference.removeprefix("http://").removeprefix("https://"))
+    if named.registry is None:
         raise ImageError(
             f'"{reference}" names no registry', remedy="write it as HOST[:PORT]/NAME@sha256:…"
         )
-    wanted = found.digest or found.tag
+    wanted = named.digest or named.tag
     if wanted is None:
         raise ImageError(
-            f'"{reference}" names no image of {found.name}', remedy="add @sha256:… or :TAG"
+            f'"{reference}" names no image of {named.name}', remedy="add @sha256:… or :TAG"
         )
-    place = reached(Where(found.registry, plain_http=reference.startswith("http://")))
+    place = reached(Where(named.registry, plain_http=reference.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
-    target = registry.repository(found.name)
+    target = registry.repository(named.name)
     layout, policy = open_store(store).layout, shared.trust_policy(trust)
-    with _moving(registry, f"pulling {found.name}"):
+    with _moving(registry, f"pulling {named.name}"):
         done = pulling(layout, target, wanted, ImagePull(policy, not no_evidence, system))
     signed = (
         f"signed by key {', '.join(done.signed_by)}" if done.signed_by else "signature not verified"
@@ -155,7 +155,7 @@ def pull(
         f"{done.ref}@{done.digest}  {done.fetched} blobs fetched, {done.there} were there; "
         f"{done.evidence} documents; {signed}",
     )
-    if found.digest is None:
+    if named.digest is None:
         click.echo(
             f"{done.name} is a tag, which may move: use the digest in scripts",
             err=True,

@@ -103,13 +103,13 @@ def smoke(
     if gpus is not None and gpus != "all" and not gpus.isdigit():
         raise ImageError(f'"{gpus}" is no number of GPUs', remedy="write all, or a number")
     opened = open_store(store)
-    found = {name: opened.layout.image(digest_of(opened, name)) for name in names}
+    by_name = {name: opened.layout.image(digest_of(opened, name)) for name in names}
     arguments = ["--tier", tier] if tier != "all" else []
     if gpus is not None and gpus != "all":
         arguments += ["--gpus", gpus]
     ask = inside.Ask(tuple(arguments), how.runner == "own", gpus, how.devices, how.limit)
     records: dict[str, Any] = {}
-    for name, image in found.items():
+    for name, image in by_name.items():
         try:
             result = inside.smoke(image, ask, how.engine)
         except GoldnodeError as problem:

@@ -151,8 +151,8 @@ def _hosts(flags: InitAnswers, ask: Ask, machine: ThisMachine) -> tuple[str, ...
         return hosts_of(" ".join(given))
     click.echo(f"This machine: {machine.text}", err=True)
     question = "Hosts, separated by spaces; localhost is this machine"
-    found: tuple[str, ...] = ask(question, site.THIS_MACHINE, hosts_of)
-    return found
+    hosts: tuple[str, ...] = ask(question, site.THIS_MACHINE, hosts_of)
+    return hosts
 
 
 def hosts_of(text: str) -> tuple[str, ...]:
@@ -254,7 +254,7 @@ def _checked(
     auto = item.gpu is not None and item.gpu.model == AUTO
     model = here.gpus[0][0] if here is not None and auto and here.gpus else None
     request = CheckRequest([contents.node_class], model=model if model in facts.gpus() else None)
-    found = compatibility_report(request, catalog=catalog, site=settings)
+    compat = compatibility_report(request, catalog=catalog, site=settings)
     try:
         find_lock(catalog.stacks[item.stack], settings)
         locked = True
@@ -267,7 +267,7 @@ def _checked(
         contents=contents,
         stack=item.stack,
         written=written,
-        report=found,
+        report=compat,
         next=tuple(steps),
         notes=tuple(notes),
     )
@@ -306,8 +306,8 @@ def _next(
 def _program(name: str, *, full: bool = False) -> str:
     """Return a program as a shell finds it: its name if it is in PATH, otherwise its path. `full` always gives the path."""
     sibling = Path(sys.executable).with_name(name)
-    found = shutil.which(name)
-    same = found is not None and sibling.exists() and Path(found).samefile(sibling)
+    path = shutil.which(name)
+    same = path is not None and sibling.exists() and Path(path).samefile(sibling)
     if full:  # sudo resets PATH
-        return shlex.quote(str(sibling if sibling.exists() else found or name))
+        return shlex.quote(str(sibling if sibling.exists() else path or name))
     return name if same or not sibling.exists() else shlex.quote(str(sibling))

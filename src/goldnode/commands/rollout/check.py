@@ -106,7 +106,7 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
     catalog = load_catalog()
     cold = caches.cold(file.document, catalog, load_site(), assumed.locks)
-    found = checking.check(
+    checked = checking.check(
         file,
         nodes=nodes,
         size=assumed.size,
@@ -116,17 +116,19 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     )
     content = {
         "rollout": file.document.rollout,
-        "nodes": found.size,
+        "nodes": checked.size,
         "confidence": basis.confidence,
         "step_minutes": assumed.minutes,
-        "waves": [asdict(wave) for wave in found.waves],
-        "findings": [{**asdict(finding), "file": str(finding.file)} for finding in found.findings],
+        "waves": [asdict(wave) for wave in checked.waves],
+        "findings": [
+            {**asdict(finding), "file": str(finding.file)} for finding in checked.findings
+        ],
         "caches": asdict(cold),
-        "refused": found.refused,
+        "refused": checked.refused,
     }
     warm = any(item.command is not None for item in file.document.require)
-    emit(form, content, lambda: _text(file.document.rollout, found, _cold_text(cold, warm)))
-    sys.exit(1 if found.refused else 0)
+    emit(form, content, lambda: _text(file.document.rollout, checked, _cold_text(cold, warm)))
+    sys.exit(1 if checked.refused else 0)
 
 
 def _earlier(node_class: str) -> StepOutcomes | None:

@@ -51,9 +51,9 @@ def denied(write: bool, accept_older: bool, where: str | None, form: str) -> Non
         return
     with opened(where) as store:
         done = _written(store, _place(where)) if write else None
-        found = _in_force(store)
-    rows = _rows(found)
-    content: dict[str, Any] = {"number": found.number, "denied": found.rows()}
+        entries = _in_force(store)
+    rows = _rows(entries)
+    content: dict[str, Any] = {"number": entries.number, "denied": entries.rows()}
     if done is not None:
         content |= done
         rows.append(f"{'wrote' if done['changed'] else 'unchanged:'} {done['file']}")
@@ -123,24 +123,24 @@ def _accept(where: str | None, form: str) -> None:
         denylist.place_to_write(place)  # raises what is missing
         return
     before = denylist_seen.forget(place)
-    found = denylist.DenyList(denylist.read(place), denylist_seen.number(place) or 0)
-    rows = _rows(found)
-    text = f"{place.file} is accepted as list {found.number}"
+    denials = denylist.DenyList(denylist.read(place), denylist_seen.number(place) or 0)
+    rows = _rows(denials)
+    text = f"{place.file} is accepted as list {denials.number}"
     rows.append(text if before is None else f"{text}; list {before} was read here before")
     content = {
-        "number": found.number,
-        "denied": found.rows(),
+        "number": denials.number,
+        "denied": denials.rows(),
         "file": place.file,
         "changed": before is not None,
     }
     emit(form, content, "\n".join(rows))
 
 
-def _rows(found: DenyList) -> list[str]:
+def _rows(entries: DenyList) -> list[str]:
     rows = [
         f"class {item.node_class}: {item.digest} since {item.at} by "
         f"{f'rollout {item.rollout}' if item.rollout else item.who}: {item.reason}"
-        for item in found.denials
+        for item in entries.denials
     ]
     return rows or ["no state is denied"]
 

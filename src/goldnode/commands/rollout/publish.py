@@ -130,22 +130,22 @@ def publish(
         from goldnode.fleet.control.channel import ChannelPublisher
 
         name = _submitted(store, what)
-        found = ChannelPublisher(store, channel, keys, days).publish(added.opened())
-    if warning := found.root.warning(f"{ROTATE} {channel}"):
+        published = ChannelPublisher(store, channel, keys, days).publish(added.opened())
+    if warning := published.root.warning(f"{ROTATE} {channel}"):
         say(warning)
-    verb = "published" if found.changed else "unchanged:"
+    verb = "published" if published.changed else "unchanged:"
     emit(
         form,
         {
             "rollout": name,
             "channel": str(channel),
-            "version": found.version,
-            "changed": found.changed,
-            "root": str(found.root.path),
-            "root_expires": f"{found.root.expires:%Y-%m-%dT%H:%M:%SZ}",
-            "images": list(found.images),
+            "version": published.version,
+            "changed": published.changed,
+            "root": str(published.root.path),
+            "root_expires": f"{published.root.expires:%Y-%m-%dT%H:%M:%SZ}",
+            "images": list(published.images),
         },
-        f"{verb} version {found.version} of {channel}, with rollout {name}; nodes trust it by {found.root.path}",
+        f"{verb} version {published.version} of {channel}, with rollout {name}; nodes trust it by {published.root.path}",
     )
 
 

@@ -188,10 +188,10 @@ def _behind(store: StoreDatabase, file: RolloutFile) -> dict[str, list[str]]:
     with store.read() as connection:
         steps = rollouts.load(connection, file.settings).state.steps.values()
     states = (StepPhase.FAILED, StepPhase.OVERDUE, StepPhase.DEFERRED, StepPhase.LEFT)
-    found = {
+    behind = {
         state.value: sorted(step.node for step in steps if step.phase is state) for state in states
     }
-    return {state: names for state, names in found.items() if names}
+    return {state: names for state, names in behind.items() if names}
 
 
 def _run(
@@ -251,15 +251,15 @@ def _checked(
     file = verified(document, key_file(load_site(), "document_key"))
     hosts = nodes_of_class(inventory, file.document.class_)
     members = fleet_nodes(hosts, file.settings.origin)
-    found = check.check(file, nodes=members, catalog=load_catalog())
-    for finding in found.findings:
+    checked = check.check(file, nodes=members, catalog=load_catalog())
+    for finding in checked.findings:
         say(str(finding))
-    if found.refused:
+    if checked.refused:
         content = {
             "rollout": file.document.rollout,
             "refused": True,
             "findings": [
-                {**asdict(finding), "file": str(finding.file)} for finding in found.findings
+                {**asdict(finding), "file": str(finding.file)} for finding in checked.findings
             ],
         }
         emit(form, content, "refused: nothing was changed")

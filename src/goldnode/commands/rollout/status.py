@@ -79,16 +79,16 @@ def status(rollout: str | None, shown: StatusOutput, where: str | None, form: st
 
             watch(lambda: _read(reader, store), shown.every)
             return
-        found = _read(reader, store)
+        current = _read(reader, store)
     from goldnode.commands.rollout import (
         text as rollout_text,
     )  # start-up time: it imports the document
 
     if shown.page is not None:
-        replace_file(shown.page, rollout_text.html(found).encode())
+        replace_file(shown.page, rollout_text.html(current).encode())
         click.echo(f"wrote {shown.page}")
         return
-    emit(form, found.model_dump(by_alias=True, mode="json"), lambda: rollout_text.text(found))
+    emit(form, current.model_dump(by_alias=True, mode="json"), lambda: rollout_text.text(current))
 
 
 @click.command()
@@ -121,24 +121,24 @@ def explain(node: str, rollout: str | None, where: str | None, form: str) -> Non
                     remedy="name a node of this class, or the rollout of its class with --rollout",
                 )
             lines = rollout_view.lines(connection, reader.name, limit=10, node=node)
-    found = explained(
+    explanation = explained(
         facts, node, time.time(), of_class(facts.settings.class_, "rollout").outstanding
     )
     one = facts.state.nodes[node]
     content = {
         "node": asdict(one),
-        "rollout": found.rollout,
+        "rollout": explanation.rollout,
         "simulated": facts.simulated,
-        "state": found.state,
-        "wave": found.wave,
-        "step": None if found.step is None else asdict(found.step),
-        "reasons": [asdict(reason) for reason in found.reasons],
+        "state": explanation.state,
+        "wave": explanation.wave,
+        "step": None if explanation.step is None else asdict(explanation.step),
+        "reasons": [asdict(reason) for reason in explanation.reasons],
         "holds": [asdict(hold) for hold in facts.state.ledger.by_node.get(node, {}).values()],
         "report": _as_dict(facts.observations.nodes.get(node)),
         "scheduler": _as_dict(facts.observations.scheduler.get(node)),
         "log": lines,
     }
-    emit(form, content, lambda: "\n".join(_explained(found, content)))
+    emit(form, content, lambda: "\n".join(_explained(explanation, content)))
 
 
 def _reader(store: StoreDatabase, rollout: str | None) -> RolloutReader:
@@ -160,15 +160,15 @@ def _as_dict(item: Any) -> dict[str, Any] | None:
     return None if item is None else asdict(item)
 
 
-def _explained(found: NodeExplanation, content: dict[str, Any]) -> Iterator[str]:
+def _explained(explanation: NodeExplanation, content: dict[str, Any]) -> Iterator[str]:
     from goldnode.fleet.rollout.lines import moment
 
     node = content["node"]
     if content["simulated"]:
         yield SIMULATED
-    wave = f", wave {found.wave}" if found.wave else ""
-    yield f"{found.node} in rollout {found.rollout}: {found.state}{wave}"
-    for reason in found.reasons:
+    wave = f", wave {explanation.wave}" if explanation.wave else ""
+    yield f"{explanation.node} in rollout {explanation.rollout}: {explanation.state}{wave}"
+    for reason in explanation.reasons:
         yield f"- {reason.text}"
         if reason.remedy:
             yield f"  `{reason.remedy}`"

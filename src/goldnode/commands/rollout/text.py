@@ -16,25 +16,25 @@ from goldnode.documents.rollout_status import (
 _NAMES = 12  # nodes of one state that the text names
 
 
-def text(found: RolloutStatusDocument) -> str:
+def text(document: RolloutStatusDocument) -> str:
     """Return the state of a rollout for a terminal."""
-    return "\n".join(_lines(found))
+    return "\n".join(_lines(document))
 
 
-def headline(found: RolloutStatusDocument) -> str:
+def headline(document: RolloutStatusDocument) -> str:
     """Return phase and wave in one sentence."""
-    present = next((wave for wave in found.waves if wave.state in ("present", "stopped")), None)
-    text = f"rollout {found.rollout} of class {found.class_}: {found.phase}"
+    present = next((wave for wave in document.waves if wave.state in ("present", "stopped")), None)
+    text = f"rollout {document.rollout} of class {document.class_}: {document.phase}"
     return (
         text
         if present is None
-        else f"{text}, wave {present.number} of {len(found.waves)} ({present.name})"
+        else f"{text}, wave {present.number} of {len(document.waves)} ({present.name})"
     )
 
 
-def controller(found: RolloutStatusDocument) -> str:
+def controller(document: RolloutStatusDocument) -> str:
     """Return who runs the rollout, or since when nothing does."""
-    own = found.controller
+    own = document.controller
     if own.state == "working":
         return f"controller {own.holder}, epoch {own.epoch}, last sign of life {own.since}"
     if own.state == "none":
@@ -43,7 +43,7 @@ def controller(found: RolloutStatusDocument) -> str:
         return f"controller {own.holder}, epoch {own.epoch}, quiet since {own.since}"
     if own.remedy is None:
         return "it has ended, and needs no controller"
-    late = found.states.get("deferred", 0) + found.states.get("back-deferred", 0)
+    late = document.states.get("deferred", 0) + document.states.get("back-deferred", 0)
     nodes = f"{late} deferred nodes" if late else "nodes that are left"
     return f"it has ended; {nodes} converge while `{own.remedy}` runs"
 
@@ -53,33 +53,35 @@ def counts(wave: RolloutStatusWave) -> str:
     return ", ".join(f"{number} {name}" for name, number in wave.states.items()) or "-"
 
 
-def by_state(found: RolloutStatusDocument) -> dict[str, list[str]]:
+def by_state(document: RolloutStatusDocument) -> dict[str, list[str]]:
     """Return the names of the nodes that need attention, by state, in the order of the document."""
     states: dict[str, list[str]] = {}
-    for node in found.nodes:
+    for node in document.nodes:
         states.setdefault(node.state, []).append(node.node)
     return states
 
 
-def _lines(found: RolloutStatusDocument) -> Iterator[str]:
-    if found.simulated:
+def _lines(document: RolloutStatusDocument) -> Iterator[str]:
+    if document.simulated:
         yield SIMULATED
-    yield headline(found) + (f": {found.why}" if found.why else "")
-    yield f"from {found.from_}"
-    yield f"to   {found.to}"
-    yield controller(found)
+    yield headline(document) + (f": {document.why}" if document.why else "")
+    yield f"from {document.from_}"
+    yield f"to   {document.to}"
+    yield controller(document)
     yield ""
-    if found.waits:
+    if document.waits:
         yield "held back by:"
-        for wait in found.waits:
+        for wait in document.waits:
             until = f", until {wait.until}" if wait.until else ""
             yield f"- {wait.subject}: {wait.reason}{until}"
             if wait.remedy:
                 yield f"  `{wait.remedy}`"
         yield ""
-    if found.remains:
-        yield "left by the rollback:" if found.phase.startswith("roll") else "in the denied state:"
-        yield from remains(found)
+    if document.remains:
+        yield (
+            "left by the rollback:" if document.phase.startswith("roll") else "in the denied state:"
+        )
+        yield from remains(document)
         yield ""
     yield table(
         [
@@ -94,48 +96,50 @@ def _lines(found: RolloutStatusDocument) -> Iterator[str]:
                     wave.soak_until or "-",
                     approvals(wave),
                 )
-                for wave in found.waves
+                for wave in document.waves
             ),
         ]
     )
     yield ""
-    if found.requirements:
+    if document.requirements:
         rows = [
-            (item.name, item.answer, item.reason, item.at or "-") for item in found.requirements
+            (item.name, item.answer, item.reason, item.at or "-") for item in document.requirements
         ]
         yield table([("requirement", "answer", "reason", "at"), *rows])
         yield ""
-    if found.buffers:
-        buffers = [(f"{item.scope} {item.name}", item.kind, used(item)) for item in found.buffers]
+    if document.buffers:
+        buffers = [
+            (f"{item.scope} {item.name}", item.kind, used(item)) for item in document.buffers
+        ]
         yield table([("out of service", "kind", "nodes"), *buffers])
         yield ""
-    yield f"nodes: {', '.join(f'{number} {name}' for name, number in found.states.items()) or 'none'}"
-    for state, names in by_state(found).items():
+    yield f"nodes: {', '.join(f'{number} {name}' for name, number in document.states.items()) or 'none'}"
+    for state, names in by_state(document).items():
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         yield f"  {state}: {' '.join(names[:_NAMES])}{more}"
     causes = [
-        (node.node, node.state, node.cause or "-") for node in found.nodes if serious(node.state)
+        (node.node, node.state, node.cause or "-") for node in document.nodes if serious(node.state)
     ]
     if causes:
         yield ""
         yield table([("node", "state", "cause"), *causes[:_NAMES]])
         yield "`goldnode rollout explain NODE` has more"
-    waits = {wait.reason for wait in found.waits}
-    for item in found.freezes:
+    waits = {wait.reason for wait in document.waits}
+    for item in document.freezes:
         if f"frozen by {item.who}: {item.reason}" in waits:
             continue
         yield (
             f"frozen: {item.scope} {item.subject}".rstrip()
             + f", by {item.who} at {item.at}: {item.reason}"
         )
-    for digest, reason in found.denied.items():
+    for digest, reason in document.denied.items():
         yield f"denied: {digest}: {reason}"
 
 
-def remains(found: RolloutStatusDocument) -> Iterator[str]:
+def remains(document: RolloutStatusDocument) -> Iterator[str]:
     """Yield the nodes that a rollback leaves behind, by reason, each with the command that ends it."""
     rows: dict[str, list[RolloutStatusRemains]] = {}
-    for item in found.remains:
+    for item in document.remains:
         rows.setdefault(item.reason, []).append(item)
     for reason, items in rows.items():
         names = [item.node for item in items]
@@ -160,15 +164,15 @@ def approvals(wave: RolloutStatusWave) -> str:
     return ", ".join(f"{item.role}: {item.who or 'missing'}" for item in wave.approvals) or "-"
 
 
-def html(found: RolloutStatusDocument) -> str:
+def html(document: RolloutStatusDocument) -> str:
     """Return the state of a rollout as one self-contained page."""
     return html_page(
         "rollout_status.html.j2",
-        found=found,
-        controller=controller(found),
+        found=document,
+        controller=controller(document),
         counts=counts,
         approvals=approvals,
-        by_state=by_state(found),
+        by_state=by_state(document),
         serious=serious,
         used=used,
     )

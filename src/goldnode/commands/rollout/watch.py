@@ -43,17 +43,17 @@ def watch(
 
     Raises KeyboardInterrupt at the end.
     """
-    found, problem = read(), None
+    view, problem = read(), None
     with (
         _interrupt() as interrupted,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         while not interrupted.is_set():
-            live.update(rendered(found, problem, live.console.width), refresh=True)
+            live.update(rendered(view, problem, live.console.width), refresh=True)
             if interrupted.wait(every):
                 break
             try:
-                found, problem = read(), None
+                view, problem = read(), None
             except GoldnodeError as error:
                 problem = str(error)
     raise KeyboardInterrupt
@@ -79,33 +79,33 @@ def _interrupt() -> Iterator[threading.Event]:
 
 
 def rendered(
-    found: RolloutStatusDocument, problem: str | None = None, width: int = _WIDE
+    view: RolloutStatusDocument, problem: str | None = None, width: int = _WIDE
 ) -> RenderableType:
     """Return the state as rich shows it in a terminal of this width."""
     parts: list[RenderableType] = []
-    if found.simulated:
+    if view.simulated:
         parts.append(Text(SIMULATED, style="bold magenta"))
-    parts.append(Text(headline(found), style="bold"))
-    if found.why:
-        parts.append(Text(found.why, style="red" if found.phase.startswith("roll") else ""))
-    works = found.controller.state in ("working", "ended")
-    parts.append(Text(controller(found), style="" if works else "bold red"))
+    parts.append(Text(headline(view), style="bold"))
+    if view.why:
+        parts.append(Text(view.why, style="red" if view.phase.startswith("roll") else ""))
+    works = view.controller.state in ("working", "ended")
+    parts.append(Text(controller(view), style="" if works else "bold red"))
     if problem is not None:
-        parts.append(Text(f"as of {found.at}; {problem}", style="bold red"))
+        parts.append(Text(f"as of {view.at}; {problem}", style="bold red"))
     parts += [
-        _waits(found),
-        _waves(found, width),
-        _requirements(found),
-        _buffers(found),
-        _nodes(found),
+        _waits(view),
+        _waves(view, width),
+        _requirements(view),
+        _buffers(view),
+        _nodes(view),
     ]
-    parts.append(Text(f"{found.at}   Ctrl-C ends the view, not the rollout", style="dim"))
+    parts.append(Text(f"{view.at}   Ctrl-C ends the view, not the rollout", style="dim"))
     return Group(*parts)
 
 
-def _waits(found: RolloutStatusDocument) -> RenderableType:
+def _waits(view: RolloutStatusDocument) -> RenderableType:
     lines = Text()
-    for wait in found.waits:
+    for wait in view.waits:
         until = f", until {wait.until}" if wait.until else ""
         lines.append(f"{wait.subject}: {wait.reason}{until}\n")
         if wait.remedy:
@@ -116,8 +116,8 @@ def _waits(found: RolloutStatusDocument) -> RenderableType:
     )
 
 
-def _waves(found: RolloutStatusDocument, width: int) -> RenderableType:
-    shown = [row for row in _STATES if any(_number(wave.states, row[0]) for wave in found.waves)]
+def _waves(view: RolloutStatusDocument, width: int) -> RenderableType:
+    shown = [row for row in _STATES if any(_number(wave.states, row[0]) for wave in view.waves)]
     shown = shown if width >= _WIDE else []
     table = Table(expand=True, box=None, header_style="bold")
     for name in ("wave", "state", "nodes"):
@@ -125,7 +125,7 @@ def _waves(found: RolloutStatusDocument, width: int) -> RenderableType:
     for _, title, _ in shown:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("soak until, approvals" if shown else "", overflow="fold")
-    for wave in found.waves:
+    for wave in view.waves:
         notes = [] if shown or not wave.states else [counts(wave)]
         notes += [wave.soak_until] if wave.soak_until else []
         notes += [approvals(wave)] if wave.approvals else []
@@ -155,19 +155,19 @@ def _number(states: dict[str, int], name: str) -> int:
     return states.get(name, 0) + states.get(f"back-{name}", 0)
 
 
-def _requirements(found: RolloutStatusDocument) -> RenderableType:
+def _requirements(view: RolloutStatusDocument) -> RenderableType:
     styles = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
     table = Table.grid(padding=(0, 2))
-    for item in found.requirements:
+    for item in view.requirements:
         table.add_row(
             Text(item.name), Text(item.answer, style=styles[item.answer]), Text(item.reason)
         )
     return Panel(table, title="requirements", title_align="left")
 
 
-def _buffers(found: RolloutStatusDocument) -> RenderableType:
+def _buffers(view: RolloutStatusDocument) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    for item in found.buffers:
+    for item in view.buffers:
         limit = item.limit
         full = item.kind != "planned" and limit is not None and item.used >= limit
         style = "red" if full else "cyan"
@@ -182,9 +182,9 @@ def _buffers(found: RolloutStatusDocument) -> RenderableType:
     return Panel(table, title="out of service", title_align="left")
 
 
-def _nodes(found: RolloutStatusDocument) -> RenderableType:
+def _nodes(view: RolloutStatusDocument) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    for node in found.nodes[:_NODES]:
+    for node in view.nodes[:_NODES]:
         notes = [f"until {node.deadline}"] if node.deadline else []
         notes += [node.cause] if node.cause else []
         table.add_row(
@@ -192,11 +192,11 @@ def _nodes(found: RolloutStatusDocument) -> RenderableType:
             Text(node.state, style="red" if serious(node.state) else ""),
             Text(", ".join(notes)),
         )
-    more = len(found.nodes) - _NODES
+    more = len(view.nodes) - _NODES
     if more > 0:
         table.add_row(Text(f"and {more} more"))
     return Panel(
-        table if found.nodes else Text("none"),
+        table if view.nodes else Text("none"),
         title="nodes under way or with a problem",
         title_align="left",
     )

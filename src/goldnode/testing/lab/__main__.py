@@ -129,8 +129,8 @@ def down(context: click.Context, lab: str, with_images: bool) -> None:
 @main.command(help="Remove all base images and snapshots that no lab uses.")
 def prune() -> None:
     client = engine.connect()
-    for found in client.images.list(filters={"label": images.LABEL}):
-        for tag in found.tags:
+    for base in client.images.list(filters={"label": images.LABEL}):
+        for tag in base.tags:
             try:
                 client.images.remove(tag)
                 _say(f"removed image {tag}")

@@ -91,8 +91,8 @@ class LabRelease:
     @property
     def calls_itself(self) -> str:
         """Return the codename that its os-release states."""
-        found = re.search(r"^VERSION_CODENAME=(\S+)$", self.os_release, re.MULTILINE)
-        return found[1] if found else self.codename
+        codename = re.search(r"^VERSION_CODENAME=(\S+)$", self.os_release, re.MULTILINE)
+        return codename[1] if codename else self.codename
 
 
 # Ubuntu's archive is not reachable from everywhere: this is a Debian 13 that calls itself Ubuntu 24.04 and is labelled so.

@@ -276,8 +276,8 @@ class LabServer:
         """Return the requests so far, oldest first, as `METHOD PATH STATUS`."""
         log = self.container.logs().decode("utf-8", "replace")
         return [
-            f"{found[1]} {found[2]} {found[3]}"
-            for found in re.finditer(r'"(GET|HEAD) (\S+) HTTP/[0-9.]+" (\d+)', log)
+            f"{request[1]} {request[2]} {request[3]}"
+            for request in re.finditer(r'"(GET|HEAD) (\S+) HTTP/[0-9.]+" (\d+)', log)
         ]
 
     def destroy(self) -> None:
@@ -326,9 +326,9 @@ class Lab:
 
     def nodes(self) -> list[LabNode]:
         """Return the lab's nodes, running or not, by name."""
-        found = self._containers(f"{LABEL}.node")
+        containers = self._containers(f"{LABEL}.node")
         return sorted(
-            (LabNode(container, self.key) for container in found), key=lambda node: node.name
+            (LabNode(container, self.key) for container in containers), key=lambda node: node.name
         )
 
     def node(self, name: str) -> LabNode:
@@ -419,9 +419,9 @@ class Lab:
         `image` is any image with python3; the default is debian12's warm one. `keep`: reuse a running server
         and its address.
         """
-        for found in self._containers(f"{LABEL}.server={name}") if keep else ():
-            if found.status == "running":
-                return LabServer(found, self.network_name)
+        for running in self._containers(f"{LABEL}.server={name}") if keep else ():
+            if running.status == "running":
+                return LabServer(running, self.network_name)
         for container in self._containers(f"{LABEL}.server={name}"):
             container.remove(force=True, v=True)
         self._network()
@@ -451,13 +451,13 @@ class Lab:
 
     def server(self, name: str = "archive") -> LabServer:
         """Return the running web server `name`. Raises LabError if there is no such server."""
-        found = self._containers(f"{LABEL}.server={name}")
-        if not found:
+        containers = self._containers(f"{LABEL}.server={name}")
+        if not containers:
             raise LabError(
                 f'lab {self.name} has no web server "{name}"',
                 remedy="start it with goldnode.testing.lab serve",
             )
-        return LabServer(found[0], self.network_name)
+        return LabServer(containers[0], self.network_name)
 
     def down(self, *, with_images: bool = False) -> list[str]:
         """Remove everything the lab made: containers, network, directory. Return the removed things as text.
@@ -597,14 +597,14 @@ class Lab:
 
 def labs(client: DockerClient) -> dict[str, list[str]]:
     """Return the labs the engine knows, with the names and states of their nodes, as text."""
-    found: dict[str, list[str]] = {}
+    by_lab: dict[str, list[str]] = {}
     for container in client.containers.list(all=True, filters={"label": LABEL}):
         what = (
             container.labels.get(f"{LABEL}.node")
             or f"{container.labels.get(f'{LABEL}.server')} (web server)"
         )
-        found.setdefault(container.labels[LABEL], []).append(f"{what}: {container.status}")
-    return {name: sorted(rows) for name, rows in sorted(found.items())}
+        by_lab.setdefault(container.labels[LABEL], []).append(f"{what}: {container.status}")
+    return {name: sorted(rows) for name, rows in sorted(by_lab.items())}
 
 
 def status(nodes: Iterable[LabNode]) -> str:

@@ -16,38 +16,38 @@ def _of(host: Any) -> Any:
     """Return the readings of a host. They are stored with the host and read once."""
     from goldnode.testing.testinfra.readers import Reading
 
-    found = host.__dict__.get("goldnode_reading")
-    if found is None:
-        found = host.__dict__["goldnode_reading"] = Reading(host)
-    return found
+    reading = host.__dict__.get("goldnode_reading")
+    if reading is None:
+        reading = host.__dict__["goldnode_reading"] = Reading(host)
+    return reading
 
 
 @pytest.fixture(scope="module")
 def goldnode_gpus(host: Any) -> Gpus:
     """Return the NVIDIA GPUs of the host as NVML reports them; see :class:`readers.Gpus`."""
-    found: Gpus = _of(host).gpus
-    return found
+    gpus: Gpus = _of(host).gpus
+    return gpus
 
 
 @pytest.fixture(scope="module")
 def goldnode_pci(host: Any) -> Pci:
     """Return the PCI functions of the host; see :class:`readers.Pci`."""
-    found: Pci = _of(host).pci
-    return found
+    pci: Pci = _of(host).pci
+    return pci
 
 
 @pytest.fixture(scope="module")
 def goldnode_numa(host: Any) -> NumaReader:
     """Return the NUMA nodes of the host and their devices; see :class:`readers.Numa`."""
-    found: NumaReader = _of(host).numa
-    return found
+    numa: NumaReader = _of(host).numa
+    return numa
 
 
 @pytest.fixture(scope="module")
 def goldnode_modules(host: Any) -> ModulesReader:
     """Return the loaded kernel modules of the host; see :class:`readers.Modules`."""
-    found: ModulesReader = _of(host).modules
-    return found
+    modules: ModulesReader = _of(host).modules
+    return modules
 
 
 @pytest.fixture(scope="module")

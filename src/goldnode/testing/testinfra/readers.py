@@ -136,8 +136,8 @@ class NumaReader:
         """Return the node of a PCI function; -1 if the firmware gives none, None if the kernel does not
         report it.
         """
-        found: int | None = self._pci[address].numa_node
-        return found
+        node: int | None = self._pci[address].numa_node
+        return node
 
 
 class ModulesReader:
@@ -198,10 +198,10 @@ class Reading:
             raise UnreadError(
                 f"the host's python3 ended with {done.rc}: {done.stderr.strip()[-500:]}"
             )
-        found = json.loads(done.stdout)
-        if not isinstance(found, dict):
+        document = json.loads(done.stdout)
+        if not isinstance(document, dict):
             raise UnreadError(f"the host's python3 said {done.stdout[:200]!r}")
-        return found
+        return document
 
     @functools.cached_property
     def sysfs(self) -> Json:
