@@ -113,14 +113,19 @@ def bench(
     }
 
     say("making them members of their class")
-    everybody = contenders(nodes, inventories[counts[-1]], site, file, peers, work)
+    everybody = contenders(nodes, inventories[counts[-1]], site, file, peers=peers, work=work)
     everybody[0].run()
     for node in nodes:
         node.restart()  # what was installed is booted, as on a node at work
     say("proving that all keep the same state")
     agree(
         contenders(
-            nodes[:1], inventory(made, nodes[:1], work / "inventory1"), site, file, peers, work
+            nodes[:1],
+            inventory(made, nodes[:1], work / "inventory1"),
+            site,
+            file,
+            peers=peers,
+            work=work,
         ),
         nodes[0],
     )
@@ -128,7 +133,7 @@ def bench(
     rows: list[dict[str, Any]] = []
     for number in counts:
         rows += measure(
-            contenders(nodes[:number], inventories[number], site, file, peers, work),
+            contenders(nodes[:number], inventories[number], site, file, peers=peers, work=work),
             nodes[:number],
             runs,
         )

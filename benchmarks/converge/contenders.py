@@ -91,6 +91,7 @@ def contenders(
     inventory: Path,
     site: Mapping[str, str],
     state: Path,
+    *,
     peers: Path,
     work: Path,
 ) -> list[Contender]:

@@ -120,20 +120,20 @@ class HistoryEntry:
     def of(cls, data: Mapping[str, Any]) -> HistoryEntry:
         """Read one. Raises KeyError and TypeError."""
         return cls(
-            data["line"],
-            int(data["number"]),
-            data["previous"],
-            data["action"],
-            data["channel"],
-            data["from"],
-            data["to"],
-            data["tag"],
-            data["by"],
-            data["date"],
-            data["reason"],
-            tuple(data["gates"]),
-            tuple(data["approvals"]),
-            tuple(data["notes"]),
+            line=data["line"],
+            number=int(data["number"]),
+            previous=data["previous"],
+            action=data["action"],
+            channel=data["channel"],
+            was=data["from"],
+            now=data["to"],
+            tag=data["tag"],
+            by=data["by"],
+            date=data["date"],
+            reason=data["reason"],
+            requirements=tuple(data["gates"]),
+            approvals=tuple(data["approvals"]),
+            notes=tuple(data["notes"]),
         )
 
 

@@ -83,18 +83,18 @@ class GuestExpectations:
     @classmethod
     def of(cls, built: BuiltDisk, disk_size: int) -> GuestExpectations:
         return cls(
-            built.kernel,
-            built.class_digest,
-            None if built.driver is None else (built.driver.module, built.driver.version),
-            built.modules,
-            {row.name: row.version for row in built.packages},
-            tuple((row.id, row.reason) for row in built.pending),
-            built.partitions,
-            built.layout,
-            built.loader,
-            built.build_id,
-            built.epoch,
-            disk_size,
+            kernel=built.kernel,
+            class_digest=built.class_digest,
+            driver=None if built.driver is None else (built.driver.module, built.driver.version),
+            modules=built.modules,
+            packages={row.name: row.version for row in built.packages},
+            pending=tuple((row.id, row.reason) for row in built.pending),
+            partitions=built.partitions,
+            layout=built.layout,
+            loader=built.loader,
+            build_id=built.build_id,
+            epoch=built.epoch,
+            disk_size=disk_size,
         )
 
     def asked(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def wants_gpu(
 
     Pure.
 
-    :param said: the unit's lines of the journal.
+    :param reported: the unit's lines of the journal.
     :param simulated: library and bus of the GPUs are simulated, so that a policy can be set. A driver still
         finds no device.
     :param missing: one simulated GPU was removed.

@@ -142,17 +142,17 @@ class Scan:
             tuples = ("needed", "device", "strings")
             archives = {path: cls.of(row) for path, row in data["archives"].items()}
             return cls(
-                {path: ScannedPath(*row) for path, row in data["paths"].items()},
-                {
+                paths={path: ScannedPath(*row) for path, row in data["paths"].items()},
+                elf={
                     path: elf.Elf(**{**row, **{key: tuple(row.get(key, ())) for key in tuples}})
                     for path, row in data["elf"].items()
                 },
-                dict(data["texts"]),
-                {path: (row[0], row[1]) for path, row in data["versions"].items()},
-                dict(data["scripts"]),
-                dict(data["left_out"]),
-                {path: row for path, row in archives.items() if row is not None},
-                dict(data["unopened"]),
+                texts=dict(data["texts"]),
+                versions={path: (row[0], row[1]) for path, row in data["versions"].items()},
+                scripts=dict(data["scripts"]),
+                left_out=dict(data["left_out"]),
+                archives={path: row for path, row in archives.items() if row is not None},
+                unopened=dict(data["unopened"]),
             )
         except (KeyError, TypeError, AttributeError, IndexError):
             return None

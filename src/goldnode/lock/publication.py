@@ -79,13 +79,13 @@ class Publication:
                     remedy="use the goldnode that wrote it",
                 )
             return cls(
-                directory,
-                found["stack"],
-                found["id"],
-                found["published"],
-                found["signed_by"],
-                found["locks"],
-                tuple(found["packages"]),
+                directory=directory,
+                stack=found["stack"],
+                id=found["id"],
+                published=found["published"],
+                fingerprint=found["signed_by"],
+                locks=found["locks"],
+                packages=tuple(found["packages"]),
             )
         except OSError as problem:
             raise MirrorError(
