@@ -269,10 +269,10 @@ def prune(repository: Path, keep: int) -> None:
     versions = sorted(
         metadata.glob(f"*.{TARGETS}.json"), key=lambda path: int(path.name.split(".")[0])
     )
-    kept = versions[-keep:]
+    newest = versions[-keep:]
     named = {
         path
-        for one in kept
+        for one in newest
         for target in _document(one).signed.targets.values()
         for path in target.get_prefixed_paths()
     }

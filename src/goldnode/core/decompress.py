@@ -88,12 +88,12 @@ def _zstd() -> Callable[[], _Decompressor]:
 
         def decompress(self, data: bytes, max_length: int = -1) -> bytes:
             try:
-                plain: bytes = self._one.decompress(data, max_length)
+                decoded: bytes = self._one.decompress(data, max_length)
             except library.ZstdError as error:
                 raise OSError(str(error)) from error
             self.eof, self.needs_input = self._one.eof, self._one.needs_input
             self.unused_data = self._one.unused_data
-            return plain
+            return decoded
 
     return Zstd
 

@@ -188,8 +188,8 @@ def _root(raw: Path, partition: Partition) -> LayerIndex:
                 entries[row.path] = replace(entries[first], kind="h", link=first)
                 continue
             own = row.path == CLASS or _ORIGIN.fullmatch(row.path) is not None
-            kept, data = read_file(row.open(), row.size, row.path, keep=own)
-            entry = replace(kept, mode=row.mode, uid=row.uid, gid=row.gid)
+            linked, data = read_file(row.open(), row.size, row.path, keep=own)
+            entry = replace(linked, mode=row.mode, uid=row.uid, gid=row.gid)
             if own and data is not None:
                 texts[row.path] = data.decode("utf-8", "replace")
             else:
