@@ -10,8 +10,8 @@ import math
 import sys
 import time
 
-from goldnode.classdoc.hosts import host_of_class
 from goldnode.classdoc.load import load_catalog
+from goldnode.classdoc.view import read_class
 from goldnode.compat.check import check
 from goldnode.compat.workloads import of_text
 from goldnode.core.site import Site
@@ -45,7 +45,7 @@ def main() -> None:
     count = int(sys.argv[1])
     started, cpu = time.perf_counter(), time.process_time()
     catalog, site = load_catalog(), Site()
-    hosts = [host_of_class(name, catalog, site) for name in sorted(catalog.classes)]
+    hosts = [read_class(name, catalog, site).host for name in sorted(catalog.classes)]
     ready, ready_cpu = time.perf_counter(), time.process_time()
     images = [of_text(item) for item in references(math.ceil(count / len(hosts)))]
     pairs = [(host, image) for image in images for host in hosts][:count]

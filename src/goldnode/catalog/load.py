@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,11 @@ class CatalogEntry(Generic[Item]):
     def file(self) -> Path:
         """The file that defines the item."""
         return self.source.file
+
+    def lines(self, paths: Mapping[str, tuple[str | int, ...]]) -> dict[str, int]:
+        """Return the line of each of these paths that the file states, by the name of the path."""
+        known = self.source.key_lines
+        return {name: known[path] for name, path in paths.items() if path in known}
 
     def error(self, message: str, *path: str | int, remedy: str | None = None) -> CatalogError:
         """Return an error about the value at `path` of this file."""
@@ -182,7 +187,7 @@ def _check_folders(path: Path, named_by: str) -> None:
 def read_catalog(directories: Sequence[Path] | None, faults: list[GoldnodeError] | None) -> Catalog:
     """Read the catalog in `directories`, or the one that environment and site file name, without judging it.
 
-    Date-dependent checks (end of life, waivers) run when a class is used: see `checks.check_use`. Raises
+    Date-dependent checks (end of life, waivers) run when a class is used: see `findings.check_use`. Raises
     CatalogError for the first fault. If `faults` is given, the first fault of each file is appended to it
     instead, and the catalog has the items with faults in `broken`.
     """

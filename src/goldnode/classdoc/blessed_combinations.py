@@ -18,7 +18,7 @@ import jinja2
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog
-from goldnode.classdoc.hosts import host_of_class, host_of_stack, release_numbers
+from goldnode.classdoc.view import host_of_stack, read_class, release_numbers
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, CompatHost, Workload
 from goldnode.compat.rules_host import unmeasured
@@ -238,7 +238,7 @@ def _security(host: CompatHost) -> str:
 
 
 def _class(name: str, catalog: Catalog, site: Site, day: dt.date) -> CombinationRow:
-    item, host = catalog.classes[name].item, host_of_class(name, catalog, site, on=day)
+    item, host = catalog.classes[name].item, read_class(name, catalog, site, on=day).host
     found = check(host)
     cells = dict.fromkeys(
         ("CUDA", "CUDA, minor", "CUDA, forward", "cuDNN", "NCCL", "PyTorch", "ROCm"), NONE

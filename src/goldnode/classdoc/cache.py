@@ -27,6 +27,7 @@ from goldnode.core.files import cache_directory
 
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog
+    from goldnode.classdoc.view import ClassView
     from goldnode.compat.model import CompatFinding
 
 # Read by `goldnode.site`, in addition to the site file: the addresses in this machine's apt sources.
@@ -265,7 +266,7 @@ class Compiler:
         self._read_inventory = read_inventory
         self._faults: list[GoldnodeError] = []
         self.catalog, self.site = load_catalog(faults=self._faults), load_site()
-        self._found: dict[str, list[CompatFinding]] = {}
+        self._views: dict[str, tuple[ClassView, list[CompatFinding]]] = {}
 
     def classes(self) -> list[str]:
         """Return the names of all classes, also of those whose files have errors."""
@@ -326,19 +327,22 @@ class Compiler:
         If this class alone has none, return ``{class, error}``, with `refusals` if its check blocks it, so
         that other hosts continue. Raises GoldnodeError.
         """
-        from goldnode.classdoc.compile import class_document
+        from goldnode.classdoc.compile import compile_class
+        from goldnode.classdoc.findings import check_support
         from goldnode.compat.report import brief, refusal
         from goldnode.core.errors import CatalogError, FactsError, LockError, WorkloadError
 
         try:
-            fatal = [finding for finding in self._findings(name) if finding.fatal]
+            view, findings = self._checked(name)
+            fatal = [finding for finding in findings if finding.fatal]
             if fatal:
                 return {
                     "class": name,
                     "error": "; ".join(map(brief, fatal)),
                     "refusals": [refusal(finding) for finding in fatal],
                 }
-            return class_document(name, catalog=self.catalog, site=self.site)
+            check_support(view)
+            return compile_class(view)
         except (LockError, CatalogError, FactsError, WorkloadError) as problem:
             return {"class": name, "error": str(problem)}
 
@@ -352,7 +356,7 @@ class Compiler:
         try:
             return [
                 f"{mark(finding)}: {brief(finding)}"
-                for finding in self._findings(name)
+                for finding in self._checked(name)[1]
                 if not finding.fatal
             ]
         except GoldnodeError:
@@ -363,7 +367,7 @@ class Compiler:
 
         A class that cannot be used is reported where it is used.
         """
-        from goldnode.classdoc.hosts import findings_of_cohort
+        from goldnode.classdoc.findings import findings_of_cohort
         from goldnode.compat.report import brief, mark, refusal
 
         found = findings_of_cohort(name, classes, self.catalog, self.site)
@@ -374,9 +378,12 @@ class Compiler:
             ],
         }
 
-    def _findings(self, name: str) -> list[CompatFinding]:
-        from goldnode.classdoc.hosts import findings_of_class
+    def _checked(self, name: str) -> tuple[ClassView, list[CompatFinding]]:
+        """Return the view of a class and the findings about it. It is read and checked once."""
+        from goldnode.classdoc.findings import findings_of
+        from goldnode.classdoc.view import read_class
 
-        if name not in self._found:
-            self._found[name] = findings_of_class(name, self.catalog, self.site)
-        return self._found[name]
+        if name not in self._views:
+            view = read_class(name, self.catalog, self.site)
+            self._views[name] = view, findings_of(view)
+        return self._views[name]

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from goldnode.catalog import models
-from goldnode.classdoc import exceptions
 from goldnode.compat import rules
-from goldnode.compat.model import StackWaiver
 from goldnode.core.errors import FactsError, WorkloadError, nearest
-from goldnode.core.site import Site, acceptance
 from goldnode.facts import health
 from goldnode.facts import host as facts
 from goldnode.node.gate.return_tests import CAUSES
@@ -27,9 +24,14 @@ from goldnode.node.state import kinds
 if TYPE_CHECKING:
     from goldnode.catalog.load import Catalog, CatalogEntry
 
-# Driver vendor of each backend.
 ARCHITECTURES = get_args(models.OperatingSystem.model_fields["architecture"].annotation)
-VENDOR_OF_BACKEND = {"cuda": "nvidia", "rocm": "amd", "oneapi": "intel", "cpu": None}
+# Driver vendor of each backend.
+VENDOR_OF_BACKEND: Mapping[str, Literal["nvidia", "amd", "intel"] | None] = {
+    "cuda": "nvidia",
+    "rocm": "amd",
+    "oneapi": "intel",
+    "cpu": None,
+}
 
 
 def check_stack(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
@@ -275,61 +277,6 @@ def _check_workloads(entry: CatalogEntry[models.NodeClass]) -> None:
             )
 
 
-def check_use(
-    entry: CatalogEntry[models.NodeClass],
-    catalog: Catalog,
-    on: dt.date | None = None,
-    site: Site | None = None,
-) -> None:
-    """Refuse a class that must not be used on day `on` (default today).
-
-    Its stack is past its end of life without a valid waiver, or it accepts findings of an unknown rule or
-    past their expiry. Simulated classes need no waiver: they demonstrate goldnode, and no workload depends on
-    their stack. An exception of `site` lets a class use its stack too. Raises CatalogError, and SiteError for an
-    exception that has expired.
-    """
-    today = on or dt.datetime.now(tz=dt.UTC).date()
-    stack_entry = catalog.stacks[entry.item.stack]
-    check_accepted(entry, stack_entry.file, today)
-    stack = stack_entry.item
-    waiver = None
-    if stack.waiver is not None:
-        waiver = StackWaiver(
-            stack.waiver.reason,
-            stack.waiver.owner,
-            stack.waiver.expires,
-            tuple(stack.waiver.classes),
-        )
-    found = rules.support(
-        stack.stack,
-        ended=stack.end_of_life.date,
-        source=stack.end_of_life.source,
-        waiver=waiver,
-        node_class=entry.name,
-        on=today,
-    )
-    if site is not None:
-        exceptions.check_exceptions(site, entry.name, stack.stack, today)
-        accepted = [row.rule for row in exceptions.in_force(site, entry.name, stack.stack, today)]
-        if "end-of-life" in accepted:
-            return
-    if found is None or found.state == "waived" or entry.item.simulated:
-        return
-    paste = acceptance("end-of-life", f"class {entry.name}")
-    if found.state == "expired":
-        raise stack_entry.error(
-            f'{found.message}; class "{entry.name}" uses it',
-            "waiver",
-            "expires",
-            remedy=f"{found.remedy}, or {paste}",
-        )
-    raise entry.error(
-        found.message,
-        "stack",
-        remedy=f"{found.remedy}, or {paste}",
-    )
-
-
 def check_waiver(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
     """Refuse a waiver for a class that does not use the stack: it has no effect. Raises CatalogError."""
     for index, name in enumerate(
@@ -356,45 +303,6 @@ def check_waiver(entry: CatalogEntry[models.Stack], catalog: Catalog) -> None:
                 "classes",
                 index,
                 remedy=remedy,
-            )
-
-
-def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.date) -> None:
-    """Refuse invalid acceptances of a class. Raises CatalogError.
-
-    An acceptance is invalid if its rule does not exist, or if it expired before day `on`. A class cannot
-    accept an end of life: the site file does, or the stack (file `stack`) waives it.
-    """
-    if not entry.item.compat.accept:
-        return
-    from goldnode.compat.check import registry  # loads all rules; few classes need it
-
-    known = registry()
-    for index, item in enumerate(entry.item.compat.accept):
-        where = ("compat", "accept", index)
-        if item.rule not in known:
-            raise entry.error(
-                f'there is no rule "{item.rule}" whose findings could be accepted',
-                *where,
-                "rule",
-                remedy=nearest(item.rule, known),
-            )
-        if item.rule == "end-of-life":
-            raise entry.error(
-                "an end of life is not accepted by a class, but by the site, or waived by the stack for all that use it",
-                *where,
-                "rule",
-                remedy=(
-                    f"{acceptance('end-of-life', f'class {entry.name}')}, or record a waiver with reason, owner and "
-                    f"expiry in {stack}"
-                ),
-            )
-        if item.expires < on:
-            raise entry.error(
-                f'the acceptance of rule "{item.rule}" by {item.owner} ({item.reason}) expired on {item.expires}',
-                *where,
-                "expires",
-                remedy=f"fix its cause, or have {item.owner} renew it",
             )
 
 

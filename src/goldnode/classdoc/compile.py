@@ -15,11 +15,13 @@ from typing import Any
 
 from goldnode.catalog import models
 from goldnode.catalog.load import Catalog, CatalogEntry
-from goldnode.classdoc import checks, exceptions
+from goldnode.classdoc import exceptions
+from goldnode.classdoc.findings import check_use
 from goldnode.classdoc.gpu_facts import by_pci_id, health_facts, shared_facts
-from goldnode.classdoc.hosts import host_of_class
+from goldnode.classdoc.view import ClassView, read_class
 from goldnode.compat import rules
 from goldnode.compat.check import fatal_of_models
+from goldnode.compat.model import CompatHost
 from goldnode.core import keys
 from goldnode.core.errors import LockError, MirrorError, SiteError
 from goldnode.core.site import Site
@@ -27,16 +29,18 @@ from goldnode.facts import host as facts
 from goldnode.lock import publication
 from goldnode.lock.archive_keys import judge_keys
 from goldnode.lock.archives import ArchivePlaces, KeyAccess, archives_of, key_stores
-from goldnode.lock.model import Lock, LockedPackage, digest_of, find_lock
+from goldnode.lock.model import Lock, LockedPackage, digest_of
 from goldnode.lock.modules import BuiltModules, find_modules
 from goldnode.node.gate.return_tests import CAUSES
 from goldnode.node.ground import openpgp
-from goldnode.node.state.family import kernel_packages
 
 SCHEMA = "goldnode.class/1"
 
 # In-tree and competing drivers that would bind the GPU before the vendor's module does.
 _BLACKLIST: Mapping[str, list[str]] = {"nvidia": ["nouveau", "nova_core", "nova_drm"], "amd": []}
+
+# Fields of a locked package that a node needs to install and verify it.
+_PACKAGE = ("name", "version", "architecture", "sha256", "size", "part", "requested")
 
 __all__ = ["SCHEMA", "class_document", "digest_of", "document_digest", "site_archives"]
 
@@ -53,38 +57,61 @@ def class_document(
 ) -> dict[str, Any]:
     """Return the class document of class `name` (schema goldnode.class/1).
 
-    `modules` and `without` are for disk images, which have no compiler. `modules` overrides the site's choice
-    of prebuilt modules. `without` names packages of the stack set to leave out. `locks` gives locks by stack
-    name; by default `lock.model.find_lock` finds the stack's lock. `on` is the day for ends of life, today by
-    default. Raises GoldnodeError for an unknown class, a stack past its end of life, a missing or stale lock,
-    an archive whose address or key is unknown, and a facts file of a catalog with an error.
+    `locks` gives locks by stack name; by default `lock.model.find_lock` finds the stack's lock. `on` is the day for
+    ends of life, today by default. `modules` and `without` are as for `compile_class`. Raises GoldnodeError for an
+    unknown class, one that must not be used, and as `compile_class`.
     """
-    for (
-        fault
-    ) in facts.site_faults():  # its rows are not used: the document would have goldnode's instead
-        raise fault
     entry = catalog.node_class(name)
-    item = entry.item
-    checks.check_use(entry, catalog, on, site)
-    stack_entry = catalog.stacks[item.stack]
-    stack = stack_entry.item
-    lock = (
-        locks[stack.stack]
-        if locks is not None and stack.stack in locks
-        else find_lock(stack_entry, site)[0]
-    )
-    built = modules if modules is not None else _built(stack_entry, lock, site)
-    # Packages that the prebuilt modules replace, such as the DKMS source, must not be installed as well.
-    replaced = {*(built.replaces if built is not None else ()), *without}
-    platform = catalog.platforms[item.platform].item if item.platform is not None else None
-    gpu = _model(item)
-    gpus = _gpus(entry, catalog, site, lock, on)
-    nvswitch = platform is not None and platform.nvswitch
-    _require_options(entry, stack_entry, lock)
-    kernel = kernel_packages(stack.os.id, lock.kernel_release)
-    document: dict[str, Any] = {
+    lock = locks.get(entry.item.stack) if locks is not None else None
+    view = read_class(name, catalog, site, lock, on=on)
+    check_use(view)
+    return compile_class(view, modules=modules, without=without)
+
+
+def compile_class(
+    view: ClassView, *, modules: BuiltModules | None = None, without: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the class document of a class that may be used (`findings.check_use`).
+
+    `modules` and `without` are for disk images, which have no compiler. `modules` overrides the site's choice
+    of prebuilt modules. `without` names packages of the stack set to leave out. Raises GoldnodeError for a facts file
+    of a catalog with an error, a missing or stale lock, and an archive whose address or key is unknown.
+    """
+    # Rows of such a file are not used: the document would have goldnode's instead.
+    for fault in facts.site_faults():
+        raise fault
+    lock = view.stack.lock
+    if lock is None:
+        assert view.stack.fault is not None  # noqa: S101 - `read_stack` sets one of the two
+        raise view.stack.fault
+    built = modules if modules is not None else _built(view.stack.entry, lock, view.site)
+    gpus = None
+    if view.entry.item.gpu is not None:
+        count = view.entry.item.gpu.count
+        gpus = (
+            _gpus_of_node(count, view.host) if view.gpu is None else _gpus_of_model(count, view.gpu)
+        )
+    _require_options(view.entry, view.stack.entry, lock)
+    document = {
+        **_identity(view, lock),
+        **_software(view, lock, gpus, built=built, without=without),
+        "policy": _policy(view.entry.item.policy),
+        "baseline": _stated(view.entry.item.baseline),
+        "site": _site(view, lock, built),
+    }
+    document["health"] = _health(view.entry.item, gpus, document["baseline"])
+    document |= _optional_sections(view, gpus)
+    # Last, because it covers all other keys.
+    document["digest"] = document_digest(document)
+    return document
+
+
+def _identity(view: ClassView, lock: Lock) -> dict[str, Any]:
+    """Return which class, stack and lock the document is of."""
+    item, stack = view.entry.item, view.stack.entry.item
+    return {
         "schema": SCHEMA,
-        "class": name,
+        "class": view.entry.name,
         "backend": item.backend,
         "simulated": item.simulated,
         "gate": item.gate,
@@ -94,80 +121,81 @@ def class_document(
             "exercised": stack.exercised,
             "end_of_life": stack.end_of_life.date.isoformat(),
             "limits": stack.limits,
-            "waiver": _waiver(stack.waiver, name) or _excepted(site, name, stack.stack, on),
+            "waiver": _waiver(stack.waiver, view.entry.name) or _excepted(view),
         },
         "lock": {"digest": lock.digest, "resolved": lock.resolved},
+    }
+
+
+def _software(
+    view: ClassView,
+    lock: Lock,
+    gpus: dict[str, Any] | None,
+    *,
+    built: BuiltModules | None,
+    without: Collection[str],
+) -> dict[str, Any]:
+    """Return the sections from the GPUs to the packages: what is on a node, in the order of the stack."""
+    stack = view.stack.entry.item
+    image, headers = view.stack.kernel_packages[:2]
+    return {
         "gpu": gpus,
-        "platform": {"name": item.platform, "nvswitch": nvswitch},
-        "kernel": {
-            "release": lock.kernel_release,
-            "image": kernel[0],
-            "headers": kernel[1],
-        },
-        "driver": None if gpus is None else _driver(stack.driver, lock, item, gpu, built),
-        "runtime": _runtime(stack.runtime, lock),
+        "platform": {"name": view.entry.item.platform, "nvswitch": view.host.nvswitch},
+        "kernel": {"release": lock.kernel_release, "image": image, "headers": headers},
+        "driver": None if gpus is None else _driver(view, lock, built),
+        "runtime": _runtime(stack.runtime, view.stack.versions),
         "modules": [_module(module, lock, built) for module in stack.modules],
         "blacklist": list(_BLACKLIST[stack.driver.vendor]) if stack.driver is not None else [],
         "fence": sorted({*stack.fence, *(built.sources if built is not None else ())}),
         "packages": [
-            {
-                "name": package.name,
-                "version": package.version,
-                "architecture": package.architecture,
-                "sha256": package.sha256,
-                "size": package.size,
-                "part": package.part,
-                "requested": package.requested,
-            }
-            for package in sorted(
-                [
-                    *(
-                        row
-                        for row in lock.stack_set(nvswitch=nvswitch, options=item.options)
-                        if row.name not in replaced
-                    ),
-                    *([built.package] if built else []),
-                ],
-                key=lambda row: row.name,
-            )
+            {key: getattr(package, key) for key in _PACKAGE}
+            for package in _packages(view, lock, built, without)
         ],
-        "policy": _policy(item.policy),
-        "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-        "site": _site(
-            stack_entry, lock=lock, catalog=catalog, site=site, built=built, options=item.options
-        ),
     }
-    document["health"] = _health(item, gpus, document["baseline"])
+
+
+def _packages(
+    view: ClassView, lock: Lock, built: BuiltModules | None, without: Collection[str]
+) -> list[LockedPackage]:
+    """Return the packages of a node by name. Prebuilt modules replace others, such as their DKMS source."""
+    packages = lock.stack_set(nvswitch=view.host.nvswitch, options=view.entry.item.options)
+    replaced = {*(built.replaces if built is not None else ()), *without}
+    packages = [row for row in packages if row.name not in replaced]
+    if built is not None:
+        packages.append(built.package)
+    return sorted(packages, key=lambda row: row.name)
+
+
+def _optional_sections(view: ClassView, gpus: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the sections that only some classes have: a new one changes no digest of the others."""
+    item, site = view.entry.item, view.site
+    sections: dict[str, Any] = {}
     if item.suppressions:
-        document["suppressions"] = [
-            row.model_dump(mode="json", exclude_none=True) for row in item.suppressions
-        ]
-    document |= _xid(gpus)
-    if (
-        item.compat != models.Compat()
-        # Decisions of the class's owner are part of the class, so they are stored on each of its nodes.
-    ):
-        document["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
-    today = on or dt.datetime.now(tz=dt.UTC).date()
-    if accepted := exceptions.in_force(site, name, stack.stack, today):
-        document["exceptions"] = [
+        sections["suppressions"] = _suppressions(item)
+    sections |= _xid(gpus)
+    # Decisions of the class's owner are part of the class, so they are stored on each of its nodes.
+    if item.compat != models.Compat():
+        sections["compat"] = item.compat.model_dump(mode="json", exclude_none=True)
+    if accepted := exceptions.in_force(site, view.entry.name, item.stack, view.stack.on):
+        sections["exceptions"] = [
             row.model_dump(mode="json", exclude_none=True, by_alias=True) for row in accepted
         ]
     if item.serve is not None:
-        document["serve"] = item.serve.model_dump(
-            mode="json", exclude_none=True, exclude_defaults=True
-        )
+        sections["serve"] = _stated(item.serve)
     if enforced := _enforced_tests(item.return_tests):
-        document["return_tests"] = enforced
+        sections["return_tests"] = enforced
     if item.follow is not None:
-        document["follow"] = item.follow.model_dump(
-            mode="json", exclude_none=True, exclude_defaults=True
-        )
-    if site.gate is not None:
-        document["site"]["gate"] = site.gate.model_dump(mode="json")
-    # Last, because it covers all other keys.
-    document["digest"] = document_digest(document)
-    return document
+        sections["follow"] = _stated(item.follow)
+    return sections
+
+
+def _stated(part: models.Strict) -> dict[str, Any]:
+    """Return the values that a part of a class states, without those that equal the default."""
+    return part.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+
+
+def _suppressions(item: models.NodeClass) -> list[dict[str, Any]]:
+    return [row.model_dump(mode="json", exclude_none=True) for row in item.suppressions]
 
 
 def _enforced_tests(tests: models.ReturnTests | None) -> dict[str, Any]:
@@ -189,54 +217,45 @@ def declaration(name: str, catalog: Catalog, site: Site | None = None) -> dict[s
     entry = catalog.node_class(name)
     item = entry.item
     platform = catalog.platforms[item.platform].item if item.platform is not None else None
-    gpus = _gpus(entry, catalog, site or Site())
-    found: dict[str, Any] = {
+    gpus = shown = None
+    if item.gpu is not None:
+        if item.gpu.model == models.AUTO:
+            gpus = _gpus_of_node(item.gpu.count, read_class(name, catalog, site or Site()).host)
+        else:
+            gpus = _gpus_of_model(item.gpu.count, facts.gpu(item.gpu.model))
+        shown = {key: value for key, value in gpus.items() if key != "architecture"}
+    sections: dict[str, Any] = {
         "class": name,
         "os": catalog.stacks[item.stack].item.os.model_dump(),
         "simulated": item.simulated,
-        "gpu": None
-        if gpus is None
-        else {key: value for key, value in gpus.items() if key != "architecture"},
+        "gpu": shown,
         "platform": {"name": item.platform, "nvswitch": platform is not None and platform.nvswitch},
         "policy": _policy(item.policy),
-        "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-        "suppressions": [
-            row.model_dump(mode="json", exclude_none=True) for row in item.suppressions
-        ],
+        "baseline": _stated(item.baseline),
+        "suppressions": _suppressions(item),
     }
-    found["health"] = _health(item, gpus, found["baseline"])
-    return found
+    sections["health"] = _health(item, gpus, sections["baseline"])
+    return sections
 
 
-def _model(item: models.NodeClass) -> facts.GpuModel | None:
-    """Return the GPU model that the class names; None without one, and for `model: auto`."""
-    return None if item.gpu is None or item.gpu.model == models.AUTO else facts.gpu(item.gpu.model)
+def _gpus_of_model(count: int, gpu: facts.GpuModel) -> dict[str, Any]:
+    """Return the GPUs of a class that names their model."""
+    return {
+        "vendor": gpu.vendor,
+        "model": gpu.sku,
+        "count": count,
+        "pci_ids": list(gpu.pci_ids),
+        "architecture": gpu.architecture,
+    }
 
 
-def _gpus(
-    entry: CatalogEntry[models.NodeClass],
-    catalog: Catalog,
-    site: Site,
-    lock: Lock | None = None,
-    on: dt.date | None = None,
-) -> dict[str, Any] | None:
-    """Return the GPUs of a class, or None.
+def _gpus_of_node(count: int, host: CompatHost) -> dict[str, Any]:
+    """Return the GPUs of a class with `model: auto`.
 
-    With `model: auto`, `models` has the models that fit the stack by PCI id, and `unfit` the others with the reason.
-    A node compares its PCI bus with both.
+    `models` has the models that fit the stack by PCI id, and `unfit` the others with the reason. A node compares its
+    PCI bus with both.
     """
-    declared, gpu = entry.item.gpu, _model(entry.item)
-    if declared is None:
-        return None
-    if gpu is not None:
-        return {
-            "vendor": gpu.vendor,
-            "model": gpu.sku,
-            "count": declared.count,
-            "pci_ids": list(gpu.pci_ids),
-            "architecture": gpu.architecture,
-        }
-    judged = fatal_of_models(host_of_class(entry.name, catalog, site, lock, on=on))
+    judged = fatal_of_models(host)
     fitting: dict[str, str] = {}
     unfit: dict[str, str] = {}
     for pci_id, row in by_pci_id(judged).items():
@@ -247,9 +266,9 @@ def _gpus(
         else:
             unfit[pci_id] = fatal[0]
     return {
-        "vendor": checks.VENDOR_OF_BACKEND[entry.item.backend],
+        "vendor": host.vendor,
         "model": models.AUTO,
-        "count": declared.count,
+        "count": count,
         "pci_ids": list(fitting),
         "architecture": None,
         "models": fitting,
@@ -271,10 +290,11 @@ def _waiver(waiver: models.Waiver | None, name: str) -> dict[str, str] | None:
     return {"reason": waiver.reason, "owner": waiver.owner, "expires": waiver.expires.isoformat()}
 
 
-def _excepted(site: Site, name: str, stack: str, on: dt.date | None) -> dict[str, str] | None:
+def _excepted(view: ClassView) -> dict[str, str] | None:
     """Return the site's exception for the end of life of the stack in the form of a waiver."""
-    today = on or dt.datetime.now(tz=dt.UTC).date()
-    for row in exceptions.in_force(site, name, stack, today):
+    for row in exceptions.in_force(
+        view.site, view.entry.name, view.entry.item.stack, view.stack.on
+    ):
         if row.rule == "end-of-life":
             return {"reason": row.reason, "owner": row.owner, "expires": row.expires.isoformat()}
     return None
@@ -308,19 +328,14 @@ def check_installable(
         _published(stack, lock, site, built)
 
 
-def _driver(
-    driver: models.Driver | None,
-    lock: Lock,
-    item: models.NodeClass,
-    gpu: facts.GpuModel | None,
-    built: BuiltModules | None,
-) -> dict[str, Any] | None:
+def _driver(view: ClassView, lock: Lock, built: BuiltModules | None) -> dict[str, Any] | None:
+    driver = view.stack.entry.item.driver
     if driver is None:
         return None
     # auto: the packages contain both flavours. The GPU and the branch decide which one is used.
     flavour: str | None = driver.flavour
-    if gpu is not None and driver.flavour == "auto" and driver.branch is not None:
-        flavour = rules.module_flavour(gpu, driver.branch)[0]
+    if view.gpu is not None and driver.flavour == "auto" and driver.branch is not None:
+        flavour = rules.module_flavour(view.gpu, driver.branch)[0]
     # Only prebuilt modules add these keys: documents, and thus digests, of other sites stay the same.
     prebuilt: dict[str, Any] = {}
     if built is not None:
@@ -341,7 +356,7 @@ def _driver(
         "dkms": None if driver.dkms is None else driver.dkms.model_dump(),
         "family": list(driver.family),
         "library": driver.library,
-        "options": dict(sorted(item.policy.module_options.items())),
+        "options": dict(sorted(view.entry.item.policy.module_options.items())),
         **prebuilt,
     }
 
@@ -390,10 +405,9 @@ def _policy(policy: models.Policy) -> dict[str, Any]:
     return found
 
 
-def _runtime(runtime: models.Runtime | None, lock: Lock) -> dict[str, Any] | None:
+def _runtime(runtime: models.Runtime | None, versions: Mapping[str, str]) -> dict[str, Any] | None:
     if runtime is None:
         return None
-    versions = {package.name: package.version for package in lock.packages}
     toolkit = runtime.toolkit
     return {
         "engine": runtime.engine,
@@ -427,22 +441,20 @@ def _module(module: models.KernelModule, lock: Lock, built: BuiltModules | None)
     }
 
 
-def _site(
-    stack: CatalogEntry[models.Stack],
-    lock: Lock,
-    catalog: Catalog,
-    site: Site,
-    built: BuiltModules | None,
-    *,
-    options: Sequence[str],
-) -> dict[str, Any]:
+def _site(view: ClassView, lock: Lock, built: BuiltModules | None) -> dict[str, Any]:
     """Return the site's part of the document.
 
     `only`: packages of the stack come from these archives and no others.
     """
+    stack, site = view.stack.entry, view.site
+    part: dict[str, Any]
     if site.mirror is not None and site.mirror.url is not None:
-        return {"archives": [_published(stack, lock, site, built)], "only": True}
-    return {"archives": site_archives(stack, catalog, site, options)}
+        part = {"archives": [_published(stack, lock, site, built)], "only": True}
+    else:
+        part = {"archives": site_archives(stack, view.catalog, site, view.entry.item.options)}
+    if site.gate is not None:
+        part["gate"] = site.gate.model_dump(mode="json")
+    return part
 
 
 def _published(

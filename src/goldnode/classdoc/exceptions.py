@@ -1,15 +1,17 @@
-"""Exceptions of the site file: compatibility findings that a site accepts, by rule, owner, reason and last day."""
+"""Accepted compatibility findings, by rule, owner, reason and last day: those of a class, and exceptions of the site file."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from goldnode.catalog.load import Catalog
+from goldnode.catalog import models
+from goldnode.catalog.load import Catalog, CatalogEntry
 from goldnode.compat.model import Acceptance, CompatFinding
 from goldnode.core import yamlsource
 from goldnode.core.errors import SiteError, nearest
-from goldnode.core.site import Site, SiteException
+from goldnode.core.site import Site, SiteException, acceptance
 
 
 def in_force(site: Site, node_class: str | None, stack: str, on: dt.date) -> list[SiteException]:
@@ -21,10 +23,58 @@ def acceptances(
     site: Site, node_class: str | None, stack: str, on: dt.date
 ) -> tuple[Acceptance, ...]:
     """Return the exceptions that hold on day `on` as acceptances of the compatibility check."""
-    return tuple(
-        Acceptance(row.rule, row.reason, row.owner, row.expires, row.subject)
-        for row in in_force(site, node_class, stack, on)
-    )
+    return tuple(map(_acceptance, in_force(site, node_class, stack, on)))
+
+
+def acceptances_of_class(
+    entry: CatalogEntry[models.NodeClass], site: Site, on: dt.date
+) -> tuple[Acceptance, ...]:
+    """Return what the class accepts, then what the site accepts for it on day `on`."""
+    own = map(_acceptance, entry.item.compat.accept)
+    return (*own, *acceptances(site, entry.name, entry.item.stack, on))
+
+
+def _acceptance(row: models.Accepted | SiteException) -> Acceptance:
+    return Acceptance(row.rule, row.reason, row.owner, row.expires, row.subject)
+
+
+def check_accepted(entry: CatalogEntry[models.NodeClass], stack: Path, on: dt.date) -> None:
+    """Refuse invalid acceptances of a class. Raises CatalogError.
+
+    An acceptance is invalid if its rule does not exist, or if it expired before day `on`. A class cannot
+    accept an end of life: the site file does, or the stack (file `stack`) waives it.
+    """
+    if not entry.item.compat.accept:
+        return
+    from goldnode.compat.check import registry  # loads all rules; few classes need it
+
+    known = registry()
+    for index, item in enumerate(entry.item.compat.accept):
+        where = ("compat", "accept", index)
+        if item.rule not in known:
+            raise entry.error(
+                f'there is no rule "{item.rule}" whose findings could be accepted',
+                *where,
+                "rule",
+                remedy=nearest(item.rule, known),
+            )
+        if item.rule == "end-of-life":
+            raise entry.error(
+                "an end of life is not accepted by a class, but by the site, or waived by the stack for all that use it",
+                *where,
+                "rule",
+                remedy=(
+                    f"{acceptance('end-of-life', f'class {entry.name}')}, or record a waiver with reason, owner and "
+                    f"expiry in {stack}"
+                ),
+            )
+        if item.expires < on:
+            raise entry.error(
+                f'the acceptance of rule "{item.rule}" by {item.owner} ({item.reason}) expired on {item.expires}',
+                *where,
+                "expires",
+                remedy=f"fix its cause, or have {item.owner} renew it",
+            )
 
 
 def check_exceptions(site: Site, node_class: str | None, stack: str, on: dt.date) -> None:

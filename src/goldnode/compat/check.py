@@ -51,9 +51,9 @@ def check(host: CompatHost | None, workloads: Sequence[Workload] = ()) -> list[C
     class sets `unknown: block`.
     """
     found: list[CompatFinding] = []
-    with facts.unchanged():
+    with facts.unchanged() as state:
         if host is not None:
-            judged = _judged_once(host)
+            judged = _judged_once(host, state)
             if judged.models is None:
                 judged.models = tuple(_model(host))
             found += remedies.proved(judged.own, _judge(workloads), host, None)
@@ -79,9 +79,8 @@ _JUDGED: OrderedDict[int, _JudgedHost] = OrderedDict()
 _HOSTS = 64
 
 
-def _judged_once(host: CompatHost) -> _JudgedHost:
-    """Return the findings about a host alone; an equal host is judged once for the same facts."""
-    state = (facts.in_force(), facts.generation())
+def _judged_once(host: CompatHost, state: object) -> _JudgedHost:
+    """Return the findings about a host alone; an equal host is judged once for the facts of `state`."""
     found = _JUDGED.get(id(host))
     if found is None or found.host is not host or found.state != state:
         equal = (each for each in _JUDGED.values() if each.state == state and each.host == host)
@@ -99,8 +98,8 @@ def _judge(workloads: Sequence[Workload] = ()) -> remedies.Judge:
     """
 
     def judge(host: CompatHost | None, workload: Workload | None) -> list[CompatFinding]:
-        with facts.unchanged():
-            found = [] if host is None else [*_judged_once(host).own]
+        with facts.unchanged() as state:
+            found = [] if host is None else [*_judged_once(host, state).own]
             for each in workloads if workload is None else (workload,):
                 found += _of_workload(host, each)
             return known_bad.without_repetitions(found)

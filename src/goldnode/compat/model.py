@@ -102,7 +102,7 @@ class CompatHost:
     os: str | None = None  # ID and VERSION_ID: "debian 12", "ubuntu 24.04"
     architecture: str = "amd64"
     kernel: str | None = None
-    vendor: Literal["nvidia", "amd"] | None = None
+    vendor: Literal["nvidia", "amd", "intel"] | None = None
     branch: str | None = None
     driver: str | None = None
     flavour: ModuleFlavour | None = None

@@ -194,7 +194,7 @@ def recipe(item: DiskTarget, lock: DiskLock) -> DiskRecipe:
 
 def refuse_blocked(item: DiskTarget) -> None:
     """Raise the error of a fatal compatibility finding of the class: it must not reach a node."""
-    from goldnode.classdoc.hosts import findings_of_class
+    from goldnode.classdoc.findings import findings_of_class
     from goldnode.compat.report import error
 
     for finding in findings_of_class(item.name, item.catalog, item.site):

@@ -181,12 +181,15 @@ def in_force() -> tuple[Path, tuple[str, ...]]:
 
 
 @contextlib.contextmanager
-def unchanged() -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Look for changes of the site file and of updates once, at the beginning of one judgement, and not in it."""
+def unchanged() -> Iterator[object]:
+    """Look for changes of the site file and of updates once, at the beginning of one judgement, and not in it.
+
+    Return a value that is equal as long as the facts are the same.
+    """
     state = in_force()
     token = _FORCE.set(state)
     try:
-        yield state
+        yield state, generation()
     finally:
         _FORCE.reset(token)
 

@@ -329,11 +329,10 @@ def lock_file(stack: CatalogEntry[Stack], site: Site, *, to_write: bool = False)
     """Return the file that `find_lock` reads, or None if there is none; `to_write` as for
     `Site.lock_directories`. Raises GoldnodeError.
     """
-    for place in (
-        *site.lock_directories(to_write=to_write),
-        *site.lock_places(stack.file.parent, "stacks"),
-    ):
-        path = place / lock_name(stack.name)
+    name, catalog = lock_name(stack.name), stack.file.parent
+    places = site.lock_directories(to_write=to_write)
+    for place in (*places, *site.lock_places(catalog, "stacks")):
+        path = place / name
         if path.is_symlink() and not path.exists():
             raise LockError("this link points to nothing", file=path, remedy="correct or remove it")
         if path.is_dir():

@@ -14,8 +14,9 @@ from tests.unit.node.test_cases import document as of_cases
 
 from goldnode.catalog.load import Catalog
 from goldnode.classdoc.compile import declaration
-from goldnode.classdoc.hosts import findings_of_class, host_of_class
+from goldnode.classdoc.findings import findings_of_class
 from goldnode.classdoc.load import load_catalog
+from goldnode.classdoc.view import read_class
 from goldnode.commands.check.request import CheckRequest, compatibility_report
 from goldnode.compat.check import check, fatal_of_models
 from goldnode.core.errors import CatalogError, FactsError, GoldnodeError
@@ -110,14 +111,14 @@ def test_named_model_is_judged_as_if_the_class_declared_it(
     tmp_path: Path, model: str, rules: set[str]
 ) -> None:
     auto, declared = catalog(tmp_path), catalog(tmp_path / "named", AUTO.replace("auto", model))
-    found = check(host_of_class("a100", auto, Site(), model=model))
+    found = check(read_class("a100", auto, Site(), model=model).host)
     assert {each.rule for each in found if each.fatal} == rules
-    want = check(host_of_class("a100", declared, Site()))
+    want = check(read_class("a100", declared, Site()).host)
     assert [each.message for each in found] == [each.message for each in want]
 
 
 def test_models_that_fit_are_those_whose_own_class_would_not_be_blocked(tmp_path: Path) -> None:
-    host = host_of_class("a100", catalog(tmp_path), Site())
+    host = read_class("a100", catalog(tmp_path), Site()).host
     judged = fatal_of_models(host)
     assert set(judged) == {sku for sku, gpu in facts.gpus().items() if gpu.vendor == "nvidia"}
     for sku in ("V100-PCIE-16GB", "H100-SXM5-80GB", "B200-SXM-180GB", "L4"):

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from tests.unit.catalog.test_accept_reject import FILES, write
 
-from goldnode.classdoc import checks
 from goldnode.classdoc.exceptions import acceptances, exception_faults
-from goldnode.classdoc.hosts import findings_of_class
+from goldnode.classdoc.findings import check_use, findings_of_class
 from goldnode.classdoc.load import load_catalog
+from goldnode.classdoc.view import read_class
 from goldnode.commands.check.catalog import check
 from goldnode.compat import report
 from goldnode.compat.model import CompatFinding
 from goldnode.core.errors import CatalogError, SiteError
-from goldnode.core.site import exception_entry, load_site
+from goldnode.core.site import Site, exception_entry, load_site
 
 ENDED = dt.date(2028, 7, 1)  # the day after the end of life of the stack
 ROW = '{rule: end-of-life, class: a100, owner: ada, reason: moves in March, expires: "2028-12-31"}'
@@ -34,9 +34,8 @@ def site(tmp_path: Path, *rows: str) -> Path:
 
 def test_the_text_of_the_refusal_is_what_lets_the_class_pass(tmp_path: Path) -> None:
     catalog = load_catalog([write(tmp_path / "catalog", FILES)])
-    entry = catalog.node_class("a100")
     with pytest.raises(CatalogError, match="past its end of life") as caught:
-        checks.check_use(entry, catalog, ENDED)
+        check_use(read_class("a100", catalog, Site(), on=ENDED))
     pasted = re.search(
         r"add this line to goldnode-site\.yml, .*: (exceptions: \[\{.*\}\])", str(caught.value)
     )
@@ -47,7 +46,7 @@ def test_the_text_of_the_refusal_is_what_lets_the_class_pass(tmp_path: Path) -> 
         load_site(file)
     filled = pasted[1].replace("NAME", "ada").replace("REASON", "moves in March")
     file.write_text(re.sub(r'expires: "[^"]*"', 'expires: "2028-12-31"', filled))
-    checks.check_use(entry, catalog, ENDED, load_site(file))
+    check_use(read_class("a100", catalog, load_site(file), on=ENDED))
 
 
 @pytest.mark.parametrize(
@@ -67,10 +66,10 @@ def test_an_exception_is_for_what_it_names(tmp_path: Path, row: str, passes: boo
     catalog = load_catalog([write(tmp_path / "catalog", FILES)])
     own = load_site(site(tmp_path, row))
     if passes:
-        checks.check_use(catalog.node_class("a100"), catalog, ENDED, own)
+        check_use(read_class("a100", catalog, own, on=ENDED))
         return
     with pytest.raises(CatalogError, match="past its end of life"):
-        checks.check_use(catalog.node_class("a100"), catalog, ENDED, own)
+        check_use(read_class("a100", catalog, own, on=ENDED))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_a_wrong_exception_is_an_error_with_its_line(
     catalog = load_catalog([write(tmp_path / "catalog", FILES)])
     path = site(tmp_path, row)
     with pytest.raises(SiteError, match=message) as caught:
-        checks.check_use(catalog.node_class("a100"), catalog, ENDED, load_site(path))
+        check_use(read_class("a100", catalog, load_site(path), on=ENDED))
     assert (caught.value.file, caught.value.line) == (str(path), line)
 
 

@@ -10,8 +10,11 @@ from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
 
 from goldnode.catalog.load import builtin_catalog
 from goldnode.classdoc import checks
+from goldnode.classdoc.findings import check_use
 from goldnode.classdoc.load import load_catalog
+from goldnode.classdoc.view import read_class
 from goldnode.core.errors import CatalogError
+from goldnode.core.site import Site
 
 WAIVER = "waiver: {reason: r, owner: the owner, expires: 2028-12-31%s}\n"
 
@@ -55,12 +58,11 @@ def test_end_of_life(
         "classes/a100.yml": CLASS + ("simulated: true\n" if simulated else ""),
     }
     catalog = load_catalog([write(tmp_path, FILES | files)])
-    entry = catalog.node_class("a100")
     if message is None:
-        checks.check_use(entry, catalog, dt.date.fromisoformat(day))
+        check_use(read_class("a100", catalog, Site(), on=dt.date.fromisoformat(day)))
         return
     with pytest.raises(CatalogError, match=message) as caught:
-        checks.check_use(entry, catalog, dt.date.fromisoformat(day))
+        check_use(read_class("a100", catalog, Site(), on=dt.date.fromisoformat(day)))
     assert caught.value.line is not None
 
 
@@ -137,8 +139,8 @@ def test_our_own_catalog() -> None:
         "demo_disk_r550",
     ]
     day = dt.date(2026, 11, 21)
-    for entry in catalog.classes.values():
-        checks.check_use(entry, catalog, day)
+    for name in catalog.classes:
+        check_use(read_class(name, catalog, Site(), on=day))
     for name, stack in catalog.stacks.items():
         assert stack.item.limits, f"{name} does not say what its users go without"
         first = stack.file.read_text(encoding="utf-8").splitlines()[0]

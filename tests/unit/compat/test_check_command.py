@@ -15,13 +15,13 @@ from tests.unit.catalog.test_accept_reject import CLASS, FILES, STACK, write
 from tests.unit.catalog.test_class_document import LOCK
 
 from goldnode.classdoc import cache as stored
-from goldnode.classdoc import hosts
+from goldnode.classdoc import view
 from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.commands.check import request as command
 from goldnode.compat import report
 from goldnode.compat.check import registry
-from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt
+from goldnode.compat.model import CompatFinding, DeclaredAt
 from goldnode.facts import host as facts
 from goldnode.facts import models
 from goldnode.lock.model import dump_lock, intent_digest
@@ -247,11 +247,11 @@ def test_an_inventory_with_many_hosts_of_a_class_judges_the_class_once(
     (tmp_path / "fleet.ini").write_text("[a100]\nnode[001:300]\n")
     made: list[str] = []
 
-    def counted(name: str, *rest: Any, **more: Any) -> CompatHost:
+    def counted(name: str, *rest: Any, **more: Any) -> view.ClassView:
         made.append(name)
-        return hosts.host_of_class(name, *rest, **more)
+        return view.read_class(name, *rest, **more)
 
-    monkeypatch.setattr(command, "host_of_class", counted)
+    monkeypatch.setattr(command, "read_class", counted)
     assert check("-i", "fleet.ini").exit_code == 0
     assert made == ["a100"]
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from goldnode.catalog.load import Catalog
 from goldnode.classdoc import blessed_combinations as matrices
-from goldnode.classdoc.hosts import host_of_class, host_of_stack
 from goldnode.classdoc.load import load_catalog
+from goldnode.classdoc.view import host_of_stack, read_class
 from goldnode.cli import main
 from goldnode.compat.check import check
 from goldnode.compat.model import CompatFinding, Workload
@@ -53,7 +53,7 @@ def test_it_says_what_a_check_says(shown: matrices.BlessedCombinations, catalog:
             check(host_of_stack(name, catalog, Site(), on=day))
         ), name
     for name in catalog.classes:
-        host = host_of_class(name, catalog, Site(), on=day)
+        host = read_class(name, catalog, Site(), on=day).host
         known = check(host)
         row = found[name]
         assert row.verdict == heaviest(known), name

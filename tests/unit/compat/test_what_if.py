@@ -16,7 +16,7 @@ from tests import documents
 from tests.unit.compat import what_if_fleet
 from tests.unit.compat.what_if_fleet import PAGE, excerpts, page, report, write_fleet
 
-from goldnode.classdoc import hosts as hosts_of
+from goldnode.classdoc import view
 from goldnode.cli import main
 from goldnode.commands.check import request as check_request
 from goldnode.commands.check import what_if
@@ -450,9 +450,9 @@ def test_many_hosts_and_cohorts_are_judged_once_per_class(
 
     def counted(name: str, *rest: Any, **more: Any) -> Any:
         made.append(name)
-        return hosts_of.host_of_class(name, *rest, **more)
+        return view.read_class(name, *rest, **more)
 
-    monkeypatch.setattr(what_if, "host_of_class", counted)
+    monkeypatch.setattr(what_if, "read_class", counted)
     found = document("--to", "fleet_r580", "-i", "many.yml")
     assert made == ["train_h100"] * 2
     assert [item["name"] for item in found["subjects"] if item["kind"] == "cohort"] == [

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.catalog.test_accept_reject import FILES, write
 
 from goldnode.classdoc.compile import class_document, declaration
+from goldnode.classdoc.findings import findings_of_class
 from goldnode.classdoc.gpu_facts import health_facts
-from goldnode.classdoc.hosts import findings_of_class
 from goldnode.classdoc.load import load_catalog
 from goldnode.commands.check.catalog import check
 from goldnode.core.errors import CatalogError, FactsError

@@ -47,7 +47,8 @@ def check() -> CatalogReport:
 
     Raises GoldnodeError if there is no catalog.
     """
-    from goldnode.classdoc.hosts import findings_of_class, host_of_class
+    from goldnode.classdoc.findings import findings_of
+    from goldnode.classdoc.view import read_class
     from goldnode.compat.report import error, refusal
     from goldnode.facts import audit
     from goldnode.lock.model import find_lock
@@ -85,7 +86,8 @@ def check() -> CatalogReport:
     report.wrong += list(exceptions.exception_faults(site, catalog, today))
     for name, entry in sorted(catalog.classes.items()):
         try:
-            for finding in findings_of_class(name, catalog, site):
+            view = read_class(name, catalog, site)
+            for finding in findings_of(view):
                 if finding.rule == "lock-integrity":
                     continue  # the locks are checked below, once for each stack
                 judged.append((name, entry.item.stack, finding))
@@ -96,7 +98,7 @@ def check() -> CatalogReport:
                     report.notes.append(
                         f"{finding.severity}: class {name}: {reason['message']} {reason['remedy']}".rstrip()
                     )
-            unlocked = host_of_class(name, catalog, site).unlocked
+            unlocked = view.host.unlocked
             if unlocked is not None:
                 report.unlocked.append((name, entry.item.stack, unlocked))
         except GoldnodeError as problem:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from goldnode.catalog.load import Catalog
 from goldnode.catalog.models import AUTO
-from goldnode.classdoc import checks, exceptions
-from goldnode.classdoc.hosts import host_of_class, host_of_stack, workloads_of_class
+from goldnode.classdoc.findings import check_decisions, workloads_of_class
 from goldnode.classdoc.load import load_catalog
+from goldnode.classdoc.view import host_of_stack, read_class
 from goldnode.compat import known_bad, rules_host
 from goldnode.compat.check import check, settle
 from goldnode.compat.model import CompatFinding, CompatHost, DeclaredAt, Workload
@@ -64,15 +64,11 @@ def compatibility_report(
     if request.model is not None:
         require_auto(named, catalog)
     for name in named:
-        host = host_of_class(name, catalog, site, on=on, model=request.model)
-        entry = catalog.node_class(name)
-        if host.on is not None:
-            checks.check_accepted(entry, catalog.stacks[entry.item.stack].file, host.on)
-            exceptions.check_exceptions(site, name, entry.item.stack, host.on)
-        seen[name] = (
-            host,
-            [*workloads_of_class(entry, host.architecture), *given(host.architecture)],
-        )
+        view = read_class(name, catalog, site, on=on, model=request.model)
+        check_decisions(view)
+        architecture = view.host.architecture
+        own = workloads_of_class(view.entry, architecture)
+        seen[name] = view.host, [*own, *given(architecture)]
     everything = [
         *seen.values(),
         *(

@@ -13,8 +13,9 @@ from goldnode.catalog.load import LOCK_SUFFIX, Catalog, CatalogEntry
 from goldnode.catalog.models import NodeClass, Stack
 from goldnode.classdoc import checks, exceptions
 from goldnode.classdoc.compile import check_installable
-from goldnode.classdoc.hosts import host_of_class, workloads_of_class
+from goldnode.classdoc.findings import workloads_of_class
 from goldnode.classdoc.load import load_catalog
+from goldnode.classdoc.view import read_class
 from goldnode.commands.check.request import (
     CheckRequest,
     SelectedClasses,
@@ -262,9 +263,10 @@ def _judged(
     given: Given,
     on: dt.date | None,
 ) -> JudgedSide:
-    host = host_of_class(name, catalog, site, lock, on=on, model=request.model)
+    view = read_class(name, catalog, site, lock, on=on, model=request.model)
+    host = view.host
     workloads = [
-        *workloads_of_class(catalog.node_class(name), host.architecture),
+        *workloads_of_class(view.entry, host.architecture),
         *given(host.architecture),
     ]
     return JudgedSide(host, workloads, check(host, workloads))
@@ -348,7 +350,7 @@ def _refuse(
     day = on or dt.datetime.now(tz=dt.UTC).date()
     try:
         checks.check_class(moved.classes[name], moved)
-        checks.check_accepted(moved.classes[name], target.stack.file, day)
+        exceptions.check_accepted(moved.classes[name], target.stack.file, day)
         exceptions.check_exceptions(site, name, target.stack.name, day)
         if target.lock is not None:
             check_installable(moved.classes[name], target.stack, target.lock, site)

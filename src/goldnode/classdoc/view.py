@@ -1,0 +1,294 @@
+"""View of one node class: its class, stack, platform, lock, GPU and host, read and validated once.
+
+`read_class` reads. `findings.findings_of` checks what was read, and `compile.compile_class` writes the class document
+of it. Neither looks anything up in the catalog again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from goldnode.catalog import models
+from goldnode.catalog.load import Catalog, CatalogEntry
+from goldnode.classdoc import checks, exceptions
+from goldnode.compat import rules
+from goldnode.compat.model import CompatHost, DeclaredAt, StackWaiver
+from goldnode.core.errors import FactsError, LockError, NoLockError
+from goldnode.core.site import Site
+from goldnode.facts import host as facts
+from goldnode.facts.host import ModuleFlavour
+from goldnode.lock.model import Lock, find_lock
+from goldnode.node.state.family import kernel_packages
+
+# Paths in the file of a class and of a stack, by the names that rules give to what they judge.
+_CLASS_LINES = {key: (key,) for key in ("class", "gpu", "platform", "stack", "policy", "compat")}
+_STACK_LINES: dict[str, tuple[str, ...]] = {
+    "driver": ("driver",),
+    "fabric_manager": ("driver", "fabric_manager"),
+    "driver_packages": ("driver", "packages"),
+    "kernel": ("kernel",),
+    "os": ("os",),
+    "engine": ("runtime",),
+    "toolkit": ("runtime", "toolkit"),
+    "modules": ("modules",),
+    "end_of_life": ("end_of_life",),
+    "waiver": ("waiver",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class StackView:
+    """A stack with its lock, on one day. `fault` is why there is no usable lock; some rules need none."""
+
+    entry: CatalogEntry[models.Stack]
+    lock: Lock | None
+    fault: LockError | None
+    on: dt.date
+    versions: Mapping[str, str]  # of each locked package; empty without a lock
+    kernel: str | None  # release; without a lock the one that the stack states, or its series
+    kernel_packages: Sequence[str]  # the names of its image and its headers
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassView:
+    """A node class with everything that its check and its document need.
+
+    `gpu` is None without GPUs, and for `model: auto` unless a model was named. `host` is the node side of the
+    compatibility check.
+    """
+
+    entry: CatalogEntry[models.NodeClass]
+    stack: StackView
+    gpu: facts.GpuModel | None
+    host: CompatHost
+    catalog: Catalog
+    site: Site
+
+
+def read_stack(
+    entry: CatalogEntry[models.Stack],
+    site: Site,
+    lock: Lock | None = None,
+    *,
+    on: dt.date | None = None,
+) -> StackView:
+    """Return a stack with `lock`, or with the lock that `lock.model.find_lock` finds. `on` is today by default.
+
+    Raises GoldnodeError for a site file that names no usable directory of locks.
+    """
+    fault: LockError | None = None
+    if lock is None:
+        try:
+            lock = find_lock(entry, site)[0]
+        # A finding (rules no-lock and lock-integrity), not an error: other rules still apply.
+        except LockError as problem:
+            fault = problem
+    item = entry.item
+    kernel = lock.kernel_release if lock is not None else item.kernel.release or item.kernel.series
+    return StackView(
+        entry,
+        lock,
+        fault,
+        on=on or dt.datetime.now(tz=dt.UTC).date(),
+        versions={row.name: row.version for row in lock.packages} if lock is not None else {},
+        kernel=kernel,
+        kernel_packages=kernel_packages(item.os.id, kernel) if kernel is not None else (),
+    )
+
+
+def read_class(
+    name: str,
+    catalog: Catalog,
+    site: Site,
+    lock: Lock | None = None,
+    *,
+    on: dt.date | None = None,
+    model: str | None = None,
+) -> ClassView:
+    """Return class `name` with its stack, lock, facts and host. `lock` and `on` are as for `read_stack`.
+
+    `model` is the GPU model of a class that takes any (`model: auto`). Raises GoldnodeError for an unknown class or
+    model.
+    """
+    entry = catalog.node_class(name)
+    item = entry.item
+    stack = read_stack(catalog.stacks[item.stack], site, lock, on=on)
+    features = _features(item, stack.entry.item)
+    accept = exceptions.acceptances_of_class(entry, site, stack.on)
+    platform = catalog.platforms[item.platform].item if item.platform is not None else None
+    auto = item.gpu is not None and item.gpu.model == models.AUTO
+    gpu: facts.GpuModel | None = None
+    if item.gpu is not None and not auto:
+        gpu = facts.gpu(item.gpu.model)
+    elif auto and model is not None:
+        gpu = _of_backend(entry, model)
+    places = _places(entry, _CLASS_LINES)
+    host = stack_host(
+        stack, f"class {name}", places.pop("class"), gpus=(gpu,) if gpu is not None else ()
+    )
+    host = dataclasses.replace(
+        host,
+        name=name,
+        # With `model: auto` the backend decides the vendor: the stack may carry no driver of its own.
+        auto=auto,
+        vendor=checks.VENDOR_OF_BACKEND[item.backend] if auto else host.vendor,
+        nvswitch=platform is not None and platform.nvswitch,
+        platform=item.platform,
+        simulated=item.simulated,
+        unknown=item.compat.unknown,
+        accept=accept,
+        cmdline=tuple(item.policy.host.cmdline) or None,
+        features=features,
+        places={**host.places, **places},
+    )
+    return ClassView(entry, stack, gpu, host=host, catalog=catalog, site=site)
+
+
+def host_of_stack(
+    name: str, catalog: Catalog, site: Site, *, on: dt.date | None = None
+) -> CompatHost:
+    """Return the host of stack `name` alone, without GPUs. Raises GoldnodeError for an unknown stack."""
+    entry = catalog.stack(name)
+    stack = read_stack(entry, site, on=on)
+    place = DeclaredAt(entry.file, entry.source.line(("stack",)))
+    host = stack_host(stack, f"stack {name}", place)
+    return dataclasses.replace(host, accept=exceptions.acceptances(site, None, name, stack.on))
+
+
+def _places(
+    entry: CatalogEntry[Any], paths: Mapping[str, tuple[str, ...]]
+) -> dict[str, DeclaredAt]:
+    file = entry.file
+    return {name: DeclaredAt(file, line) for name, line in entry.lines(paths).items()}
+
+
+def _of_backend(entry: CatalogEntry[models.NodeClass], model: str) -> facts.GpuModel:
+    """Return the facts of a GPU model that a class with `model: auto` may have. Raises GoldnodeError."""
+    gpu, vendor = facts.gpu(model), checks.VENDOR_OF_BACKEND[entry.item.backend]
+    if gpu.vendor != vendor:
+        raise entry.error(
+            f'{model} is of vendor {gpu.vendor}, and class "{entry.name}" has backend {entry.item.backend}',
+            "backend",
+            remedy="name a model of the backend's vendor",
+        )
+    return gpu
+
+
+def stack_host(
+    stack: StackView, subject: str, place: DeclaredAt, *, gpus: tuple[facts.GpuModel, ...] = ()
+) -> CompatHost:
+    """Return a node with this stack and these GPUs: exact versions from the lock, otherwise what the stack states."""
+    item, versions = stack.entry.item, stack.versions
+    driver, runtime = item.driver, item.runtime
+    image = stack.kernel_packages[0] if stack.kernel_packages else ""
+    host = CompatHost(
+        subject,
+        os=f"{item.os.id} {item.os.version}",
+        architecture=item.os.architecture,
+        kernel=stack.kernel,
+        kernel_version=release_numbers(versions.get(image)),
+        gpus=gpus,
+        modules={
+            module.name: release_numbers(versions.get(module.package)) or ""
+            for module in item.modules
+            if module.package is not None
+        },
+        place=place,
+        stack=stack.entry.name,
+        unlocked=stack.fault.message if stack.fault is not None else None,
+        lock_fault=None if isinstance(stack.fault, NoLockError) else stack.fault,
+        packages=(
+            *(driver.packages if driver is not None else ()),
+            *item.packages,
+            # The subnet manager may be locked as a dependency.
+            *(name for name in ("nvlsm",) if name in versions),
+        ),
+        archives=tuple(item.archives),
+        end_of_life=item.end_of_life.date,
+        end_of_life_source=item.end_of_life.source,
+        waiver=_waiver(item.waiver),
+        on=stack.on,
+        places=_places(stack.entry, _STACK_LINES),
+    )
+    if runtime is not None:
+        host = _with_runtime(host, runtime, versions)
+    return host if driver is None else _with_driver(host, driver, stack)
+
+
+def _with_driver(host: CompatHost, driver: models.Driver, stack: StackView) -> CompatHost:
+    """Return the host with the driver of its stack."""
+    module = stack.versions.get(driver.dkms.package) if driver.dkms is not None else None
+    manager = driver.fabric_manager.package if driver.fabric_manager is not None else None
+    version = driver.version if stack.lock is None else stack.lock.driver_version
+    return dataclasses.replace(
+        host,
+        vendor=driver.vendor,
+        branch=driver.branch,
+        driver=version if driver.vendor == "nvidia" else None,
+        driver_package=module,
+        flavour=_flavour(driver, host.gpus),
+        fabric_manager=release_numbers(stack.versions.get(manager)) if manager else None,
+        fabric_manager_package=manager,
+        amdgpu=release_numbers(module) if driver.vendor == "amd" else None,
+    )
+
+
+def _with_runtime(
+    host: CompatHost, runtime: models.Runtime, versions: Mapping[str, str]
+) -> CompatHost:
+    """Return the host with the container engine and the toolkit of its stack."""
+    engine, toolkit = versions.get(runtime.package), runtime.toolkit
+    version = None
+    if toolkit is not None and toolkit.vendor == "nvidia":
+        version = versions.get(toolkit.packages[0]) or toolkit.version
+    mode = None
+    if toolkit is not None and engine:
+        mode = rules.toolkit_mode(runtime.engine, engine, version).mode
+    return dataclasses.replace(
+        host,
+        engine=runtime.engine,
+        engine_version=engine,
+        toolkit=release_numbers(version),
+        toolkit_mode=mode,
+    )
+
+
+def _features(item: models.NodeClass, stack: models.Stack) -> dict[str, bool]:
+    """Return whether the class uses the features that facts refer to."""
+    mig = any(
+        policy.mig is not None and policy.mig.enabled
+        for policy in (item.policy, *item.policy.overrides)
+    )
+    return {
+        "MIG": mig,
+        # nvidia-fs is the kernel module of GPUDirect Storage.
+        "GPUDirect Storage": any(
+            module.name in ("nvidia_fs", "nvidia-fs") for module in stack.modules
+        ),
+    }
+
+
+def _flavour(driver: models.Driver, gpus: tuple[facts.GpuModel, ...]) -> ModuleFlavour | None:
+    """Return the driver flavour. The GPU decides `auto`; for a stack alone it stays None."""
+    if driver.branch is None:
+        return None
+    if driver.flavour != "auto":
+        return driver.flavour
+    try:
+        return rules.module_flavour(gpus[0], driver.branch)[0] if gpus else None
+    except FactsError:
+        return None
+
+
+def release_numbers(version: str | None) -> str | None:
+    """Return the leading numbers of a package version; None without a package."""
+    return None if version is None else facts.release_numbers(version)
+
+
+def _waiver(waiver: models.Waiver | None) -> StackWaiver | None:
+    if waiver is None:
+        return None
+    return StackWaiver(waiver.reason, waiver.owner, waiver.expires, tuple(waiver.classes))
