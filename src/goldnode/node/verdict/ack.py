@@ -79,28 +79,27 @@ def run(host: Host, options: Any) -> int:
         done.append("memory.state")
     if memory:
         done += settle(memory, capture, options.id, options.subject)
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         row: Dict[str, Any] = {
             "by": sanitized(options.by, 80),
             "reason": sanitized(options.reason, 400),
-            "time": now,
+            "time": _now(),
             "id": sanitized(options.id, 80),
+            "subject": sanitized(options.subject, 80) if options.subject else None,
+            "settled": done[:64],
         }
-        row.update(
-            {
-                "subject": sanitized(options.subject, 80) if options.subject else None,
-                "settled": done[:64],
-            }
-        )
         memory["acks"] = [*as_list(memory.get("acks")), row][-100:]
         deltas.save(host, memory, None)
     if options.format == "json":
         print(json.dumps({"schema": "goldnode.ack/1", "settled": done}, indent=1))
     else:
-        print("settled: " + (", ".join(done) if done else "nothing of that name was open"))
+        print("settled:", ", ".join(done) or "nothing of that name was open")
     for line in _judged(host):
         print(line, file=sys.stderr)
     return 0
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _judged(host: Host) -> List[str]:
@@ -155,16 +154,13 @@ def settle(
     owners = {f"gpu/{uuid}": address for uuid, address in _addresses(capture).items()}
     for key, row in as_map(memory.get("counters")).items():
         parts = key.split("/")
-        what = owners.get("/".join(parts[:2]), parts[1] if len(parts) > 1 else "")
+        what = owners.get("/".join(parts[:2]), "".join(parts[1:2]))
         if isinstance(row, dict) and row.get("last") != row.get("base") and about(what):
             names = [item for item, mark in COUNTED.items() if mark in key]
             if any(fnmatchcase(item, name) for item in names):
                 done.append(f"{names[0]} {what}")
             if name == ALL or any(fnmatchcase(item, name) for item in names):
-                row["base"], row["time"] = (
-                    row.get("last"),
-                    time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                )
+                row["base"], row["time"] = row.get("last"), _now()
     if memory.get("jump") and fnmatchcase("time.sync", name) and subject is None:
         memory["jump"] = None
         done.append("time.sync")
@@ -172,11 +168,8 @@ def settle(
     for key, value in now.items():
         kind, _, rest = key.partition("/")
         what = rest.rpartition("/")[0]
-        if (
-            known.get(key) not in (None, value)
-            and fnmatchcase(f"changed.{kind}", name)
-            and about(what)
-        ):
+        named = fnmatchcase(f"changed.{kind}", name) and about(what)
+        if named and known.get(key) not in (None, value):
             known[key] = value
             done.append(f"changed.{kind} {what}".strip())
     memory["events"], logged = events.acknowledge(capture, memory, name, subject)

@@ -40,11 +40,8 @@ def finding(capture: Mapping[str, Any], vendor: Optional[str]) -> List[Finding]:
     if cause is None or as_map(capture.get("binding")).get("vendor") != vendor:
         return []
     outcome = MISMATCH if cause.certain and vendor == "nvidia" else UNREAD
-    return [
-        Finding(
-            "gpu.bound", outcome, DRIVERS[str(vendor)][0], sanitized(cause.text, 240), cause.remedy
-        )
-    ]
+    text = sanitized(cause.text, 240)
+    return [Finding("gpu.bound", outcome, DRIVERS[str(vendor)][0], text, cause.remedy)]
 
 
 def explained(findings: List[Finding], capture: Mapping[str, Any]) -> List[Finding]:
@@ -52,12 +49,11 @@ def explained(findings: List[Finding], capture: Mapping[str, Any]) -> List[Findi
     cause = of(capture, stack=True)
     if cause is None:
         return findings
-    return [
-        item._replace(got=sanitized(cause.text, 240), remedy=cause.remedy)
-        if item.id == "gpu.bound" and item.outcome == MISMATCH
-        else item
-        for item in findings
-    ]
+    rest = list(findings)
+    for number, item in enumerate(rest):
+        if item.id == "gpu.bound" and item.outcome == MISMATCH:
+            rest[number] = item._replace(got=sanitized(cause.text, 240), remedy=cause.remedy)
+    return rest
 
 
 def of(capture: Mapping[str, Any], stack: bool) -> Optional[Cause]:
@@ -73,7 +69,8 @@ def of(capture: Mapping[str, Any], stack: bool) -> Optional[Cause]:
     bound = {name: as_map(pci.get(name)).get("driver") for name in addresses}
     holders = sorted({str(driver or "no driver") for driver in bound.values()})
     names = ", ".join(addresses[:4]) + (" …" if len(addresses) > 4 else "")
-    subject = f"{names} {'is' if len(addresses) == 1 else 'are'} bound to {' and '.join(holders)}"
+    verb = "is" if len(addresses) == 1 else "are"
+    subject = f"{names} {verb} bound to {' and '.join(holders)}"
     identity = as_map(capture.get("identity"))
     if (identity.get("container") or facts.get("container")) and not capture.get("simulated"):
         remedy = Remedy(
@@ -92,6 +89,7 @@ def _reason(facts: Mapping[str, Any], holders: List[str], stack: bool) -> Tuple[
     packages = [row for row in as_list(facts.get("packages")) if isinstance(row, dict)]
     broken = [row for row in packages if row.get("state") in BROKEN]
     barred = [f"{row.get('where')} (`{row.get('text')}`)" for row in as_list(facts.get("barred"))]
+    # The order is that of the work: a driver that is not installed cannot be kept out by a line of modprobe.d.
     if "vfio-pci" in holders:
         return _reserved(facts)
     if broken:
@@ -105,12 +103,12 @@ def _reason(facts: Mapping[str, Any], holders: List[str], stack: bool) -> Tuple[
     if "nouveau" in holders:
         return (*_nouveau(facts, system, stack), True)
     if facts.get("loaded"):
-        text = (
-            f"Search `sudo dmesg` for the last lines of NVRM: {own[0]} is loaded and refused the GPU (a model that the "
-            "driver no longer supports, or that only the other flavour of its modules does)."
-            if vendor == "nvidia"
-            else f"Search `sudo dmesg` for the last lines of {own[0]}."
-        )
+        text = f"Search `sudo dmesg` for the last lines of {own[0]}."
+        if vendor == "nvidia":
+            text = (
+                f"Search `sudo dmesg` for the last lines of NVRM: {own[0]} is loaded and refused the GPU (a model that "
+                "the driver no longer supports, or that only the other flavour of its modules does)."
+            )
         return f"{own[0]} is loaded and did not take it", Remedy(text, PERSON), True
     text = (
         f"Run `sudo modprobe {own[0]}`: it loads the driver, or prints why not. `Key was rejected by service` means "
@@ -123,12 +121,9 @@ def _reserved(facts: Mapping[str, Any]) -> Tuple[str, Remedy, bool]:
     lines = [
         f"{row.get('where')} (`{row.get('text')}`)" for row in as_list(facts.get("given_away"))
     ]
-    where = f" by {', '.join(lines[:3])}" if lines else ""
-    back = (
-        f"take {lines[0]} back"
-        if lines
-        else "find what binds it at boot (`driverctl list-overrides`)"
-    )
+    where, back = "", "find what binds it at boot (`driverctl list-overrides`)"
+    if lines:
+        where, back = f" by {', '.join(lines[:3])}", f"take {lines[0]} back"
     remedy = Remedy(
         f"Judge the GPU in the virtual machine that it is reserved for. If this node is to use it, {back} and reboot.",
         PERSON,
@@ -140,11 +135,12 @@ def _reserved(facts: Mapping[str, Any]) -> Tuple[str, Remedy, bool]:
 def _complete(facts: Mapping[str, Any], stack: bool) -> Remedy:
     if stack:
         return _site("it completes the packages")
-    headers = (
-        f"Install the headers of the running kernel ({family.headers_command(facts.get('release'))}), then run"
-        if facts.get("headers") is False
-        else "Run"
-    )
+    headers = "Run"
+    if (
+        facts.get("headers") is False
+    ):  # DKMS cannot build without them, and the package stays half-configured
+        command = family.headers_command(facts.get("release"))
+        headers = f"Install the headers of the running kernel ({command}), then run"
     text = f"{headers} `sudo dpkg --configure -a`: it completes them or prints what fails. Then reboot."
     return Remedy(text, COMMAND, REBOOT)
 
@@ -170,7 +166,8 @@ def _no_module(
         how = family.driver_installation(system, vendor)
         return text, Remedy(f"Install the driver with {how}, then reboot.", COMMAND, REBOOT)
     text = f"the running kernel {release} has no module {module}"
-    text += f", {others[-1]} has one" if others else ""
+    if others:
+        text += f", {others[-1]} has one"
     if stack:
         return text, _site("it builds or installs the module for the kernel of the class")
     names = (str(row["name"]) for row in there)
@@ -178,15 +175,13 @@ def _no_module(
     if prebuilt is not None:
         return text, Remedy(f"Run {prebuilt}, then reboot.", COMMAND, REBOOT)
     if any("dkms" in str(row["name"]) for row in there):
-        headers = (
-            f"{family.headers_command(release)}, then " if facts.get("headers") is False else ""
-        )
-        how = f"{headers}`sudo dkms autoinstall -k {release}`: it builds the module, or names the log of what fails"
+        how = f"`sudo dkms autoinstall -k {release}`: it builds the module, or names the log of what fails"
+        if facts.get("headers") is False:
+            how = f"{family.headers_command(release)}, then {how}"
         return text, Remedy(f"Run {how}. Then reboot.", COMMAND, REBOOT)
     boot = f"Boot kernel {others[-1]}, or install" if others else "Install"
-    return text, Remedy(
-        f"{boot} the driver's module package for {release}, then reboot.", PERSON, REBOOT
-    )
+    how = f"{boot} the driver's module package for {release}, then reboot."
+    return text, Remedy(how, PERSON, REBOOT)
 
 
 def _nouveau(facts: Mapping[str, Any], system: str, stack: bool) -> Tuple[str, Remedy]:

@@ -32,9 +32,8 @@ def causes(verdict: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
     hardware: List[str] = []
     for row in sorted(bad, key=lambda row: row["severity"] != "drain"):
         ids = software if getattr(kind(row["id"]), "domain", None) in domains else hardware
-        if row["id"] not in ids:
-            ids.append(row["id"])
-    return software, hardware
+        ids.append(row["id"])
+    return list(dict.fromkeys(software)), list(dict.fromkeys(hardware))
 
 
 def against(verdict: Mapping[str, Any], apart: Tuple[str, ...] = ()) -> List[str]:

@@ -99,6 +99,7 @@ def examine(
     now = time.time() if now is None else now
     today = time.strftime("%Y-%m-%d", time.gmtime(now))
     if captured is not None:
+        # A record has no earlier check on this machine, and its processes are none of a boot.
         counted, _ = deltas.step({}, captured)
         counted.first_of_boot = False
         findings = (
@@ -135,15 +136,15 @@ def examine(
             counted.first_of_boot and not passive and (capture.get("uptime") or BOOTING) < BOOTING
         )
         own = table.judge(document, capture, counted)
+        # The log is judged against the stored memory, and gives a part of the new one.
         logged, memory["events"] = events(document, capture, before)
         own += deltas.carried(memory, before, own, passive)
         findings += own + counted.findings + logged + deltas.unusable_memory(host, fault)
         if (document.get("return_tests") or {}).get("after_absence"):
             memory["absence"] = deltas.absence(before, memory, fault)
         findings += deltas.persistent(memory, findings, str(capture.get("time")), memory["boot"])
-        today = max(
-            today, str(before.get("time") or "")[:10]
-        )  # a clock that was set back must not bring back what has expired
+        # A clock that was set back must not bring back what has expired.
+        today = max(today, str(before.get("time") or "")[:10])
     elif document.get("baseline"):
         findings.append(Finding("baseline", ELSEWHERE, "as declared", "an image does not run"))
     simulated = bool(seen.simulated or (capture or {}).get("simulated"))
@@ -228,10 +229,11 @@ def unkept(verdict: Json, why: str) -> Json:
         rules.sanitized(why),
         remedy,
     )
-    findings = [item for item in verdict["findings"] if item["id"] != finding.id] + [
-        as_json(finding)
-    ]
-    code = verdict["exit_code"] if verdict["exit_code"] in (DRAIN, NOT_THIS_CLASS) else UNKNOWN
+    findings = [item for item in verdict["findings"] if item["id"] != finding.id]
+    findings.append(as_json(finding))
+    code = verdict["exit_code"]
+    if code not in (DRAIN, NOT_THIS_CLASS):
+        code = UNKNOWN
     counts = {outcome: sum(item["outcome"] == outcome for item in findings) for outcome in OUTCOMES}
     return {
         **verdict,
@@ -268,6 +270,7 @@ def one_each(findings: List[Finding]) -> List[Finding]:
 
 
 NOT_SHOWN = "a recorded capture does not show it"
+LOADED_IS_OLDER = Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT)
 
 
 def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[Finding]:
@@ -276,11 +279,8 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     """
     node = rules.Node(document, capture)
     system, driver = rules.as_map(capture.get("os")), rules.as_map(capture.get("driver"))
-    name = {key: system.get(key) for key in ("id", "version")}
-    loaded = (
-        driver.get("loaded") if isinstance(driver.get("loaded"), str) else driver.get("reported")
-    )
-    running = rules.fetch(system, "kernel.running")
+    # nvidia-smi reports the driver that answers; only a node shows which module is loaded.
+    loaded = rules.text_of(driver.get("loaded")) or rules.text_of(driver.get("reported"))
     gpus = None
     if isinstance(capture.get("gpus"), list):
         gpus = [
@@ -292,39 +292,29 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
             for row in node.listed
         ]
     seen = Observed(
-        os={key: str(value) for key, value in name.items()},
-        running_kernel=running if isinstance(running, str) else None,
+        os={key: str(system.get(key)) for key in ("id", "version")},
+        running_kernel=rules.text_of(rules.fetch(system, "kernel.running")),
         gpus=gpus,
-        loaded={"nvidia": loaded} if isinstance(loaded, str) else {},
+        loaded={"nvidia": loaded} if loaded is not None else {},
         simulated=node.simulated,
     )
-    findings = _identity(document, seen)
-    unseen = set() if name["id"] else {"node.os"}
-    unseen |= set() if gpus is not None else {"gpu.ids", "gpu.bound", "gpu.count"}
-    unseen |= (
-        set() if all(isinstance(row.get("pci_id"), str) for row in node.listed) else {"gpu.ids"}
-    )
-    unseen |= {"gpu.bound"} if any(row.get("driver") is None for row in node.listed) else set()
-    findings += _kernel(document, seen)
-    unseen |= set() if seen.running_kernel else {"kernel.running"}
+    findings = _identity(document, seen) + _kernel(document, seen)
     if document.get("driver") and not document["driver"]["in_tree"]:
-        version, remedy = (
-            document["driver"]["version"],
-            Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT),
-        )
         findings.append(
-            judge_item(
-                "driver.loaded", version, loaded if isinstance(loaded, str) else None, remedy
-            )
+            judge_item("driver.loaded", document["driver"]["version"], loaded, LOADED_IS_OLDER)
         )
-        unseen |= set() if isinstance(loaded, str) else {"driver.loaded"}
     findings += _recorded_policy(document, node, seen)
-    findings = [
-        item._replace(outcome=ELSEWHERE, got=NOT_SHOWN, remedy=None) if item.id in unseen else item
-        for item in findings
-    ]
+    shown = {
+        "node.os": system.get("id"),
+        "gpu.count": gpus is not None,
+        "gpu.ids": gpus is not None
+        and all(isinstance(row.get("pci_id"), str) for row in node.listed),
+        "gpu.bound": gpus is not None and all(row.get("driver") is not None for row in node.listed),
+        "kernel.running": seen.running_kernel,
+        "driver.loaded": loaded is not None,
+    }
     return [
-        *findings,
+        *(item if shown.get(item.id, True) else _not_shown(item) for item in findings),
         _recorded_packages(document, capture),
         _recorded_boot(document, system),
         Finding("node.files", ELSEWHERE, "as declared", NOT_SHOWN),
@@ -349,14 +339,15 @@ def _recorded_policy(
         "record": {},
     }
     judged = policy.findings({**document, "simulated": False}, seen)
-    # Where the driver has no getter, the results of the setters decide, which stay on the node.
-    judged = [
-        item._replace(outcome=ELSEWHERE, got=NOT_SHOWN, remedy=None)
-        if item.outcome == MISMATCH and policy.UNRECORDED in str(item.got)
-        else item
-        for item in judged
-    ]
+    for number, item in enumerate(judged):
+        # Where the driver has no getter, the results of the setters decide, which stay on the node.
+        if item.outcome == MISMATCH and policy.UNRECORDED in str(item.got):
+            judged[number] = _not_shown(item)
     return judged if settings else [item._replace(outcome=ELSEWHERE) for item in judged]
+
+
+def _not_shown(finding: Finding) -> Finding:
+    return finding._replace(outcome=ELSEWHERE, got=NOT_SHOWN, remedy=None)
 
 
 def _recorded_packages(document: Mapping[str, Any], capture: Mapping[str, Any]) -> Finding:
@@ -438,12 +429,12 @@ def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Findin
     ]
     for domain in DOMAINS:
         findings += domain.findings(document, seen)
-    findings += (
-        _blacklisted(document, seen)
-        + _stack(document, seen, plan)
-        + _next_boot(document, seen, plan)
-    )
-    return findings
+    return [
+        *findings,
+        *_blacklisted(document, seen),
+        *_stack(document, seen, plan),
+        *_next_boot(document, seen, plan),
+    ]
 
 
 def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
@@ -459,14 +450,11 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     ]
     gpu = document.get("gpu")
     if gpu:
-        elsewhere = place(seen) or (
-            "the class declares simulated GPUs" if document["simulated"] else None
-        )
+        elsewhere = _no_real_gpu(document, seen)
         if seen.simulated and seen.gpus is not None:  # a simulator's bus, which is this node's own
             elsewhere = None
         rows = gpumodel.on_bus(gpu, seen.gpus)
         findings.append(_models(document, sorted({str(item["id"]) for item in rows}), elsewhere))
-        count = f"{len(rows)}"
         driver = {"nvidia": "nvidia", "amd": "amdgpu"}.get(gpu["vendor"], "a driver")
         unbound = [
             f"{item['address']} ({item['driver'] or 'no driver'})"
@@ -489,7 +477,7 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             judge_item(
                 "gpu.count",
                 f"{gpu['count']}",
-                count,
+                f"{len(rows)}",
                 Remedy(
                     "A GPU is missing on the PCI bus: reseat or replace it, power-cycle the node.",
                     REPAIR,
@@ -498,6 +486,13 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
             )
         )
     return findings
+
+
+def _no_real_gpu(document: Mapping[str, Any], seen: Observed) -> Optional[str]:
+    """Return why the GPUs of this place cannot be judged; None if they can."""
+    if document["simulated"]:
+        return place(seen) or "the class declares simulated GPUs"
+    return place(seen)
 
 
 def _models(document: Mapping[str, Any], ids: List[str], elsewhere: Optional[str]) -> Finding:
@@ -542,62 +537,31 @@ def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
 
 def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     driver, release = document["driver"], document["kernel"]["release"]
-    elsewhere = place(seen) or (
-        "the class declares simulated GPUs" if document["simulated"] else None
-    )
-    version = driver["version"]
+    elsewhere = _no_real_gpu(document, seen)
+    version, module = driver["version"], driver["module"]
     findings = []
     if not driver["in_tree"]:
-        fault = driver_domain.module_fault(document, seen.modules.get(release))
-        want = f"{driver['module']} {version} ({driver['flavour']}) for {release}"
-        findings.append(
-            judge_item(
-                "driver.module_file",
-                want,
-                want if fault is None else fault,
-                Remedy(
-                    f"Run site.yml: it {'installs' if driver.get('built') else 'builds'} the module, and "
-                    "reports why when it cannot.",
-                    SITE,
-                ),
-            )
-        )
+        want = f"{module} {version} ({driver['flavour']}) for {release}"
+        got = driver_domain.module_fault(document, seen.modules.get(release)) or want
+        # A prebuilt module comes as a package; any other is built on the node.
+        how = "installs" if driver.get("built") else "builds"
+        remedy = Remedy(f"Run site.yml: it {how} the module, and reports why when it cannot.", SITE)
+        findings.append(judge_item("driver.module_file", want, got, remedy))
         loaded = seen.loaded.get("nvidia")
-        findings.append(
-            judge_item(
-                "driver.loaded",
-                version,
-                loaded,
-                Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT),
-                elsewhere,
-            )
-        )
+        findings.append(judge_item("driver.loaded", version, loaded, LOADED_IS_OLDER, elsewhere))
     else:
-        loaded = driver["module"] if driver["module"] in seen.loaded else None
-        findings.append(
-            judge_item(
-                "driver.loaded",
-                driver["module"],
-                loaded,
-                Remedy(f"See why {driver['module']} is not loaded: dmesg.", PERSON),
-                elsewhere,
-            )
-        )
+        # A driver in the kernel's tree has the kernel's version, and none of its own to compare.
+        remedy = Remedy(f"See why {module} is not loaded: dmesg.", PERSON)
+        loaded = module if module in seen.loaded else None
+        findings.append(judge_item("driver.loaded", module, loaded, remedy, elsewhere))
     name = driver.get("library")
     if name:
-        file = (seen.library or "").rpartition("/")[2]
-        got = file.split(".so.", 1)[1] if ".so." in file else None
-        findings.append(
-            judge_item(
-                "driver.library",
-                version,
-                got,
-                Remedy(
-                    f"Run site.yml: {name} is of another version than the module, and CUDA will not start.",
-                    SITE,
-                ),
-            )
+        # The version of a library is in the name that its link points to: libcuda.so.570.86.15.
+        _, _, have = (seen.library or "").rpartition("/")[2].partition(".so.")
+        text = (
+            f"Run site.yml: {name} is of another version than the module, and CUDA will not start."
         )
+        findings.append(judge_item("driver.library", version, have or None, Remedy(text, SITE)))
     return findings
 
 
@@ -611,11 +575,9 @@ def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
                 if any(module in path.replace("-", "_") for path in image.get("unwanted", ()))
             }
         )
-        where = inside + (
-            [f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})"]
-            if module in seen.loaded
-            else []
-        )
+        where = list(inside)
+        if module in seen.loaded:
+            where.append(f"loaded (driver of {', '.join(_bound(seen, module)) or 'no GPU'})")
         where += [
             f"{row['file']}:{row['line']}"
             for row in seen.forced
@@ -668,17 +630,15 @@ def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Find
     """Return the drift: the changes that the engine would make, in groups that people use."""
     foreign = [refusal.message for refusal in apt.refusals(document, seen)]
     rest = [action for action in plan.actions if action.kind in _FILE_ACTIONS]
+    text = "this class was not applied here, or its document was deleted."
+    if seen.files.get(program.CLASS) is not None:
+        text = "the class has changed since it was applied, or it was edited on the node."
     return [
         judge_item(
             "class.document",
             document["digest"],
             _document_digest(document, seen, plan),
-            Remedy(
-                "Run site.yml: the class has changed since it was applied, or it was edited on the node."
-                if seen.files.get(program.CLASS) is not None
-                else "Run site.yml: this class was not applied here, or its document was deleted.",
-                SITE,
-            ),
+            Remedy(f"Run site.yml: {text}", SITE),
         ),
         *_packages(document, seen, plan),
         judge_item(
@@ -708,18 +668,11 @@ def _some(items: Sequence[str]) -> str:
 def _document_digest(document: Mapping[str, Any], seen: Observed, plan: Plan) -> str:
     """Return the digest of the class document on the node."""
     declared = seen.files.get(program.CLASS)
-    # The plan has made the text of the document already: it writes one that differs, in content or in mode.
-    written = next(
-        (
-            a.data["content"]
-            for a in plan.actions
-            if a.kind == "file.write" and a.target == program.CLASS
-        ),
-        None,
-    )
     if declared is None:
         return f"no {program.CLASS}"
-    if written in (None, declared["content"]):
+    # The plan has made the text of the document already: it writes one that differs, in content or in mode.
+    written = {a.target: a.data["content"] for a in plan.actions if a.kind == "file.write"}
+    if written.get(program.CLASS) in (None, declared["content"]):
         return program.document_digest(document)
     try:
         there = program.document_digest(json.loads(declared["content"]))
@@ -754,7 +707,7 @@ def _packages(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[F
         judge_item(
             "stack.holds",
             held,
-            held if not free else f"{len(free)} free: {', '.join(free[:4])}",
+            f"{len(free)} free: {', '.join(free[:4])}" if free else held,
             Remedy("Run site.yml: an upgrade could move these.", SITE),
         ),
     ]
@@ -764,9 +717,12 @@ def _ownership(seen: Observed, plan: Plan) -> List[Finding]:
     """Return whether root alone can change the program, goldnode's files, and the directories above them."""
     own, system, severe = owners.findings(seen, plan.actions)
     there = seen.files.get(program.PROGRAM)
-    program_got = "missing" if there is None else f"mode {there['mode']:04o}"
-    if there is not None and there.get("type", "file") != "file":
+    if there is None:
+        program_got = "missing"
+    elif there.get("type", "file") != "file":
         program_got = owners.kind(there)
+    else:
+        program_got = f"mode {there['mode']:04o}"
     return [
         judge_item(
             "node.program",

@@ -19,7 +19,7 @@ from ..state.finding import DEFERRED, MISMATCH, UNREAD, Finding
 from ..state.kinds import NODE, NOTHING
 from ..state.remedy import ACKNOWLEDGE, PERSON, REPAIR, STEPS, Remedy
 from .hardware import gpu_key
-from .rules import as_list, as_map, fetch, is_number, sanitized
+from .rules import as_list, as_map, fetch, is_number, number_of, rows_of, sanitized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,18 +31,17 @@ MEMORY = "/var/lib/goldnode/sanity.json"
 DAMAGED = MEMORY + ".bad"
 LARGEST = 4 << 20  # bytes; a memory of 16 GPUs has some 60 KB
 MOST = 4096  # counters kept; what has not been seen longest is forgotten first
-# A first reading late in a boot covers a long time; an early one covers a short time, in which links are still being trained.
+# A first reading late in a boot covers a long time; an early one covers a short time, in which links are
+# still being trained.
 FIRST_MINUTES = 30.0
-LIFE, LOAD = (
-    "life",
-    "load",
-)  # counts for the life of the thing, or since its driver was loaded or the kernel started
+# A counter counts for the life of the thing, or since its driver was loaded or the kernel started.
+LIFE, LOAD = "life", "load"
 WRAP = 1 << 32
-JUMP, JUMP_REPORTED = (
-    60.0,
-    86400.0,
-)  # seconds: a jump that is remembered (the limit decides which are reported), and for how long
+# Seconds: a jump that is remembered (the limit decides which are reported), and for how long.
+JUMP, JUMP_REPORTED = 60.0, 86400.0
 FROM_ZERO = "/aer.fatal"  # a fault at any time
+# Filesystems that the kernel makes read-only when it finds them damaged.
+ON_DISK = ("ext4", "xfs", "btrfs", "ext3", "f2fs")
 
 
 class Delta(NamedTuple):
@@ -97,11 +96,8 @@ def counters(capture: Mapping[str, Any]) -> Iterator[Tuple[str, str, float]]:
             value = fetch(gpu, f"throttle.violation_ns.{name}")
             if is_number(value):
                 yield f"{owner}throttle.{name}", LOAD, value
-        links = [
-            as_map(row.get("errors"))
-            for row in as_list(fetch(gpu, "nvlink.links"))
-            if isinstance(row, dict)
-        ]
+
+        links = [as_map(row.get("errors")) for row in rows_of(fetch(gpu, "nvlink.links"))]
         for name in ("replay", "recovery", "crc_flit", "crc_data"):
             read = [row[name] for row in links if is_number(row.get(name))]
             if read:
@@ -165,13 +161,10 @@ def _first_reading(
     name: str, kind: str, now: float, base: float, time: str, *, uptime: Optional[float]
 ) -> Delta:
     """Return the change of a counter that was not stored before. Only some kinds have a rate since boot."""
-    minutes = max(uptime / 60, FIRST_MINUTES) if uptime is not None else None
-    rated = (
-        kind == LOAD
-        and name.split("/", 1)[0] not in ("net", "psi", "ib")
-        and "throttle." not in name
-    )
-    rate = now / minutes if minutes and rated else None
+    owner = name.split("/", 1)[0]
+    rate = None
+    if kind == LOAD and owner not in ("net", "psi", "ib") and "throttle." not in name:
+        rate = now / max(uptime / 60, FIRST_MINUTES) if uptime is not None else None
     return Delta(
         now,
         value=None,
@@ -210,18 +203,20 @@ def _change(
         value = now
     else:
         value = 0  # a lower lifetime count: another card under the same name, or a cleared InfoROM
-    seconds = passed if same else uptime if kind == LOAD else None
-    # Counts at the first reading of a boot date from device detection: they have a rate, and are not events themselves.
-    base = (
-        now - (before - base) - (value if same or kind == LIFE or name.endswith(FROM_ZERO) else 0)
-    )
-    per_minute = value / max(seconds / 60, 1.0) if seconds is not None else None
-    if not same and kind == LOAD and uptime is not None:
-        per_minute = value / max(uptime / 60, FIRST_MINUTES)
-    span = "since boot"
+    base = now - (before - base)
+    # Counts at the first reading of a boot date from device detection: they have a rate, and are not events
+    # themselves.
+    if same or kind == LIFE or name.endswith(FROM_ZERO):
+        base -= value
+    seconds, span, shortest = None, "since boot", 1.0
     if same:
-        span = f"in {seconds:.0f} s" if seconds is not None else "since the last check"
-    when = _text(row.get("time")) or "?"
+        seconds = passed
+        span = f"in {passed:.0f} s" if passed is not None else "since the last check"
+    elif kind == LOAD:
+        seconds, shortest = uptime, FIRST_MINUTES
+    # The time between two checks may be seconds: a single event is not sixty a minute.
+    per_minute = value / max(seconds / 60, shortest) if seconds is not None else None
+    when = _short(row.get("time")) or "?"
     return Delta(
         now,
         value=value,
@@ -242,35 +237,27 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
     """
     changed = Deltas()
     identity = as_map(capture.get("identity"))
-    boot, uptime, time = (
-        _text(identity.get("boot_identity")),
-        capture.get("uptime"),
-        _text(capture.get("time") or capture.get("recorded")) or "?",
-    )
-    uptime = uptime if is_number(uptime) else None
+    boot, uptime = _short(identity.get("boot_identity")), number_of(capture.get("uptime"))
+    time = _short(capture.get("time") or capture.get("recorded")) or "?"
     same = boot is not None and memory.get("boot") == boot
-    last = memory.get("uptime")
-    passed = (
-        uptime - last
-        if same and uptime is not None and is_number(last) and uptime >= last
-        else None
-    )
+    last, passed = memory.get("uptime"), None
+    if same and uptime is not None and is_number(last) and uptime >= last:
+        passed = uptime - last
     changed.first_of_boot = not same
     changed.blocked = tuple(as_list(memory.get("blocked"))) if same else ()
-    clock = fetch(capture, "time_sync.clock")
+    clock = number_of(fetch(capture, "time_sync.clock"))
     changed.clock_jump, jumped = _clock_jump(memory, clock, uptime, passed, same)
     last_counters = as_map(memory.get("counters"))
     rows: Dict[str, Any] = {}
     volatile = _volatile(capture)
     for name, kind, now in counters(capture):
         row = last_counters.get(name)
-        if (
-            not isinstance(row, dict)
-            or not is_number(row.get("last"))
-            or not is_number(row.get("base"))
-        ):
+        known_row = as_map(row)
+        if not is_number(known_row.get("last")) or not is_number(known_row.get("base")):
             # Errors since the driver was loaded are recent, independent of the card's earlier count.
-            base = 0 if name.endswith(FROM_ZERO) else now - min(now, volatile.get(name, 0))
+            base = now - min(now, volatile.get(name, 0))
+            if name.endswith(FROM_ZERO):
+                base = 0
             changed.rows[name] = _first_reading(
                 name, kind=kind, now=now, base=base, time=time, uptime=uptime
             )
@@ -286,23 +273,20 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
         as_map(memory.get("known")), known(capture), as_list(memory.get("pending"))
     )
     changed.findings = reported
+    if fetch(capture, "time_sync.synchronised") is not True:
+        clock = None  # a clock that was still on its way may jump
     new = {
         "schema": SCHEMA,
-        "machine_id": _text(identity.get("machine_id")),
+        "machine_id": _short(identity.get("machine_id")),
         "boot": boot,
         "uptime": uptime,
         "time": time,
-        # A clock that was still on its way may jump.
-        "clock": clock
-        if is_number(clock) and fetch(capture, "time_sync.synchronised") is True
-        else None,
+        "clock": clock,
         "counters": rows,
         "known": last_identity,
         "pending": [[item.id, item.subject, item.expected, item.got] for item in reported],
         "jump": jumped,
-        "blocked": [
-            row.get("pid") for row in as_list(capture.get("blocked")) if isinstance(row, dict)
-        ][:64],
+        "blocked": [row.get("pid") for row in rows_of(capture.get("blocked"))][:64],
         "standing": as_map(memory.get("standing")),
         "events": memory.get("events", {}),
         "acks": as_list(memory.get("acks"))[-100:],
@@ -327,17 +311,15 @@ def absence(
         return stored if isinstance(stored, dict) else None
     if not before and fault is None:
         return None
-    last = before.get("clock") if is_number(before.get("clock")) else None
-    why = f"{MEMORY}: {fault}" if fault else "its clock was not synchronised at the last check"
-    return {
-        "boot": memory["boot"],
-        "last": last,
-        "uptime": memory["uptime"],
-        "why": None if last is not None else why,
-    }
+    last, why = number_of(before.get("clock")), None
+    if last is None and fault:
+        why = f"{MEMORY}: {fault}"
+    elif last is None:
+        why = "its clock was not synchronised at the last check"
+    return {"boot": memory["boot"], "last": last, "uptime": memory["uptime"], "why": why}
 
 
-def _text(value: Any) -> Optional[str]:
+def _short(value: Any) -> Optional[str]:
     return sanitized(value, 120) if isinstance(value, str) else None
 
 
@@ -359,13 +341,9 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
     firmware, the modes of its mounts.
     """
     properties: Dict[str, Any] = {}
-    for gpu in as_list(capture.get("gpus")):
-        if (
-            isinstance(gpu, dict)
-            and not is_fault(gpu)
-            and isinstance(gpu.get("address"), str)
-            and gpu.get("lost") is not True
-        ):
+    for gpu in rows_of(capture.get("gpus")):
+        answers = not is_fault(gpu) and gpu.get("lost") is not True
+        if answers and isinstance(gpu.get("address"), str):
             for key in ("uuid", "vbios"):
                 if isinstance(gpu.get(key), str):
                     properties[f"gpu/{sanitized(gpu['address'], 40)}/{key}"] = sanitized(
@@ -378,13 +356,7 @@ def known(capture: Mapping[str, Any]) -> Dict[str, Any]:
     if isinstance(bios, str):
         properties["bios//version"] = sanitized(bios, 80)
     for path, row in as_map(fetch(capture, "storage.mounts")).items():
-        if isinstance(fetch(row, "readonly"), bool) and fetch(row, "type") in (
-            "ext4",
-            "xfs",
-            "btrfs",
-            "ext3",
-            "f2fs",
-        ):
+        if isinstance(fetch(row, "readonly"), bool) and fetch(row, "type") in ON_DISK:
             properties[f"mount/{sanitized(path, 120)}/readonly"] = row["readonly"]
     return properties
 
@@ -434,17 +406,15 @@ def changes(
     """
     keep, findings = dict(now), []
     for name, was in sorted(before.items()):
-        kind, subject, key = (
-            (*name.split("/", 1)[:1], *name.split("/", 1)[1].rpartition("/")[::2])
-            if "/" in name
-            else (name, "", "")
-        )
+        kind, _, rest = name.partition("/")
+        subject, _, key = rest.rpartition("/")  # the subject may be a path
         if name not in now:
             keep[name] = was  # it did not answer, which other rules report
             continue
         is_now = now[name]
         if was == is_now or kind not in REMEDIES:
             continue
+        # The kernel's part of the memory differs a little from version to version.
         if kind == "memory" and (not is_number(was) or is_now >= was * 0.99):
             continue
         if kind == "mount" and not (was is False and is_now is True):
@@ -462,7 +432,6 @@ def changes(
                 got=sanitized(got),
                 remedy=remedy,
                 subject=sanitized(subject, 80) or None,
-                evidence=(),
                 blast=NOTHING,
                 severity=severity,
             )
@@ -487,35 +456,23 @@ def persistent(
     """
     rows = dict(as_map(memory.get("standing")))
     seen = set()
-    for finding in findings:
-        if (
-            finding.outcome != MISMATCH
-            or finding.id not in PERSISTENT
-            or finding.severity != "drain"
-        ):
-            continue
-        name = f"{finding.id}|{finding.subject or ''}"
-        seen.add(name)
-        if name not in rows:
-            rows[name] = {
-                "got": finding.got,
-                "expected": finding.expected,
-                "time": time,
-                "boot": boot,
-            }
+    wrong = [finding for finding in findings if finding.outcome == MISMATCH]
+    for finding in wrong:
+        if finding.id in PERSISTENT and finding.severity == "drain":
+            name = f"{finding.id}|{finding.subject or ''}"
+            seen.add(name)
+            first = {"got": finding.got, "expected": finding.expected, "time": time, "boot": boot}
+            rows.setdefault(name, first)
     unseen = []
-    bad = {(finding.id, finding.subject) for finding in findings if finding.outcome == MISMATCH}
+    bad = {(finding.id, finding.subject) for finding in wrong}
     for name, row in sorted(rows.items()):
         identity, _, subject = name.partition("|")
         about = subject or None
         if name in seen or (identity, about) in bad or not isinstance(row, dict):
             continue
         text = f"{row.get('got')} at {row.get('time')}; not seen since"
-        remedy = Remedy(
-            SETTLE.format(id=identity, subject=f" --subject {subject}" if subject else ""),
-            REPAIR,
-            ACKNOWLEDGE,
-        )
+        option = f" --subject {subject}" if subject else ""
+        remedy = Remedy(SETTLE.format(id=identity, subject=option), REPAIR, ACKNOWLEDGE)
         unseen.append(
             Finding(
                 identity,
@@ -559,40 +516,36 @@ def carried(
             for item in bad[:64]
         ]
         return []
-    rows = as_list(before.get("full")) if before.get("boot") == memory.get("boot") else []
-    memory["full"] = [row for row in rows if isinstance(row, dict)]
+    memory["full"] = []
+    if before.get("boot") == memory.get("boot"):  # a boot may have changed what was measured
+        memory["full"] = rows_of(before.get("full"))
     judged = {item.id for item in findings if item.outcome != DEFERRED}
-    repeated = []
-    for row in memory["full"]:
-        if (
-            row.get("id") in FULL_ONLY
-            and row["id"] not in judged
-            and row.get("outcome") in (MISMATCH, UNREAD)
-        ):
-            seen = f"seen at {sanitized(row.get('time'), 40)} by a full check; a passive one does not look at it"
-            text = {
-                key: sanitized(row[key], 240) if isinstance(row.get(key), str) else None
-                for key in ("expected", "got", "subject", "blast")
-            }
-            steps = [step for step in STEPS if step in as_list(row.get("steps"))] or [PERSON]
-            remedy = (
-                Remedy(sanitized(row["remedy"], 240), *steps)
-                if isinstance(row.get("remedy"), str)
-                else None
-            )
-            severity = "drain" if row.get("severity") == "drain" else "degraded"
-            evidence = (seen, *(sanitized(item) for item in as_list(row.get("evidence"))))
-            repeated.append(
-                Finding(
-                    row["id"],
-                    row["outcome"],
-                    remedy=remedy,
-                    evidence=evidence,
-                    **text,
-                    severity=severity,
-                )
-            )
-    return repeated
+    return [
+        _from_memory(row)
+        for row in memory["full"]
+        if row.get("id") in FULL_ONLY
+        and row["id"] not in judged
+        and row.get("outcome") in (MISMATCH, UNREAD)
+    ]
+
+
+def _from_memory(row: Mapping[str, Any]) -> Finding:
+    """Return a finding of an earlier full check. The file may be damaged, so each field is checked."""
+    seen = f"seen at {sanitized(row.get('time'), 40)} by a full check; a passive one does not look at it"
+    fields = ("expected", "got", "subject", "blast", "remedy")
+    texts = {key: sanitized(row[key], 240) for key in fields if isinstance(row.get(key), str)}
+    steps = [step for step in STEPS if step in as_list(row.get("steps"))] or [PERSON]
+    return Finding(
+        row["id"],
+        row["outcome"],
+        expected=texts.get("expected"),
+        got=texts.get("got"),
+        remedy=Remedy(texts["remedy"], *steps) if "remedy" in texts else None,
+        subject=texts.get("subject"),
+        evidence=(seen, *(sanitized(item) for item in as_list(row.get("evidence")))),
+        severity="drain" if row.get("severity") == "drain" else "degraded",
+        blast=texts.get("blast"),
+    )
 
 
 # -- the file
@@ -619,20 +572,13 @@ def load(host: Host, capture: Mapping[str, Any]) -> Tuple[Dict[str, Any], Option
     ):
         return {}, f"it is not of schema {SCHEMA}"
     identity = as_map(capture.get("identity"))
-    machine = identity.get("machine_id")
-    if (
-        isinstance(machine, str)
-        and isinstance(memory.get("machine_id"), str)
-        and machine != memory["machine_id"]
-    ):
+    machine, own = memory.get("machine_id"), identity.get("machine_id")
+    if isinstance(machine, str) and isinstance(own, str) and machine != own:
         return {}, "it is another machine's"
-    uptime: Any = capture.get("uptime")
-    if (
-        memory.get("boot") == identity.get("boot_identity")
-        and is_number(uptime)
-        and is_number(memory.get("uptime"))
-        and memory["uptime"] > uptime + 1
-    ):
+    last, uptime = number_of(memory.get("uptime")), number_of(capture.get("uptime"))
+    same = memory.get("boot") == identity.get("boot_identity")
+    # Both times are of one clock; a second is the rounding of two readings.
+    if same and None not in (last, uptime) and last > uptime + 1:
         return {}, "it is from the future of this boot"
     return memory, None
 
@@ -645,32 +591,21 @@ def unusable_memory(host: Host, fault: Optional[str]) -> List[Finding]:
         left = False
     if fault is None and not left:
         return []
-    got = (
-        f"{MEMORY}: {fault}; what was counted before is not known"
-        if fault
-        else f"{DAMAGED} was moved away: earlier counts are lost"
-    )
+    got = f"{DAMAGED} was moved away: earlier counts are lost"
+    if fault:
+        got = f"{MEMORY}: {fault}; what was counted before is not known"
     remedy = Remedy(
         "Look whether the disk is sound (dmesg); then `goldnode-node ack --id memory.state` takes the old file away.",
         PERSON,
         ACKNOWLEDGE,
     )
-    return [
-        Finding(
-            "memory.state",
-            outcome=MISMATCH,
-            expected="the record of the last check",
-            got=sanitized(got, 240),
-            remedy=remedy,
-            subject=None,
-            evidence=(),
-            blast=NOTHING,
-        )
-    ]
+    expected = "the record of the last check"
+    return [Finding("memory.state", MISMATCH, expected, sanitized(got, 240), remedy, blast=NOTHING)]
 
 
 def save(host: Host, memory: Mapping[str, Any], fault: Optional[str]) -> None:
     """Store the state. A file that could not be used is moved away first. Raises OSError."""
     if fault is not None and host.exists(MEMORY):
+        # Moved and not deleted: the next checks report it until a person has acknowledged the loss.
         os.replace(host.located(MEMORY), host.located(DAMAGED))
     host.write(MEMORY, json.dumps(memory, separators=(",", ":")).encode(), 0o600)

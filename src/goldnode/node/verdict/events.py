@@ -28,6 +28,7 @@ from ..probe.values import is_fault, known
 from ..state.finding import ELSEWHERE, MATCH, MISMATCH, UNREAD, Finding
 from ..state.kinds import GPU, NODE, NOTHING, PROCESS, VISIT
 from ..state.remedy import ACKNOWLEDGE, GPU_RESET, PERSON, REBOOT, REPAIR, SITE, Remedy
+from .rules import as_list, as_map, rows_of, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,8 +80,9 @@ class Fault(NamedTuple):
 
     @property
     def what(self) -> Any:
-        """The number, or the kind if there is no number."""
-        return self.row.get("code") if self.row.get("code") is not None else self.row.get("kind")
+        """Return the number, or the kind if there is no number."""
+        code = self.row.get("code")
+        return self.row.get("kind") if code is None else code
 
 
 def judge(
@@ -97,12 +99,11 @@ def judge(
     if events is None and capture.get("source") not in ("live", "root"):
         return [], stored  # this source has no log
     readable = _log(events, capture, stored)
-    if readable.outcome in (UNREAD, ELSEWHERE) and not (
-        isinstance(events, dict) and events.get("rows")
-    ):
-        return [readable], stored
     log: Json = events if isinstance(events, dict) else {}
-    rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
+    # A log that is incomplete still shows events, and those are judged.
+    if readable.outcome in (UNREAD, ELSEWHERE) and not log.get("rows"):
+        return [readable], stored
+    rows = [row for row in map(_row, rows_of(log.get("rows"))) if _of_this_boot(row, log)]
     open_rows = [row for row in rows if not _settled(row, stored, log)]
     limits = _limits(document)
     findings = [readable]
@@ -128,14 +129,11 @@ def acknowledge(
     :param subject: their subject; None for any.
     """
     stored = remembered(memory)
-    events = capture.get("events")
-    log: Json = events if isinstance(events, dict) and not is_fault(events) else {}
-    rows = [row for row in map(_row, _list(log.get("rows"))) if _of_this_boot(row, log)]
-    earlier: Json = (
-        stored["acked"]
-        if stored["acked"].get("boot_id") == log.get("boot_id")
-        else {"truncated": False, "rows": {}}
-    )
+    log = as_map(capture.get("events"))
+    rows = [row for row in map(_row, rows_of(log.get("rows"))) if _of_this_boot(row, log)]
+    earlier: Json = {"truncated": False, "rows": {}}
+    if stored["acked"].get("boot_id") == log.get("boot_id"):
+        earlier = stored["acked"]
     acked, done = dict(earlier["rows"]), set()
     for row in rows:
         names, about = _names(row, rows)
@@ -164,51 +162,45 @@ def acknowledge(
 def _names(row: Json, rows: Sequence[Json]) -> Tuple[List[str], List[str]]:
     """Return the ids of the findings that may report a row, its own first, and their subjects."""
     kind, parameters = row["kind"], _parameters(row)
-    about = [
-        str(item)
-        for item in (
-            row["address"],
-            parameters.get("device"),
-            parameters.get("interface"),
-            parameters.get("controller"),
-        )
-        if item
-    ]
+    places = [row["address"]]
+    places += [parameters.get(name) for name in ("device", "interface", "controller")]
+    about = [str(place) for place in places if place]
     if kind not in ("xid", "sxid", "bus_lost"):
-        return [
-            _IDS.get(kind, "events.unknown"),
-            *(["pcie.slot_down"] if kind == "link_down" else []),
-        ], about or [""]
-    name = (
-        "gpu.bus_lost"
-        if kind == "bus_lost"
-        else f"{kind}.{row['code']}"
-        if row["code"] is not None
-        else kind
-    )
-    names = [name, "xid.programs", *(["pci.bus_lost"] if kind == "bus_lost" else [])]
+        names = [_IDS.get(kind, "events.unknown")]
+        if kind == "link_down":
+            names.append("pcie.slot_down")
+        return names, about or [""]
+    names = [_id(kind, row["code"]), "xid.programs"]
+    if kind == "bus_lost":
+        names.append("pci.bus_lost")
+    # NVLink errors of a GPU are evidence of a fault elsewhere, and are settled with that.
     link = row["code"] == 74 or 144 <= (row["code"] or 0) <= 154
     for other in rows:
         same = other["kind"] in ("xid", "bus_lost") and other["address"] == row["address"]
         cause = link and (other["kind"] in ("sxid", "bus_lost") or other["code"] == 79)
         if kind != "sxid" and (same or cause) and other is not row:
-            names.append(
-                "gpu.bus_lost"
-                if other["kind"] == "bus_lost"
-                else f"{other['kind']}.{other['code']}"
-            )
-            about += [other["address"]] if other["address"] else []
-    return [*names, *(["nvlink.errors"] if link else [])], about or [""]
+            names.append(_id(other["kind"], str(other["code"])))
+            about += filter(None, [other["address"]])
+    if link:
+        names.append("nvlink.errors")
+    return names, about or [""]
+
+
+def _id(kind: str, code: Any) -> str:
+    """Return the id of the finding about an Xid, an SXid or a lost GPU; without a number the kind alone."""
+    if kind == "bus_lost":
+        return "gpu.bus_lost"
+    return kind if code is None else f"{kind}.{code}"
 
 
 def remembered(memory: Mapping[str, Any]) -> Json:
     """Return ``memory["events"]`` without items of a wrong type."""
-    stored = memory.get("events") if isinstance(memory, dict) else None
-    stored = stored if isinstance(stored, dict) else {}
+    events = memory.get("events") if isinstance(memory, dict) else None
+    stored = events if isinstance(events, dict) else {}
     acked = stored.get("acked")
     history = [
         item
-        for item in _list(stored.get("history"))
+        for item in rows_of(stored.get("history"))
         if isinstance(item.get("boot_id"), str)
         and isinstance(item.get("address"), str)
         and isinstance(item.get("time"), (int, float))
@@ -228,40 +220,31 @@ def _log(events: Any, capture: Mapping[str, Any], stored: Json) -> Finding:
         "Read it with `journalctl -k -b`; keep it with a persistent journal (/var/log/journal) or a larger ring (kernel parameter log_buf_len).",
         PERSON,
     )
-    if not isinstance(events, dict) or is_fault(events):
-        text = str(events.get("text")) if isinstance(events, dict) else "the capture has none"
+    if not isinstance(events, dict):
+        text = "the capture has none"
         return Finding("events.log", UNREAD, wanted, text, remedy, blast=NOTHING)
+    if is_fault(events):
+        return Finding("events.log", UNREAD, wanted, str(events.get("text")), remedy, blast=NOTHING)
     error = events.get("error")
     if error is not None:
-        text = str(error.get("text")) if isinstance(error, dict) else str(error)
+        known_error = error if isinstance(error, dict) else {"text": error}
+        text = str(known_error.get("text"))
         identity = capture.get("identity")
-        away = (isinstance(identity, dict) and identity.get("container") is True) or capture.get(
-            "source"
-        ) == "root"
-        absent = isinstance(error, dict) and error.get("fault") == "not_exposed"
-        return Finding(
-            "events.log",
-            ELSEWHERE if away and absent else UNREAD,
-            wanted,
-            text,
-            None if away else remedy,
-            blast=NOTHING,
-        )
+        inside = isinstance(identity, dict) and identity.get("container") is True
+        # Neither a container nor a directory has a log of its own.
+        if not inside and capture.get("source") != "root":
+            return Finding("events.log", UNREAD, wanted, text, remedy, blast=NOTHING)
+        outcome = ELSEWHERE if known_error.get("fault") == "not_exposed" else UNREAD
+        return Finding("events.log", outcome, wanted, text, blast=NOTHING)
     sources = ", ".join(_scalars(events.get("sources"))) or "nothing"
-    if events.get("truncated"):
-        acked = stored["acked"]
-        text = f"its beginning is lost (read from {sources}): earlier lines are unknown"
-        if acked.get("truncated") and acked.get("boot_id") == events.get("boot_id"):
-            return Finding("events.log", MATCH, wanted, text + "; acknowledged")
-        return Finding(
-            "events.log",
-            UNREAD,
-            wanted,
-            text,
-            Remedy(f"{remedy} For this boot: `goldnode-node ack`.", PERSON, ACKNOWLEDGE),
-            blast=NOTHING,
-        )
-    return Finding("events.log", MATCH, wanted, f"read from {sources}")
+    if not events.get("truncated"):
+        return Finding("events.log", MATCH, wanted, f"read from {sources}")
+    acked = stored["acked"]
+    text = f"its beginning is lost (read from {sources}): earlier lines are unknown"
+    if acked.get("truncated") and acked.get("boot_id") == events.get("boot_id"):
+        return Finding("events.log", MATCH, wanted, text + "; acknowledged")
+    remedy = Remedy(f"{remedy} For this boot: `goldnode-node ack`.", PERSON, ACKNOWLEDGE)
+    return Finding("events.log", UNREAD, wanted, text, remedy, blast=NOTHING)
 
 
 def _of_this_boot(row: Json, log: Json) -> bool:
@@ -298,17 +281,53 @@ def _acknowledged(rows: Sequence[Json]) -> List[Finding]:
     if not rows:
         return []
     text = f"{len(rows)} kinds of events of this boot"
-    return [
-        Finding(
-            "events.acknowledged",
-            outcome=MATCH,
-            expected="settled by a person",
-            got=text,
-            remedy=None,
-            subject=None,
-            evidence=_evidence_of(rows),
-        )
-    ]
+    return [_note("events.acknowledged", "settled by a person", text, rows)]
+
+
+def _note(
+    name: str,
+    expected: str,
+    got: str,
+    rows: Sequence[Json],
+    *,
+    subject: Optional[str] = None,
+    severity: str = "",
+) -> Finding:
+    """Return a match that is recorded for its evidence."""
+    return Finding(
+        name,
+        outcome=MATCH,
+        expected=expected,
+        got=got,
+        subject=subject,
+        evidence=_evidence_of(rows),
+        severity=severity,
+    )
+
+
+def _wrong(
+    name: str,
+    got: str,
+    evidence: Tuple[str, ...],
+    *,
+    remedy: Remedy,
+    blast: str,
+    subject: Optional[str] = None,
+    expected: str = "none",
+    severity: str = "",
+) -> Finding:
+    """Return a mismatch."""
+    return Finding(
+        name,
+        outcome=MISMATCH,
+        expected=expected,
+        got=got,
+        remedy=remedy,
+        subject=subject,
+        evidence=evidence,
+        severity=severity,
+        blast=blast,
+    )
 
 
 # -- GPUs and switches
@@ -324,20 +343,16 @@ def _gpus(
     by_gpu: Dict[Optional[str], List[Fault]] = {}
     by_switch: Dict[Optional[str], List[Fault]] = {}
     for row in rows:
-        kind, where = row.get("kind"), _text(row.get("address"))
+        kind, where = row.get("kind"), text_of(row.get("address"))
         if kind == "sxid":
             by_switch.setdefault(where, []).append(_sxid(table, row))
         elif kind == "xid":
             by_gpu.setdefault(where, []).append(_xid(table, row))
-        elif kind == "bus_lost" and _parameters(row).get("driver", "nvidia") in (
-            "nvidia",
-            "amdgpu",
-        ):
+        elif kind == "bus_lost" and _is_gpu(row):
             by_gpu.setdefault(where, []).append(
                 Fault(row, DRAIN, NODE, "the GPU has fallen off the bus")
             )
-    for where, faults in by_gpu.items():
-        by_gpu[where] = _workflows(faults)
+    by_gpu = {where: _workflows(faults) for where, faults in by_gpu.items()}
     findings: List[Finding] = []
     causes = [fault for faults in by_switch.values() for fault in faults if fault.meaning == DRAIN]
     lost = [
@@ -360,8 +375,9 @@ def _gpus(
         for w, faults in by_gpu.items()
     }
     several = {where: links for where, links in several.items() if links}
+    # Two GPUs share a link; errors on three or more have one cause between them (guide, D.5).
     if len(several) >= 3 and not causes and not lost:
-        all_links = [fault for links in several.values() for fault in links]
+        evidence = _evidence([fault for links in several.values() for fault in links])
         text = f"NVLink errors on {len(several)} GPUs at once"
         remedy = Remedy(
             f"Drain the node and restart it; look at the fabric manager and the switches. {ACK}",
@@ -369,23 +385,18 @@ def _gpus(
             ACKNOWLEDGE,
         )
         findings.append(
-            Finding(
-                "nvlink.errors",
-                outcome=MISMATCH,
-                expected="none",
-                got=text,
-                remedy=remedy,
-                subject=None,
-                evidence=_evidence(all_links),
-                blast=NODE,
-                severity=DRAIN,
-            )
+            _wrong("nvlink.errors", text, evidence, remedy=remedy, blast=NODE, severity=DRAIN)
         )
         for where, links in several.items():
             by_gpu[where] = _without(by_gpu[where], links)
     for where, faults in sorted(by_gpu.items(), key=lambda item: item[0] or ""):
         findings += _gpu(where, faults, shown if where in lost else ())
     return findings + _programs(by_gpu, capture, limits)
+
+
+def _is_gpu(row: Json) -> bool:
+    """Return whether a line about a lost device is about a GPU, by its driver."""
+    return _parameters(row).get("driver", "nvidia") in ("nvidia", "amdgpu")
 
 
 def _entry(table: Optional[Mapping[str, Any]], code: Any) -> Optional[Tuple[str, str, str]]:
@@ -403,13 +414,11 @@ def _xid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
     if code is None:
         return Fault(row, UNREAD, NOTHING, "an Xid in a form that this version does not know")
     entry = _entry(table, code)
-    if entry is None:
-        why = (
-            "the class document has no table of Xids: run site.yml"
-            if table is None
-            else "it is not listed"
-        )
+    if table is None:
+        why = "the class document has no table of Xids: run site.yml"
         return Fault(row, UNREAD, NOTHING, f"Xid {code}: {why}")
+    if entry is None:
+        return Fault(row, UNREAD, NOTHING, f"Xid {code}: it is not listed")
     action, meaning, name = entry
     blast = BLAST.get(action, GPU if meaning == DRAIN else NOTHING)
     if code == 154:
@@ -417,6 +426,7 @@ def _xid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
         meaning, blast = RECOVERY.get(recovery, (UNREAD, NOTHING))
         name = f"the driver asks for: {recovery.replace('_', ' ')}"
     elif action == "WORKFLOW_NVLINK5_ERR" and isinstance(row.get("fatal"), bool):
+        # The word in the line decides, as for SXids (catalogue, decode table).
         meaning, blast = (DRAIN, GPU) if row["fatal"] else (NONE, NOTHING)
     return Fault(row, meaning, blast, f"Xid {code}: {name}")
 
@@ -424,13 +434,13 @@ def _xid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
 def _sxid(table: Optional[Mapping[str, Any]], row: Json) -> Fault:
     """Judge an SXid by the word in its line; without one, by the number in the Fabric Manager guide."""
     code, fatal = row.get("code"), row.get("fatal")
-    entry = _entry(table, code)
-    name = f"SXid {code}" + (f": {entry[2]}" if entry else "")
+    action, _, meaning = _entry(table, code) or ("", "", "")
+    name = f"SXid {code}: {meaning}" if meaning else f"SXid {code}"
     if not isinstance(fatal, bool):
-        fatal = {"SXID_FATAL": True, "SXID_NON_FATAL": False}.get(entry[0] if entry else "")
+        fatal = {"SXID_FATAL": True, "SXID_NON_FATAL": False}.get(action)
     if fatal is None:
         return Fault(row, UNREAD, NOTHING, f"{name}: the line does not say whether it is fatal")
-    return Fault(row, DRAIN if fatal else NONE, NODE if fatal else NOTHING, name)
+    return Fault(row, DRAIN, NODE, name) if fatal else Fault(row, NONE, NOTHING, name)
 
 
 def _workflows(faults: List[Fault]) -> List[Fault]:
@@ -487,35 +497,20 @@ def _switches(
                 REBOOT,
                 REPAIR,
             )
-            findings.append(
-                Finding(
-                    f"sxid.{bad[0].what}",
-                    outcome=MISMATCH,
-                    expected="none",
-                    got=text,
-                    remedy=remedy,
-                    subject=where,
-                    evidence=_evidence([*bad, *shown]),
-                    blast=NODE,
-                )
-            )
+            evidence = _evidence([*bad, *shown])
+            name = f"sxid.{bad[0].what}"
+            findings.append(_wrong(name, text, evidence, remedy=remedy, blast=NODE, subject=where))
         for fault in faults:
             if fault.meaning == UNREAD:
                 findings.append(_unknown("sxid", fault, where))
             elif fault.meaning == NONE:
-                findings.append(
-                    Finding(
-                        f"sxid.{fault.what}",
-                        outcome=MATCH,
-                        expected="not fatal",
-                        got=_fault_text(fault),
-                        remedy=None,
-                        subject=where,
-                        evidence=_evidence([fault]),
-                        severity=DEGRADED,
-                    )
-                )
+                findings.append(_harmless("sxid", "not fatal", fault, where))
     return findings
+
+
+def _harmless(kind: str, expected: str, fault: Fault, where: Optional[str]) -> Finding:
+    name, text = f"{kind}.{fault.what}", _fault_text(fault)
+    return _note(name, expected, text, [fault.row], subject=where, severity=DEGRADED)
 
 
 def _gpu(
@@ -530,35 +525,24 @@ def _gpu(
         blast = max((fault.blast for fault in bad), key=ORDER.index)
         text = "; ".join(_fault_text(fault) for fault in bad)
         if peers:
-            text += f"; seen as NVLink errors by {len({fault.row.get('address') for fault in peers})} GPUs"
-        name = "gpu.bus_lost" if first.what == "bus_lost" else f"xid.{first.what}"
+            seen_by = {fault.row.get("address") for fault in peers}
+            text += f"; seen as NVLink errors by {len(seen_by)} GPUs"
         findings.append(
-            Finding(
-                name,
-                outcome=MISMATCH,
-                expected="none",
-                got=text,
+            _wrong(
+                "gpu.bus_lost" if first.what == "bus_lost" else f"xid.{first.what}",
+                text,
+                _evidence([*bad, *peers]),
                 remedy=_remedy(where, blast, severity),
-                subject=where,
-                evidence=_evidence([*bad, *peers]),
                 blast=blast,
+                subject=where,
                 severity=severity,
             )
         )
     findings += [_unknown("xid", fault, where) for fault in faults if fault.meaning == UNREAD]
-    quiet = [fault for fault in faults if fault.meaning == NONE]
     findings += [
-        Finding(
-            f"xid.{fault.what}",
-            outcome=MATCH,
-            expected="no fault of the node",
-            got=_fault_text(fault),
-            remedy=None,
-            subject=where,
-            evidence=_evidence([fault]),
-            severity=DEGRADED,
-        )
-        for fault in quiet
+        _harmless("xid", "no fault of the node", fault, where)
+        for fault in faults
+        if fault.meaning == NONE
     ]
     return findings
 
@@ -593,9 +577,8 @@ def _unknown(kind: str, fault: Fault, where: Optional[str]) -> Finding:
         PERSON,
         ACKNOWLEDGE,
     )
-    name = f"{kind}.{fault.row.get('code')}" if fault.row.get("code") is not None else kind
     return Finding(
-        name,
+        _id(kind, fault.row.get("code")),
         outcome=UNREAD,
         expected="an event that is understood",
         got=_fault_text(fault),
@@ -619,12 +602,10 @@ def _programs(
         where: [f for f in faults if f.what in (13, 31, 32, 69)] for where, faults in by_gpu.items()
     }
     having = {where: faults for where, faults in having.items() if faults}
-    if (
-        not isinstance(names, int)
-        or not isinstance(numbers, int)
-        or len(having) != 1
-        or len(_list(capture.get("gpus"))) < 2
-    ):
+    if not isinstance(names, int) or not isinstance(numbers, int):
+        return []
+    # On a node with one GPU, every program fails on that one: it proves nothing.
+    if len(having) != 1 or len(rows_of(capture.get("gpus"))) < 2:
         return []
     ((where, faults),) = having.items()
     programs = {str(name) for fault in faults for name in _parameters(fault.row).get("names") or ()}
@@ -638,15 +619,14 @@ def _programs(
         ACKNOWLEDGE,
     )
     return [
-        Finding(
+        _wrong(
             "xid.programs",
-            outcome=MISMATCH,
+            text,
+            _evidence(faults),
             expected="errors of programs on no GPU alone",
-            got=text,
             remedy=remedy,
-            subject=where,
-            evidence=_evidence(faults),
             blast=GPU,
+            subject=where,
         )
     ]
 
@@ -663,38 +643,18 @@ def _others(capture: Mapping[str, Any], rows: Sequence[Json], limits: Json) -> L
             findings.append(judge_kind(row, capture, limits))
         elif row.get("kind") not in ("xid", "sxid", "bus_lost"):
             text = f"an event of the unknown kind {row.get('kind')}"
+            evidence = _evidence_of([row])
             findings.append(
-                Finding(
-                    "events.unknown",
-                    outcome=UNREAD,
-                    expected=None,
-                    got=text,
-                    remedy=None,
-                    subject=None,
-                    evidence=_evidence_of([row]),
-                    blast=NOTHING,
-                )
+                Finding("events.unknown", UNREAD, None, text, evidence=evidence, blast=NOTHING)
             )
-        elif row.get("kind") == "bus_lost" and _parameters(row).get("driver", "nvidia") not in (
-            "nvidia",
-            "amdgpu",
-        ):
+        elif row.get("kind") == "bus_lost" and not _is_gpu(row):
             text = f"a device of driver {_parameters(row).get('driver')} does not answer any more"
             remedy = Remedy(
                 "Restart the node; where the device stays away, have it inspected.", REBOOT, REPAIR
             )
-            where = _text(row.get("address"))
+            where, evidence = text_of(row.get("address")), _evidence_of([row])
             findings.append(
-                Finding(
-                    "pci.bus_lost",
-                    outcome=MISMATCH,
-                    expected="none",
-                    got=text,
-                    remedy=remedy,
-                    subject=where,
-                    evidence=_evidence_of([row]),
-                    blast=NODE,
-                )
+                _wrong("pci.bus_lost", text, evidence, remedy=remedy, blast=NODE, subject=where)
             )
     return findings
 
@@ -710,19 +670,12 @@ def _of_row(
     subject: Any = None,
 ) -> Finding:
     """Return the finding of one row of the log: a mismatch if there is a remedy, otherwise a match."""
-    where = _text(subject if subject is not None else row.get("address"))
-    times = f", {_count(row)} times" if _count(row) > 1 else ""
-    return Finding(
-        name,
-        outcome=MISMATCH if remedy else MATCH,
-        expected="none",
-        got=text + times,
-        remedy=remedy,
-        subject=where,
-        evidence=_evidence_of([row]),
-        blast=blast if remedy else None,
-        severity=severity,
-    )
+    where = text_of(row.get("address") if subject is None else subject)
+    got = text + _times(row)
+    if remedy is None:
+        return _note(name, "none", got, [row], subject=where, severity=severity)
+    evidence = _evidence_of([row])
+    return _wrong(name, got, evidence, remedy=remedy, blast=blast, subject=where, severity=severity)
 
 
 def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -732,9 +685,9 @@ def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Findin
     and the node's own library matches. Anything else is a fault of the node.
     """
     driver = capture.get("driver")
-    loaded, library = (
-        (driver.get("loaded"), driver.get("library")) if isinstance(driver, dict) else (None, None)
-    )
+    if not isinstance(driver, dict):
+        driver = {}
+    loaded, library = driver.get("loaded"), driver.get("library")
     parameters = _parameters(row)
     client, module = parameters.get("client"), parameters.get("module")
     text = "a library of another version than the loaded module asked it"
@@ -753,19 +706,12 @@ def _api_mismatch(row: Json, capture: Mapping[str, Any], limits: Json) -> Findin
 def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """Judge a device that the driver could not start. For a GPU that answers now, the line is about the past."""
     kind, driver = str(row.get("kind")), str(_parameters(row).get("driver") or "nvidia")
-    name, text = (
-        f"driver.{kind}",
-        f"{driver} could not start it"
-        + (f" ({_parameters(row)['status']})" if _parameters(row).get("status") else ""),
-    )
+    name, text = f"driver.{kind}", f"{driver} could not start it"
+    if _parameters(row).get("status"):
+        text += f" ({_parameters(row)['status']})"
     if driver not in ("nvidia", "amdgpu", "xe", "i915", "nvidia-nvswitch"):
-        return _of_row(
-            row,
-            name,
-            text,
-            Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT),
-            NODE,
-        )
+        remedy = Remedy("Look at the device with `lspci -vv`; restart the node.", REBOOT)
+        return _of_row(row, name, text, remedy, NODE)
     if _works(capture, row.get("address")):
         if kind == "probe_failed":
             return _of_row(row, name, text + ", and it answers now")
@@ -786,13 +732,12 @@ def _not_started(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding
 
 def _works(capture: Mapping[str, Any], where: Any) -> bool:
     """Return whether the GPU library lists this GPU (without an address: every GPU that the node has) and can reach it now."""
-    gpus = _list(capture.get("gpus"))
-    if capture.get("gpu_error") is not None or not gpus:
-        return False
+    gpus = rows_of(capture.get("gpus"))
     mine = [gpu for gpu in gpus if where is None or gpu.get("address") == where]
-    return bool(mine) and all(
-        isinstance(gpu.get("index"), int) and gpu.get("lost") is not True for gpu in mine
-    )
+    if capture.get("gpu_error") is not None or not mine:
+        return False
+    # Only the library numbers GPUs; one without a number is known from the bus alone.
+    return all(isinstance(gpu.get("index"), int) and gpu.get("lost") is not True for gpu in mine)
 
 
 def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -801,8 +746,9 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     Corrected ones are judged by their rate: the link repairs them (PCI Express base specification, 6.2).
     """
     severity = _parameters(row).get("severity")
-    kind = _parameters(row).get("type")
-    text = f"{severity} PCIe error" + (f" ({kind})" if kind else "")
+    text = f"{severity} PCIe error"
+    if _parameters(row).get("type"):
+        text += f" ({_parameters(row)['type']})"
     remedy = Remedy(
         "Have seating, riser and cable of the device inspected; a restart trains the link again.",
         REPAIR,
@@ -810,25 +756,22 @@ def _aer(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     if severity == "corrected":
         most = limits.get("aer_correctable_minute")
         first, last = row.get("uptime_s"), row.get("last_uptime_s")
-        minutes = (
-            max(1.0, (last - first) / 60)
-            if isinstance(first, (int, float)) and isinstance(last, (int, float))
-            else 1.0
-        )
-        if isinstance(most, (int, float)) and _count(row) / minutes > most:
-            return _of_row(
-                row, "pcie.aer", f"{text}, {_count(row) / minutes:.0f} a minute", remedy, NODE
-            )
+        minutes = 1.0
+        if isinstance(first, (int, float)) and isinstance(last, (int, float)):
+            minutes = max(1.0, (last - first) / 60)
+        rate = _count(row) / minutes
+        if isinstance(most, (int, float)) and rate > most:
+            return _of_row(row, "pcie.aer", f"{text}, {rate:.0f} a minute", remedy, NODE)
         return _of_row(row, "pcie.aer", text)
+
     fatal = row.get("fatal") is True and row.get("address") in _gpu_path(capture)
     return _of_row(row, "pcie.aer", text, remedy, NODE, severity=DRAIN if fatal else DEGRADED)
 
 
 def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
     """Return the addresses of GPUs and of the ports above them."""
-    pci = capture.get("pci")
     addresses: List[str] = []
-    for where, device in pci.items() if isinstance(pci, dict) and not is_fault(pci) else ():
+    for where, device in as_map(capture.get("pci")).items():
         if isinstance(device, dict) and device.get("kind") in ("gpu", "nvswitch"):
             addresses += [str(where), *_scalars(device.get("path"))]
     return addresses
@@ -836,17 +779,10 @@ def _gpu_path(capture: Mapping[str, Any]) -> List[str]:
 
 def _limited(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """Report the kernel's remark at enumeration. The path itself is judged hop by hop."""
-    parameters = _parameters(row)
-    text = f"{parameters.get('gbps')} of {parameters.get('capable_gbps')} Gb/s, limited by {parameters.get('link')} at {parameters.get('at')}"
-    return Finding(
-        "pcie.limited",
-        outcome=MATCH,
-        expected="judged by the path itself",
-        got=text,
-        remedy=None,
-        subject=_text(row.get("address")),
-        evidence=_evidence_of([row]),
-    )
+    have, can, link, at = map(_parameters(row).get, ("gbps", "capable_gbps", "link", "at"))
+    text = f"{have} of {can} Gb/s, limited by {link} at {at}"
+    where = text_of(row.get("address"))
+    return _note("pcie.limited", "judged by the path itself", text, [row], subject=where)
 
 
 def _io_error(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
@@ -869,15 +805,8 @@ def _mce(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
             "Drain the node; have the memory module or the CPU that the line names replaced (`ras-mc-ctl --errors`).",
             REPAIR,
         )
-        return _of_row(
-            row,
-            "machine.mce",
-            "a hardware error that was not corrected",
-            remedy,
-            VISIT,
-            severity=DRAIN,
-            subject=subject,
-        )
+        text = "a hardware error that was not corrected"
+        return _of_row(row, "machine.mce", text, remedy, VISIT, severity=DRAIN, subject=subject)
     return _of_row(row, "machine.mce", f"hardware errors: {severity}", subject=subject)
 
 
@@ -902,21 +831,14 @@ def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
     Earlier ones are over.
     """
-    text = f"{', '.join(str(n) for n in _parameters(row).get('names') or [_parameters(row).get('name')])} waited for longer than the kernel's limit"
-    blocked = {
-        task["pid"] for task in _list(capture.get("blocked")) if isinstance(task.get("pid"), int)
-    }
-    recent, last, now = (
-        limits.get("hung_task_recent_s"),
-        row.get("last_uptime_s"),
-        capture.get("uptime"),
-    )
-    late = (
-        isinstance(recent, (int, float))
-        and isinstance(last, (int, float))
-        and isinstance(now, (int, float))
-        and now - last <= recent
-    )
+    names = _parameters(row).get("names") or [_parameters(row).get("name")]
+    text = f"{', '.join(map(str, names))} waited for longer than the kernel's limit"
+    tasks = rows_of(capture.get("blocked"))
+    blocked = {task["pid"] for task in tasks if isinstance(task.get("pid"), int)}
+    recent, last = limits.get("hung_task_recent_s"), row.get("last_uptime_s")
+    now = capture.get("uptime")
+    numbers = all(isinstance(value, (int, float)) for value in (recent, last, now))
+    late = numbers and now - last <= recent  # type: ignore[operator]
     if late or blocked & set(_parameters(row).get("pids") or ()):
         remedy = Remedy(
             "Look at what it waits for with `goldnode-node diagnose`: storage, network file systems, or a driver that hangs.",
@@ -928,11 +850,10 @@ def _hung(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
 
 def _oom(row: Json, capture: Mapping[str, Any], limits: Json) -> Finding:
     """Note a job that the kernel has ended for lack of memory. The node is not at fault."""
-    where = "its own limit" if _parameters(row).get("cgroup") else "the node's memory"
-    text = f"{', '.join(str(n) for n in _parameters(row).get('names') or ['a process'])} ended at {where}"
-    return _of_row(
-        row, "memory.oom", text, subject="jobs" if _parameters(row).get("cgroup") else "node"
-    )
+    names = ", ".join(map(str, _parameters(row).get("names") or ["a process"]))
+    if _parameters(row).get("cgroup"):
+        return _of_row(row, "memory.oom", f"{names} ended at its own limit", subject="jobs")
+    return _of_row(row, "memory.oom", f"{names} ended at the node's memory", subject="node")
 
 
 _KINDS = {
@@ -988,11 +909,8 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
     """Report GPUs and switches that needed a reset or restart in two or more boots within the days that the
     class sets.
     """
-    days, times, now = (
-        limits.get("repeat_days"),
-        limits.get("xid_repeats"),
-        seconds(capture.get("time")),
-    )
+    days, times = limits.get("repeat_days"), limits.get("xid_repeats")
+    now = seconds(capture.get("time"))
     if not isinstance(days, (int, float)) or not isinstance(times, int) or now is None:
         return []
     by_address: Dict[str, List[Json]] = {}
@@ -1002,7 +920,7 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
     findings = []
     for where, items in sorted(by_address.items()):
         if len({item["boot_id"] for item in items}) >= times:
-            result = tuple(
+            evidence = tuple(
                 f"{time.strftime('%Y-%m-%d', time.gmtime(item['time']))} {item.get('what')}"
                 for item in items
             )
@@ -1013,15 +931,14 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
                 ACKNOWLEDGE,
             )
             findings.append(
-                Finding(
+                _wrong(
                     "gpu.repeated_faults",
-                    outcome=MISMATCH,
+                    text,
+                    evidence,
                     expected=f"fewer than {times} boots",
-                    got=text,
                     remedy=remedy,
-                    subject=where,
-                    evidence=result,
                     blast=VISIT,
+                    subject=where,
                 )
             )
     return findings
@@ -1031,21 +948,11 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
 
 
 def _limits(document: Mapping[str, Any]) -> Json:
-    health = document.get("health")
-    limits = health.get("limits") if isinstance(health, dict) else None
-    return limits if isinstance(limits, dict) else {}
-
-
-def _list(value: Any) -> List[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    return as_map(as_map(document.get("health")).get("limits"))
 
 
 def _scalars(value: Any) -> List[str]:
-    return (
-        [str(item) for item in value if isinstance(item, (str, int, float))]
-        if isinstance(value, list)
-        else []
-    )
+    return [str(item) for item in as_list(value) if isinstance(item, (str, int, float))]
 
 
 def _row(row: Json) -> Json:
@@ -1057,19 +964,17 @@ def _row(row: Json) -> Json:
         return value if isinstance(value, (str, int, float, bool)) else None
 
     code, count, parameters = row.get("code"), row.get("count"), row.get("parameters")
-    given = (
-        {str(key): scalar(value) for key, value in parameters.items()}
-        if isinstance(parameters, dict)
-        else {}
-    )
+    given = {}
+    if isinstance(parameters, dict):
+        given = {str(key): scalar(value) for key, value in parameters.items()}
     for name in ("names", "pids"):
         if not isinstance(given.get(name, []), list):
             del given[name]
     numbers = ("seq", "last_seq", "uptime_s", "last_uptime_s")
     return {
-        "kind": _text(row.get("kind")) or "unknown",
+        "kind": text_of(row.get("kind")) or "unknown",
         "code": code if isinstance(code, int) and not isinstance(code, bool) else None,
-        **{name: _text(row.get(name)) for name in ("address", "mig", "boot_id")},
+        **{name: text_of(row.get(name)) for name in ("address", "mig", "boot_id")},
         **{
             name: row[name] if isinstance(row.get(name), (int, float)) else None for name in numbers
         },
@@ -1085,10 +990,6 @@ def _parameters(row: Mapping[str, Any]) -> Json:
     return parameters
 
 
-def _text(value: Any) -> Optional[str]:
-    return value if isinstance(value, str) else None
-
-
 def _count(row: Mapping[str, Any]) -> int:
     count: int = row["count"]
     return count
@@ -1102,10 +1003,13 @@ def _seq(row: Mapping[str, Any]) -> Optional[float]:
     return None
 
 
+def _times(row: Mapping[str, Any]) -> str:
+    return f", {_count(row)} times" if _count(row) > 1 else ""
+
+
 def _fault_text(fault: Fault) -> str:
-    times = f", {_count(fault.row)} times" if _count(fault.row) > 1 else ""
     mig = f" ({fault.row['mig']})" if fault.row.get("mig") else ""
-    return f"{fault.text}{mig}{times}"
+    return f"{fault.text}{mig}{_times(fault.row)}"
 
 
 def _evidence(faults: Sequence[Fault]) -> Tuple[str, ...]:
@@ -1129,8 +1033,10 @@ def _one_each(findings: Sequence[Finding]) -> List[Finding]:
         if have is None:
             once[key] = finding
             continue
-        rank = [(order.get(f.outcome, 0), f.severity == DRAIN) for f in (have, finding)]
-        better, other = (finding, have) if rank[1] > rank[0] else (have, finding)
-        text = better.got if better.got == other.got else f"{better.got}; {other.got}"
-        once[key] = better._replace(got=text, evidence=(better.evidence + other.evidence)[:8])
+        # The sort is stable: of two that are equally bad, the first one stays first.
+        pair = [have, finding]
+        pair.sort(key=lambda f: (order.get(f.outcome, 0), f.severity == DRAIN), reverse=True)
+        text = "; ".join(dict.fromkeys(str(item.got) for item in pair))
+        evidence = pair[0].evidence + pair[1].evidence
+        once[key] = pair[0]._replace(got=text, evidence=evidence[:8])
     return list(once.values())

@@ -34,12 +34,9 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
     lines: List[str] = []
     if verdict["simulated"]:
         lines.append("SIMULATED HARDWARE: nothing below speaks of a real GPU")
-    # Verdicts of older versions lack the key `exercised`.
-    stack = (
-        f"  stack {verdict['stack']} (exercised: {verdict['exercised']})"
-        if "exercised" in verdict
-        else ""
-    )
+    stack = ""
+    if "exercised" in verdict:  # verdicts of older versions lack the key
+        stack = f"  stack {verdict['stack']} (exercised: {verdict['exercised']})"
     if "undeclared" in verdict:
         name = f"class {verdict['class']}, without its stack" if verdict["class"] else "no class"
         lines.append(f"{name}  at {verdict['time']}  judged by the facts of {verdict['facts']}")
@@ -60,10 +57,11 @@ def verdict_table(verdict: Mapping[str, Any]) -> str:
             [{**group[0], "id": _named(group)} for group in grouped]
             + [_together(group) for group in silent]
         )
+    # The remedies follow the table, so that its columns stay narrow enough for a terminal.
     for group in grouped:
         lines += _advice(group)
     for group in silent:
-        lines += [f"  {_together(group)['id']}: {group[0]['remedy']}"]
+        lines.append(f"  {_together(group)['id']}: {group[0]['remedy']}")
         lines += _wrapped("    ", list(dict.fromkeys(str(finding["id"]) for finding in group)))
     fine = [f["id"] for f in verdict["findings"] if f["outcome"] == "match"]
     head = "judged, and good" if "undeclared" in verdict else "ok"
@@ -200,11 +198,8 @@ def _together(group: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def _named(group: Sequence[Mapping[str, Any]]) -> str:
     """Return the id of the findings, with their subjects."""
     subjects = [str(finding.get("subject")) for finding in group if finding.get("subject")]
-    if not subjects:
-        return str(group[0]["id"])
-    return f"{group[0]['id']} {subjects[0]}" + (
-        f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
-    )
+    name = " ".join([str(group[0]["id"]), *subjects[:1]])
+    return f"{name} and {len(subjects) - 1} more" if len(subjects) > 1 else name
 
 
 def _advice(group: Sequence[Mapping[str, Any]]) -> List[str]:
@@ -213,23 +208,18 @@ def _advice(group: Sequence[Mapping[str, Any]]) -> List[str]:
     if first["outcome"] not in ("mismatch", "could_not_read", "suppressed", "not_exposed"):
         return []
     lines = []
-    if first["remedy"] and first["outcome"] != "suppressed":
-        blast = first.get("blast")
-        lines.append(
-            f"  {first['id']}: {first['remedy']}"
-            + (f" [also affects: {blast}]" if blast and blast != "nothing" else "")
-        )
-    elif first["outcome"] == "suppressed":
+    if first["outcome"] == "suppressed":
         lines.append(f"  {first['id']}:")
+    elif first["remedy"]:
+        affects = ""
+        if first.get("blast") not in (None, "", "nothing"):
+            affects = f" [also affects: {first['blast']}]"
+        lines.append(f"  {first['id']}: {first['remedy']}{affects}")
     subjects = [str(finding["subject"]) for finding in group if finding.get("subject")]
-    lines += _wrapped("    on ", subjects) if len(subjects) > 1 else []
-    lines += [
-        f"    {text}"
-        for text in list(
-            dict.fromkeys(text for finding in group for text in finding.get("evidence") or ())
-        )[:6]
-    ]
-    return lines
+    if len(subjects) > 1:
+        lines += _wrapped("    on ", subjects)
+    evidence = dict.fromkeys(text for finding in group for text in finding.get("evidence") or ())
+    return lines + [f"    {text}" for text in list(evidence)[:6]]
 
 
 def _wrapped(head: str, words: Sequence[str]) -> List[str]:
@@ -270,23 +260,18 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     follows.
     """
     lines: List[str] = []
-    parts = list(plan["parts"].items())
-    # Removal undoes the parts in reverse order.
-    for part, actions in parts if plan["state"] == PRESENT else reversed(parts):
-        lines += [f"{part}:"] + [f"  {line}" for line in actions] if actions else []
+    parts, waiting, note = list(plan["parts"].items()), "waits for a drain", "not verified here"
+    if plan["state"] != PRESENT:
+        parts.reverse()  # removal undoes the parts in reverse order
+        waiting, note = "waiting", "note"
+    for part, actions in parts:
+        if actions:
+            lines += [f"{part}:", *(f"  {line}" for line in actions)]
     lines += [f"refused: {refusal['message']} {refusal['remedy']}" for refusal in plan["refusals"]]
-    present = plan["state"] == PRESENT
-    lines += [
-        f"{'waits for a drain' if present else 'waiting'}: {item['subject']}: {item['message']}"
-        for item in plan["waiting"]
-    ]
-    lines += [
-        f"{'not verified here' if present else 'note'}: {note['message']}" for note in plan["notes"]
-    ]
+    lines += [f"{waiting}: {item['subject']}: {item['message']}" for item in plan["waiting"]]
+    lines += [f"{note}: {item['message']}" for item in plan["notes"]]
     lines += [f"reboot needed: {reason}" for reason in plan["reboot"]["after"]]
     lines += [f"no reboot as the node is now: {text}" for text in plan["reboot"].get("held", ())]
-    return (
-        "\n".join(lines)
-        if plan["actions"] or plan["refusals"]
-        else "\n".join(["nothing to do", *lines])
-    )
+    if not plan["actions"] and not plan["refusals"]:
+        lines.insert(0, "nothing to do")
+    return "\n".join(lines)

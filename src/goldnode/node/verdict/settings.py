@@ -56,8 +56,8 @@ def findings(capture: Mapping[str, Any], models: Mapping[str, Any]) -> List[Find
     """
     gpus = [
         gpu
-        for gpu in rules.as_list(capture.get("gpus"))
-        if isinstance(gpu, dict) and not is_fault(gpu) and gpu.get("lost") is not True
+        for gpu in rules.rows_of(capture.get("gpus"))
+        if not is_fault(gpu) and gpu.get("lost") is not True
     ]
     judged: List[Finding] = []
     for rule in RULES:
@@ -129,11 +129,9 @@ def _power(gpu: Mapping[str, Any], value: Any) -> Optional[str]:
 def _at_most(path: str) -> Callable[[Mapping[str, Any], Any], Optional[str]]:
     def fault(gpu: Mapping[str, Any], value: Any) -> Optional[str]:
         most = rules.fetch(gpu, path)
-        return (
-            f"{value} MHz, above the maximum of {most} MHz"
-            if rules.is_number(most) and value > most
-            else None
-        )
+        if rules.is_number(most) and value > most:
+            return f"{value} MHz, above the maximum of {most} MHz"
+        return None
 
     return fault
 
@@ -141,11 +139,9 @@ def _at_most(path: str) -> Callable[[Mapping[str, Any], Any], Optional[str]]:
 def _pending(path: str, name: str) -> Callable[[Mapping[str, Any], Any], Optional[str]]:
     def fault(gpu: Mapping[str, Any], value: Any) -> Optional[str]:
         later = rules.fetch(gpu, path)
-        return (
-            f"{name} is {_on(value)}, and {_on(later)} after the next reset"
-            if isinstance(later, bool) and later != value
-            else None
-        )
+        if isinstance(later, bool) and later != value:
+            return f"{name} is {_on(value)}, and {_on(later)} after the next reset"
+        return None
 
     return fault
 
@@ -189,6 +185,7 @@ def _rows(gpus: Gpus, rule: GpuSetting) -> List[Finding]:
     for kind in dict.fromkeys(_kind(gpu, rule) for gpu, _ in values):
         own = [(gpu, value) for gpu, value in values if _kind(gpu, rule) == kind]
         alike = [value for _, value in own]
+        # No class states the right value, so that of most GPUs counts; of two halves, that of the first GPU.
         usual = max(alike, key=alike.count)
         for gpu, value in own:
             fault = rule.fault(gpu, value) if rule.fault is not None else None
@@ -252,22 +249,13 @@ def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy) -> I
         narrow = key == "gen" or (rules.is_number(generation) and generation >= RESTS_NARROW)
         subject = rules.sanitized(gpu.get("address") or gpu.get("index"), 80)
         if now >= most:
-            yield Finding(
-                name,
-                outcome=MATCH,
-                expected=expected,
-                got=expected,
-                remedy=None,
-                subject=subject,
-                severity=DEGRADED,
-            )
+            yield Finding(name, MATCH, expected, expected, subject=subject, severity=DEGRADED)
         elif rests and narrow:
-            got = f"{mark}{now} while the GPU rests"
             yield Finding(
                 name,
                 outcome=DEFERRED,
                 expected=expected,
-                got=got,
+                got=f"{mark}{now} while the GPU rests",
                 remedy=links.AT_NEXT_LOAD,
                 subject=subject,
                 evidence=(state,),
@@ -313,6 +301,7 @@ def of_record(gpu: Mapping[str, Any]) -> Json:
         reading = rules.fetch(gpu, path)
         if right(reading):
             return reading
+        # The policy domain knows NVML's return codes, and takes only "not supported" for an answer.
         if is_fault(reading):
             code = NOT_SUPPORTED if reading["fault"] == NOT_EXPOSED else UNKNOWN_ERROR
             return {"rc": code, "text": str(reading.get("text"))}
@@ -328,18 +317,17 @@ def of_record(gpu: Mapping[str, Any]) -> Json:
 
     def modes(name: str) -> Json:
         now, later = value(f"{name}.current", flag), value(f"{name}.pending", flag)
-        wrong: Optional[Json] = next((mode for mode in (now, later) if not flag(mode)), None)
-        return {"current": now, "pending": later} if wrong is None else wrong
+        for mode in (now, later):
+            if not flag(mode):
+                return mode  # type: ignore[no-any-return]
+        return {"current": now, "pending": later}
 
     mig = modes("mig")
-    if "current" in mig:
-        there = rules.fetch(gpu, "mig.instances")
-        known = isinstance(there, list) or not mig["current"]
-        mig = (
-            {**mig, "instances": there if isinstance(there, list) else [], "profiles": []}
-            if known
-            else {"rc": UNKNOWN_ERROR, "text": "the record names no MIG profiles"}
-        )
+    there = rules.fetch(gpu, "mig.instances")
+    if mig.get("current") and not isinstance(there, list):
+        mig = {"rc": UNKNOWN_ERROR, "text": "the record names no MIG profiles"}
+    elif "current" in mig:
+        mig.update(instances=rules.as_list(there), profiles=[])
     return {
         **{key: gpu.get(key) for key in ("uuid", "pci_id")},
         "persistence_mode": value("persistence_mode", flag),
@@ -381,6 +369,7 @@ def unusual(capture: Mapping[str, Any]) -> Dict[str, str]:
     for name, now, default, text in rows:
         defaults = []
         for gpu in rules.as_list(capture.get("gpus")):
+            # Boards of one model may have different defaults.
             have, usual = rules.fetch(gpu, now), rules.fetch(gpu, default)
             if rules.is_number(have) and rules.is_number(usual) and have != usual:
                 defaults.append(text(usual))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..ground.host import like
 from ..state.finding import MISMATCH, NOT_EXPOSED, SUPPRESSED, Finding
-from .rules import as_list, sanitized
+from .rules import rows_of, sanitized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,20 +36,16 @@ def apply(findings: Sequence[Finding], rows: Any, today: str) -> List[Finding]:
     """
     known = [
         row
-        for row in as_list(rows)
-        if isinstance(row, dict)
-        and isinstance(row.get("id"), str)
-        and isinstance(row.get("expires"), str)
+        for row in rows_of(rows)
+        if isinstance(row.get("id"), str) and isinstance(row.get("expires"), str)
     ]
-    return [_one(finding, known, today) for finding in findings] if known else list(findings)
+    return [_one(finding, known, today) for finding in findings]
 
 
 def _one(finding: Finding, rows: Sequence[Mapping[str, Any]], today: str) -> Finding:
-    if (
-        finding.outcome not in (MISMATCH, NOT_EXPOSED)
-        or finding.id in NEVER
-        or (finding.outcome == NOT_EXPOSED and finding.expected is None)
-    ):
+    if finding.outcome not in (MISMATCH, NOT_EXPOSED) or finding.id in NEVER:
+        return finding
+    if finding.outcome == NOT_EXPOSED and finding.expected is None:  # nothing that was declared
         return finding
     covering = [row for row in rows if _covers(row, finding)]
     holding = [row for row in covering if row["expires"] >= today]

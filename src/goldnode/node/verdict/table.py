@@ -71,22 +71,16 @@ def _sections(node: Node) -> List[Finding]:
     """Report a reader that failed completely: the values it would have read are unknown."""
     findings = []
     for name, value in sorted(node.capture.items()):
-        if (
-            is_fault(value)
-            and value.get("fault") != NOT_EXPOSED
-            and name not in ("gpu_error", "gpus")
-        ):
-            result = node.absent(value, f"section {sanitized(name, 40)}")
-            if result is not None:
-                findings.append(
-                    Finding(
-                        f"capture.{sanitized(name, 40)}",
-                        UNREAD,
-                        result.expected,
-                        result.got,
-                        Remedy("Run `goldnode-node capture` on the node.", PERSON),
-                    )
-                )
+        # `gpu.library` reports the faults of these two, with the remedy of NVML's return code.
+        if not is_fault(value) or name in ("gpu_error", "gpus"):
+            continue
+        section = sanitized(name, 40)
+        result = node.absent(value, f"section {section}")
+        if result is not None and result.outcome == UNREAD:
+            remedy = Remedy("Run `goldnode-node capture` on the node.", PERSON)
+            findings.append(
+                Finding(f"capture.{section}", UNREAD, result.expected, result.got, remedy)
+            )
     return findings
 
 
@@ -98,13 +92,8 @@ def _ask(node: Node, entry: Rule, *gpu: Any) -> List[RuleResult]:
             return []
         return [answer] if isinstance(answer, RuleResult) else list(answer)
     except Exception as problem:  # a capture of another make must not end the check, nor pass
-        return [
-            RuleResult(
-                UNREAD,
-                "values of the schema",
-                sanitized(f"the rule failed: {type(problem).__name__}: {problem}"),
-            )
-        ]
+        text = sanitized(f"the rule failed: {type(problem).__name__}: {problem}")
+        return [RuleResult(UNREAD, "values of the schema", text)]
 
 
 def _each(node: Node, entry: Rule) -> List[Finding]:
@@ -119,14 +108,8 @@ def _each(node: Node, entry: Rule) -> List[Finding]:
         return wrong
     texts = list(dict.fromkeys(str(answer.expected) for _, answer in result))
     text = texts[0] if len(texts) == 1 else "as declared of each"
-    return [
-        Finding(
-            entry.kind.id,
-            MATCH,
-            text,
-            f"{text} on {len(result)} GPU{'s' if len(result) > 1 else ''}",
-        )
-    ]
+    number = f"{len(result)} GPUs" if len(result) > 1 else "1 GPU"
+    return [Finding(entry.kind.id, MATCH, text, f"{text} on {number}")]
 
 
 def _finding(entry: Rule, result: RuleResult, subject: Optional[str]) -> Finding:
@@ -134,13 +117,7 @@ def _finding(entry: Rule, result: RuleResult, subject: Optional[str]) -> Finding
     severity = result.severity or row.severity
     if result.outcome == MATCH:
         return Finding(
-            row.id,
-            outcome=MATCH,
-            expected=result.expected,
-            got=result.got,
-            remedy=None,
-            subject=subject,
-            severity=severity,
+            row.id, MATCH, result.expected, result.got, subject=subject, severity=severity
         )
     about = sanitized(subject, 80) if subject is not None else None
     remedy, blast = result.remedy or row.remedy, result.blast or row.blast

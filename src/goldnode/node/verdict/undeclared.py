@@ -16,7 +16,7 @@ from ..ground import boot
 from ..ground.host import Host, Json
 from ..ground.text import cleaned
 from ..probe.binding import MARKS
-from ..probe.values import is_fault
+from ..probe.values import is_fault, known
 from ..state.domains import policy
 from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
 from ..state.kinds import DEGRADED, NODE
@@ -111,6 +111,7 @@ def examine(
     capture = live(host, passive) if captured is None else captured
     present = gpus(capture, facts)
     document = {**implied(capture, facts, present), **(declared or {})}
+    # Nothing is stored on such a node, so that every counter is at its first reading.
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
     today = time.strftime("%Y-%m-%d", time.gmtime(now))
@@ -132,20 +133,17 @@ def examine(
     judged += _unread_functions(capture)
     judged += binding.finding(capture, present.vendor)
     root = captured is not None or os.geteuid() == 0
+    mine = judged
     if declared is None:
         judged = [_milder(item) for item in judged]
         mine = [item for item in judged if not _left_out(item, capture, root)]
-    else:
-        mine = judged
     verdict = check.summary(
         document, check.settled(document, check.one_each(mine), today, capture), now, passive
     )
     verdict.update(
         simulated=bool(capture.get("simulated")),
         boot_identity=rules.as_map(capture.get("identity")).get("boot_identity"),
-        uptime=capture.get("uptime")
-        if captured is not None
-        else boot.uptime(host.text("/proc/uptime") or ""),
+        uptime=capture.get("uptime"),
         unjudged=[
             {"id": item.id, "subject": item.subject, "got": item.got}
             for item in judged
@@ -160,7 +158,9 @@ def examine(
         advice=advice(capture, facts, present, driver),
         facts=facts["compiled"],
     )
-    if captured is not None:
+    if captured is None:
+        verdict["uptime"] = boot.uptime(host.text("/proc/uptime") or "")
+    else:
         verdict["recorded"] = {
             "time": capture.get("time") or capture.get("recorded"),
             "source": capture.get("source"),
@@ -255,28 +255,27 @@ def why(text: str) -> str:
 
 def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], present: KnownGpus) -> Json:
     """Return GPUs by model and the platform, as texts."""
-    rows = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
+    rows = rules.rows_of(capture.get("gpus"))
     ids = [str(row.get("pci_id")) for row in rows if row.get("vendor") == present.vendor]
+    # One PCI id may be of several models; the name that the GPU reports is used where the facts have none.
     names = {
         str(row.get("pci_id")): row["name"] for row in rows if isinstance(row.get("name"), str)
     }
-    models = [
-        " or ".join(facts["models"][name]["models"])
-        if name in facts["models"]
-        else names.get(name, _shown(name))
-        for name in ids
-    ]
+    names.update({name: " or ".join(row["models"]) for name, row in facts["models"].items()})
+    models = [names.get(name, _shown(name)) for name in ids]
     if not rows:
         models = [" or ".join(name) for name in present.models.values()]
     identity, system = rules.as_map(capture.get("identity")), rules.as_map(capture.get("os"))
-    virtual = identity.get("virtual")
-    place = [f"{system['id']} {system.get('version') or ''}".strip()] if system.get("id") else []
-    running = rules.fetch(system, "kernel.running")
-    place += [f"kernel {running}"] if isinstance(running, str) and running else []
-    place += ["a container"] if identity.get("container") else []
-    place += (
-        [f"virtual machine ({virtual})"] if isinstance(virtual, str) and virtual != "none" else []
-    )
+    virtual, running = identity.get("virtual"), rules.fetch(system, "kernel.running")
+    place = []
+    if system.get("id"):
+        place.append(f"{system['id']} {system.get('version') or ''}".strip())
+    if isinstance(running, str) and running:
+        place.append(f"kernel {running}")
+    if identity.get("container"):
+        place.append("a container")
+    if isinstance(virtual, str) and virtual != "none":
+        place.append(f"virtual machine ({virtual})")
     return {
         "gpus": [
             rules.sanitized(f"{models.count(name)} x {name}") for name in dict.fromkeys(models)
@@ -287,13 +286,10 @@ def detected(capture: Mapping[str, Any], facts: Mapping[str, Any], present: Know
 
 
 def _no_gpu(capture: Mapping[str, Any]) -> Finding:
-    pci = capture.get("pci")
-    unread = isinstance(pci, dict) and is_fault(pci)
-    text = (
-        f"the PCI bus could not be read: {pci['text']}"
-        if pci and unread
-        else "no GPU on the PCI bus"
-    )
+    pci: Any = capture.get("pci")
+    text = "no GPU on the PCI bus"
+    if is_fault(pci):
+        text = f"the PCI bus could not be read: {pci['text']}"
     return Finding("check", UNREAD, "a GPU that can be judged", text, NO_GPU, blast=NODE)
 
 
@@ -304,18 +300,20 @@ def _unread_functions(capture: Mapping[str, Any]) -> List[Finding]:
             "check",
             outcome=UNREAD,
             expected="a PCI id and a class that can be read",
-            got=f"those of {rules.sanitized(address, 20)} cannot be read",
-            remedy=UNREADABLE.about(rules.sanitized(address, 20)),
-            subject=rules.sanitized(address, 20),
+            got=f"those of {address} cannot be read",
+            remedy=UNREADABLE.about(address),
+            subject=address,
             blast=NODE,
         )
-        for address in rules.as_list(capture.get("pci_unread"))
+        for address in (
+            rules.sanitized(name, 20) for name in rules.as_list(capture.get("pci_unread"))
+        )
     ]
 
 
 def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
     """Return the GPUs on the PCI bus, or those that the library lists if the bus shows none."""
-    listed = [row for row in rules.as_list(capture.get("gpus")) if isinstance(row, dict)]
+    listed = rules.rows_of(capture.get("gpus"))
     on_bus = [
         row
         for row in rules.as_map(capture.get("pci")).values()
@@ -331,7 +329,7 @@ def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
                 name: facts["models"][name]["models"] for name in ids if name in facts["models"]
             }
             names = [
-                row["name"] if isinstance(row.get("name"), str) else NAMELESS
+                rules.text_of(row.get("name")) or NAMELESS
                 for row in listed
                 if row.get("vendor") == vendor and str(row.get("pci_id")) not in known
             ]
@@ -350,20 +348,21 @@ def implied(capture: Mapping[str, Any], facts: Mapping[str, Any], present: Known
         if isinstance(row, dict) and row.get("kind") == "gpu"
     }
     health = {key: facts[key] for key in ("limits", "cuda", "on_package") if key in facts}
+    gpu = None
+    if present.vendor is not None:
+        gpu = {
+            "vendor": present.vendor,
+            "model": " or ".join(names) or "unknown",
+            "count": present.number,
+            "pci_ids": sorted({*ids, *on_bus}),
+        }
     return {
         "class": None,
         "digest": None,
         "lock": {"digest": None},
         "stack": {"name": None, "exercised": None},
         "simulated": bool(capture.get("simulated")),
-        "gpu": None
-        if present.vendor is None
-        else {
-            "vendor": present.vendor,
-            "model": " or ".join(names) or "unknown",
-            "count": present.number,
-            "pci_ids": sorted({*ids, *on_bus}),
-        },
+        "gpu": gpu,
         "platform": {"name": None, "nvswitch": _joined(capture)},
         "health": {
             **health,
@@ -402,11 +401,8 @@ def advice(
             "not compared with the data sheet, the link only with what GPU and slot can do."
         )
     version = driver_support.version_of(capture)
-    if (
-        present.vendor == "nvidia"
-        and version is not None
-        and version.split(".")[0] not in facts["branches"]
-    ):
+    branch = (version or "").split(".")[0]
+    if present.vendor == "nvidia" and branch and branch not in facts["branches"]:
         texts.append(f"Driver {rules.sanitized(version, 20)}: its branch is not in the facts.")
     return texts
 
@@ -417,9 +413,9 @@ def undeclared(capture: Mapping[str, Any], present: KnownGpus) -> List[Json]:
     system = rules.as_map(capture.get("os"))
     if system.get("id"):
         rows.append(("os", f"{system.get('id')} {system.get('version')}"))
-    running = rules.fetch(system, "kernel.running")
-    rows.append(("kernel", running))
+    rows.append(("kernel", rules.fetch(system, "kernel.running")))
     rows.append(("driver", rules.as_map(capture.get("driver")).get("reported")))
+    gpus_of = rules.rows_of(capture.get("gpus"))
     if present.vendor is not None:
         rows.append(("gpu.count", present.number))
     for name, path in (
@@ -431,37 +427,22 @@ def undeclared(capture: Mapping[str, Any], present: KnownGpus) -> List[Json]:
         ("policy.ecc", "ecc.pending"),
         ("policy.mig", "mig.pending"),
     ):
-        values = [
-            rules.fetch(row, path)
-            for row in rules.as_list(capture.get("gpus"))
-            if isinstance(row, dict)
-        ]
-        known = list(
-            dict.fromkeys(
-                _text(value) for value in values if value is not None and not is_fault(value)
-            )
-        )
-        rows.append((name, ", ".join(known) if known else None))
-    laptops = [
-        settings.laptop_width(row)
-        for row in rules.as_list(capture.get("gpus"))
-        if isinstance(row, dict)
-    ]
-    rows.append(("pcie.width", next((text for text in laptops if text is not None), None)))
+        values = [rules.fetch(row, path) for row in gpus_of]
+        texts = dict.fromkeys(_text(value) for value in values if known(value))
+        rows.append((name, ", ".join(texts) or None))
+    laptops = filter(None, map(settings.laptop_width, gpus_of))
+    rows.append(("pcie.width", next(laptops, None)))
     for section in ("network", "infiniband"):
         names = sorted(rules.as_map(capture.get(section)))
-        rows.append((f"baseline.{section}", ", ".join(names[:8]) if names else None))
+        rows.append((f"baseline.{section}", ", ".join(names[:8]) or None))
     unusual = settings.unusual(capture)
-    return [
-        {
-            "item": name,
-            "found": value
-            if isinstance(value, int)
-            else rules.sanitized(f"{value}, {unusual[name]}" if name in unusual else value),
-        }
-        for name, value in rows
-        if value is not None and not is_fault(value)
-    ]
+    listed: List[Json] = []
+    for name, value in rows:
+        if known(value) and not isinstance(value, int):
+            value = rules.sanitized(f"{value}, {unusual[name]}" if name in unusual else value)
+        if known(value):
+            listed.append({"item": name, "found": value})
+    return listed
 
 
 def _shown(pci_id: str) -> str:
@@ -470,6 +451,4 @@ def _shown(pci_id: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return (
-        {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
