@@ -306,7 +306,7 @@ OTHERS = {
         f"{_UNIT}::test_example_serves_the_report_of_a_process"
     ),
     "docs/how-to/testing-nodes.md#write-a-test-python-1": (
-        "tests/unit/testinfra/test_fixtures.py::test_example_of_the_guide_passes_on_a_healthy_node"
+        "tests/unit/testing/testinfra/test_fixtures.py::test_example_of_the_guide_passes_on_a_healthy_node"
     ),
     "docs/adding.md#a-health-check-python-1": f"{_UNIT}::test_example_of_a_health_check_judges",
     "docs/adding.md#a-health-check-python-2": f"{_UNIT}::test_example_of_a_health_check_judges",

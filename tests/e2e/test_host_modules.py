@@ -2,7 +2,7 @@
 stand-in modules.
 
 The node is a container, so live kernel values are those of its host. They are neither set nor checked here
-(tests/unit/node/test_tuning.py does both on a generated root), and no module is loaded.
+(tests/unit/node/state/test_tuning.py does both on a generated root), and no module is loaded.
 """
 
 from __future__ import annotations

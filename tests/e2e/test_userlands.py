@@ -2,7 +2,7 @@
 
 Each root is made by mmdebstrap. The GPU is simulated (tests/simulators/hardware): its sysfs tree and its NVML are files of the root, and the
 program sees nothing of this machine but its kernel. It runs as an ordinary user and as root, with the Python of the root, without systemd, /proc
-or a home directory. Layouts of Ubuntu, RHEL and SLES, whose packages cannot be had here, are in tests/unit/node/test_layouts.py.
+or a home directory. Layouts of Ubuntu, RHEL and SLES, whose packages cannot be had here, are in tests/unit/node/verdict/test_layouts.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.unit.images.inspect.things import elf, image, installed, os_release, wheel, wheel_files
+from tests.unit.inspect.things import elf, image, installed, os_release, wheel, wheel_files
 
 from goldnode.images.locked_packages import locked_in
 from goldnode.inspect import examine, policy, report, targets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.images.inspect.test_hidden import MUTATIONS, SEEDS, judge, mutated
+from tests.unit.inspect.test_hidden import MUTATIONS, SEEDS, judge, mutated
 
 pytestmark = [pytest.mark.images, pytest.mark.long]
 

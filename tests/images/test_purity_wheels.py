@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from packaging.utils import parse_wheel_filename
-from tests.unit.images.inspect.wheel_table import (
+from tests.unit.inspect.wheel_table import (
     WheelRow,
     facts,
     files,
@@ -40,9 +40,7 @@ def test_wheel_has_recorded_facts_and_verdict(row: WheelRow, tmp_path: Path) -> 
     if folders is None:
         path.unlink()
     assert refused(view) == row.refused, row.because
-    assert recorded(view) == facts()[row.file], (
-        "python -m tests.unit.images.inspect.wheel_table DIRECTORY"
-    )
+    assert recorded(view) == facts()[row.file], "python -m tests.unit.inspect.wheel_table DIRECTORY"
 
 
 def download(row: WheelRow, folder: Path) -> None:

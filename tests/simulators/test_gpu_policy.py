@@ -14,7 +14,7 @@ import pytest
 from tests.simulators.hardware import Scenario, build, write
 from tests.simulators.hardware import library as libraries
 from tests.simulators.hardware import machine as machines
-from tests.unit.node.test_cases import document, merge
+from tests.unit.node.state.test_cases import document, merge
 
 from goldnode.core import program_file as nodefile
 from goldnode.node import probe

@@ -33,17 +33,23 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("requirements/*", (EVERYTHING,)),
     ("tests/conftest.py", (EVERYTHING,)),
     # Playbooks and code that runs on nodes.
-    ("site.yml", (*NODES, "tests/unit/ansible", "tests/unit/lab", "tests/unit/fleet", RELEASE)),
+    (
+        "site.yml",
+        (*NODES, "tests/unit/ansible", "tests/unit/testing/lab", "tests/unit/fleet", RELEASE),
+    ),
     ("report.yml", ("tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("rollback.yml", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     ("rollout.yml", ("marker:lab", "tests/unit/fleet", RELEASE)),
     ("rollout/*", ("marker:lab", "tests/unit/fleet", RELEASE)),
-    ("ansible.cfg", (*NODES, "tests/unit/ansible", "tests/unit/lab", f"{TOOLS}[ansible-lint]")),
+    (
+        "ansible.cfg",
+        (*NODES, "tests/unit/ansible", "tests/unit/testing/lab", f"{TOOLS}[ansible-lint]"),
+    ),
     *((link, (*NODES, "tests/unit/ansible")) for link in ("action_plugins", "library")),
     ("roles/*", (*NODES, "tests/unit/ansible", "tests/unit/fleet", RELEASE)),
     (
-        "tests/unit/images/evidence/licence_strings.tsv",
-        ("tests/unit/images/evidence/test_contents.py",),
+        "tests/unit/evidence/licence_strings.tsv",
+        ("tests/unit/evidence/test_contents.py",),
     ),
     ("tests/unit/fleet/report/screenshots.py", ("tests/unit/fleet/report",)),
     ("tests/unit/inventory/answers/*", ("tests/unit/inventory", RELEASE)),
@@ -59,7 +65,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("src/goldnode/node/*", (*NODES, "tests/simulators", "tests/faults")),
     (
         "src/goldnode/testing/testinfra/*",
-        ("marker:lab", "marker:real", "tests/unit/testinfra", "tests/simulators"),
+        ("marker:lab", "marker:real", "tests/unit/testing/testinfra", "tests/simulators"),
     ),
     ("src/goldnode/canary/runner/jobs.json", ("tests/unit/canary",)),
     ("tests/unit/canary/recorded/*", ("tests/unit/canary",)),
@@ -95,7 +101,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "schemas/*",
-        ("tests/unit/catalog/test_catalog_schemas.py", "tests/unit/images/test_image_matrix.py"),
+        ("tests/unit/commands/test_catalog_schemas.py", "tests/unit/images/test_image_matrix.py"),
     ),
     ("src/goldnode/facts/*", ("module:goldnode.facts.host",)),
     (
@@ -116,20 +122,20 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "marker:qemu",
         ),
     ),
-    ("integrations/*", ("tests/unit/integrations", "tests/unit/catalog/test_reference.py")),
+    ("integrations/*", ("tests/unit/integrations", "tests/unit/commands/test_reference.py")),
     ("integrations/prometheus/*", ("tests/e2e/test_prometheus.py",)),
     ("integrations/slurm/*", ("tests/e2e/test_slurm.py",)),
     (
         "inventories/*",
         (
-            "tests/unit/catalog/test_inventory_classes.py",
+            "tests/unit/inventory/test_inventory_classes.py",
             "tests/unit/fleet",
             "tests/e2e/test_real.py",
         ),
     ),
     # Molecule.
-    (".config/molecule/*", ("tests/lab", "tests/unit/lab")),
-    ("molecule/*", ("tests/unit/lab", "tests/unit/catalog/test_reference.py")),
+    (".config/molecule/*", ("tests/lab", "tests/unit/testing/lab")),
+    ("molecule/*", ("tests/unit/testing/lab", "tests/unit/commands/test_reference.py")),
     ("molecule/shared/*", ("tests/lab",)),
     ("molecule/stacks/*", ("tests/lab/test_molecule_stacks.py",)),
     *(
@@ -138,7 +144,10 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     # Scripts.
     (".ci/run", (LINT,)),
-    ("scripts/*", (LINT, "tests/unit/test_script_help.py", "tests/unit/catalog/test_reference.py")),
+    (
+        "scripts/*",
+        (LINT, "tests/unit/test_script_help.py", "tests/unit/commands/test_reference.py"),
+    ),
     ("scripts/demo", ("tests/e2e/test_real.py",)),
     ("scripts/lib/*", ("tests/e2e/test_real.py", "tests/images/test_pipeline.py")),
     ("scripts/docs", ("tests/unit/test_docs.py",)),
@@ -166,10 +175,10 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("docs/*", ("tests/unit/test_docs.py", "tests/unit/test_documented.py")),
     ("docs/reference/variables.md", ("tests/unit/inventory/test_variables.py",)),
     ("docs/reference/commands.md", ("tests/unit/test_manual.py",)),
-    ("docs/reference/configuration.md", ("tests/unit/catalog/test_reference.py",)),
-    ("docs/reference/capture.md", ("tests/unit/node/test_capture_gpus.py",)),
-    ("docs/reference/sanity.md", ("tests/unit/node/test_sanity_docs.py",)),
-    ("docs/reference/matrix.md", ("tests/unit/compat/test_matrix.py",)),
+    ("docs/reference/configuration.md", ("tests/unit/commands/test_reference.py",)),
+    ("docs/reference/capture.md", ("tests/unit/node/probe/test_capture_gpus.py",)),
+    ("docs/reference/sanity.md", ("tests/unit/node/state/test_sanity_docs.py",)),
+    ("docs/reference/matrix.md", ("tests/unit/commands/test_matrix.py",)),
     ("docs/reference/faults.md", ("tests/faults",)),
     ("docs/benchmarks/*", ("tests/unit/test_benchmark_pages.py", "tests/unit/test_benchmarks.py")),
     # Benchmarks.

@@ -120,16 +120,16 @@ def test_the_extras_are_those_of_the_project() -> None:
 # Extra -> tests of the commands that docs/how-to/install.md names for it. They run with this extra alone.
 PROMISED = {
     "ansible": {
-        "init": ["tests/unit/test_init.py"],
-        "apply": ["tests/unit/test_init.py"],
+        "init": ["tests/unit/commands/test_init.py"],
+        "apply": ["tests/unit/commands/test_init.py"],
         "plan": ["tests/unit/fleet/nodes/test_plan.py"],
         "adopt": ["tests/unit/fleet/nodes/test_adopt.py"],
     },
     "images": {
         "images": [
             "tests/unit/images/test_publish_command.py",
-            "tests/unit/images/evidence/test_command.py",
-            "tests/unit/images/inspect/test_inspect_command.py",
+            "tests/unit/evidence/test_command.py",
+            "tests/unit/inspect/test_inspect_command.py",
         ]
     },
     "updates": {"facts": ["tests/unit/facts/test_facts_update.py"]},

@@ -86,13 +86,13 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         (
             GPT,
             {"tests/unit/disks/test_disk_assemble.py", "tests/disks/test_disk_boot.py"},
-            {"tests/unit/node/test_grub.py"},
+            {"tests/unit/node/state/test_grub.py"},
         ),
         # A program that subprocesses run.
         (
             SLOTS,
             {
-                "tests/unit/node/test_slots.py",
+                "tests/unit/node/slots/test_slots.py",
                 "tests/e2e/test_gate.py",
                 "tests/disks/test_disk_slots.py",
             },
@@ -101,7 +101,7 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         (
             "src/goldnode/commands/mirror.py",
             {"tests/unit/test_cli.py"},
-            {"tests/unit/node/test_grub.py"},
+            {"tests/unit/node/state/test_grub.py"},
         ),
         (
             "src/goldnode/ansible/action/goldnode_state.py",
@@ -112,12 +112,12 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         (
             "tests/unit/images/registries.py",
             {"tests/unit/images/test_publish.py"},
-            {"tests/unit/node/test_check.py"},
+            {"tests/unit/node/verdict/test_check.py"},
         ),
         (
             "site.yml",
             {"tests/e2e/test_removal.py", "tests/unit/ansible/test_report.py"},
-            {"tests/unit/node/test_grub.py"},
+            {"tests/unit/node/state/test_grub.py"},
         ),
         (
             "molecule/debian13/molecule.yml",
@@ -138,7 +138,7 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         (
             "catalog/stacks/r550.yml",
             {
-                "tests/unit/compat/test_matrix.py",
+                "tests/unit/commands/test_matrix.py",
                 "tests/e2e/test_real.py",
                 "tests/images/test_lock.py",
             },

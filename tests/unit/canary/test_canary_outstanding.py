@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.node.test_return_gate import LINK, XID, Machine, clock
+from tests.unit.node.gate.test_return_gate import LINK, XID, Machine, clock
 
 from goldnode.canary import results, session
 from goldnode.canary.session import CanaryRun

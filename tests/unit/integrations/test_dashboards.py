@@ -27,7 +27,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 from tests.unit.integrations.dashboards import described, rendered
 from tests.unit.integrations.monitoring import FOREIGN, RECORDED, RULES, WRITTEN, names
-from tests.unit.node.test_metrics import CAPTURE, finding, verdict
+from tests.unit.node.serve.test_metrics import CAPTURE, finding, verdict
 
 from goldnode.documents.fleet_report import FleetReportDocument
 from goldnode.fleet.report import metrics as report_metrics

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.unit.node.test_metrics import CAPTURE, finding, verdict
+from tests.unit.node.serve.test_metrics import CAPTURE, finding, verdict
 
 from goldnode.node.gate import gate
 from goldnode.node.ground import drained

@@ -16,8 +16,8 @@ import yaml
 from tests import slurm
 from tests.slurm import SlurmCluster
 from tests.unit.node.captures import healthy
-from tests.unit.node.test_metrics import finding
-from tests.unit.node.test_serve import GOOD
+from tests.unit.node.serve.test_metrics import finding
+from tests.unit.node.serve.test_serve import GOOD
 
 from goldnode.node.cachekey import directory
 from goldnode.node.serve.publish import public

@@ -15,8 +15,8 @@ import pytest
 from tests.simulators.apt_archive import elf
 from tests.simulators.apt_archive.debs import Deb
 from tests.unit.catalog.test_accept_reject import FILES, write
-from tests.unit.catalog.test_class_document import DAY, LOCK, package
-from tests.unit.catalog.test_class_document import SITE as BASE_SITE
+from tests.unit.classdoc.test_class_document import DAY, LOCK, package
+from tests.unit.classdoc.test_class_document import SITE as BASE_SITE
 
 from goldnode.classdoc.compile import class_document
 from goldnode.classdoc.load import load_catalog

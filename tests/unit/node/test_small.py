@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.node.test_cases import document
+from tests.unit.node.state.test_cases import document
 
 from goldnode.node.device.names import address
 from goldnode.node.ground.host import Host, Result, boot_identity, is_container

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 from tests import documents
+from tests.unit.documents.test_documents import verdict
 from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture
-from tests.unit.test_documents import verdict
 
 from goldnode.commands.schema.schemas import EXCHANGED, schema
 from goldnode.fleet.ingest import inbox

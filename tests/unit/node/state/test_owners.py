@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.unit.node.test_cases import document
+from tests.unit.node.state.test_cases import document
 
 from goldnode.node.ground.host import Host
 from goldnode.node.program.main import Flags, read_document

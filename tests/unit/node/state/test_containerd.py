@@ -1,0 +1,163 @@
+"""The merged configuration of containerd, against what its releases print with `containerd config dump`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.debian_archive import debian_archive
+from tests.unit.node.state import containerd_releases as releases
+
+from goldnode.node.ground.host import Host
+from goldnode.node.state import containerd
+from goldnode.node.state import enginetext as text_of
+
+ROWS = json.loads(releases.CASES.read_text(encoding="utf-8"))
+WANTS = containerd.Wants(releases.RUNTIME, default=True, cdi=False)
+# Debian's release, by suite.
+PACKAGES = {"bookworm": "1.6", "trixie": "1.7", "sid": "2.1"}
+
+
+def parts(name: str) -> containerd.Release:
+    return containerd.release(f"{name}.0")
+
+
+def read(root: Path, texts: dict[str, str], release: str) -> list[containerd.ConfigFile]:
+    """The files of a configuration in the order of a release, as the product reads them."""
+    for file, text in texts.items():
+        place = root / f"etc/containerd/{file}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    rows = containerd.imported(Host(str(root)), texts["config.toml"], parts(release))
+    found = [(containerd.CONFIG, texts["config.toml"], False)]
+    found += [(row["file"], row["text"], row.get("after", False)) for row in rows]
+    return [
+        containerd.ConfigFile(file, text, text_of.read_toml(text), after)
+        for file, text, after in found
+    ]
+
+
+def identity(row: dict[str, Any]) -> str:
+    return f"{row['release']} version {row['version']}: {row['name']}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=identity)
+def test_merged_result_is_that_of_the_release(tmp_path: Path, row: dict[str, Any]) -> None:
+    files = read(tmp_path, releases.files(row["name"], row["version"]), row["release"])
+    if row["version"] is None or row["name"].startswith("CRI off"):
+        with pytest.raises(text_of.ConflictError, match=r"/etc/containerd/\S+:\d+: "):
+            containerd.drop_in(files, WANTS, parts(row["release"]))
+    else:
+        found = containerd.effective(
+            containerd.merged(files, parts(row["release"])), parts(row["release"])
+        )
+        assert found == row["dump"]
+
+
+REFUSED = {
+    "an import that sorts last": ("1.6 1.7", "/etc/containerd/conf.d/zz.toml:2 is read after /etc/containerd/conf.d/goldnode.toml"),
+    "an import that sorts last sets the default": ("1.6 1.7 2.1", "/etc/containerd/conf.d/zz.toml:"),
+    "an import that sorts last sets another program": ("1.6 1.7 2.1", "/etc/containerd/conf.d/zz.toml:"),
+    "an import of an import": ("1.6 1.7 2.1", "/etc/containerd/inner.toml:"),
+    "CRI off": ("1.6 1.7 2.1", "/etc/containerd/config.toml:2: disabled_plugins has"),
+    "CRI off in an import": ("1.6 1.7 2.1", "/etc/containerd/conf.d/20.toml:2: disabled_plugins has"),
+}  # fmt: skip
+
+
+def configured(root: Path, name: str, version: int, release: str) -> dict[str, str]:
+    """The files of a configuration with the drop-in and its import. Raises ConflictError."""
+    texts = releases.files(name, version)
+    files = read(root, texts, release)
+    drop_in = containerd.drop_in(files, WANTS, parts(release))
+    config = text_of.with_import(texts["config.toml"], files[0].document, containerd.DROP_IN)
+    return {**texts, "config.toml": config, "conf.d/goldnode.toml": drop_in}
+
+
+def judged(found: Any) -> None:
+    """Assert that the settings of the class are in effect, and that GPU pods have the cgroup driver of the others."""
+    assert found["default"] == "nvidia"
+    assert found["runtimes"]["nvidia"]["program"] == releases.RUNTIME
+    assert found["runtimes"]["nvidia"]["cgroup"] == found["runtimes"].get("runc", {}).get(
+        "cgroup", False
+    )
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row["version"]], ids=identity)
+def test_drop_in_takes_effect_or_is_refused_with_its_place(
+    tmp_path: Path, row: dict[str, Any]
+) -> None:
+    release = row["release"]
+    where = REFUSED.get(row["name"], ("", ""))
+    if release in where[0]:
+        with pytest.raises(text_of.ConflictError) as refused:
+            configured(tmp_path, row["name"], row["version"], release)
+        assert where[1] in str(refused.value)
+        return
+    texts = configured(tmp_path, row["name"], row["version"], release)
+    files = read(tmp_path, {"config.toml": texts["config.toml"]}, release)
+    drop_in = texts["conf.d/goldnode.toml"]
+    own = containerd.ConfigFile(containerd.DROP_IN, drop_in, text_of.read_toml(drop_in))
+    before = [file for file in files if not file.after]
+    after = [file for file in files if file.after]
+    judged(
+        containerd.effective(
+            containerd.merged([*before, own, *after], parts(release)), parts(release)
+        )
+    )
+
+
+def checked(program: Path, release: str, root: Path) -> None:
+    """Compare a real containerd with the recorded results, and run it with every drop-in."""
+    recorded = [row for row in ROWS if row["release"] == release]
+    assert releases.record(program, release) == recorded
+    for number, (name, version) in enumerate(releases.configurations(release)):
+        if version is None:
+            continue
+        try:
+            texts = configured(root / str(number), name, version, release)
+        except text_of.ConflictError:
+            continue
+        judged(releases.dump(program, texts))
+
+
+def test_containerd_of_this_machine(tmp_path: Path) -> None:
+    program = shutil.which("containerd")
+    if program is None:
+        pytest.skip("needs containerd")
+    words = subprocess.check_output([program, "--version"], text=True).split()
+    number = next((word for word in words if re.match(r"v?\d+\.\d", word)), "").lstrip("v")
+    release = ".".join(number.split(".")[:2])
+    if release not in releases.VERSIONS:
+        pytest.skip(f"release {release} was not recorded")
+    checked(Path(program), release, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suite", PACKAGES)
+def test_containerd_of_debian(tmp_path: Path, suite: str) -> None:
+    """Each release from Debian's archive, unpacked into a folder."""
+    (tmp_path / "lists/partial").mkdir(parents=True)
+    (tmp_path / "cache/archives/partial").mkdir(parents=True)
+    (tmp_path / "status").touch()
+    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    (tmp_path / "sources.list").write_text(
+        f"deb [signed-by={keyring}] {debian_archive()} {suite} main\n"
+    )
+    (tmp_path / "apt.conf").write_text(
+        f'Dir::State "{tmp_path}"; Dir::State::lists "{tmp_path}/lists"; Dir::State::status "{tmp_path}/status";\n'
+        f'Dir::Cache "{tmp_path}/cache"; Dir::Etc::sourcelist "{tmp_path}/sources.list"; Dir::Etc::sourceparts "-";\n'
+        'APT::Sandbox::User "root"; Acquire::Languages "none"; APT::Architecture "amd64";\n'
+    )
+    env = {"APT_CONFIG": str(tmp_path / "apt.conf"), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    for words in (["apt-get", "-q", "update"], ["apt-get", "-q", "download", "containerd"]):
+        subprocess.run(words, cwd=tmp_path, env=env, check=True, timeout=300)
+    (archive,) = tmp_path.glob("containerd_*.deb")
+    subprocess.run(["dpkg-deb", "-x", archive, tmp_path / "unpacked"], check=True)
+    if f"_{PACKAGES[suite]}." not in archive.name:
+        pytest.skip(f"{suite} has {archive.name} now: record it")
+    checked(tmp_path / "unpacked/usr/bin/containerd", PACKAGES[suite], tmp_path)
