@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ KINDS = {
 }
 
 
-def write(document: Mapping[str, Any], directory: Path) -> tuple[Path, list[str]]:
+def write(document: Any, directory: Path) -> tuple[Path, list[str]]:
     """Write the state of a class document below `directory`. Returns the JSON file, whose one key is `conventional_state`, and the
     kinds of action of goldnode's that are not in it."""
     payloads = {"program": payload(content=True)}

@@ -153,9 +153,7 @@ def reported(console: str, word: str) -> Any:
     return json.loads(re.findall(rf"^DRIVE {word} (.*)$", console, re.M)[-1])
 
 
-def documents(
-    image: Path, releases: tuple[str, ...], data: bytes | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def documents(image: Path, releases: tuple[str, ...], data: bytes | None = None) -> tuple[Any, Any]:
     """The class documents of both kernels, the older first."""
     made = [
         class_document(release, installed_version(image, f"linux-image-{release}"))

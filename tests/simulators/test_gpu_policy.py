@@ -26,6 +26,7 @@ from goldnode.node.state.domains import policy
 from goldnode.node.state.finding import MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from goldnode.node.state.model import Action, NodeError, Observed, Plan
 from goldnode.node.state.remedy import POLICY, REBOOT, SITE
+from goldnode.node.state.removal import NO_CLASS
 
 EVERYTHING: dict[str, Any] = {
     "persistence_mode": True,
@@ -110,7 +111,7 @@ def machine(
     return make
 
 
-def look(host: Machine, wanted: dict[str, Any]) -> tuple[dict[str, Any], Observed]:
+def look(host: Machine, wanted: Any) -> tuple[Any, Observed]:
     """Return a class document with this policy for simulated GPUs, and the observation of the node."""
     whole = merge(document(), {"policy": wanted, "simulated": True})
     seen = Observed(simulated=True)
@@ -118,22 +119,22 @@ def look(host: Machine, wanted: dict[str, Any]) -> tuple[dict[str, Any], Observe
     return whole, seen
 
 
-def plan(host: Machine, wanted: dict[str, Any]) -> list[Action]:
+def plan(host: Machine, wanted: Any) -> list[Action]:
     """Return the planned settings."""
     return [action for action in policy.plan(*look(host, wanted))[0] if action.kind == "gpu.set"]
 
 
-def settle(host: Machine, wanted: dict[str, Any]) -> list[str]:
+def settle(host: Machine, wanted: Any) -> list[str]:
     """Apply all planned settings. Return them as `field index`."""
     actions = plan(host, wanted)
-    applier = Applier(host, {}, {}, print)
+    applier = Applier(host, NO_CLASS, {}, print)
     applier.planned = actions
     for action in actions:
         applier.apply(action)
     return [f"{action.data['field']} {action.data['index']}" for action in actions]
 
 
-def outcomes(host: Machine, wanted: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
+def outcomes(host: Machine, wanted: Any) -> dict[str, tuple[str, str | None]]:
     """Return outcome and observed value by policy item."""
     return {
         finding.id.partition(".")[2]: (finding.outcome, finding.got)
@@ -306,7 +307,7 @@ def turn(host: Machine, item: str, current: bool, pending: bool) -> None:
     place.write_text("".join(f"{key}={value}\n" for key, value in sorted(rows.items())))
 
 
-def carry_out(host: Machine, wanted: dict[str, Any], steps: tuple[str, ...]) -> None:
+def carry_out(host: Machine, wanted: Any, steps: tuple[str, ...]) -> None:
     """Apply the steps of a remedy. A boot ends with `goldnode-policy.service`."""
     for step in steps:
         assert step in (POLICY, SITE, REBOOT), step
@@ -315,7 +316,7 @@ def carry_out(host: Machine, wanted: dict[str, Any], steps: tuple[str, ...]) -> 
         settle(host, wanted)
 
 
-def finding_of(host: Machine, wanted: dict[str, Any], item: str) -> Finding:
+def finding_of(host: Machine, wanted: Any, item: str) -> Finding:
     return next(
         found for found in policy.findings(*look(host, wanted)) if found.id == f"policy.{item}"
     )
@@ -336,7 +337,7 @@ def test_remedy_of_a_mode_leads_to_what_is_declared_and_never_away_from_it(
     declared: bool,
 ) -> None:
     host = machine(model)
-    wanted: dict[str, Any] = {item: declared if item == "ecc" else {"enabled": declared}}
+    wanted: Any = {item: declared if item == "ecc" else {"enabled": declared}}
     other: dict[str, Any] = {"mig": {"enabled": False}} if item == "ecc" else {"ecc": True}
     turn(host, item, current, pending)
     for _ in range(2):

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from goldnode.classdoc.gpu_facts import health_facts
 from goldnode.facts import host as facts
+from goldnode.node.ground.document import ClassDocument
 from goldnode.node.probe.values import is_fault
 from goldnode.node.state.finding import DEFERRED, ELSEWHERE, MATCH, MISMATCH
 from goldnode.node.verdict import deltas, rules, table
@@ -99,7 +100,7 @@ def doubts(
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
     found = []
-    for item in table.judge(document, capture, counted):
+    for item in table.judge(cast(ClassDocument, document), capture, counted):
         designed = reason is not None and item.outcome == MISMATCH and item.id in BY_DESIGN
         if (
             item.outcome not in (MATCH, DEFERRED, ELSEWHERE)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from goldnode.classdoc import known
 from goldnode.classdoc.compile import class_document, declaration
 from goldnode.classdoc.load import load_catalog
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import load_site
+from goldnode.node.ground.document import ClassDocument
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import command
 from goldnode.node.program import main as program
@@ -35,9 +35,9 @@ def judge(record: str, name: str | None, now: float | None = None) -> dict[str, 
         return check.check(host, document_in(name), now=now, captured=capture)
     catalog = load_catalog()
     site = load_site()
-    part = declaration(name, catalog, site)
+    part = cast(ClassDocument, declaration(name, catalog, site))
     try:
-        document = class_document(name, catalog, site)
+        document = cast(ClassDocument, class_document(name, catalog, site))
     except GoldnodeError as problem:
         verdict = undeclared.examine(
             host, known.collect(), captured=capture, now=now, declared=part
@@ -47,7 +47,7 @@ def judge(record: str, name: str | None, now: float | None = None) -> dict[str, 
     return check.check(host, document, now=now, captured=capture)
 
 
-def document_in(name: str) -> Mapping[str, Any]:
+def document_in(name: str) -> ClassDocument:
     """Return the class document in a file. Raises GoldnodeError if it is none."""
     try:
         found = json.loads(Path(name).read_text(encoding="utf-8"))
@@ -62,4 +62,4 @@ def document_in(name: str) -> Mapping[str, Any]:
         raise GoldnodeError(
             f"{name}: {wrong}", remedy="write it with `goldnode class export CLASS`"
         )
-    return dict(found)
+    return cast(ClassDocument, found)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from goldnode.commands.output import emit, reports
 from goldnode.core.errors import GoldnodeError
+from goldnode.node.ground.document import ClassDocument
 
 MOST = 1 << 20  # bytes of slurmd's answer
 _CLASS = click.option(
@@ -23,7 +23,7 @@ def slurm() -> None:
     """Write Slurm's configuration of the GPUs of a class, and check slurmd's."""
 
 
-def _class(name: str) -> Mapping[str, Any]:
+def _class(name: str) -> ClassDocument:
     """Return the class document in a file, or the parts of a class of the catalog that need no lock."""
     from goldnode.classdoc.compile import declaration
     from goldnode.classdoc.load import load_catalog
@@ -35,7 +35,8 @@ def _class(name: str) -> Mapping[str, Any]:
     catalog = load_catalog()
     declared = declaration(name, catalog, load_site())
     driver = catalog.stacks[catalog.node_class(name).item.stack].item.driver
-    return {**declared, "driver": None if driver is None else {"branch": driver.branch}}
+    part = {**declared, "driver": None if driver is None else {"branch": driver.branch}}
+    return cast(ClassDocument, part)
 
 
 @slurm.command()
@@ -62,7 +63,8 @@ def config(name: str, nodes: str, form: str) -> None:
             f"{nodes!r} is no list of hosts", remedy="write it as Slurm does: gpu[001-128]"
         )
     document = _class(name)
-    vendor = str((document.get("gpu") or {}).get("vendor"))
+    gpu = document.get("gpu")
+    vendor = gpu["vendor"] if gpu else "None"
     try:
         lines = node.with_files(node.wanted(document), vendor, None)
     except NodeError as problem:

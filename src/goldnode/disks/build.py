@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from goldnode.core.data import tree_path
 from goldnode.core.errors import DiskError, nearest
@@ -51,6 +51,7 @@ from goldnode.disks.model import (
 )
 from goldnode.disks.sanitise import date
 from goldnode.disks.store import DiskStore
+from goldnode.node.ground.document import ClassDocument
 from goldnode.node.state.domains.tuning import cmdline_words
 from goldnode.oci.engines import ROOT_START
 
@@ -136,7 +137,9 @@ class DiskRecipe:
     @property
     def command_line(self) -> str:
         """Return the kernel's command line: the words of the definition and those of the class's policy."""
-        return " ".join([*self.item.disk.shape.command_line, *cmdline_words(self.document)])
+        return " ".join(
+            [*self.item.disk.shape.command_line, *cmdline_words(cast(ClassDocument, self.document))]
+        )
 
     @property
     def spec(self) -> Spec:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from goldnode.disks.model import BuiltDisk, Partition
 from goldnode.node.gate import gate
+from goldnode.node.ground.document import ClassDocument
 from goldnode.node.state.domains import policy
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.finding import Finding, place
@@ -613,7 +614,7 @@ def unique(one: Facts, other: Facts) -> list[GuestCheck]:
 # -- the boot check and its gate
 
 
-def declared(document: Document) -> list[str]:
+def declared(document: ClassDocument) -> list[str]:
     """Return the ids of findings that only the class's hardware can match: number of GPUs, their driver, and
     their settings.
 
@@ -714,7 +715,7 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Gues
     findings = verdict["findings"]
     reasons = [] if simulated else missing_here(document)
     always = missing_here({**document, "gpu": None}) if simulated else []
-    hardware = [] if simulated else declared(document)
+    hardware = [] if simulated else declared(cast(ClassDocument, document))
     by_id: dict[str, list[Mapping[str, Any]]] = {}
     for finding in findings:
         by_id.setdefault(str(finding["id"]), []).append(finding)

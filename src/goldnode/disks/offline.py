@@ -13,11 +13,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from goldnode.core.data import PACKAGE, ansible_environment, data
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import PendingWork
+from goldnode.node.ground.document import ClassDocument
 from goldnode.node.ground.host import Host
 from goldnode.node.state.engine import plan
 from goldnode.node.state.model import IMAGE, PHASES, NodeError
@@ -163,7 +164,7 @@ def prove(
     """
     host = Host(str(root))
     try:
-        whole = plan(host, document, payloads, PHASES)
+        whole = plan(host, cast(ClassDocument, document), payloads, PHASES)
     except NodeError as problem:
         raise DiskError(f"the root filesystem cannot be judged: {problem}") from problem
     left = [action for action in whole.actions if action.phase == IMAGE]

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from goldnode.core.data import data
 from goldnode.core.errors import DiskError
@@ -29,6 +29,7 @@ from goldnode.node.state.model import PARTS
 
 if TYPE_CHECKING:
     from goldnode.disks.qemu import VirtualMachine
+    from goldnode.node.ground.document import ClassDocument
 
 PROGRAM = "/usr/lib/goldnode/goldnode-node"
 CHECKOUT = data()
@@ -182,7 +183,7 @@ def healthy(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
             f"{row.get('outcome')}: {row.get('got')}",
         )
     )
-    for name in declared(document):
+    for name in declared(cast("ClassDocument", document)):
         if not name.startswith("policy."):
             continue
         row = findings.get(name) or {}

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, cast
 
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.finding import MISMATCH
 from goldnode.node.verdict import check as checking
 from goldnode.node.verdict import deltas, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from goldnode.node.ground.document import ClassDocument
 
 Json = Dict[str, Any]
 
@@ -161,14 +165,15 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: boo
 
     `whole` also judges the declarations beyond hardware, for a node's own class.
     """
+    declared = cast("ClassDocument", document)
     if whole:
         from goldnode.node.ground.host import Host
 
-        return checking.check(Host("/", live=False), document, captured=capture)
+        return checking.check(Host("/", live=False), declared, captured=capture)
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
-    found = table.judge(document, capture, counted) + checking.events(document, capture, {})[0]
-    verdict = checking.summary(document, found, time.time(), passive=False)
+    found = table.judge(declared, capture, counted) + checking.events(declared, capture, {})[0]
+    verdict = checking.summary(declared, found, time.time(), passive=False)
     return {
         **verdict,
         "simulated": bool(capture.get("simulated")),

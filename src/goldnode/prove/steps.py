@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, cast
 
 from goldnode.node.__main__ import SEAL
 from goldnode.node.probe import smi
@@ -36,6 +36,10 @@ from goldnode.prove.session import (
     StepOutcome,
     Stopped,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from goldnode.node.ground.document import ClassDocument
 
 OWN_CLASS = Path("/etc/goldnode/class.json")
 STARTS = 5  # repetitions of each timed start …
@@ -417,7 +421,7 @@ def _other(gpus: Json) -> Tuple[Json, Json]:
 
 def _policy(document: Json, found: Json, declared: Json) -> List[Json]:
     """Return the findings about a policy, from a capture."""
-    rows = checking.of_record({**document, "policy": declared}, found)
+    rows = checking.of_record(cast("ClassDocument", {**document, "policy": declared}), found)
     return [
         {**row._asdict(), "evidence": list(row.evidence)}
         for row in rows

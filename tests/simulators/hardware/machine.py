@@ -146,7 +146,7 @@ def _unit(active: str, load: str = "loaded") -> dict[str, str]:
 # -- creating a node
 
 
-def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenario | None:
+def scenario(document: Any, faults: Iterable[str] = ()) -> Scenario | None:
     """Return the boards of a class, set to its policy, as after a boot; None for a class without GPUs."""
     if not document.get("gpu"):
         return None
@@ -177,7 +177,7 @@ def scenario(document: Mapping[str, Any], faults: Iterable[str] = ()) -> Scenari
 
 
 def layout(
-    document: Mapping[str, Any],
+    document: Any,
     *,
     cpus: int = 16,
     faults: Mapping[str, str] | None = None,
@@ -196,7 +196,7 @@ def layout(
 
 
 def write(
-    boards: Scenario | None, root: Path, document: Mapping[str, Any], *, cpus: int = 16, layout_faults: Mapping[str, str] | None = None,
+    boards: Scenario | None, root: Path, document: Any, *, cpus: int = 16, layout_faults: Mapping[str, str] | None = None,
     others: int = 0, library: Path | None = None, program: bytes | None = None,
 ) -> Path:  # fmt: skip
     """Write a node of `document`'s class with these boards below `root`; return `root`.
@@ -268,7 +268,7 @@ def _bus(boards: Scenario | None, root: Path, shown: tree.Layout) -> None:
     shutil.rmtree(root / "sys/module/none")
 
 
-def _flavour(root: Path, document: Mapping[str, Any]) -> None:
+def _flavour(root: Path, document: Any) -> None:
     """Mark the modules as open ones: /proc names them NVIDIA UNIX Open Kernel Module
     (open-gpu-kernel-modules).
     """
@@ -278,7 +278,7 @@ def _flavour(root: Path, document: Mapping[str, Any]) -> None:
         _Files(root).put("proc/driver/nvidia/version", text)
 
 
-def services(document: Mapping[str, Any]) -> list[str]:
+def services(document: Any) -> list[str]:
     """Return the units that run on a healthy node of the class."""
     found = ["systemd-timesyncd.service", "ssh.service"]
     if (document.get("driver") or {}).get("vendor") == "nvidia":
@@ -709,7 +709,7 @@ def devices(root: Path, boards: Scenario | None, shown: tree.Layout) -> None:
         files.put(f"dev/{name}", "", 0o666)
 
 
-def _etc(files: _Files, document: Mapping[str, Any]) -> None:
+def _etc(files: _Files, document: Any) -> None:
     wanted = document["os"]
     release = {
         "ID": wanted["id"],
@@ -737,7 +737,7 @@ def _etc(files: _Files, document: Mapping[str, Any]) -> None:
         cdi(files.root, document)
 
 
-def cdi(root: Path, document: Mapping[str, Any]) -> None:
+def cdi(root: Path, document: Any) -> None:
     """Write the CDI spec that the toolkit would generate; every path in it exists."""
     paths = [
         f"{LIBRARY}/libcuda.so.{document['driver']['version']}",
@@ -762,7 +762,7 @@ def cdi(root: Path, document: Mapping[str, Any]) -> None:
     )
 
 
-def _boot(files: _Files, document: Mapping[str, Any]) -> None:
+def _boot(files: _Files, document: Any) -> None:
     """Write the kernel, its modules, its initramfs and the boot menu."""
     release, driver = document["kernel"]["release"], document.get("driver") or {}
     files.put(f"boot/vmlinuz-{release}", "")
@@ -826,7 +826,7 @@ def initramfs(inside: Mapping[str, bytes]) -> bytes:
     return gzip.compress(out.getvalue(), mtime=0)
 
 
-def _packages(files: _Files, document: Mapping[str, Any]) -> None:
+def _packages(files: _Files, document: Any) -> None:
     rows = [
         ("dpkg", "1.22.22", "install"),
         ("libc6", "2.41-12", "install"),
@@ -848,7 +848,7 @@ def _packages(files: _Files, document: Mapping[str, Any]) -> None:
             files.put(archive["signed_by"].lstrip("/"), keyring.read_bytes())
 
 
-def _converge(host: Machine, document: Mapping[str, Any], files: _Files) -> None:
+def _converge(host: Machine, document: Any, files: _Files) -> None:
     """Install goldnode's own files and links by applying the plan until it is empty."""
     files.put("usr/lib/goldnode/goldnode-node", (host.path("/goldnode-node")).read_bytes(), 0o755)
     with host.environment():
@@ -981,7 +981,7 @@ def spoil(root: Path, name: str, content: str | bytes | None, mode: int = 0o644)
 def fault(
     host: Machine,
     boards: Scenario,
-    document: Mapping[str, Any],
+    document: Any,
     *faults: str,
     layout_faults: Mapping[str, str] | None = None,
 ) -> Scenario:

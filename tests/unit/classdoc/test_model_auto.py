@@ -226,7 +226,7 @@ def test_node_refuses_an_unknown_model_where_the_class_blocks_the_unknown() -> N
 def test_verdict_names_the_model_that_the_node_has(
     tmp_path: Path, pci_id: str, unknown: str, outcome: str, got: str
 ) -> None:
-    document = compiled(tmp_path, node_class=f"{AUTO}compat: {{unknown: {unknown}}}\n")
+    document: Any = compiled(tmp_path, node_class=f"{AUTO}compat: {{unknown: {unknown}}}\n")
     capture = spoiled(healthy(1), "gpus.0.pci_id", pci_id)
     found = [item for item in verdict.of_record(document, capture) if item.id == "gpu.ids"]
     assert [item.outcome for item in found] == [outcome]
@@ -234,7 +234,7 @@ def test_verdict_names_the_model_that_the_node_has(
 
 
 def test_hardware_is_judged_by_the_facts_of_the_detected_model(tmp_path: Path) -> None:
-    document = compiled(tmp_path, node_class=AUTO)
+    document: Any = compiled(tmp_path, node_class=AUTO)
 
     def links(width: int) -> set[str]:
         capture = spoiled(healthy(1), "gpus.0.pcie.width.current", width)

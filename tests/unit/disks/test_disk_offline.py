@@ -70,7 +70,7 @@ def ask(
 
 def test_a_root_is_planned_with_what_can_be_true_of_it(
     root: Path,
-    document: dict[str, Any],
+    document: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_root_is_planned_with_what_can_be_true_of_it(
 
 def test_a_part_is_applied_to_the_root_and_nothing_is_judged(
     root: Path,
-    document: dict[str, Any],
+    document: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_part_is_applied_to_the_root_and_nothing_is_judged(
     assert again["changed"] is False
 
 
-def test_apt_sees_the_archive_of_the_build_alone(document: dict[str, Any]) -> None:
+def test_apt_sees_the_archive_of_the_build_alone(document: Any) -> None:
     applier = Applier(Host("/nowhere"), document, {"sources": "/run/x.list"}, print)
     assert "Dir::Etc::sourcelist=/run/x.list" in applier.apt
     assert "Dir::Etc::sourceparts=/dev/null" in applier.apt
@@ -134,7 +134,7 @@ def test_apt_sees_the_archive_of_the_build_alone(document: dict[str, Any]) -> No
     ]
 
 
-def test_what_is_left_is_an_error_and_no_image(root: Path, document: dict[str, Any]) -> None:
+def test_what_is_left_is_an_error_and_no_image(root: Path, document: Any) -> None:
     with pytest.raises(
         DiskError,
         match=r"is not what its class says after site\.yml: .*file\.write /etc/goldnode/class\.json",
@@ -151,14 +151,17 @@ def test_what_is_left_is_an_error_and_no_image(root: Path, document: dict[str, A
     ],
 )
 def test_where_the_words_of_the_command_line_are_follows_from_the_loader(
-    root: Path, document: dict[str, Any], system: str, loader: Loader, reported: str
+    root: Path, document: Any, system: str, loader: Loader, reported: str
 ) -> None:
     with (root / "var/lib/dpkg/status").open("a") as status:
         for name in load_definition().document.systems[system].loaders[loader]:
             status.write(
                 f"\nPackage: {name}\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\nMaintainer: x\nDescription: x\n"
             )
-    asked = {**document, "policy": {**document["policy"], "host": {"cmdline": ["pci=realloc"]}}}
+    asked: Any = {
+        **document,
+        "policy": {**document["policy"], "host": {"cmdline": ["pci=realloc"]}},
+    }
     notes = {note.subject: note.message for note in plan(Host(str(root)), asked).notes}
     assert (
         notes["policy.host.cmdline"]

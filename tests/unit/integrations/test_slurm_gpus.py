@@ -36,7 +36,7 @@ NVML = "slurmd-n1: We were configured with nvml functionality, but that lib wasn
 
 def document(
     model: str = "H100-SXM5-80GB", count: int = 8, profiles: tuple[str, ...] = (), **more: Any
-) -> Json:
+) -> Any:
     return {
         "class": "h100",
         "gpu": {"vendor": "nvidia", "model": model, "count": count, "pci_ids": []},
@@ -71,7 +71,7 @@ def document(
     ],
 )
 def test_the_lines_of_a_class(
-    given_document: Json, gres: str | None, features: str, lines: list[str]
+    given_document: Any, gres: str | None, features: str, lines: list[str]
 ) -> None:
     wanted = slurm.with_files(slurm.wanted(given_document), "nvidia", None)
     (row,) = slurm.slurm_conf(wanted, slurm.features(given_document), "n[1-2]")[-1:]
@@ -86,7 +86,8 @@ def test_a_class_of_any_model_is_refused() -> None:
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_features_have_no_character_of_constraints(name: str, branch: str) -> None:
-    words = slurm.features({**document(), "class": name, "driver": {"branch": branch}})
+    named: Any = {**document(), "class": name, "driver": {"branch": branch}}
+    words = slurm.features(named)
     assert not set("".join(words)) - set(
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
     )

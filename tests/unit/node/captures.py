@@ -465,7 +465,7 @@ def idle(capture: Json) -> Json:
     )
 
 
-def class_document(**patch: Any) -> Json:
+def class_document(**patch: Any) -> Any:
     """What of the class of that node the rules read. Keys of `patch` stand for whole sections."""
     document: Json = {
         "schema": "goldnode.class/1",

@@ -51,7 +51,7 @@ def amd_board(index: int) -> dict[str, Any]:
     }
 
 
-def as_declared(document: dict[str, Any]) -> dict[str, Any]:
+def as_declared(document: Any) -> dict[str, Any]:
     """`gpu_settings` of a node whose GPUs are set as the class says: {} where it says nothing."""
     if not policy.declares(document):
         return {}

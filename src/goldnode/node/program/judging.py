@@ -16,8 +16,9 @@ from ..verdict import current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Mapping, Optional, Tuple
+    from typing import Any, Callable, List, Optional, Tuple
 
+    from ..ground.document import ClassDocument
     from ..ground.host import Host, Json
 
 
@@ -31,7 +32,7 @@ class Delivered(NamedTuple):
 
 def deliver(
     host: Host,
-    document: Optional[Mapping[str, object]],
+    document: Optional[ClassDocument],
     verdict: Json,
     checked: Optional[checking.Checked],
     act: bool = True,
@@ -82,7 +83,7 @@ def _save(host: Host, verdict: Json) -> Optional[OSError]:
 
 def judge(
     host: Host,
-    document: Mapping[str, object],
+    document: ClassDocument,
     act: bool,
     settled: Optional[Callable[[Json], None]] = None,
 ) -> Tuple[checking.Checked, List[str]]:
@@ -101,7 +102,7 @@ def judge(
     return checked._replace(verdict=done.verdict), done.messages
 
 
-def judge_again(host: Host, document: Mapping[str, object]) -> List[str]:
+def judge_again(host: Host, document: ClassDocument) -> List[str]:
     """Judge the node again if a verdict holds that a change has made old. Return messages.
 
     Without one, as early in a boot, the check that follows is the first.

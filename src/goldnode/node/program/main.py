@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from typing import cast
 
 from ..gate import gate
 from ..ground import boot
@@ -28,6 +29,8 @@ from ..verdict.report import finding_lines, plan_text, verdict_table
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence
+
+    from ..ground.document import ClassDocument
 
 
 # One of these exists on every node that site.yml has converged, or has begun to converge.
@@ -285,7 +288,7 @@ def shown(verdict: Json, options: Any) -> int:
     return int(verdict["exit_code"])
 
 
-def settled(host: Host, document: Json, verdict: Json, passive: bool) -> Json:
+def settled(host: Host, document: ClassDocument, verdict: Json, passive: bool) -> Json:
     """Apply the other effects of a verdict: finish the trial of a kernel, and record a good class document.
     Return the resulting verdict.
     """
@@ -395,7 +398,7 @@ def unreadable(host: Host, passive: bool, reason: str, remedy: str) -> Json:
     }
 
 
-def read_document(host: Host, options: Any) -> Json:
+def read_document(host: Host, options: Any) -> ClassDocument:
     """Return the class document named on the command line (a path of this machine), or the node's own. Raises
     NodeError if it is missing or invalid.
     """
@@ -429,7 +432,7 @@ def read_document(host: Host, options: Any) -> Json:
     wrong = not_a_document(document)
     if wrong:
         raise NodeError(f"{name}: {wrong}. {remedy}.")
-    return document
+    return cast("ClassDocument", document)
 
 
 def not_a_document(document: Any) -> Optional[str]:

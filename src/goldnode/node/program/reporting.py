@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import cast
 
 from ..probe import CAPTURE
 from ..serve.publish import GATE
@@ -17,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
+    from ..ground.document import ClassDocument
     from ..ground.host import Host, Json
 
 SCHEMA = "goldnode.node-report/1"
@@ -91,7 +93,7 @@ def _fresh(host: Host, engine: Optional[str]) -> Json:
         document = None
     if not isinstance(document, dict):
         return _document(capture(host, None, True), None, engine)
-    checked = checking.examine(host, document, passive=True)
+    checked = checking.examine(host, cast("ClassDocument", document), passive=True)
     return _document(checked.capture or {}, checked.verdict, engine)
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ..gate import gate, return_tests
 from ..ground.boot import seconds
@@ -25,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+    from ..ground.document import ClassDocument
     from ..ground.host import Host, Json
 
 
@@ -230,7 +231,7 @@ def _judged(host: Host, document: Mapping[str, Any]) -> List[str]:
     """Judge the node again, so that the gate acts on the results at once. Return messages."""
     from .judging import judge
 
-    return judge(host, document, act=True)[1]
+    return judge(host, cast("ClassDocument", document), act=True)[1]
 
 
 # -- a person

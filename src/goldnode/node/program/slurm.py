@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ..probe.machine import printable
 from ..state import gpumodel
@@ -16,8 +16,9 @@ from ..state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+    from ..ground.document import ClassDocument
     from ..ground.host import Host, Json
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
@@ -53,7 +54,7 @@ class SlurmdAnswer(NamedTuple):
 # -- from the class
 
 
-def wanted(document: Mapping[str, Any]) -> List[GresLine]:
+def wanted(document: ClassDocument) -> List[GresLine]:
     """Return the GPUs of a class, without device files. Pure. Raises NodeError for a class of any model."""
     gpu = document.get("gpu")
     if not isinstance(gpu, dict):
@@ -79,12 +80,12 @@ def kind_of(model: str) -> str:
     return re.split(r"[^a-z0-9]", model.lower())[0]
 
 
-def _profiles(document: Mapping[str, Any]) -> List[str]:
+def _profiles(document: ClassDocument) -> List[str]:
     mig = (document.get("policy") or {}).get("mig")
     return list(mig.get("profiles") or ()) if isinstance(mig, dict) and mig.get("enabled") else []
 
 
-def features(document: Mapping[str, Any]) -> List[str]:
+def features(document: ClassDocument) -> List[str]:
     """Return the features of a node of the class: words that jobs ask for with --constraint. Pure."""
     gpu, driver = document.get("gpu"), document.get("driver")
     found = [str(document.get("class"))]
@@ -308,13 +309,14 @@ def run(host: Host, options: Any) -> int:
     """Print Slurm's configuration of this node, or compare it. Return the exit code."""
     from ..cachekey.node import class_of  # the reader of a class document
 
-    document = class_of(host, options.document)
-    if document is None:
+    found = class_of(host, options.document)
+    if found is None:
         raise NodeError(
             "this node has no class. Give --class with a document of `goldnode class export`."
         )
+    document = cast("ClassDocument", found)
     lines = wanted(document)
-    vendor = str((document.get("gpu") or {}).get("vendor"))
+    vendor = str((found.get("gpu") or {}).get("vendor"))
     if lines and vendor == "nvidia":
         lines = with_files(lines, vendor, devices_of(host, bool(_profiles(document))))
     if options.check:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import cast
 
 from ..gate import gate
 from ..ground.host import Host
@@ -33,6 +34,8 @@ from ..verdict import check as checking
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Mapping, Tuple
+
+    from ..ground.document import ClassDocument
 
 SETTLE = (
     90.0  # seconds for units to become active or failed, after the boot has started all of them
@@ -83,7 +86,7 @@ def judge(host: Host) -> List[str]:
         document = json.loads(host.text(CLASS) or "null")
         if not isinstance(document, dict):
             return [f"{CLASS}: no class document"]
-        verdict = checking.check(host, document, passive=True)
+        verdict = checking.check(host, cast("ClassDocument", document), passive=True)
         return blame.against(verdict, OWN) + failed_units(host, document)
     except Exception as problem:  # any failure: an image on which the check fails is not good
         return [f"the check failed: {type(problem).__name__}: {problem}"]

@@ -26,7 +26,9 @@ from .observe import load_json, packages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Tuple, TypeAlias
+    from typing import Any, Dict, List, Optional, Tuple
+
+    from ..ground.document import ClassDocument
 
 
 PLACE = "/var/lib/goldnode/classes"
@@ -34,8 +36,6 @@ INDEX = f"{PLACE}/index.json"
 SCHEMA = "goldnode.kept/1"
 BY_APPLY, BY_ROLLBACK = "apply", "rollback"
 KEEP = 8
-
-Document: TypeAlias = "Mapping[str, Any]"
 
 
 class GoneError(Exception):
@@ -68,7 +68,7 @@ def rows(host: Host) -> List[Json]:
     return [row_of(own, BY_APPLY, whole=True)] if own else []
 
 
-def row_of(document: Document, by: str, whole: bool = False) -> Json:
+def row_of(document: ClassDocument, by: str, whole: bool = False) -> Json:
     """Return a row for a document that is about to be applied."""
     return {
         "document": digest(class_file(document).content.encode()),
@@ -84,7 +84,7 @@ def row_of(document: Document, by: str, whole: bool = False) -> Json:
     }
 
 
-def enter(host: Host, document: Document, by: str) -> None:
+def enter(host: Host, document: ClassDocument, by: str) -> None:
     """Record, before the first change, that a document is being applied.
 
     Store the document that the node leaves, together with the current package versions.
@@ -116,7 +116,7 @@ def enter(host: Host, document: Document, by: str) -> None:
     _keep(host, rows_to_keep(known))
 
 
-def mark(host: Host, document: Document, whole: bool = False, good: bool = False) -> None:
+def mark(host: Host, document: ClassDocument, whole: bool = False, good: bool = False) -> None:
     """Record that all of the document was applied, or that a check found it good. Writes only changes."""
     found = load_json(host, INDEX)
     known = list(found["rows"]) if isinstance(found, dict) and found.get("rows") else []
@@ -187,7 +187,7 @@ def earlier(known: List[Json], to: str = "") -> RollbackTarget:
     return RollbackTarget(found[-1], now, False)
 
 
-def read(host: Host, row: Json) -> Json:
+def read(host: Host, row: Json) -> ClassDocument:
     """Return the document of a row, byte for byte as it was applied.
 
     :raises GoneError: if the file is missing or its digest differs.
@@ -206,8 +206,8 @@ def read(host: Host, row: Json) -> Json:
             f"{_file(row['document'])}, the class document to return to, {what}.",
             "Take the class or the stack's lock back in git instead, and run site.yml.",
         )
-    found: Json = json.loads(data)
-    return found
+    document: ClassDocument = json.loads(data)
+    return document
 
 
 def short(text: str) -> str:
@@ -223,7 +223,7 @@ def _versions_file(class_digest: str) -> str:
     return f"{PLACE}/{class_digest.partition(':')[2]}.packages"
 
 
-def _write(host: Host, document: Document) -> None:
+def _write(host: Host, document: ClassDocument) -> None:
     content = class_file(document).content.encode()
     name = _file(digest(content))
     if host.data(name) != content:
@@ -248,7 +248,7 @@ def _keep(host: Host, known: List[Json]) -> None:
 # -- facts for a rollback
 
 
-def observe_back(host: Host, document: Document, seen: Observed) -> None:
+def observe_back(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Fill `seen.back` with the facts that only a rollback needs. Reads only.
 
     It is {leave: packages that came with the current document, residual: packages whose configuration
@@ -264,8 +264,8 @@ def observe_back(host: Host, document: Document, seen: Observed) -> None:
     # The document was never left complete. Use the package list of the document in force, as far as goldnode
     # installed those packages.
     if had is None:
-        own = removal.own_document(host) or {}
-        came = {package["name"] for package in own.get("packages", ())}
+        own = removal.completed(removal.own_document(host))
+        came = {package["name"] for package in own["packages"]}
     else:
         came = set(seen.packages) - set(had)
     candidates = sorted(

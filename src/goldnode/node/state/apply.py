@@ -19,11 +19,11 @@ from ..ground.host import Host, Result, boot_identity
 from . import applied, deferred, history, shaping, slots
 from . import record as records
 from .aptcall import APT, APT_TIME
-from .domains import apt, driver, kernel
+from .domains import apt, driver, kernel, packages
 from .engine import plan, plan_absent
 from .family import kernel_release
 from .handlers import modules, policy, removal, runtime, serve, tuning, units
-from .model import ABSENT, Action, NodeError, Plan
+from .model import ABSENT, Action, NodeError, Plan, declared
 from .observe import (
     JOURNAL,
     LINKS,
@@ -50,11 +50,10 @@ if TYPE_CHECKING:
         Optional,
         Sequence,
         Tuple,
-        TypeAlias,
     )
 
+    from ..ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 LOCK = "/run/goldnode/engine.lock"
 PROGRESS = "/run/goldnode/progress"
 EXPLAINING_LINES = 12  # lines
@@ -85,7 +84,7 @@ class Applier:
     def __init__(
         self,
         host: Host,
-        document: Document,
+        document: ClassDocument,
         payloads: Mapping[str, Any],
         say: Callable[[str], None],
         part: str = "",
@@ -302,12 +301,9 @@ class Applier:
                 raise self._apt_error(
                     "a locked package cannot be downloaded; no package was changed", fetched
                 )
-        driver = self.document.get("driver") or {}
-        build = (
-            f"; dkms builds {driver['module']} meanwhile, which takes minutes"
-            if driver.get("dkms")
-            else ""
-        )
+        driver, build = self.document.get("driver"), ""
+        if driver and driver.get("dkms"):
+            build = f"; dkms builds {driver['module']} meanwhile, which takes minutes"
         self.say(f"installing {len(install)} locked packages{build}")
         names = [item.partition("=")[0] for item in install]
         records.before_transaction(self.host, simulated.out, names)
@@ -328,7 +324,7 @@ class Applier:
             raise self._apt_error(
                 "the transaction failed; the kernel that ran before is still the default", done
             )
-        deferred.settle(self.host, self.say, driver.get("family") or ())
+        deferred.settle(self.host, self.say, packages.driver_family(self.document))
         # Purge the leftover configuration of packages that goldnode installed, for this stack or an earlier
         # one. Configuration that was left over before goldnode stays.
         record = records.read(self.host)
@@ -477,10 +473,12 @@ class Applier:
 
     def _apt_error(self, what: str, result: Result) -> NodeError:
         text = f"{what}:\n{explaining_lines(result)}"
-        driver = self.document.get("driver") or {}
-        dkms = driver.get("dkms") if "dkms" in result.out + result.err else None
-        log = modules.make_log(self, dkms["name"], driver["version"]) if dkms else ""
-        return NodeError(f"{text}\n{log}" if log else text)
+        driver = self.document.get("driver")
+        dkms = driver.get("dkms") if driver and "dkms" in result.out + result.err else None
+        if driver and dkms:
+            log = modules.make_log(self, dkms["name"], declared(driver["version"]))
+            text += f"\n{log}" if log else ""
+        return NodeError(text)
 
     # -- initramfs
 
@@ -504,12 +502,7 @@ class Applier:
                 f"update-initramfs fails for {release}; the earlier initramfs is kept. {done.tail()}"
             )
         if self.part != ABSENT:  # a removal leaves no record
-            shaping.keep(
-                self.host,
-                [release],
-                (self.document.get("driver") or {}).get("family") or (),
-                before,
-            )
+            shaping.keep(self.host, [release], packages.driver_family(self.document), before)
         if action.data["owed"] == "last":
             deferred.forget(self.host)
         return None
@@ -745,7 +738,7 @@ def perform(applier: Applier, action: Action, done: List[Dict[str, Any]]) -> Non
 
 def apply(
     host: Host,
-    document: Document,
+    document: ClassDocument,
     part: str,
     payloads: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None,
@@ -808,7 +801,7 @@ def apply(
 
 def settle(
     host: Host,
-    document: Document,
+    document: ClassDocument,
     part: str,
     before: Plan,
     applier: Applier,

@@ -11,7 +11,6 @@ from typing import (
     Callable,
     Dict,
     List,
-    Mapping,
     Optional,
     Protocol,
     Sequence,
@@ -19,34 +18,33 @@ from typing import (
     TypeAlias,
 )
 
+from ..ground.document import ClassDocument
 from ..ground.host import Host
 from .domains.files import Wanted
 from .finding import Finding
 from .model import Action, Note, Observed, Refusal, Waiting
 
-Document: TypeAlias = "Mapping[str, Any]"
-
 
 class Domain(Protocol):
     """One part of a node's state, from reading it to judging it. All functions but `observe` are pure."""
 
-    def observe(self, host: Host, document: Document, seen: Observed) -> None:
+    def observe(self, host: Host, document: ClassDocument, seen: Observed) -> None:
         """Read what this domain needs of the node, batched, and add it to `seen`."""
 
-    def wanted(self, document: Document, seen: Observed) -> List[Wanted]:
+    def wanted(self, document: ClassDocument, seen: Observed) -> List[Wanted]:
         """Return the files that the class wants."""
 
     def plan(
-        self, document: Document, seen: Observed
+        self, document: ClassDocument, seen: Observed
     ) -> Tuple[List[Action], List[Note], List[Waiting]]:
         """Return the actions beyond writing files, what cannot be judged here, and what waits for a drain."""
 
     def refusals(
-        self, document: Document, seen: Observed, actions: Sequence[Action]
+        self, document: ClassDocument, seen: Observed, actions: Sequence[Action]
     ) -> List[Refusal]:
         """Return the reasons for which nothing may be changed."""
 
-    def findings(self, document: Document, seen: Observed) -> List[Finding]:
+    def findings(self, document: ClassDocument, seen: Observed) -> List[Finding]:
         """Return the findings of the health check about this domain."""
 
 
@@ -54,7 +52,7 @@ class Writer(Protocol):
     """The interface that a handler acts through: the part of :class:`.apply.Applier` that handlers use."""
 
     host: Host
-    document: Document
+    document: ClassDocument
     say: Callable[[str], None]
     apt: Tuple[str, ...]
     planned: List[Action]

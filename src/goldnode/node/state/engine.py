@@ -32,12 +32,11 @@ from .observe import dpkg_lock_holder, observe, observe_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
+    from ..ground.document import ClassDocument
     from .contract import Domain
 
-
-Document: TypeAlias = "Mapping[str, Any]"
 
 # Domains with the complete domain interface. The other modules above depend on each other through the one
 # package transaction, so the engine calls their functions by name.
@@ -55,7 +54,10 @@ DOMAINS: Tuple[Domain, ...] = (
 
 
 def difference(
-    document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES
+    document: ClassDocument,
+    seen: Observed,
+    payloads: Mapping[str, Any],
+    phases: Sequence[str] = PHASES,
 ) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return the ordered actions that take the node to its class, notes, and changes that wait for a drain.
 
@@ -114,7 +116,7 @@ def difference(
     return sorted(wanted, key=lambda action: PARTS.index(action.part)), notes, waiting
 
 
-def reboot_reasons(document: Document, seen: Observed) -> List[str]:
+def reboot_reasons(document: ClassDocument, seen: Observed) -> List[str]:
     """Return why the node needs a reboot in its current state.
 
     Reasons are the marks of applied actions, and a difference between the loaded and the locked software.
@@ -123,8 +125,8 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
     release = document["kernel"]["release"]
     if seen.running_kernel and seen.running_kernel != release and release in seen.kernels:
         reasons.append(f"kernel {seen.running_kernel} runs, want {release}")
-    wanted = (document.get("driver") or {}).get("version")
-    loaded = seen.loaded.get("nvidia")
+    driver, loaded = document.get("driver"), seen.loaded.get("nvidia")
+    wanted = driver.get("version") if driver else None
     if wanted and loaded and loaded != wanted:
         reasons.append(f"driver {loaded} is loaded, want {wanted}")
     reasons += [
@@ -145,7 +147,10 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
 
 
 def judge(
-    document: Document, seen: Observed, payloads: Mapping[str, Any], phases: Sequence[str] = PHASES
+    document: ClassDocument,
+    seen: Observed,
+    payloads: Mapping[str, Any],
+    phases: Sequence[str] = PHASES,
 ) -> Plan:
     """Return the complete plan, including refusals, from observed facts.
 
@@ -174,7 +179,7 @@ def judge(
     )
 
 
-def observed(host: Host, document: Document, back: bool = False) -> Observed:
+def observed(host: Host, document: ClassDocument, back: bool = False) -> Observed:
     """Collect all facts for a plan or a verdict: :func:`observe`, and the facts of each domain. Reads only.
 
     `back` adds the facts for a rollback.
@@ -192,7 +197,7 @@ def observed(host: Host, document: Document, back: bool = False) -> Observed:
 
 def plan(
     host: Host,
-    document: Document,
+    document: ClassDocument,
     payloads: Optional[Mapping[str, Any]] = None,
     phases: Optional[Sequence[str]] = None,
     lock_timeout: float = 0,
@@ -219,7 +224,9 @@ def plan(
     return unlocked(host, lock_timeout, now)._replace(drain=drained.text(host))
 
 
-def judge_absent(document: Optional[Document], seen: Observed, known: Mapping[str, Any]) -> Plan:
+def judge_absent(
+    document: Optional[ClassDocument], seen: Observed, known: Mapping[str, Any]
+) -> Plan:
     """Return the plan that removes goldnode, from observed facts and the record `known`. Pure."""
     from . import removal  # start-up time: a check needs neither removal nor rollback
 

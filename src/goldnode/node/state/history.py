@@ -14,7 +14,9 @@ from .observe import load_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional
+    from typing import Any, Dict, List, Optional
+
+    from ..ground.document import ClassDocument
 
 
 HISTORY = "/var/lib/goldnode/history"
@@ -58,7 +60,7 @@ class AppliedPart:
     by: str = "apply"
 
 
-def record(host: Host, document: Mapping[str, Any], applied: AppliedPart) -> None:
+def record(host: Host, document: ClassDocument, applied: AppliedPart) -> None:
     """Write one record and drop the oldest ones.
 
     File names are numbered, so that their order does not depend on the node's clock.

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple, TypeVar
+
+    Section = TypeVar("Section")
 
 
 # Phases of a resource (design, section 3). IMAGE needs only a root filesystem, BOOT a
@@ -44,6 +46,13 @@ class NodeError(Exception):
 
     Any other exception is a bug in goldnode.
     """
+
+
+def declared(section: Optional[Section]) -> Section:
+    """Return a section of the class document, for code that runs only for classes that declare it."""
+    if section is None:
+        raise LookupError("the class does not declare this section")
+    return section
 
 
 class Action(NamedTuple):

@@ -28,6 +28,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
+    from ..ground.document import ClassDocument
+
 
 # Every file that goldnode writes matches one of these patterns. It does not own anything
 # else in these directories.
@@ -101,7 +103,7 @@ DPKG = "/var/lib/dpkg"
 SPACE = ("/", "/boot", "/usr", "/var")
 
 
-def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Observed:
+def observe(host: Host, document: ClassDocument, keep: bool = True) -> Observed:
     """Return :class:`Observed` without the facts that only a disruptive plan needs.
 
     For those see :func:`observe_use`.
@@ -148,8 +150,9 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
         ),
     )
     seen.strays = owners.strays(host, seen.files)
-    driver = document.get("driver") or {}
-    seen.left_over = left_over(host, list(driver.get("replaces") or ()), seen)
+    driver = document.get("driver")
+    replaced = driver.get("replaces", ()) if driver else ()
+    seen.left_over = left_over(host, list(replaced), seen)
     for archive in document.get("site", {}).get("archives", ()):
         data = host.data(archive["signed_by"])
         seen.keyrings[archive["signed_by"]] = key_fingerprints(data) if data is not None else None
@@ -167,12 +170,13 @@ def observe(host: Host, document: Mapping[str, Any], keep: bool = True) -> Obser
     if own or (host.live and host.exists(SIMULATED_BUS)):
         seen.functions = functions(host)
         seen.gpus = gpus(host, seen.functions)
-    if driver.get("library"):
-        seen.library = library(host, driver["library"])
+    pattern = driver.get("library") if driver else None
+    if pattern:
+        seen.library = library(host, pattern)
     return seen
 
 
-def observe_use(host: Host, document: Mapping[str, Any], seen: Observed) -> None:
+def observe_use(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Collect the facts that matter only before a change: GPU and dpkg users, free space, the compiler."""
     if host.live:
         seen.holders = gpu_holders(host)

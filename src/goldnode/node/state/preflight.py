@@ -10,11 +10,13 @@ import re
 from . import gpumodel
 from .domains import apt
 from .domains.packages import broken_packages
-from .model import Action, Note, Observed, Refusal
+from .model import Action, Note, Observed, Refusal, declared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional, TypeAlias
+    from typing import Any, List, Mapping, Optional
+
+    from ..ground.document import ClassDocument
 
 
 MIB = 1 << 20
@@ -27,10 +29,8 @@ BUILD_SPACE = 1024 * MIB
 # libraries, 4.4 for headers.
 UNPACK = 5
 
-Document: TypeAlias = "Mapping[str, Any]"
 
-
-def identity(document: Document, seen: Observed) -> List[Refusal]:
+def identity(document: ClassDocument, seen: Observed) -> List[Refusal]:
     """Refuse a node that does not belong to the class: operating system and GPUs."""
     found = []
     wanted = document["os"]
@@ -92,11 +92,11 @@ def identity(document: Document, seen: Observed) -> List[Refusal]:
     return found
 
 
-def _auto(document: Document, seen: Observed) -> List[Refusal]:
+def _auto(document: ClassDocument, seen: Observed) -> List[Refusal]:
     """Refuse the GPUs of a node whose class takes any model that fits its stack."""
     if seen.gpus is None:
         return []
-    gpu, found = document["gpu"], []
+    gpu, found = declared(document["gpu"]), []
     rows = gpumodel.on_bus(gpu, seen.gpus)
     for row in rows:
         why = gpumodel.unfit(gpu, row["id"])
@@ -130,12 +130,13 @@ def _auto(document: Document, seen: Observed) -> List[Refusal]:
     return found
 
 
-def notes(document: Document, seen: Observed) -> List[Note]:
+def notes(document: ClassDocument, seen: Observed) -> List[Note]:
     """Return notes on declared settings that cannot be checked here."""
     found = []
-    if document.get("gpu") and seen.gpus is not None and gpumodel.is_auto(document["gpu"]):
-        ids = [str(row["id"]) for row in gpumodel.on_bus(document["gpu"], seen.gpus)]
-        unknown = gpumodel.names(document["gpu"], ids)[1]
+    gpu = document.get("gpu")
+    if gpu and seen.gpus is not None and gpumodel.is_auto(gpu):
+        ids = [str(row["id"]) for row in gpumodel.on_bus(gpu, seen.gpus)]
+        unknown = gpumodel.names(gpu, ids)[1]
         if unknown:
             found.append(
                 Note(
@@ -143,14 +144,14 @@ def notes(document: Document, seen: Observed) -> List[Note]:
                     f"the facts have no model with the PCI id {', '.join(unknown)}: unknown whether the stack fits it",
                 )
             )
-    if document.get("gpu") and seen.gpus is None:
+    if gpu and seen.gpus is None:
         found.append(
             Note(
                 "gpu",
                 "a container or an image does not show the GPUs of a node: their PCI ids and count",
             )
         )
-    elif document.get("gpu") and document["simulated"] and not seen.simulated:
+    elif gpu and document["simulated"] and not seen.simulated:
         found.append(
             Note("gpu", "the class says simulated: the PCI bus is not searched for its GPUs")
         )
@@ -171,14 +172,28 @@ def notes(document: Document, seen: Observed) -> List[Note]:
 _JUDGED = ("gpu", "cpu", "memory", "network", "infiniband", "storage", "modules", "services")
 
 
-def unread(document: Document) -> List[str]:
+def unread(document: ClassDocument) -> List[str]:
     """Return the baseline sections that this version does not check. A newer version wrote them."""
     return [
         f"baseline.{key}" for key in sorted(document.get("baseline") or {}) if key not in _JUDGED
     ]
 
 
-def readiness(document: Document, seen: Observed, actions: List[Action]) -> List[Refusal]:
+def unsigned_modules(document: ClassDocument) -> List[str]:
+    """Return the stack's modules that a kernel under Secure Boot would refuse to load."""
+    driver, names = document.get("driver"), []
+    if driver and not driver.get("in_tree") and not driver.get("signed"):
+        names.append(driver["module"])
+    signed = bool(driver and driver.get("signed"))
+    # Modules without a package of their own, or in the driver's prebuilt package, share the driver's signature.
+    shared = (None, driver.get("package") if driver else None)
+    for row in document.get("modules") or ():
+        if row["dkms"] or (row["package"] in shared and not signed):
+            names.append(row["name"])
+    return names
+
+
+def readiness(document: ClassDocument, seen: Observed, actions: List[Action]) -> List[Refusal]:
     """Refuse if the planned changes would do harm now."""
     found = list(apt.refusals(document, seen))
     kinds = {action.kind for action in actions}
@@ -188,23 +203,7 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
         found += locked(seen)
     if transaction is None and not kinds & {"module.build", "module.restore"}:
         return found
-    driver = document.get("driver") or {}
-    unsigned = (
-        [driver["module"]]
-        if driver and not driver.get("in_tree") and not driver.get("signed")
-        else []
-    )
-    # Packages whose modules share the driver's signature: no package of their own, or
-    # the driver's prebuilt one.
-    own = (
-        None,
-        driver.get("package"),
-    )
-    unsigned += [
-        row["name"]
-        for row in document.get("modules") or ()
-        if row["dkms"] or (row["package"] in own and not driver.get("signed"))
-    ]
+    unsigned = unsigned_modules(document)
     if seen.secure_boot and unsigned:
         found.append(
             Refusal(
@@ -215,7 +214,8 @@ def readiness(document: Document, seen: Observed, actions: List[Action]) -> List
                 "works now is left as it is.",
             )
         )
-    if seen.runfile and driver.get("vendor") == "nvidia":
+    driver = document.get("driver")
+    if seen.runfile and driver and driver.get("vendor") == "nvidia":
         found.append(
             Refusal(
                 "runfile",
@@ -281,7 +281,7 @@ def _holder(holder: Mapping[str, Any]) -> str:
 
 
 def _space(
-    document: Document, seen: Observed, transaction: Optional[Action], build: bool
+    document: ClassDocument, seen: Observed, transaction: Optional[Action], build: bool
 ) -> List[Refusal]:
     """Check the free space for the transaction, from the package sizes in the lock."""
     coming = 0

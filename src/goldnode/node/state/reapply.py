@@ -18,10 +18,10 @@ from .observe import observe_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Mapping, Tuple, TypeAlias
+    from typing import Callable, List, Tuple
 
+    from ..ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 
 PARTS = ("gpu_policy", "host_tuning")
 DOMAINS = (policy, tuning)
@@ -30,7 +30,7 @@ LOADING = 60.0
 
 
 def reapply(
-    host: Host, document: Document, say: Callable[[str], None]
+    host: Host, document: ClassDocument, say: Callable[[str], None]
 ) -> Tuple[List[Action], List[Finding]]:
     """Reapply GPU policy and host tuning, as far as a running system loses them: phases `boot` and `device`.
 
@@ -69,7 +69,7 @@ def reapply(
         return applied, found
 
 
-def outstanding(host: Host, document: Document) -> Tuple[Observed, List[Action]]:
+def outstanding(host: Host, document: ClassDocument) -> Tuple[Observed, List[Action]]:
     """Return the observed state, and the actions of both parts that a running system needs."""
     seen = observed(host, document)
     if any(action.part in PARTS for action in difference(document, seen, {}, (BOOT, DEVICE))[0]):
@@ -78,12 +78,12 @@ def outstanding(host: Host, document: Document) -> Tuple[Observed, List[Action]]
     return seen, [action for action in actions if action.part in PARTS]
 
 
-def judged(document: Document, seen: Observed) -> List[Finding]:
+def judged(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return the findings of both domains."""
     return [finding for domain in DOMAINS for finding in domain.findings(document, seen)]
 
 
-def settled(host: Host, document: Document) -> None:
+def settled(host: Host, document: ClassDocument) -> None:
     """Wait until the GPU's module has finished loading."""
     gpu = document.get("gpu")
     state = f"/sys/module/{policy.MODULES.get(gpu['vendor'], '')}/initstate" if gpu else ""

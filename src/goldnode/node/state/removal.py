@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import cast
 
 from ..gate import gate
 from ..ground import drained
@@ -17,7 +18,7 @@ from . import owners
 from . import record as records
 from .debversion import compare
 from .domains import kernel, program, runtime, units
-from .domains.packages import broken_packages
+from .domains.packages import broken_packages, driver_family
 from .family import kernel_release
 from .model import ABSENT, BOOT, IMAGE, PARTS, Action, Note, Observed, Refusal, Waiting
 from .names import in_family
@@ -27,10 +28,10 @@ from .preflight import broken_by_others, in_use, locked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
+    from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+    from ..ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 
 # Directories that contain only goldnode's files. Of those that survive a boot, the record is removed last.
 OWN = ("/usr/lib/goldnode", "/var/cache/goldnode", "/var/lib/goldnode", "/run/goldnode")
@@ -39,28 +40,31 @@ COMMENTED = ("/etc/initramfs-tools/modules", "/etc/modules", "/etc/fstab")
 MARK = "# goldnode: "
 
 # Default class document with every key that observe() reads, for a node without one.
-NO_CLASS: Json = {
-    "schema": "goldnode.class/1",
-    "class": "",
-    "digest": "",
-    "backend": "cpu",
-    "simulated": False,
-    "gate": "report",
-    "os": {"id": "", "version": "", "codename": "", "architecture": ""},
-    "stack": {"name": ""},
-    "lock": {"digest": ""},
-    "gpu": None,
-    "platform": None,
-    "kernel": {"release": "", "image": "", "headers": ""},
-    "driver": None,
-    "runtime": None,
-    "modules": [],
-    "blacklist": [],
-    "fence": [],
-    "packages": [],
-    "policy": {},
-    "baseline": {},
-}
+NO_CLASS = cast(
+    "ClassDocument",
+    {
+        "schema": "goldnode.class/1",
+        "class": "",
+        "digest": "",
+        "backend": "cpu",
+        "simulated": False,
+        "gate": "report",
+        "os": {"id": "", "version": "", "codename": "", "architecture": ""},
+        "stack": {"name": ""},
+        "lock": {"digest": ""},
+        "gpu": None,
+        "platform": None,
+        "kernel": {"release": "", "image": "", "headers": ""},
+        "driver": None,
+        "runtime": None,
+        "modules": [],
+        "blacklist": [],
+        "fence": [],
+        "packages": [],
+        "policy": {},
+        "baseline": {},
+    },
+)
 
 # The part that a file belongs to on nodes whose record names none: they were converged by goldnode 0.1, and every later run that
 # writes a file records its part (`record.before_files`). A new part needs no row here.
@@ -81,21 +85,26 @@ PART_OF_PATH_IN_0_1 = (
 )
 
 
-def own_document(host: Host) -> Optional[Json]:
+def own_document(host: Host) -> Optional[ClassDocument]:
     """Return the class document on the node, or None if it is missing or damaged."""
-    found = load_json(host, program.CLASS)
-    return found if isinstance(found, dict) and found.get("schema") == NO_CLASS["schema"] else None
+    document = load_json(host, program.CLASS)
+    if isinstance(document, dict) and document.get("schema") == NO_CLASS["schema"]:
+        return cast("ClassDocument", document)
+    return None
 
 
-def completed(document: Optional[Document]) -> Json:
+def completed(document: Optional[ClassDocument]) -> ClassDocument:
     """Return the document with every key that readers expect, for documents of any goldnode version."""
-    return {**NO_CLASS, **(document or {})}
+    own: Mapping[str, Any] = document or {}
+    return cast("ClassDocument", {**NO_CLASS, **own})
 
 
 # -- observe
 
 
-def observe_traces(host: Host, document: Optional[Document], record: Mapping[str, Any]) -> Observed:
+def observe_traces(
+    host: Host, document: Optional[ClassDocument], record: Mapping[str, Any]
+) -> Observed:
     """Return all of :class:`Observed`, and in `traces` the additional facts for a removal. Reads only.
 
     The keys of `traces`:
@@ -205,7 +214,7 @@ def offered(host: Host, names: Sequence[str]) -> Dict[str, List[str]]:
 
 
 def removal(
-    document: Optional[Document],
+    document: Optional[ClassDocument],
     seen: Observed,
     record: Mapping[str, Any],
     domains: Sequence[Any] = (),
@@ -450,7 +459,7 @@ def relink(seen: Observed, record: Mapping[str, Any]) -> List[Action]:
 
 
 def release(
-    document: Optional[Document], seen: Observed, record: Mapping[str, Any]
+    document: Optional[ClassDocument], seen: Observed, record: Mapping[str, Any]
 ) -> List[Action]:
     """Return actions that release goldnode's holds, and restore holds from before goldnode."""
     before = set((record.get("first") or {}).get("holds", ()))
@@ -631,7 +640,9 @@ def leaving(seen: Observed, record: Mapping[str, Any]) -> Tuple[List[str], List[
     return sorted(leave), notes
 
 
-def unknown(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Note]:
+def unknown(
+    document: Optional[ClassDocument], seen: Observed, record: Mapping[str, Any]
+) -> List[Note]:
     """Return a note on stack packages of unknown origin.
 
     An older goldnode did not record which ones it installed.
@@ -698,7 +709,10 @@ def staying(seen: Observed, record: Mapping[str, Any], leave: Sequence[str]) -> 
 
 
 def packages(
-    document: Optional[Document], seen: Observed, record: Mapping[str, Any], leave: Sequence[str]
+    document: Optional[ClassDocument],
+    seen: Observed,
+    record: Mapping[str, Any],
+    leave: Sequence[str],
 ) -> List[Action]:
     """Return one transaction: purge packages that goldnode installed, and restore versions of others."""
     # Configuration files from before goldnode stay, so these packages are removed but not purged.
@@ -751,8 +765,9 @@ def packages(
         f"put back  {name} {seen.packages[name]['version']} -> {version}"
         for name, version in back.items()
     ]
-    roles = {package["name"]: package["part"] for package in (document or {}).get("packages", ())}
-    family = ((document or {}).get("driver") or {}).get("family", ())
+    whole = completed(document)
+    roles = {package["name"]: package["part"] for package in whole["packages"]}
+    family = driver_family(whole)
     deep = [
         name
         for name in leave

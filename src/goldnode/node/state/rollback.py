@@ -20,14 +20,14 @@ from .removal import own_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Tuple, TypeAlias
+    from typing import Any, Dict, List, Mapping, Tuple
 
+    from ..ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 FIELDS = ("document", "class", "class_digest", "lock_digest", "stack", "release", "time", "good")
 
 
-def chosen(host: Host, to: str) -> Tuple[Json, Json]:
+def chosen(host: Host, to: str) -> Tuple[ClassDocument, Json]:
     """Return the document to return to, and {to, left, again} for the report. Raises applied.GoneError."""
     choice = applied.earlier(applied.rows(host), to)
     about = {"to": _fields(choice.to), "left": _fields(choice.left), "again": choice.again}
@@ -48,8 +48,9 @@ def planned(
     try:
         document, about = chosen(host, to)
     except applied.GoneError as problem:
-        known = (own_document(host) or {}).get("digest", "")
+        own = own_document(host)
         refusal = Refusal(problem.code, problem.message, problem.remedy)
+        known = own["digest"] if own else ""
         return {"plan": Plan((), (refusal,), class_digest=known).to_json(), "rollback": None}
     found = plan(host, document, {**payloads, "back": True}, lock_timeout=lock_timeout)
     moves = next((action for action in found.actions if action.kind == "packages.transact"), None)
@@ -62,7 +63,7 @@ def planned(
 
 
 def obtainable(
-    host: Host, document: Document, install: List[str], remove: List[str]
+    host: Host, document: ClassDocument, install: List[str], remove: List[str]
 ) -> List[Refusal]:
     """Refuse if apt can no longer install the earlier packages with identical content.
 
@@ -130,7 +131,7 @@ def obtainable(
     ]
 
 
-def _isolated(host: Host, document: Document, place: str) -> List[str]:
+def _isolated(host: Host, document: ClassDocument, place: str) -> List[str]:
     """Return apt options for a configuration in `place`.
 
     It has the node's own sources, and the archives of the document instead of the current ones.

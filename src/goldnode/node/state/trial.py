@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Mapping, Optional, Sequence
 
+    from ..ground.document import ClassDocument
+
 
 # Findings that only report that the kernel is not the default yet.
 OWN = ("boot.next", "boot.trial")
@@ -34,7 +36,7 @@ def against(verdict: Mapping[str, Any]) -> List[str]:
     return [f"{row['id']}: {row['got'] or 'nothing'} (want {row['expected']})" for row in bad]
 
 
-def settle(host: Host, document: Mapping[str, Any], verdict: Mapping[str, Any]) -> Optional[str]:
+def settle(host: Host, document: ClassDocument, verdict: Mapping[str, Any]) -> Optional[str]:
     """Finish a trial after a check: make the kernel the default, or record why not.
 
     Return a message, or None if there is no trial or the node has not rebooted since.

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from typing import cast
 
 from ..ground.host import Host
 from ..probe import CAPTURE
@@ -22,6 +23,8 @@ from .rules import as_list, as_map, sanitized
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional
+
+    from ..ground.document import ClassDocument
 
 
 # Which counters belong to which finding.
@@ -113,7 +116,7 @@ def _judged(host: Host) -> List[str]:
             document = json.loads(host.text(current.CLASS) or "null")
     if not isinstance(document, dict) or current.load(host.root)[1] is not None:
         return ["Run `goldnode-node check` for the verdict that holds now."]
-    messages = judge_again(host, document)
+    messages = judge_again(host, cast("ClassDocument", document))
     return [*messages, f"The node was judged again: {current.load(host.root)[0]['status']}."]
 
 

@@ -29,7 +29,7 @@ from ..state.finding import (
     ordered,
     place,
 )
-from ..state.model import Observed, Plan
+from ..state.model import Observed, Plan, declared
 from ..state.preflight import unread
 from ..state.remedy import COMMAND, PERSON, REBOOT, REPAIR, SITE, Remedy
 from . import binding, current, deltas, rules, suppress, table
@@ -38,6 +38,8 @@ from . import settings as recorded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+    from ..ground.document import ClassDocument
 
 
 SCHEMA = current.SCHEMA
@@ -72,7 +74,7 @@ class Checked(NamedTuple):
 
 def check(
     host: Host,
-    document: Mapping[str, Any],
+    document: ClassDocument,
     now: Optional[float] = None,
     passive: bool = False,
     captured: Optional[Mapping[str, Any]] = None,
@@ -87,7 +89,7 @@ def check(
 
 def examine(
     host: Host,
-    document: Mapping[str, Any],
+    document: ClassDocument,
     now: Optional[float] = None,
     passive: bool = False,
     captured: Optional[Mapping[str, Any]] = None,
@@ -159,7 +161,7 @@ def examine(
 
 
 def settled(
-    document: Mapping[str, Any],
+    document: ClassDocument,
     findings: List[Finding],
     today: str,
     capture: Optional[Mapping[str, Any]] = None,
@@ -169,9 +171,7 @@ def settled(
     return ordered(binding.connected(rest, capture or {}), policy.declares(document))
 
 
-def summary(
-    document: Mapping[str, Any], findings: List[Finding], now: float, passive: bool
-) -> Json:
+def summary(document: ClassDocument, findings: List[Finding], now: float, passive: bool) -> Json:
     """Return the verdict for findings."""
     code = exit_code(findings)
     return {
@@ -245,7 +245,7 @@ def unkept(verdict: Json, why: str) -> Json:
 
 
 def events(
-    document: Mapping[str, Any], capture: Mapping[str, Any], memory: Mapping[str, Any]
+    document: ClassDocument, capture: Mapping[str, Any], memory: Mapping[str, Any]
 ) -> Tuple[List[Finding], Any]:
     """Return the findings of the kernel's log, and the memory for the next check."""
     from . import events as logged  # a plan imports this module too, and reads no log
@@ -273,7 +273,7 @@ NOT_SHOWN = "a recorded capture does not show it"
 LOADED_IS_OLDER = Remedy("Reboot the node: what is loaded is not what is installed.", REBOOT)
 
 
-def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[Finding]:
+def of_record(document: ClassDocument, capture: Mapping[str, Any]) -> List[Finding]:
     """Return the engine's findings for a recorded capture: its values are judged, and the rest is not
     verified here. Pure.
     """
@@ -299,10 +299,9 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
         simulated=node.simulated,
     )
     findings = _identity(document, seen) + _kernel(document, seen)
-    if document.get("driver") and not document["driver"]["in_tree"]:
-        findings.append(
-            judge_item("driver.loaded", document["driver"]["version"], loaded, LOADED_IS_OLDER)
-        )
+    wanted = document.get("driver")
+    if wanted and not wanted["in_tree"]:
+        findings.append(judge_item("driver.loaded", wanted["version"], loaded, LOADED_IS_OLDER))
     findings += _recorded_policy(document, node, seen)
     shown = {
         "node.os": system.get("id"),
@@ -321,9 +320,7 @@ def of_record(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[F
     ]
 
 
-def _recorded_policy(
-    document: Mapping[str, Any], node: rules.Node, seen: Observed
-) -> List[Finding]:
+def _recorded_policy(document: ClassDocument, node: rules.Node, seen: Observed) -> List[Finding]:
     """Return the findings about the recorded GPU settings. The results of setters are not in a capture."""
     if not policy.declares(document):
         return []
@@ -333,7 +330,7 @@ def _recorded_policy(
         if rules.is_number(row.get("index"))
     }
     seen.gpu_settings = {
-        "vendor": document["gpu"]["vendor"],
+        "vendor": policy.vendor(document),
         "error": None if settings else NOT_SHOWN,
         "gpus": settings,
         "record": {},
@@ -350,7 +347,7 @@ def _not_shown(finding: Finding) -> Finding:
     return finding._replace(outcome=ELSEWHERE, got=NOT_SHOWN, remedy=None)
 
 
-def _recorded_packages(document: Mapping[str, Any], capture: Mapping[str, Any]) -> Finding:
+def _recorded_packages(document: ClassDocument, capture: Mapping[str, Any]) -> Finding:
     """Return the finding about the recorded drift from the lock."""
     drift = rules.fetch(capture, "packages.drift")
     if not isinstance(drift, list):
@@ -366,7 +363,7 @@ def _recorded_packages(document: Mapping[str, Any], capture: Mapping[str, Any]) 
     )
 
 
-def _recorded_boot(document: Mapping[str, Any], system: Mapping[str, Any]) -> Finding:
+def _recorded_boot(document: ClassDocument, system: Mapping[str, Any]) -> Finding:
     """Return the finding about the recorded kernel of the next boot."""
     after = rules.fetch(system, "kernel.next_boot")
     release = document["kernel"]["release"]
@@ -412,7 +409,7 @@ def unknown(finding: Finding) -> bool:
     return finding.outcome not in (MATCH, MISMATCH, DEFERRED, SUPPRESSED)
 
 
-def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
+def find(document: ClassDocument, seen: Observed, plan: Plan) -> List[Finding]:
     """Return one finding per declared item. Pure."""
     findings = _identity(document, seen) + _kernel(document, seen)
     if document.get("driver"):
@@ -437,7 +434,7 @@ def find(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Findin
     ]
 
 
-def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
+def _identity(document: ClassDocument, seen: Observed) -> List[Finding]:
     wanted = document["os"]
     have = f"{seen.os.get('id')} {seen.os.get('version')}"
     findings = [
@@ -488,16 +485,16 @@ def _identity(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     return findings
 
 
-def _no_real_gpu(document: Mapping[str, Any], seen: Observed) -> Optional[str]:
+def _no_real_gpu(document: ClassDocument, seen: Observed) -> Optional[str]:
     """Return why the GPUs of this place cannot be judged; None if they can."""
     if document["simulated"]:
         return place(seen) or "the class declares simulated GPUs"
     return place(seen)
 
 
-def _models(document: Mapping[str, Any], ids: List[str], elsewhere: Optional[str]) -> Finding:
+def _models(document: ClassDocument, ids: List[str], elsewhere: Optional[str]) -> Finding:
     """Return whether the GPUs with these PCI ids are those of the class."""
-    gpu, move = document["gpu"], Remedy("Move the node to the class of its GPUs.", PERSON)
+    gpu, move = declared(document["gpu"]), Remedy("Move the node to the class of its GPUs.", PERSON)
     if not gpumodel.is_auto(gpu):
         expected = f"{gpu['model']} only"
         foreign = [item for item in ids if item not in gpu["pci_ids"]]
@@ -518,7 +515,7 @@ def _models(document: Mapping[str, Any], ids: List[str], elsewhere: Optional[str
     return Finding("gpu.ids", MATCH, expected, ", ".join([*known, *unknown]) or "no GPU")
 
 
-def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
+def _kernel(document: ClassDocument, seen: Observed) -> List[Finding]:
     release = document["kernel"]["release"]
     return [
         judge_item(
@@ -535,8 +532,8 @@ def _kernel(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     ]
 
 
-def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
-    driver, release = document["driver"], document["kernel"]["release"]
+def _driver(document: ClassDocument, seen: Observed) -> List[Finding]:
+    driver, release = declared(document["driver"]), document["kernel"]["release"]
     elsewhere = _no_real_gpu(document, seen)
     version, module = driver["version"], driver["module"]
     findings = []
@@ -565,7 +562,7 @@ def _driver(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
     return findings
 
 
-def _blacklisted(document: Mapping[str, Any], seen: Observed) -> List[Finding]:
+def _blacklisted(document: ClassDocument, seen: Observed) -> List[Finding]:
     findings = []
     for module in document["blacklist"]:
         inside = sorted(
@@ -626,7 +623,7 @@ _FILE_ACTIONS = (
 )
 
 
-def _stack(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
+def _stack(document: ClassDocument, seen: Observed, plan: Plan) -> List[Finding]:
     """Return the drift: the changes that the engine would make, in groups that people use."""
     foreign = [refusal.message for refusal in apt.refusals(document, seen)]
     rest = [action for action in plan.actions if action.kind in _FILE_ACTIONS]
@@ -665,7 +662,7 @@ def _some(items: Sequence[str]) -> str:
     return "; ".join(items[:4]) + (" …" if len(items) > 4 else "")
 
 
-def _document_digest(document: Mapping[str, Any], seen: Observed, plan: Plan) -> str:
+def _document_digest(document: ClassDocument, seen: Observed, plan: Plan) -> str:
     """Return the digest of the class document on the node."""
     declared = seen.files.get(program.CLASS)
     if declared is None:
@@ -682,7 +679,7 @@ def _document_digest(document: Mapping[str, Any], seen: Observed, plan: Plan) ->
     return f"{there}, with other settings of the site" if same else there
 
 
-def _packages(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
+def _packages(document: ClassDocument, seen: Observed, plan: Plan) -> List[Finding]:
     """Return whether the packages have their locked versions and are on hold."""
     wrong = [
         f"{p['name']} {seen.version(p['name']) or 'missing'} (want {p['version']})"
@@ -757,7 +754,7 @@ def _ownership(seen: Observed, plan: Plan) -> List[Finding]:
     ]
 
 
-def _next_boot(document: Mapping[str, Any], seen: Observed, plan: Plan) -> List[Finding]:
+def _next_boot(document: ClassDocument, seen: Observed, plan: Plan) -> List[Finding]:
     release = document["kernel"]["release"]
     note = next((n.message for n in plan.notes if n.subject == "boot.entry"), None)
     slots = seen.slots.get("survey") or {}

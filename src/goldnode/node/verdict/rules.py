@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         Union,
     )
 
+    from ..ground.document import ClassDocument
+
 
 Json: TypeAlias = "Dict[str, Any]"
 # Sources that describe GPUs and no host.
@@ -205,7 +207,7 @@ class Node:
     """
 
     def __init__(
-        self, document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None
+        self, document: ClassDocument, capture: Mapping[str, Any], deltas: Any = None
     ) -> None:
         self.document = document
         self.capture = capture

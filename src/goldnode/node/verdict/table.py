@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+    from ..ground.document import ClassDocument
+
 # Each of these modules enters its rules into the table when it is imported.
 MODULES = (hardware, host_rules, links)
 TABLE: Tuple[Rule, ...] = tuple(rules.TABLE)
@@ -35,9 +37,7 @@ SILENT = {
 }
 
 
-def judge(
-    document: Mapping[str, Any], capture: Mapping[str, Any], deltas: Any = None
-) -> List[Finding]:
+def judge(document: ClassDocument, capture: Mapping[str, Any], deltas: Any = None) -> List[Finding]:
     """Return the findings about a capture. Pure.
 
     :param deltas: the result of :func:`.deltas.step` for the stored state and this capture; None without a

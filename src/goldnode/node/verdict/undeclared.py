@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from .. import probe
 from ..ground import boot
@@ -26,6 +26,8 @@ from . import binding, check, deltas, driver_support, rules, settings, table
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+    from ..ground.document import ClassDocument
 
 # The GPUs of the first of these vendors are judged: a processor's own graphics are not what the node is for.
 VENDORS = (("nvidia", "10de"), ("amd", "1002"), ("intel", "8086"))
@@ -94,7 +96,7 @@ def examine(
     captured: Optional[Mapping[str, Any]] = None,
     now: Optional[float] = None,
     *,
-    declared: Optional[Mapping[str, Any]] = None,
+    declared: Optional[ClassDocument] = None,
 ) -> Json:
     """Return the verdict (schema goldnode.verdict/1) about a node without a class.
 
@@ -110,7 +112,7 @@ def examine(
     now = time.time() if now is None else now
     capture = live(host, passive) if captured is None else captured
     present = gpus(capture, facts)
-    document = {**implied(capture, facts, present), **(declared or {})}
+    document = cast("ClassDocument", {**implied(capture, facts, present), **(declared or {})})
     # Nothing is stored on such a node, so that every counter is at its first reading.
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
@@ -192,13 +194,15 @@ def live(host: Host, passive: bool) -> Json:
 STACK = ("kernel.running", "driver.loaded", "stack.lock", "boot.next", "node.files")
 
 
-def _declared(document: Mapping[str, Any], capture: Mapping[str, Any]) -> List[Finding]:
+def _declared(document: ClassDocument, capture: Mapping[str, Any]) -> List[Finding]:
     """Return the findings about GPUs and policy of a class without its stack."""
-    whole = {**document, "kernel": {"release": None}, "driver": None, "packages": []}
+    # The rules of a recorded capture read these sections, and a class without its lock has none of them.
+    stack: Dict[str, Any] = {"kernel": {"release": None}, "driver": None, "packages": []}
+    whole = cast("ClassDocument", {**document, **stack})
     return [item for item in check.of_record(whole, capture) if item.id not in STACK]
 
 
-def _items(declared: Optional[Mapping[str, Any]]) -> List[str]:
+def _items(declared: Optional[ClassDocument]) -> List[str]:
     """Return the items of :func:`undeclared` that a class declares."""
     if declared is None:
         return []

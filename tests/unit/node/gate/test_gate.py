@@ -878,7 +878,7 @@ def test_which_checks_act(
 
 
 def outcomes(mode: str, patch: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
-    wanted = {**document(), "gate": mode}
+    wanted: Any = {**document(), "gate": mode}
     seen = converged(wanted)
     seen.units = merge(seen.units, patch)
     return {item.id: (item.outcome, item.got) for item in units.findings(wanted, seen)}

@@ -158,7 +158,7 @@ class DamagedNode(Host):
             "simulated": False,
         }
         site = {"gate": COMMANDS} if self.by == "command" else {}
-        document = {"class": "case", "gate": "drain", "site": site, "digest": DIGEST}
+        document: Any = {"class": "case", "gate": "drain", "site": site, "digest": DIGEST}
         self.left = at
         try:
             done = judging.deliver(self, document, found, None)

@@ -17,6 +17,7 @@ from goldnode.node.ground.host import Host, Json
 from goldnode.node.probe import command, gpus, pci
 from goldnode.node.state import engine
 from goldnode.node.state.model import NodeError
+from goldnode.node.state.removal import NO_CLASS
 from goldnode.prove.redact import Redactor
 
 H100: Json = {
@@ -417,7 +418,7 @@ def test_policy_is_read_last_so_that_the_library_works_meanwhile(
         name = vars(domain)["__name__"].rpartition(".")[2]
         monkeypatch.setattr(domain, "observe", lambda *_, name=name: asked.append(name))
     monkeypatch.setattr(engine, "observe", lambda *_: None)
-    engine.observed(Host(str(tmp_path)), {})
+    engine.observed(Host(str(tmp_path)), NO_CLASS)
     assert asked[-1] == "policy"
     assert len(asked) == len(engine.DOMAINS)
 

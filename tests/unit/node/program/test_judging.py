@@ -24,7 +24,12 @@ from goldnode.node.verdict import ack, current, deltas
 from goldnode.node.verdict import check as checking
 
 BOOT = "11111111-2222-3333-4444-555555555555"
-DOCUMENT = {"schema": "goldnode.class/1", "class": "h100", "digest": "sha256:c", "simulated": False}
+DOCUMENT: Any = {
+    "schema": "goldnode.class/1",
+    "class": "h100",
+    "digest": "sha256:c",
+    "simulated": False,
+}
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from goldnode.node.slots import write as slotwrite
 from goldnode.node.state import bootdisk, loader, observe, slots
 from goldnode.node.state.domains import slots as slot_files
 from goldnode.node.state.model import NodeError, Observed
+from goldnode.node.state.removal import NO_CLASS
 
 OLD, NEW = "6.1.0-901-amd64", "6.1.0-902-amd64"
 ENTRIES = "efi/loader/entries"
@@ -1103,8 +1104,8 @@ def test_root_esp_and_booted_partition_are_of_one_disk(node: Node, case: str) ->
     machine(node, **given)
     assert bootdisk.astray(node) == reason
     seen = Observed()
-    slot_files.observe(node, {}, seen)
-    (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
+    slot_files.observe(node, NO_CLASS, seen)
+    (finding,) = [row for row in slot_files.findings(NO_CLASS, seen) if row.id == "boot.disk"]
     assert (
         (finding.outcome, finding.got) == ("mismatch", reason)
         if reason
@@ -1176,15 +1177,15 @@ def test_machines_of_another_origin_and_without_udev_are_not_judged(node: Node) 
     for path in (Path(node.root) / "run/udev/data").iterdir():
         path.unlink()
     seen = Observed()
-    slot_files.observe(node, {}, seen)
-    (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
+    slot_files.observe(node, NO_CLASS, seen)
+    (finding,) = [row for row in slot_files.findings(NO_CLASS, seen) if row.id == "boot.disk"]
     assert (finding.id, finding.outcome) == ("boot.disk", "mismatch")  # sysfs alone shows it
     machine_root = Path(node.root) / "proc/self/mountinfo"
     machine_root.write_text(
         "22 1 254:2 / / rw - ext4 /dev/root rw\n30 22 254:1 / /efi rw - vfat /dev/vdb1 rw\n"
     )
-    slot_files.observe(node, {}, seen)
-    (finding,) = [row for row in slot_files.findings({}, seen) if row.id == "boot.disk"]
+    slot_files.observe(node, NO_CLASS, seen)
+    (finding,) = [row for row in slot_files.findings(NO_CLASS, seen) if row.id == "boot.disk"]
     assert (finding.outcome, finding.got) == (
         "not_verified_here",
         "udev's database (/run/udev/data) has no partition",

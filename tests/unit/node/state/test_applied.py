@@ -18,7 +18,7 @@ from goldnode.node.state.domains.program import class_file, document_digest
 from goldnode.node.state.observe import TRIAL
 
 
-def made(name: str, uri: str = "http://a.example") -> dict[str, Any]:
+def made(name: str, uri: str = "http://a.example") -> Any:
     """A class document of the lock `name`."""
     found = {**document(), "lock": {"digest": f"sha256:{name}", "resolved": "x"}}
     return {**found, "digest": document_digest(found), "site": {"archives": [{"uri": uri}]}}

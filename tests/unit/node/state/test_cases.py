@@ -38,13 +38,13 @@ PROGRAM = {"program": {"sha256": "sha256:feed"}}
 GIB = 1 << 30
 
 
-def document() -> dict[str, Any]:
+def document() -> Any:
     """A fresh copy of the class document that the cases patch."""
     found: dict[str, Any] = json.loads((CASES / "document.json").read_text())
     return {**found, "digest": document_digest(found)}
 
 
-def bare(wanted: dict[str, Any]) -> Observed:
+def bare(wanted: Any) -> Observed:
     """A machine of the class's release with its GPUs, on the distribution's kernel, and nothing of goldnode."""
     return Observed(
         os={
@@ -103,7 +103,7 @@ def installed(version: str, *, hold: bool = False) -> dict[str, Any]:
     return {"version": version, "architecture": "amd64", "state": "installed", "hold": hold}
 
 
-def converged(wanted: dict[str, Any]) -> Observed:
+def converged(wanted: Any) -> Observed:
     """A node that is what the class says: taken from `bare` by what the plan itself asks for."""
     seen = bare(wanted)
     release = wanted["kernel"]["release"]
@@ -171,7 +171,7 @@ def converged(wanted: dict[str, Any]) -> Observed:
     return seen
 
 
-def known(wanted: dict[str, Any]) -> dict[str, Any]:
+def known(wanted: Any) -> dict[str, Any]:
     """What domain modules reads where every module is built, in the stack's order: files get younger from one to the next."""
     rows = wanted["modules"]
     early, late = (
@@ -199,7 +199,7 @@ def known(wanted: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def tuned(wanted: dict[str, Any]) -> dict[str, Any]:
+def tuned(wanted: Any) -> dict[str, Any]:
     """What domain tuning reads on a machine that has everything and is set as the class says."""
     host = tuning.policy(wanted)
     off = {"swap.target": "masked"} if host.get("swap") is False else {}
@@ -242,7 +242,7 @@ def tuned(wanted: dict[str, Any]) -> dict[str, Any]:
     return seen
 
 
-def with_engine(wanted: dict[str, Any], runtime: dict[str, Any]) -> Observed:
+def with_engine(wanted: Any, runtime: dict[str, Any]) -> Observed:
     """A converged node whose container engine shows `runtime`, with the files that follow from it."""
     seen = converged(wanted)
     seen.runtime = runtime
@@ -268,7 +268,7 @@ def merge(base: Any, patch: Any) -> Any:
     return result
 
 
-def recorded(wanted: dict[str, Any]) -> dict[str, Any]:
+def recorded(wanted: Any) -> dict[str, Any]:
     """The record of a node that was `bare` when goldnode came."""
     names = [package["name"] for package in wanted["packages"]]
     return {

@@ -111,10 +111,11 @@ def kinds_of_actions() -> dict[str, str]:
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
                 and node.func.id == "Action"
-                and len(node.args) > 1
-                and isinstance(node.args[1], ast.Constant)
             ):
-                found[str(node.args[1].value)] = f"{path.relative_to(STATE)}:{node.lineno}"
+                named = [word.value for word in node.keywords if word.arg == "kind"]
+                for kind in (*node.args[1:2], *named):
+                    if isinstance(kind, ast.Constant):
+                        found[str(kind.value)] = f"{path.relative_to(STATE)}:{node.lineno}"
     return found
 
 

@@ -30,7 +30,7 @@ def entries(root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def with_lock(digest: str) -> dict[str, Any]:
+def with_lock(digest: str) -> Any:
     return {**document(), "lock": {"digest": digest, "resolved": "x"}}
 
 

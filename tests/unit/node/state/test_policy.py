@@ -371,17 +371,17 @@ def test_the_drop_in_is_there_before_the_daemon_and_nowhere_else() -> None:
     """Its package starts it at once, where there is no device yet."""
     whole = merge(document(), {"policy": {"persistence_mode": True}})
     bare = Observed(gpu_settings={"persistenced": {"exec": None}})
-    with_daemon = {
+    with_daemon: Any = {
         **whole,
         "packages": [*whole["packages"], {"name": "nvidia-persistenced", "version": "1"}],
     }
-    silent = {**with_daemon, "policy": {}}
+    silent: Any = {**with_daemon, "policy": {}}
     assert policy.daemon(whole, bare, "gpu_driver") == []
     assert [file.path for file in policy.daemon(with_daemon, bare, "gpu_driver")] == [
         policy.DROP_IN
     ]
     assert [file.path for file in policy.daemon(silent, Observed(), "kernel")] == [policy.DROP_IN]
-    assert policy.daemon({**silent, "gpu": None}, Observed(), "kernel") == []
+    assert policy.daemon(merge(silent, {"gpu": None}), Observed(), "kernel") == []
     assert policy.daemon(merge(with_daemon, {"gpu": {"vendor": "amd"}}), Observed(), "kernel") == []
 
 

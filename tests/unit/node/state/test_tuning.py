@@ -83,7 +83,7 @@ class Machine(Host):
         return Result(argv, 0, out, "")
 
 
-def wanted(**host: Any) -> dict[str, Any]:
+def wanted(**host: Any) -> Any:
     """The document of a class without GPU and packages, whose policy is `host`."""
     found = merge(document(), {"driver": None, "gpu": None, "policy": {"host": host}})
     return {
@@ -109,7 +109,7 @@ def kinds(done: list[dict[str, Any]]) -> list[str]:
     return [f"{row['kind']} {row['target']}" for row in done]
 
 
-def judged(host: Host, document: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
+def judged(host: Host, document: Any) -> dict[str, tuple[str, str | None]]:
     """Outcome and reading of each finding of this domain."""
     found = tuning.findings(document, engine.observed(host, document))
     assert len(found) == len({finding.id for finding in found})

@@ -18,7 +18,7 @@ from goldnode.node.verdict import check
 RELEASE = "6.1.0-902-amd64"
 
 
-def findings(patch: dict[str, Any], wanted: dict[str, Any] | None = None) -> list[Finding]:
+def findings(patch: dict[str, Any], wanted: Any = None) -> list[Finding]:
     """The findings of a converged node with `patch` merged into what is seen."""
     wanted = wanted or document()
     seen = Observed(**merge(converged(wanted).to_dict(), patch))

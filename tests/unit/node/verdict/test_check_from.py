@@ -21,7 +21,7 @@ from goldnode.node.verdict.report import verdict_table
 G3 = "0000:5d:00.0"
 
 
-def document(**patch: Any) -> dict[str, Any]:
+def document(**patch: Any) -> Any:
     """A class document as a whole, of the node of captures.py."""
     wanted = {
         **case_document(),

@@ -141,7 +141,7 @@ def test_the_settings_of_a_record_have_the_shape_that_policy_compares() -> None:
         {},
         [],
     ]
-    document = {
+    document: Any = {
         "policy": {
             "persistence_mode": True,
             "ecc": True,

@@ -51,7 +51,7 @@ BASELINE: dict[str, Any] = {
 }
 
 
-def declared() -> dict[str, Any]:
+def declared() -> Any:
     return class_document(baseline=BASELINE)
 
 
@@ -60,7 +60,7 @@ def node() -> dict[str, Any]:
 
 
 def judged(
-    document: dict[str, Any], capture: dict[str, Any], memory: dict[str, Any] | None = None
+    document: Any, capture: dict[str, Any], memory: dict[str, Any] | None = None
 ) -> list[Finding]:
     return table.judge(document, capture, deltas.step(memory or {}, capture)[0])
 
@@ -313,9 +313,7 @@ TRAPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "document", "capture"), TRAPS, ids=[row[0] for row in TRAPS])
-def test_no_alarm_on_a_healthy_node(
-    name: str, document: dict[str, Any], capture: dict[str, Any]
-) -> None:
+def test_no_alarm_on_a_healthy_node(name: str, document: Any, capture: dict[str, Any]) -> None:
     document = {**document, "platform": {"nvswitch": "node of a GPU" not in name}}
     memory: dict[str, Any] = {}
     for _ in range(2):

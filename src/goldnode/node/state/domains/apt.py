@@ -8,25 +8,26 @@ from ...ground.host import like
 from ..model import Observed, Refusal
 from ..names import in_family, printable
 from .files import Wanted
+from .packages import driver_family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, TypeAlias
+    from typing import Any, List, Mapping
+
+    from ...ground.document import ClassDocument
 
 
 # URI parts that occur only in a GPU vendor's package repository (layout: compat facts,
 # distros.yml, repositories).
 VENDOR_PATHS = ("/compute/cuda/repos/", "repo.radeon")
 
-Document: TypeAlias = "Mapping[str, Any]"
 
-
-def archives(document: Document) -> List[Mapping[str, Any]]:
+def archives(document: ClassDocument) -> List[Mapping[str, Any]]:
     """Return the archives of the stack as this site serves them."""
     return list(document.get("site", {}).get("archives", ()))
 
 
-def only(document: Document) -> List[str]:
+def only(document: ClassDocument) -> List[str]:
     """Return options that restrict apt to the site's mirror, if the site file sets `only`.
 
     The indexes of the node's own sources are not deleted.
@@ -54,7 +55,7 @@ def _file(archive: Mapping[str, Any]) -> str:
     return f"/etc/apt/sources.list.d/goldnode-{name}.sources"
 
 
-def sources(document: Document, seen: Observed) -> List[Wanted]:
+def sources(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return one deb822 file per archive, with the components that the node's own sources lack.
 
     apt refuses two entries for the same URI and suite with different Signed-By values. An existing entry of
@@ -92,7 +93,7 @@ def sources(document: Document, seen: Observed) -> List[Wanted]:
     return wanted
 
 
-def keys(document: Document) -> List[Wanted]:
+def keys(document: ClassDocument) -> List[Wanted]:
     """Return the signing keys that the site provides, each at its Signed-By path."""
     wanted = []
     for archive in archives(document):
@@ -112,7 +113,7 @@ def keys(document: Document) -> List[Wanted]:
     return wanted
 
 
-def pins(document: Document) -> Wanted:
+def pins(document: ClassDocument) -> Wanted:
     """Return apt_preferences(5) for the stack.
 
     Locked versions get priority 1001, which allows downgrades. Metapackages get no version at all (-1).
@@ -141,7 +142,7 @@ def pins(document: Document) -> Wanted:
     )
 
 
-def fence(document: Document) -> Wanted:
+def fence(document: ClassDocument) -> Wanted:
     """Return Unattended-Upgrade::Package-Blacklist for the stack.
 
     It lists complete names, since a pattern such as ``^nvidia-`` misses libnvidia-*.
@@ -164,7 +165,7 @@ def fence(document: Document) -> Wanted:
     )
 
 
-def refusals(document: Document, seen: Observed) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed) -> List[Refusal]:
     """Refuse foreign sources, pins and keys that contradict the class.
 
     goldnode names them, but never removes them.
@@ -172,7 +173,7 @@ def refusals(document: Document, seen: Observed) -> List[Refusal]:
     found: List[Refusal] = []
     own = {(archive["uri"].rstrip("/"), archive["suite"]) for archive in archives(document)}
     names = {package["name"] for package in document["packages"]}
-    family = (document.get("driver") or {}).get("family", ())
+    family = driver_family(document)
     whose, instead = (
         f"an archive of stack {document['stack']['name']}",
         ", or declare that archive in the stack",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ..model import IMAGE, Action, Observed
+from ..model import IMAGE, Action, Observed, declared
 from ..names import digest
 from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional, TypeAlias
+    from typing import Any, List, Mapping, Optional
 
+    from ...ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 OPTIONS = "/etc/modprobe.d/goldnode-options.conf"
 
 
@@ -25,7 +25,7 @@ exit 0
 """
 
 
-def initramfs_hook(document: Document, part: str) -> List[Wanted]:
+def initramfs_hook(document: ClassDocument, part: str) -> List[Wanted]:
     """Return the initramfs-tools hook that removes unwanted modules, under both spellings of a name."""
     if not document["blacklist"]:
         return []
@@ -41,7 +41,7 @@ def initramfs_hook(document: Document, part: str) -> List[Wanted]:
     return [Wanted("/etc/initramfs-tools/hooks/zz-goldnode", text, part, why, 0o755)]
 
 
-def module_files(document: Document, part: str) -> List[Wanted]:
+def module_files(document: ClassDocument, part: str) -> List[Wanted]:
     """Return modprobe.d(5) files.
 
     `blacklist` prevents loading by alias; `install … /bin/false` also prevents loading by name or dependency.
@@ -59,8 +59,8 @@ def module_files(document: Document, part: str) -> List[Wanted]:
                 f"{', '.join(document['blacklist'])} kept out",
             )
         )
-    driver = document.get("driver") or {}
-    if driver.get("options"):
+    driver = document.get("driver")
+    if driver and driver.get("options"):
         options = " ".join(f"{key}={value}" for key, value in sorted(driver["options"].items()))
         text = f"# goldnode: module options of the class\noptions {driver['module']} {options}\n"
         wanted.append(
@@ -93,7 +93,7 @@ def forced(seen: Observed, part: str) -> List[Action]:
     ]
 
 
-def module(document: Document, seen: Observed) -> List[Action]:
+def module(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return the action that builds or restores the module, unless modinfo shows the locked one."""
     driver = document.get("driver")
     if not driver or driver["in_tree"]:
@@ -125,11 +125,11 @@ def module(document: Document, seen: Observed) -> List[Action]:
     ]
 
 
-def restored(document: Document, name: str, why: str) -> Action:
+def restored(document: ClassDocument, name: str, why: str) -> Action:
     """Return the action that reinstalls the package of a prebuilt module that is missing or wrong."""
-    driver, release = document["driver"], document["kernel"]["release"]
-    after = f"{name} of {driver['package']} for {release}\n"
-    data = {"module": name, "release": release, "package": driver["package"]}
+    package, release = declared(document["driver"])["package"], document["kernel"]["release"]
+    after = f"{name} of {package} for {release}\n"
+    data = {"module": name, "release": release, "package": package}
     return Action(
         "gpu_driver",
         kind="module.restore",
@@ -143,9 +143,9 @@ def restored(document: Document, name: str, why: str) -> Action:
     )
 
 
-def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optional[str]:
+def module_fault(document: ClassDocument, have: Optional[Mapping[str, str]]) -> Optional[str]:
     """Return the fault that modinfo shows, or None for the locked module of the locked kernel."""
-    driver = document["driver"]
+    driver = declared(document["driver"])
     release = document["kernel"]["release"]
     if have is None:
         return f"want {driver['version']}, modinfo -k {release} finds no {driver['module']}"
@@ -162,7 +162,7 @@ def module_fault(document: Document, have: Optional[Mapping[str, str]]) -> Optio
     return None
 
 
-def initramfs(document: Document, seen: Observed) -> List[Action]:
+def initramfs(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return actions that rebuild images that contradict the class or that an interrupted run requested.
 
     See :func:`initramfs_faults`.
@@ -198,7 +198,7 @@ def initramfs(document: Document, seen: Observed) -> List[Action]:
     return actions
 
 
-def initramfs_faults(document: Document, inside: Mapping[str, Any]) -> List[str]:
+def initramfs_faults(document: ClassDocument, inside: Mapping[str, Any]) -> List[str]:
     """Return why an initramfs contradicts the class: an unwanted module, or an older modprobe file.
 
     `inside` is one entry of :attr:`Observed.initramfs`.

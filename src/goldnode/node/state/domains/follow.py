@@ -15,10 +15,10 @@ from .program import PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
+    from ...ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 
 SERVICE, TIMER = "goldnode-follow.service", "goldnode-follow.timer"
 LINK = f"{units.FOLDER}/timers.target.wants/{TIMER}"
@@ -59,17 +59,17 @@ WantedBy=timers.target
 """
 
 
-def declared(document: Document) -> Mapping[str, Any]:
+def declared(document: ClassDocument) -> Mapping[str, Any]:
     """Return the class's `follow`; empty if its nodes follow no channel."""
     found = document.get("follow")
     return found if isinstance(found, dict) else {}
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Collect nothing more than the other domains do."""
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the units of a node that follows a channel."""
     follow = declared(document)
     if not follow:
@@ -89,7 +89,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     ]
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return actions that start the timer if the class follows a channel, and otherwise stop it. Pure."""
     have, to = seen.links.get(LINK), f"{units.FOLDER}/{TIMER}"
     state = (seen.units.get("loaded") or {}).get(TIMER)
@@ -147,12 +147,12 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     return actions, [], []
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return no refusals: a timer never blocks a change."""
     return []
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Report whether the timer is active. Without a declaration there is no finding."""
     if not declared(document):
         return []
@@ -168,6 +168,8 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     return [judge_item("follow.timer", "active", got, remedy)]
 
 
-def absent(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
+def absent(
+    document: Optional[ClassDocument], seen: Observed, record: Mapping[str, Any]
+) -> List[Action]:
     """Return nothing: removal stops and removes goldnode's units by the record."""
     return []

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 
-from ..model import BOOT, Action, Note, Observed
+from ..model import BOOT, Action, Note, Observed, declared
 from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Tuple, TypeAlias
+    from typing import List, Tuple
+
+    from ...ground.document import ClassDocument
 
 
 DROP_IN = "/etc/default/grub.d/90-goldnode.cfg"
-
-Document: TypeAlias = "Mapping[str, Any]"
 
 HOOK = """#!/bin/sh
 # goldnode: runs after dkms for each new kernel, \
@@ -48,13 +48,15 @@ def _word(text: str) -> str:
     return text if safe else shlex.quote(text)
 
 
-def hook(document: Document, part: str) -> List[Wanted]:
+def hook(document: ClassDocument, part: str) -> List[Wanted]:
     """Return the postinst hook, if the stack has out-of-tree modules that could be missing."""
     driver = document.get("driver")
     lines = []
     # An in-tree module comes with every kernel.
     if driver and not driver["in_tree"]:
-        lines.append(f"version {_word(driver['module'])} {_word(driver['version'])} 'its GPUs'")
+        # Only an in-tree driver has no locked version.
+        version = _word(declared(driver["version"]))
+        lines.append(f"version {_word(driver['module'])} {version} 'its GPUs'")
     for row in document.get("modules") or ():
         lines.append(f"exists {_word(row['name'])} it")
     if not lines:
@@ -80,7 +82,7 @@ def drop_in(entry: str) -> str:
     return f'# goldnode: boot the kernel of the node class by default\nGRUB_DEFAULT="{entry}"\n'
 
 
-def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[Note]]:
+def boot_entry(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note]]:
     """Return actions that make the class's kernel the default of the next boot, and notes.
 
     Requires a boot loader that goldnode can read.
@@ -143,7 +145,9 @@ def boot_entry(document: Document, seen: Observed) -> Tuple[List[Action], List[N
     ], []
 
 
-def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
+def systemd_boot(
+    document: ClassDocument, seen: Observed, part: str
+) -> Tuple[List[Action], List[Note]]:
     """Return actions that make the running slot's entry boot the class's kernel, and notes.
 
     Without slots, make the kernel the loader's default.
@@ -203,7 +207,7 @@ def systemd_boot(document: Document, seen: Observed, part: str) -> Tuple[List[Ac
     ], []
 
 
-def tried(document: Document, seen: Observed) -> bool:
+def tried(document: ClassDocument, seen: Observed) -> bool:
     """Return whether a trial boot must precede making the class's kernel the default.
 
     This applies to a rollback to a kernel that is neither running nor the default. It does not apply to an
@@ -223,7 +227,7 @@ def tried(document: Document, seen: Observed) -> bool:
     )
 
 
-def once(document: Document, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
+def once(document: ClassDocument, seen: Observed, part: str) -> Tuple[List[Action], List[Note]]:
     """Return actions that make the next boot try the class's kernel, and notes.
 
     The check of that boot finishes the trial; no action of the plan does.

@@ -18,23 +18,23 @@ from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple, TypeAlias
+    from typing import Dict, Iterable, List, Sequence, Tuple
 
+    from ...ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 WANTED = "no line against the stack's modules"
 
 
-def families(document: Document, seen: Observed) -> List[Tuple[Tuple[str, ...], bool]]:
+def families(document: ClassDocument, seen: Observed) -> List[Tuple[Tuple[str, ...], bool]]:
     """Return the modules that the class needs: their names, and whether `blacklist` has an effect on them.
 
     udev loads the driver and systemd-modules-load the further modules, and both obey it. nvidia-modprobe loads
     nvidia_uvm by its name.
     """
-    driver = document.get("driver") or {}
+    driver = document.get("driver")
     found: List[Tuple[Tuple[str, ...], bool]] = []
     if driver:
-        own = str(driver["module"])
+        own = driver["module"]
         family = [((own, "nvidia"), True), ((f"{own}-uvm", "nvidia-uvm"), False)]
         found += family if own.startswith("nvidia") else [((own,), True)]
     for row in document.get("modules") or ():
@@ -46,7 +46,7 @@ def families(document: Document, seen: Observed) -> List[Tuple[Tuple[str, ...], 
 # -- observe
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Read the lines that concern the stack's modules, and vfio-pci's devices.
 
     The command line is that of the next boot, or that of this one where no loader of this node has another.
@@ -77,19 +77,21 @@ def _for(line: kmod.ModprobeLine, names: Iterable[str]) -> bool:
 # -- wanted state
 
 
-def against(document: Document, seen: Observed) -> List[Tuple[kmod.ModprobeLine, str]]:
+def against(document: ClassDocument, seen: Observed) -> List[Tuple[kmod.ModprobeLine, str]]:
     """Return the lines that contradict the class, each with its effect."""
     lines = [kmod.ModprobeLine.of(row) for row in seen.modprobe if "error" not in row]
     found: Dict[kmod.ModprobeLine, str] = {}
     for names, by_alias in families(document, seen):
         for line in kmod.against(lines, names, by_alias):
             found.setdefault(line, f"keeps {names[0]} out")
-    driver, gpu = document.get("driver") or {}, document.get("gpu") or {}
+    driver, gpu = document.get("driver"), document.get("gpu")
     if driver:
         names = families(document, seen)[0][0]
         for line in kmod.options(lines, names, driver.get("options") or {}, OPTIONS):
             found.setdefault(line, f"sets options of {names[0]} otherwise than the class")
-    ids = [*gpu.get("pci_ids", ()), *(str(row["id"]) for row in seen.gpus or ())]
+    ids = [str(row["id"]) for row in seen.gpus or ()]
+    if gpu:
+        ids = [*gpu["pci_ids"], *ids]
     for line in kmod.given_away(lines, ids):
         found.setdefault(line, "gives the GPUs to vfio-pci")
     return list(found.items())
@@ -104,14 +106,14 @@ def _location(line: kmod.ModprobeLine, seen: Observed) -> str:
     return line.where()
 
 
-def _texts(document: Document, seen: Observed) -> List[str]:
+def _texts(document: ClassDocument, seen: Observed) -> List[str]:
     return [
         f"{_location(line, seen)} {effect} (`{line.text()}`)"
         for line, effect in against(document, seen)
     ]
 
 
-def _remedy(document: Document, seen: Observed) -> str:
+def _remedy(document: ClassDocument, seen: Observed) -> str:
     """Return how to take the lines back. A file of a package comes back with its next version: it is hidden."""
     parts = []
     lines = [line for line, _ in against(document, seen)]
@@ -131,18 +133,18 @@ def _remedy(document: Document, seen: Observed) -> str:
     return " ".join([*parts, "If this node is not to have the driver, move it to another class."])
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return no files: the class's own lines are written by the domains of driver and modules."""
     return []
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return no actions: the lines belong to others. Those that could not be read are noted."""
     errors = [row["error"] for row in seen.modprobe if "error" in row]
     return [], [Note("driver.modprobe", f"modprobe's configuration: {text}") for text in errors], []
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Refuse a node on which the driver would not be loaded as declared after the next boot."""
     texts = _texts(document, seen)
     if not texts:
@@ -157,7 +159,7 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
     ]
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return whether the next boot loads the stack's modules, as far as modprobe's configuration decides it."""
     if not families(document, seen):
         return []

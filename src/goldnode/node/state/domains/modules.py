@@ -14,7 +14,7 @@ import re
 
 from ...ground.host import Host, Json
 from ..finding import Finding, judge_item, place
-from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..model import IMAGE, Action, Note, Observed, Refusal, Waiting, declared
 from ..observe import RECORD, load_json
 from ..remedy import PERSON, SITE, Remedy
 from . import driver as driver_domain
@@ -22,18 +22,18 @@ from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+    from ...ground.document import ClassDocument, KernelModule
 
 
 LOAD = "/etc/modules-load.d/goldnode.conf"
 SOFTDEP = "/etc/modprobe.d/goldnode-modules.conf"
 PART = "gpu_driver"
-
-Document: TypeAlias = "Mapping[str, Any]"
 FIELDS = ("version", "license", "vermagic", "signer", "name", "srcversion")
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Read every module of the stack for the locked kernel, and those that the kernel has loaded.
 
     One modinfo call reads all of them.
@@ -41,7 +41,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     rows = document.get("modules") or []
     if not rows:
         return
-    driver = document.get("driver") or {}
+    driver = document.get("driver")
     own = [driver["module"]] if driver and not driver["in_tree"] else []
     seen.other_modules = survey(
         host, document["kernel"]["release"], [*own, *(row["name"] for row in rows)]
@@ -99,7 +99,9 @@ def survey(host: Host, release: str, names: Sequence[str]) -> Dict[str, Optional
 
 
 def fault(
-    document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]
+    document: ClassDocument,
+    row: KernelModule,
+    found: Mapping[str, Optional[Mapping[str, Any]]],
 ) -> Optional[str]:
     """Return the fault of one of the stack's further modules, or None if it is as wanted."""
     release, info = document["kernel"]["release"], found.get(row["name"])
@@ -114,7 +116,9 @@ def fault(
 
 
 def stale(
-    document: Document, row: Mapping[str, Any], found: Mapping[str, Optional[Mapping[str, Any]]]
+    document: ClassDocument,
+    row: KernelModule,
+    found: Mapping[str, Optional[Mapping[str, Any]]],
 ) -> Optional[str]:
     """Return the reason if a module built on the node was built against an older file of a dependency."""
     info = found.get(row["name"])
@@ -137,27 +141,28 @@ def stale(
     return None
 
 
-def foreign(document: Document, row: Mapping[str, Any]) -> List[str]:
+def foreign(document: ClassDocument, row: KernelModule) -> List[str]:
     """Return the modules of `after` from other source trees. Modules of one tree are compiled together."""
     trees = {other["name"]: tree(document, other) for other in document["modules"]}
-    driver = document.get("driver") or {}
-    if driver.get("dkms"):
-        trees[driver["module"]] = driver["dkms"]["name"]
+    driver = document.get("driver")
+    dkms = driver.get("dkms") if driver else None
+    if driver and dkms:
+        trees[driver["module"]] = dkms["name"]
     return [name for name in row["after"] if trees.get(name) != tree(document, row)]
 
 
-def tree(document: Document, row: Mapping[str, Any]) -> Optional[str]:
+def tree(document: ClassDocument, row: KernelModule) -> Optional[str]:
     """Return dkms's name of the module's source, or None if its package provides it prebuilt."""
     if row["package"] is not None:
         return str(row["dkms"]) if row["dkms"] else None
-    dkms = document["driver"].get("dkms")
-    return str(dkms["name"]) if dkms else None
+    dkms = declared(document["driver"]).get("dkms")
+    return dkms["name"] if dkms else None
 
 
 # -- builds
 
 
-def builds(document: Document, seen: Observed) -> List[Action]:
+def builds(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return actions for every module to build, including the driver's own, in the stack's order. Pure.
 
     Modules that the driver is built against come first, then the driver's tree, then the rest. A module that
@@ -167,7 +172,7 @@ def builds(document: Document, seen: Observed) -> List[Action]:
     rebuilt: List[str] = []
     actions: List[Action] = []
 
-    def reason(row: Mapping[str, Any]) -> Optional[str]:
+    def reason(row: KernelModule) -> Optional[str]:
         moved = [name for name in foreign(document, row) if name in rebuilt]
         wrong = fault(document, row, found)
         return wrong or (
@@ -176,19 +181,19 @@ def builds(document: Document, seen: Observed) -> List[Action]:
             else None
         )
 
-    def build(row: Mapping[str, Any]) -> None:
+    def build(row: KernelModule) -> None:
         why = reason(row)
         source = tree(document, row)
         # One build provides all modules of a tree.
         if why and source and source in [action.data["dkms"] for action in actions]:
             rebuilt.append(row["name"])
         elif why:
-            prebuilt_here = prebuilt(document) and row["package"] == document["driver"]["package"]
-            actions.append(
-                driver_domain.restored(document, row["name"], why)
-                if prebuilt_here
-                else _action(document, row, why)
-            )
+            # The driver's package provides the module if both come prebuilt.
+            driver = document.get("driver")
+            if driver and prebuilt(document) and row["package"] == driver["package"]:
+                actions.append(driver_domain.restored(document, row["name"], why))
+            else:
+                actions.append(_action(document, row, why))
             rebuilt.append(row["name"])
 
     for row in rows:
@@ -209,7 +214,7 @@ def builds(document: Document, seen: Observed) -> List[Action]:
             )
         ]
     if main:
-        rebuilt += [document["driver"]["module"], *(row["name"] for row in own)]
+        rebuilt += [declared(document["driver"])["module"], *(row["name"] for row in own)]
     actions += main
     for row in rows:
         if not row["before_driver"] and row["package"] is not None:
@@ -217,17 +222,16 @@ def builds(document: Document, seen: Observed) -> List[Action]:
     return actions
 
 
-def prebuilt(document: Document) -> bool:
+def prebuilt(document: ClassDocument) -> bool:
     """Return whether the modules of the stack come prebuilt, in a package from the site's mirror."""
-    return bool((document.get("driver") or {}).get("built") == "prebuilt")
+    driver = document.get("driver")
+    return driver is not None and driver.get("built") == "prebuilt"
 
 
-def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:
+def _action(document: ClassDocument, row: KernelModule, why: str) -> Action:
     release = document["kernel"]["release"]
-    after = (
-        f"{row['name']} of {row['package'] or document['driver']['dkms']['package']} {row['version']} "
-        f"for {release}\n"
-    )
+    package = row["package"] or declared(declared(document["driver"])["dkms"])["package"]
+    after = f"{row['name']} of {package} {row['version']} for {release}\n"
     data = {
         "module": row["name"],
         "version": row["version"],
@@ -248,7 +252,7 @@ def _action(document: Document, row: Mapping[str, Any], why: str) -> Action:
     )
 
 
-def of_tree(document: Document, name: str) -> List[Mapping[str, Any]]:
+def of_tree(document: ClassDocument, name: str) -> List[KernelModule]:
     """Return the rows of modules that one build of the dkms source `name` must provide."""
     return [row for row in document.get("modules") or () if tree(document, row) == name]
 
@@ -256,10 +260,10 @@ def of_tree(document: Document, name: str) -> List[Mapping[str, Any]]:
 # -- the domain
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the files of goldnode that this domain wants. Pure."""
     rows = document.get("modules") or []
-    driver, files = document.get("driver") or {}, []
+    driver, files = document.get("driver"), []
     load = [row["name"] for row in rows if row["load"]]
     if load:
         text = "".join(
@@ -288,7 +292,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     return files
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return notes on modules that cannot be checked here. Pure.
 
     The driver's domain plans the builds (see `builds`), before the boot entry.
@@ -306,7 +310,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     )
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Refuse a module that cannot be built on the node and that its package does not provide for this kernel.
 
     Pure.
@@ -331,7 +335,7 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
     ]
 
 
-def reboot(document: Document, seen: Observed) -> List[str]:
+def reboot(document: ClassDocument, seen: Observed) -> List[str]:
     """Return the modules of which the kernel has loaded a different build than the installed one. Pure."""
     # The reboot into the class's kernel loads the installed modules anyway.
     if seen.running_kernel != document["kernel"]["release"]:
@@ -344,7 +348,7 @@ def reboot(document: Document, seen: Observed) -> List[str]:
     return found
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return one finding per item that the class declares in this domain. Pure."""
     release, found = document["kernel"]["release"], []
     for row in document.get("modules") or ():

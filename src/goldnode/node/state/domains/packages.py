@@ -11,7 +11,9 @@ from ..names import in_family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, TypeAlias
+    from typing import Any, Dict, List, Optional, Sequence
+
+    from ...ground.document import ClassDocument
 
 
 ROLE_OF = {
@@ -22,10 +24,8 @@ ROLE_OF = {
     "base": "kernel",
 }
 
-Document: TypeAlias = "Mapping[str, Any]"
 
-
-def repair(document: Document, seen: Observed) -> List[Action]:
+def repair(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return the action that lets dpkg finish an interrupted or failed run of goldnode.
 
     Preflight refuses if another program caused it.
@@ -65,7 +65,7 @@ def broken_packages(seen: Observed) -> List[str]:
     return sorted(name for name, package in seen.packages.items() if package["state"] not in fine)
 
 
-def transaction(document: Document, seen: Observed) -> Optional[Action]:
+def transaction(document: ClassDocument, seen: Observed) -> Optional[Action]:
     """Return the one apt transaction that installs the locked stack, or None if nothing is to do.
 
     It belongs to the first role concerned. Kernel and driver always change in one transaction, so that there
@@ -94,7 +94,7 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
         moved_driver |= package["part"] == "driver"
         moved_module |= package["part"] == "module"
     remove: List[str] = []
-    family = (document.get("driver") or {}).get("family", ())
+    family = driver_family(document)
     for name, have in sorted(seen.packages.items()):
         if way_back_modules(document, seen, name):
             continue
@@ -128,12 +128,12 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     counts = f"{len(install)} of {len(wanted)} locked packages differ" + (
         f", {len(remove)} others leave" if remove else ""
     )
-    driver = document.get("driver") or {}
+    driver = document.get("driver")
     reboot = None
     # One reboot reason is enough, and a new kernel covers the others.
     if new_kernel:
         reboot = f"kernel {document['kernel']['release']} is installed and has to be booted"
-    elif moved_driver and driver.get("version"):
+    elif moved_driver and driver and driver.get("version"):
         reboot = "the GPU driver was replaced"
     elif moved_driver:
         reboot = "firmware or libraries of the GPU driver were replaced"
@@ -146,7 +146,9 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     after = "".join(f"{name} {wanted[name]['version']}\n" for name in install)
     # Purge packages without any configuration worth keeping: build dependencies of modules, and
     # packages of prebuilt ones.
-    known = {*seen.left_over, *(document.get("driver") or {}).get("replaces", ())}
+    known = set(seen.left_over)
+    if driver:
+        known.update(driver.get("replaces", ()))
     data: Dict[str, Any] = {
         # Request every locked package, not only the changed ones, so that apt cannot move any of them.
         "install": [f"{p['name']}={p['version']}" for p in document["packages"]],
@@ -169,14 +171,21 @@ def transaction(document: Document, seen: Observed) -> Optional[Action]:
     )
 
 
-def way_back_modules(document: Document, seen: Observed, name: str) -> bool:
+def driver_family(document: ClassDocument) -> Sequence[str]:
+    """Return the patterns of the packages that belong to the class's driver; none without a driver."""
+    driver = document.get("driver")
+    return driver.get("family") or () if driver else ()
+
+
+def way_back_modules(document: ClassDocument, seen: Observed, name: str) -> bool:
     """Return whether a package has the prebuilt modules of the same driver for the running kernel.
 
     Without it, the running kernel, which is the way back, would have no GPUs.
     """
-    driver = document.get("driver") or {}
+    driver = document.get("driver")
     if (
-        driver.get("built") != "prebuilt"
+        not driver
+        or driver.get("built") != "prebuilt"
         or not seen.running_kernel
         or not name.endswith(f"-modules-{seen.running_kernel}")
     ):
@@ -184,7 +193,7 @@ def way_back_modules(document: Document, seen: Observed, name: str) -> bool:
     return str(seen.packages.get(name, {}).get("version", "")).startswith(f"{driver['version']}-")
 
 
-def holds(document: Document, seen: Observed) -> List[Action]:
+def holds(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return actions that put the stack's packages and installed metapackages of the fence on hold."""
     free: Dict[str, List[str]] = {}
     for package in document["packages"]:
@@ -211,7 +220,7 @@ def holds(document: Document, seen: Observed) -> List[Action]:
     ]
 
 
-def let_go(document: Document, seen: Observed) -> List[Action]:
+def let_go(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return the action that releases holds of an earlier lock, since they would block this one.
 
     The packages of the running kernel stay on hold: it is the way back.

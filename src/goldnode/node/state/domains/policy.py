@@ -22,7 +22,7 @@ from ...ground.host import PROGRAM, Host, Json, boot_identity
 from .. import modes
 from ..finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding, place
 from ..gpumodel import AUTO
-from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting, declared
 from ..observe import SIMULATOR, load_json
 from ..remedy import PERSON, POLICY, REBOOT, Remedy
 from .files import Wanted
@@ -30,10 +30,10 @@ from .units import gpu_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+    from ...ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 
 PART = "gpu_policy"
 # Order of setting. Persistence comes first, or the driver resets the rest when its last client exits. Then
@@ -135,7 +135,7 @@ def keys(policy: Mapping[str, Any]) -> List[str]:
     return [key for key in ORDER if key in policy]
 
 
-def declares(document: Document) -> bool:
+def declares(document: ClassDocument) -> bool:
     """Return whether the class declares any GPU settings."""
     policy = document.get("policy") or {}
     return bool(
@@ -143,14 +143,14 @@ def declares(document: Document) -> bool:
     )
 
 
-def has_unit(document: Document) -> bool:
+def has_unit(document: ClassDocument) -> bool:
     """Return whether anything must be set at every boot, on the GPUs or on the host (domain tuning)."""
     return declares(document) or bool((document.get("policy") or {}).get("host"))
 
 
-def vendor(document: Document) -> str:
+def vendor(document: ClassDocument) -> str:
     """Return the vendor of the class's GPUs."""
-    return str(document["gpu"]["vendor"])
+    return declared(document["gpu"])["vendor"]
 
 
 def fits(override: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
@@ -162,12 +162,12 @@ def fits(override: Mapping[str, Any], gpu: Mapping[str, Any]) -> bool:
     )
 
 
-def effective(document: Document, gpu: Mapping[str, Any]) -> Json:
+def effective(document: ClassDocument, gpu: Mapping[str, Any]) -> Json:
     """Return the wanted settings of one GPU: the class's, overridden by its model, then by its UUID.
 
     Clocks are merged, anything else is replaced.
     """
-    policy = document["policy"]
+    policy: Mapping[str, Any] = document["policy"]
     found: Json = {key: policy[key] for key in keys(policy)}
     mode = {"exclusive": "exclusive_process", "mps": "exclusive_process", "none": "default"}.get(
         policy.get("sharing", "")
@@ -185,10 +185,11 @@ def effective(document: Document, gpu: Mapping[str, Any]) -> Json:
     return found
 
 
-def items(document: Document) -> List[str]:
+def items(document: ClassDocument) -> List[str]:
     """Return the names of the declared items, as in finding ids: persistence_mode, clocks.graphics_mhz …"""
     found = []
-    policies = [document["policy"], *document["policy"].get("overrides", ())]
+    declared_by_class: Mapping[str, Any] = document["policy"]
+    policies = [declared_by_class, *declared_by_class.get("overrides", ())]
     for key in ORDER:
         declared = [policy[key] for policy in policies if key in policy]
         if key == "clocks":
@@ -205,7 +206,7 @@ def items(document: Document) -> List[str]:
 # -- observe
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Query the GPUs' settings if they are this node's, and read the results of the setters. Reads only."""
     if not declares(document):
         return
@@ -230,7 +231,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     seen.gpu_settings = found
 
 
-def elsewhere(document: Document, seen: Observed) -> Optional[str]:
+def elsewhere(document: ClassDocument, seen: Observed) -> Optional[str]:
     """Return why the node's GPUs are not visible here, or None if they are."""
     if seen.live and seen.simulated:
         return None
@@ -417,7 +418,7 @@ def judge_clock(
 
 
 def settings(
-    document: Document, seen: Observed
+    document: ClassDocument, seen: Observed
 ) -> Iterator[Tuple[str, Mapping[str, Any], str, Any]]:
     """Yield (index, GPU, key, wanted value) for each declared setting, in the order of setting."""
     for key in ORDER:
@@ -467,7 +468,7 @@ def judged(
 # -- plan
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the units and the udev rule, if the class declares GPU settings. Pure."""
     if not has_unit(document):
         return []
@@ -494,7 +495,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     return found
 
 
-def daemon(document: Document, seen: Observed, part: str) -> List[Wanted]:
+def daemon(document: ClassDocument, seen: Observed, part: str) -> List[Wanted]:
     """Return the persistence daemon's drop-in. Pure.
 
     It is written before the package is installed, which starts the daemon at once, without a device.
@@ -527,7 +528,7 @@ def without_refusal(start: str) -> str:
     return " ".join(word for word in start.split() if word != "--no-persistence-mode")
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return the links of the units, and one action per setting and GPU. Pure."""
     actions: List[Action] = []
     for link, unit, want in (
@@ -629,14 +630,14 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     return actions + first + changes + last, [], waiting
 
 
-def mps_left(document: Document, seen: Observed) -> bool:
+def mps_left(document: ClassDocument, seen: Observed) -> bool:
     """Return whether an MPS daemon of an earlier class still runs that this class does not want."""
     runs = ((seen.units.get("loaded") or {}).get(MPS_NAME) or {}).get("ActiveState") == "active"
     return runs and not (declares(document) and document["policy"].get("sharing") == "mps")
 
 
 def _mps_of_an_earlier_class(
-    document: Document, seen: Observed
+    document: ClassDocument, seen: Observed
 ) -> Tuple[List[Action], List[Waiting]]:
     """Return actions that stop the MPS daemon of an earlier class.
 
@@ -665,7 +666,7 @@ def _mps_of_an_earlier_class(
     ], []
 
 
-def _changes(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
+def _changes(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
     actions: List[Action] = []
     waiting: List[Waiting] = []
     for index, gpu, key, want in settings(document, seen):
@@ -738,7 +739,7 @@ def _pending(key: str, want: Any, gpu: Mapping[str, Any]) -> bool:
     )
 
 
-def modes_of(document: Document, seen: Observed, item: str) -> List[modes.Mode]:
+def modes_of(document: ClassDocument, seen: Observed, item: str) -> List[modes.Mode]:
     """Return ECC or MIG of each GPU that has it declared and readable."""
     found = []
     for index, gpu, key, want in (
@@ -757,7 +758,7 @@ def modes_of(document: Document, seen: Observed, item: str) -> List[modes.Mode]:
     return found
 
 
-def held(document: Document, seen: Observed) -> List[str]:
+def held(document: ClassDocument, seen: Observed) -> List[str]:
     """Return the GPU modes that the next boot would make wrong.
 
     The node must not reboot before they are fixed. Pure.
@@ -778,7 +779,7 @@ def _hopeless(key: str, value: Any, record: Mapping[str, Any]) -> bool:
     return all(part["rc"] in ABSENT for part in reported.get("parts", {"": reported}).values())
 
 
-def reboot_reasons(document: Document, seen: Observed) -> List[str]:
+def reboot_reasons(document: ClassDocument, seen: Observed) -> List[str]:
     """Return the settings that become active at the next boot. Pure."""
     found = []
     for _, gpu, key, want in settings(document, seen) if declares(document) else ():
@@ -795,7 +796,7 @@ def reboot_reasons(document: Document, seen: Observed) -> List[str]:
 # -- refusals
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Refuse values that a board does not support. All of them are collected before anything is set. Pure."""
     faults: Dict[str, Dict[Tuple[str, str], List[str]]] = {}
     for index, gpu, key, want in settings(document, seen) if declares(document) else ():
@@ -887,7 +888,7 @@ def clocks_of(runs: Sequence[Sequence[Sequence[int]]]) -> List[int]:
 # -- findings
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return one finding per declared item, over all GPUs. Pure."""
     if not declares(document):
         return []
@@ -902,7 +903,7 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
         )
         for item, row in judged(gpu, key, want, record):
             rows.setdefault(item, []).append((index, row))
-    missing = document["gpu"]["count"] - len(seen.gpu_settings.get("gpus", {}))
+    missing = declared(document["gpu"])["count"] - len(seen.gpu_settings.get("gpus", {}))
     found = []
     for item in items(document):
         severity = "drain" if item in DRAIN else "degraded"
@@ -937,7 +938,7 @@ REMEDY = Remedy(
 )
 
 
-def _declared(document: Document, item: str) -> str:
+def _declared(document: ClassDocument, item: str) -> str:
     """Return the class's value of an item, without its overrides."""
     key, _, part = item.partition(".")
     value = document["policy"].get(key)
@@ -947,7 +948,7 @@ def _declared(document: Document, item: str) -> str:
 
 
 def _over_gpus(
-    document: Document,
+    document: ClassDocument,
     item: str,
     rows: Sequence[Tuple[str, Judged]],
     severity: str,
@@ -975,7 +976,7 @@ def _over_gpus(
     got = [f"GPU {', '.join(indexes)}: {have}" for have, indexes in off.items()]
     outcomes = {row.outcome for _, row in rows}
     if missing > 0:
-        got.append(f"{missing} of {document['gpu']['count']} GPUs do not answer")
+        got.append(f"{missing} of {declared(document['gpu'])['count']} GPUs do not answer")
         outcomes.add(UNREAD)
     mps = seen.gpu_settings.get("mps") if item == "sharing" else None
     if mps is not None and not mps["active"]:
@@ -1007,7 +1008,7 @@ def _over_gpus(
     )
 
 
-def _overrides(document: Document, seen: Observed) -> List[Finding]:
+def _overrides(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Report overrides for models that the node does not have.
 
     Overrides for a UUID are not reported: each belongs to one node, and applies to no GPU on all others.
@@ -1022,7 +1023,7 @@ def _overrides(document: Document, seen: Observed) -> List[Finding]:
         for row in models
         if not any(fits(row, gpu) for gpu in seen.gpu_settings.get("gpus", {}).values())
         # A class that takes any model has overrides for models that most of its nodes do not have.
-        and document["gpu"]["model"] != AUTO
+        and declared(document["gpu"])["model"] != AUTO
     ]
     expected = f"a GPU for each of {', '.join(row['model'] for row in models)}"
     if not idle:

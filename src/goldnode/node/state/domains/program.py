@@ -12,7 +12,7 @@ from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, TypeAlias
+    from typing import Any, List, Mapping
 
 
 CLASS = "/etc/goldnode/class.json"
@@ -22,8 +22,6 @@ OTHER, OTHER_CLASS = 10, 11
 UNIT = "/etc/systemd/system/goldnode-sanity.service"
 COMMAND = "/usr/sbin/goldnode-node"
 WANTS = "/etc/systemd/system/multi-user.target.wants/goldnode-sanity.service"
-
-Document: TypeAlias = "Mapping[str, Any]"
 
 # Ordering only: the check may find faults, but must never be the cause that a
 # container runtime does not start.
@@ -49,14 +47,14 @@ WantedBy=multi-user.target
 """
 
 
-def document_digest(document: Document) -> str:
+def document_digest(document: Mapping[str, Any]) -> str:
     """Return the digest of a class document: SHA-256 of its canonical JSON without `digest` and `site`."""
     inner = {key: value for key, value in document.items() if key not in ("digest", "site")}
     text = json.dumps(inner, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + sha256(text.encode()).hexdigest()
 
 
-def class_file(document: Document) -> Wanted:
+def class_file(document: Mapping[str, Any]) -> Wanted:
     """Return the class document with the site's mirrors, which the boot check compares with the node."""
     content = by_lines(document, ordered=True) + "\n"
     show = (

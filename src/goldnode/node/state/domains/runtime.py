@@ -39,17 +39,17 @@ from ...ground.host import Host
 from .. import containerd, dockerd
 from .. import enginetext as text_of
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
-from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting
+from ..model import BOOT, DEVICE, IMAGE, Action, Note, Observed, Refusal, Waiting, declared
 from ..observe import RECORD, gpu_holders, load_json
 from ..remedy import PERSON, SITE, Remedy
 from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+    from ...ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 
 PART = "container_runtime"
 DAEMON = "/etc/docker/daemon.json"
@@ -66,20 +66,21 @@ SPEC, SPECS = "/var/run/cdi/nvidia.yaml", ("/var/run/cdi", "/etc/cdi")
 REFRESH = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 UNITS = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
 KIND = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+UNIT_OF_ENGINE = {"docker": "docker.service", "containerd": "containerd.service"}
 # The first docker with `dockerd --validate` (Docker Engine release notes, 23.0).
 VALIDATES = (23, 0)
 
 
-def unit_name(document: Document) -> Optional[str]:
+def unit_name(document: ClassDocument) -> Optional[str]:
     """Return the unit of the class's engine, or None for podman, which has no daemon."""
-    engine = (document.get("runtime") or {}).get("engine")
-    return {"docker": "docker.service", "containerd": "containerd.service"}.get(engine or "")
+    runtime = document.get("runtime")
+    return UNIT_OF_ENGINE.get(runtime["engine"]) if runtime else None
 
 
 # -- observe
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Fill `seen.runtime`. Reads only."""
     runtime = document.get("runtime")
     left = _left(host, document)
@@ -87,7 +88,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         seen.runtime["left"] = left
     if not runtime:
         return
-    toolkit = runtime["toolkit"] or {}
+    toolkit = runtime["toolkit"]
     found: Dict[str, Any] = seen.runtime
     found["daemon"] = host.text(DAEMON) if runtime["engine"] == "docker" else None
     found["ours"] = (
@@ -95,7 +96,8 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         if runtime["engine"] == "docker"
         else None
     )
-    found["toolkit_config"] = host.text(TOOLKIT) if toolkit.get("vendor") == "nvidia" else None
+    nvidia = toolkit is not None and toolkit["vendor"] == "nvidia"
+    found["toolkit_config"] = host.text(TOOLKIT) if nvidia else None
     if runtime["engine"] == "containerd":
         found["config"] = host.text(CONTAINERD)
         found["tomllib"] = text_of.toml_reader() is not None
@@ -118,7 +120,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     if toolkit:
         found["specs"] = _specs(host, KIND[toolkit["vendor"]])
         found["gpus"] = seen.simulated or place(seen) is None
-        if toolkit["vendor"] == "nvidia":
+        if nvidia:
             found["refresh"] = {name: _refresh_unit(host, name) for name in REFRESH}
         elif place(seen) is None:
             found["amd"] = _amd(host)
@@ -138,7 +140,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
         found["holders"] = gpu_holders(host)
 
 
-def _left(host: Host, document: Document) -> Dict[str, Any]:
+def _left(host: Host, document: ClassDocument) -> Dict[str, Any]:
     merged = (load_json(host, RECORD) or {}).get("merged", {})
     names = [
         name
@@ -245,7 +247,7 @@ def _amd(host: Host) -> Dict[str, Any]:
 # -- wanted state
 
 
-def configured(document: Document) -> Sequence[str]:
+def configured(document: ClassDocument) -> Sequence[str]:
     """Return the foreign files in which this class has settings."""
     runtime = document.get("runtime")
     if not runtime or not runtime["toolkit"]:
@@ -268,7 +270,7 @@ def without_own_settings(path: str, texts: Mapping[str, Any], now: str) -> Optio
     )
 
 
-def given_back(document: Document, seen: Observed) -> List[Action]:
+def given_back(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return actions that remove an earlier class's settings from files that this class does not use. Pure.
 
     This happens before the files that those settings refer to are removed. An engine that starts in between
@@ -298,23 +300,26 @@ def given_back(document: Document, seen: Observed) -> List[Action]:
     return actions
 
 
-def runtimes(document: Document) -> Dict[str, str]:
+def runtimes(document: ClassDocument) -> Dict[str, str]:
     """Return the GPU runtimes that the class adds to its engine: name -> program."""
-    toolkit = document["runtime"]["toolkit"] or {}
-    return {"nvidia": PROGRAM.rpartition("/")[2]} if toolkit.get("vendor") == "nvidia" else {}
+    toolkit = declared(document["runtime"])["toolkit"]
+    if toolkit is None or toolkit["vendor"] != "nvidia":
+        return {}
+    return {"nvidia": PROGRAM.rpartition("/")[2]}
 
 
-def default(document: Document) -> Optional[str]:
+def default(document: ClassDocument) -> Optional[str]:
     """Return the engine's default runtime, if the class makes the GPU runtime the default."""
-    return "nvidia" if document["runtime"]["default"] and runtimes(document) else None
+    return "nvidia" if declared(document["runtime"])["default"] and runtimes(document) else None
 
 
-def cdi(document: Document) -> bool:
+def cdi(document: ClassDocument) -> bool:
     """Return whether containers of this class get their GPUs through CDI."""
-    return (document["runtime"]["toolkit"] or {}).get("mode") == "cdi"
+    toolkit = declared(document["runtime"])["toolkit"]
+    return toolkit is not None and toolkit["mode"] == "cdi"
 
 
-def daemon_json(document: Document, seen: Observed) -> Optional[str]:
+def daemon_json(document: ClassDocument, seen: Observed) -> Optional[str]:
     """Return the wanted daemon.json, or None if no file is needed. Raises BrokenError and ConflictError."""
     have, own = seen.runtime.get("daemon"), seen.runtime.get("ours")
     if have is None or not own:
@@ -333,9 +338,10 @@ def daemon_json(document: Document, seen: Observed) -> Optional[str]:
     return have if want == there else text_of.write_json(want, have)
 
 
-def containerd_config(document: Document, seen: Observed) -> Tuple[str, str]:
+def containerd_config(document: ClassDocument, seen: Observed) -> Tuple[str, str]:
     """Return the wanted config.toml and drop-in. Raises BrokenError and ConflictError."""
-    have, of = seen.runtime.get("config"), containerd.release(document["runtime"]["version"])
+    have = seen.runtime.get("config")
+    of = containerd.release(declared(document["runtime"])["version"])
     text = have if have is not None else f"version = {min(containerd.newest(of), 3)}\n"
     files = [containerd.ConfigFile(CONTAINERD, text, text_of.read_toml(text))]
     for row in seen.runtime.get("imported", ()):
@@ -344,7 +350,7 @@ def containerd_config(document: Document, seen: Observed) -> Tuple[str, str]:
     return wanted_text, containerd.drop_in(files, _containerd_wants(document), of)
 
 
-def _containerd_wants(document: Document) -> containerd.Wants:
+def _containerd_wants(document: ClassDocument) -> containerd.Wants:
     """Return the settings that the class wants of containerd."""
     return containerd.Wants(
         PROGRAM if runtimes(document) else None, default(document) is not None, cdi(document)
@@ -367,7 +373,7 @@ def _import(row: Mapping[str, Any], of: Tuple[int, int]) -> containerd.ConfigFil
     return containerd.ConfigFile(row["file"], text or "", parsed, bool(row.get("after")))
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the files of goldnode that this domain wants. Pure."""
     runtime = document.get("runtime")
     if not runtime or not runtime["toolkit"]:
@@ -424,11 +430,11 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
 # -- differences
 
 
-def reasons(document: Document, seen: Observed) -> Tuple[List[str], List[str]]:
+def reasons(document: ClassDocument, seen: Observed) -> Tuple[List[str], List[str]]:
     """Return why the running engine needs a restart, and why a reload is enough, as two lists."""
-    runtime, found = document["runtime"], seen.runtime
-    unit, toolkit = found.get("unit"), document["runtime"]["toolkit"]
-    if not unit or unit["active"] != "active" or not toolkit:
+    runtime, found = declared(document["runtime"]), seen.runtime
+    unit = found.get("unit")
+    if not unit or unit["active"] != "active" or not runtime["toolkit"]:
         return [], []
     if runtime["engine"] == "containerd":
         # containerd does not report its configuration, so compare the times of the files and of its start.
@@ -486,7 +492,7 @@ def in_use(seen: Observed) -> str:
     return "; ".join(who)
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return changes besides the files, notes, and changes that wait for a drain. Pure.
 
     Notes are items that cannot be checked here.
@@ -534,12 +540,12 @@ def _unseen() -> Note:
     )
 
 
-def _configuration(document: Document, seen: Observed) -> List[Action]:
+def _configuration(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return changes to the engine's own configuration, which belongs to the administrator.
 
     Refused changes are omitted.
     """
-    engine = document["runtime"]["engine"]
+    engine = declared(document["runtime"])["engine"]
     try:
         if engine == "docker":
             name, have, want = DAEMON, seen.runtime.get("daemon"), daemon_json(document, seen)
@@ -575,8 +581,8 @@ def _configuration(document: Document, seen: Observed) -> List[Action]:
     ]
 
 
-def _toolkit(document: Document, seen: Observed) -> List[Action]:
-    found, toolkit = seen.runtime, document["runtime"]["toolkit"]
+def _toolkit(document: ClassDocument, seen: Observed) -> List[Action]:
+    found, toolkit = seen.runtime, declared(declared(document["runtime"])["toolkit"])
     actions: List[Action] = []
     text = found.get("toolkit_config")
     if text is not None and text_of.toolkit_mode(text) != toolkit["mode"]:
@@ -631,24 +637,25 @@ def _toolkit(document: Document, seen: Observed) -> List[Action]:
     return actions
 
 
-def spec_fault(document: Document, seen: Observed) -> Optional[str]:
+def spec_fault(document: ClassDocument, seen: Observed) -> Optional[str]:
     """Return the fault of the CDI spec that the engine would use, or None.
 
     The first spec found takes precedence.
     """
     specs = seen.runtime.get("specs") or []
     if not specs:
-        return f"no CDI spec of {KIND[document['runtime']['toolkit']['vendor']]}"
-    spec = specs[0]
-    driver = (document.get("driver") or {}).get("version")
+        toolkit = declared(declared(document["runtime"])["toolkit"])
+        return f"no CDI spec of {KIND[toolkit['vendor']]}"
+    spec, driver = specs[0], document.get("driver")
     if spec["missing"]:
         names = ", ".join(spec["missing"][:3])
         return (
             f"{spec['file']} names {len(spec['missing'])} paths that do not exist "
             f"({names}{' …' if len(spec['missing']) > 3 else ''})"
         )
-    if spec["driver"] and driver and spec["driver"] != driver:
-        return f"{spec['file']} is of driver {spec['driver']}, want {driver}"
+    want = driver.get("version") if driver else None
+    if spec["driver"] and want and spec["driver"] != want:
+        return f"{spec['file']} is of driver {spec['driver']}, want {want}"
     if not spec["devices"]:
         return f"{spec['file']} names no device"
     return None
@@ -677,13 +684,13 @@ def stopped_by_gate(unit: Mapping[str, Any]) -> bool:
     return bool(unit["result"] == "exec-condition" and unit.get("kept", True))
 
 
-def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
+def _engine(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Waiting]]:
     """Return actions that start, reload or restart the engine, whichever disrupts least.
 
     A restart waits until no GPU is in use.
     """
     name, unit = unit_name(document), seen.runtime.get("unit")
-    engine = document["runtime"]["engine"]
+    engine = declared(document["runtime"])["engine"]
     if not name or not unit or unit["load"] != "loaded" or unit["enabled"] == "masked":
         return [], []
     actions: List[Action] = []
@@ -746,7 +753,7 @@ def _engine(document: Document, seen: Observed) -> Tuple[List[Action], List[Wait
 # -- refusals
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return the reasons of this domain to refuse all changes. Pure."""
     runtime = document.get("runtime")
     found: List[Refusal] = []
@@ -788,8 +795,8 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
     return found + (_unmergeable(document, seen) if runtime["toolkit"] else [])
 
 
-def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
-    engine = document["runtime"]["engine"]
+def _unmergeable(document: ClassDocument, seen: Observed) -> List[Refusal]:
+    engine = declared(document["runtime"])["engine"]
     name = {"docker": DAEMON, "containerd": CONTAINERD}.get(engine)
     if name is None:
         return []
@@ -847,7 +854,7 @@ def _unmergeable(document: Document, seen: Observed) -> List[Refusal]:
 # -- findings
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return one finding per item that the class declares in this domain. Pure."""
     runtime = document.get("runtime")
     if not runtime:
@@ -880,8 +887,8 @@ def _numbers(version: Optional[str]) -> str:
     return match.group(1) if match else "unknown"
 
 
-def _engine_finding(document: Document, seen: Observed) -> Finding:
-    runtime, unit = document["runtime"], seen.runtime.get("unit")
+def _engine_finding(document: ClassDocument, seen: Observed) -> Finding:
+    runtime, unit = declared(document["runtime"]), seen.runtime.get("unit")
     engine, version = runtime["engine"], runtime["version"]
     if not seen.live:
         return Finding("runtime.engine", ELSEWHERE, f"{engine} {version}", "an image does not run")
@@ -927,7 +934,7 @@ def _not_started(unit: Optional[Mapping[str, Any]]) -> Optional[str]:
     )
 
 
-def _config_finding(document: Document, seen: Observed) -> Finding:
+def _config_finding(document: ClassDocument, seen: Observed) -> Finding:
     """Report whether the running engine knows the GPU runtime.
 
     docker is asked, containerd is judged by timestamps, and podman by its file.
@@ -935,8 +942,8 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
     parts = [f"runtime {name}" for name in runtimes(document)]
     parts += ["default"] if default(document) else []
     parts += ["CDI"] if cdi(document) else []
-    want = f"{document['runtime']['engine']} knows {', '.join(parts) or 'nothing of GPUs'}"
-    engine = document["runtime"]["engine"]
+    engine = declared(document["runtime"])["engine"]
+    want = f"{engine} knows {', '.join(parts) or 'nothing of GPUs'}"
     remedy = Remedy("Run site.yml; what it says is waiting needs a drained node.", SITE)
     try:
         changes = _configuration(document, seen)
@@ -970,7 +977,7 @@ def _config_finding(document: Document, seen: Observed) -> Finding:
     return judge_item("runtime.config", want, "; ".join(problems) or want, remedy, elsewhere)
 
 
-def _undumped(document: Document, dump: Mapping[str, Any]) -> List[str]:
+def _undumped(document: ClassDocument, dump: Mapping[str, Any]) -> List[str]:
     """Return the settings of the class that containerd's own view of its files lacks."""
     if "error" in dump:
         return [f"`containerd config dump` fails: {dump['error']}"]
@@ -987,8 +994,8 @@ def _undumped(document: Document, dump: Mapping[str, Any]) -> List[str]:
     return [f"`containerd config dump` shows {text}" for text in found]
 
 
-def _toolkit_finding(document: Document, seen: Observed) -> Finding:
-    toolkit = document["runtime"]["toolkit"]
+def _toolkit_finding(document: ClassDocument, seen: Observed) -> Finding:
+    toolkit = declared(declared(document["runtime"])["toolkit"])
     names = [
         package["name"]
         for package in document["packages"]

@@ -23,10 +23,10 @@ from .program import PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
+    from ...ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 
 SOCKET, SERVICE = units.SOCKET, "goldnode-serve.service"
 LINK = f"{units.FOLDER}/sockets.target.wants/{SOCKET}"
@@ -85,13 +85,13 @@ CPUWeight=20
 """
 
 
-def declared(document: Document) -> Mapping[str, Any]:
+def declared(document: ClassDocument) -> Mapping[str, Any]:
     """Return the class's `serve`; empty if it has no such section."""
     found = document.get("serve")
     return found if isinstance(found, dict) else {}
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Collect goldnode's traces outside its own files."""
     textfile = (host.text(publish.MEMORY) or "").strip() or None
     if textfile and not (
@@ -107,7 +107,7 @@ def observe(host: Host, document: Document, seen: Observed) -> None:
     seen.units["serve"] = {"textfile": textfile, "drained": drained}
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the units of the endpoint, and the programs for schedulers."""
     serve = declared(document)
     found = []
@@ -142,7 +142,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     return found
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return actions that start the socket if the class has an endpoint, and otherwise remove it. Pure.
 
     Metrics in a directory that the class does not declare are removed.
@@ -261,7 +261,7 @@ def release(seen: Observed) -> List[Action]:
     )
 
 
-def _is_wanted(document: Document, path: str) -> bool:
+def _is_wanted(document: ClassDocument, path: str) -> bool:
     folder = declared(document).get("textfile")
     return bool(folder) and path == f"{str(folder).rstrip('/')}/{publish.NAME}"
 
@@ -271,12 +271,12 @@ def address(state: Mapping[str, str]) -> str:
     return state["Listen"].split(" (", 1)[0].strip()
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return no refusals: publishing state never blocks a change."""
     return []
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Report whether the socket listens on the declared address.
 
     Without a declaration there is no finding.
@@ -303,7 +303,9 @@ def findings(document: Document, seen: Observed) -> List[Finding]:
     return [Finding("serve.socket", MISMATCH, listen, got, remedy)]
 
 
-def absent(document: Optional[Document], seen: Observed, record: Mapping[str, Any]) -> List[Action]:
+def absent(
+    document: Optional[ClassDocument], seen: Observed, record: Mapping[str, Any]
+) -> List[Action]:
     """Return actions that remove the collector's metrics, and resume a node that slurm-health drained.
 
     Outdated metrics would otherwise raise alerts forever.

@@ -17,9 +17,9 @@ from .files import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Sequence, Tuple, TypeAlias
+    from typing import List, Sequence, Tuple
 
-Document: TypeAlias = "Mapping[str, Any]"
+    from ...ground.document import ClassDocument
 
 FOLDER = "/etc/systemd/system"
 GOOD, TRIES = "goldnode-good.service", "goldnode-tries.service"
@@ -117,7 +117,7 @@ exit 77
 """
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Collect the slots of a live node, and whether its root was built for them."""
     layout = (host.text(LAYOUT) or "").strip()
     seen.slots = {"marker": layout == "ab", "survey": None, "stale": None, "disk": None}
@@ -182,12 +182,12 @@ def files() -> List[Wanted]:
     ]
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the files if the root was built for slots. Pure."""
     return files() if seen.slots.get("marker") else []
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return the links that `systemctl enable` would create. Pure."""
     if not seen.slots.get("marker"):
         return [], [], []
@@ -212,12 +212,12 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     )
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return no refusals: slots never block a change."""
     return []
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Report whether a newer image failed on this node, and whether the ESP has the kernel of this root.
 
     Pure.

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         Union,
     )
 
+    from ...ground.document import ClassDocument
+
 
 PART = "host_tuning"
 SYSCTL = "/etc/sysctl.d/90-goldnode.conf"
@@ -89,13 +91,11 @@ REPEATED = (
     "module_blacklist",
     "modprobe.blacklist",
 )
-
-Document: TypeAlias = "Mapping[str, Any]"
 # A live value: text, None if the machine does not have it, or {error} if it could not be read.
 Read: TypeAlias = "Union[str, Json, None]"
 
 
-def policy(document: Document) -> Mapping[str, Any]:
+def policy(document: ClassDocument) -> Mapping[str, Any]:
     """Return the class's host policy, or an empty mapping."""
     return (document.get("policy") or {}).get("host") or {}
 
@@ -103,7 +103,7 @@ def policy(document: Document) -> Mapping[str, Any]:
 # -- observe
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Read the declared host settings, and leftovers of an earlier class outside goldnode's files.
 
     `seen.tuning` has these keys. Values that were not requested or are not visible from here are missing.
@@ -360,7 +360,7 @@ def systemd_limit(memlock: Any) -> str:
     return "infinity" if memlock == "unlimited" else f"{memlock}K"
 
 
-def cmdline_words(document: Document) -> List[str]:
+def cmdline_words(document: ClassDocument) -> List[str]:
     """Return the words that the class wants on the kernel command line, in order."""
     wanted = policy(document)
     found = list(IOMMU_WORDS[document["os"]["architecture"]].get(wanted.get("iommu", ""), ()))
@@ -369,7 +369,7 @@ def cmdline_words(document: Document) -> List[str]:
     return found + list(wanted.get("cmdline", []))
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the files of goldnode that this domain wants. Pure."""
     wanted = policy(document)
     files = []
@@ -460,7 +460,7 @@ class HostSetting(NamedTuple):
     remedy: Remedy = Remedy("Run site.yml, or `goldnode-node policy apply` on the node.", POLICY)
 
 
-def settings(document: Document, seen: Observed) -> List[HostSetting]:
+def settings(document: ClassDocument, seen: Observed) -> List[HostSetting]:
     """Return the live values that the class declares and that are visible here. Pure."""
     wanted, live = policy(document), seen.tuning
     found = []
@@ -550,7 +550,7 @@ def _short(setting: HostSetting, seen: Observed) -> bool:
 # -- plan
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return changes besides the files, notes, and changes that wait for a drain. Pure."""
     wanted = policy(document)
     actions, notes, waiting = _lasting_swap(wanted, seen), _notes(document, seen), []
@@ -727,13 +727,13 @@ def carries(line: Sequence[str], word: str) -> bool:
     )
 
 
-def missing_words(document: Document, line: Optional[str]) -> List[str]:
+def missing_words(document: ClassDocument, line: Optional[str]) -> List[str]:
     """Return the class's words that a command line lacks."""
     have = (line or "").split()
     return [word for word in cmdline_words(document) if not carries(have, word)]
 
 
-def _stale_words(document: Document, seen: Observed) -> List[str]:
+def _stale_words(document: ClassDocument, seen: Observed) -> List[str]:
     """Return the words of an earlier class on the next boot's command line that are no longer wanted.
 
     Words that the administrator has configured too are not included.
@@ -743,7 +743,7 @@ def _stale_words(document: Document, seen: Observed) -> List[str]:
     return [word for word in seen.tuning.get("recorded", ()) if word in have and word not in needed]
 
 
-def _command_line(document: Document, seen: Observed) -> List[Action]:
+def _command_line(document: ClassDocument, seen: Observed) -> List[Action]:
     line = seen.boot.get("cmdline")
     slots = seen.slots.get("survey")
     mine = seen.boot.get("loader") == "grub" or (
@@ -778,7 +778,7 @@ def _command_line(document: Document, seen: Observed) -> List[Action]:
     ]
 
 
-def _notes(document: Document, seen: Observed) -> List[Note]:
+def _notes(document: ClassDocument, seen: Observed) -> List[Note]:
     wanted, notes = policy(document), []
     elsewhere = place(seen)
     live = [
@@ -822,7 +822,7 @@ def _notes(document: Document, seen: Observed) -> List[Note]:
     return notes
 
 
-def _unset(document: Document, seen: Observed) -> Optional[str]:
+def _unset(document: ClassDocument, seen: Observed) -> Optional[str]:
     """Return why the next boot's command line cannot be checked or set, or None.
 
     None also if nothing is declared.
@@ -856,7 +856,7 @@ def _unset(document: Document, seen: Observed) -> Optional[str]:
     return None
 
 
-def reboot(document: Document, seen: Observed) -> List[str]:
+def reboot(document: ClassDocument, seen: Observed) -> List[str]:
     """Return why the host policy needs a reboot in the node's current state. Pure."""
     found = []
     if place(seen) is None and "cmdline" in seen.tuning:
@@ -874,7 +874,7 @@ def reboot(document: Document, seen: Observed) -> List[str]:
 # -- refusals
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return the reasons of this domain to refuse all changes. Pure."""
     wanted, found = policy(document), []
     fights = [row for row in seen.tuning.get("foreign", ()) if _fights(document, row["word"])]
@@ -939,7 +939,7 @@ def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> L
     return found
 
 
-def _fights(document: Document, word: str) -> bool:
+def _fights(document: ClassDocument, word: str) -> bool:
     """Return whether a foreign word contradicts the class's command line."""
     wanted, own = policy(document), cmdline_words(document)
     key = word.partition("=")[0]
@@ -957,7 +957,7 @@ def _fights(document: Document, word: str) -> bool:
 # -- findings
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Return one finding per item that the class declares in this domain. Pure."""
     wanted, elsewhere = policy(document), place(seen)
     found = []
@@ -1041,7 +1041,7 @@ def _judged_swap(want: bool, seen: Observed, elsewhere: Optional[str]) -> Findin
     return judge_item("policy.host.swap", "off", got, Remedy("Run site.yml.", SITE))
 
 
-def _judged_line(document: Document, seen: Observed, elsewhere: Optional[str]) -> Finding:
+def _judged_line(document: ClassDocument, seen: Observed, elsewhere: Optional[str]) -> Finding:
     item, want = "policy.host.cmdline", " ".join(cmdline_words(document))
     if elsewhere:
         return Finding(item, ELSEWHERE, want, elsewhere)

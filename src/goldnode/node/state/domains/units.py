@@ -23,10 +23,10 @@ from .program import CLASS, PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import Dict, List, Optional, Sequence, Tuple
 
+    from ...ground.document import ClassDocument
 
-Document: TypeAlias = "Mapping[str, Any]"
 
 FOLDER = "/etc/systemd/system"
 WATCH, TIMER = "goldnode-watch.service", "goldnode-watch.timer"
@@ -144,7 +144,7 @@ fi
 """
 
 
-def observe(host: Host, document: Document, seen: Observed) -> None:
+def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Collect the loaded units, the gate's last decision, and the drain hook. One systemctl call."""
     loaded: Optional[Dict[str, Dict[str, str]]] = None
     if host.live and host.exists("/run/systemd/system"):
@@ -179,7 +179,7 @@ def _unit(path: str) -> Optional[str]:
     )
 
 
-def wanted(document: Document, seen: Observed) -> List[Wanted]:
+def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
     """Return the passive check, the login message and, for `gate: block`, drop-ins for the runtimes."""
     found = [
         Wanted(f"{FOLDER}/{WATCH}", WATCH_TEXT, "sanity", "the node is checked while it works"),
@@ -209,7 +209,7 @@ def wanted(document: Document, seen: Observed) -> List[Wanted]:
     return found
 
 
-def watches(document: Document) -> bool:
+def watches(document: ClassDocument) -> bool:
     """Return whether to watch the kernel log: only if there is a GPU that can report faults."""
     return bool(document.get("gpu"))
 
@@ -280,7 +280,7 @@ def stale(seen: Observed) -> List[str]:
     )
 
 
-def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
+def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[Note], List[Waiting]]:
     """Return actions that start the timer and the log watch, and a note on a missing drain hook. Pure."""
     actions: List[Action] = []
     have = seen.links.get(LINK)
@@ -312,7 +312,7 @@ def plan(document: Document, seen: Observed) -> Tuple[List[Action], List[Note], 
     return actions, notes, []
 
 
-def _events(document: Document, seen: Observed) -> List[Action]:
+def _events(document: ClassDocument, seen: Observed) -> List[Action]:
     """Return actions that start the log watch if the class has a GPU, and otherwise stop it.
 
     In a container its conditions skip it, so it is not started.
@@ -380,12 +380,12 @@ def _events(document: Document, seen: Observed) -> List[Action]:
     return actions
 
 
-def refusals(document: Document, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
+def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action]) -> List[Refusal]:
     """Return no refusals: the gate blocks workloads, never changes."""
     return []
 
 
-def findings(document: Document, seen: Observed) -> List[Finding]:
+def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Report the gate's state (for information), its drain hook, outdated units, and the check's timer."""
     mode = str(document.get("gate") or gate.REPORT)
     state = seen.units.get("gate") or {}

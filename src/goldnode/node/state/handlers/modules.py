@@ -11,7 +11,7 @@ import re
 from ..aptcall import APT_TIME
 from ..domains import driver as driver_domain
 from ..domains import modules
-from ..model import NodeError
+from ..model import NodeError, declared
 from ..observe import RECORD, compiler, load_json, modinfo
 
 TYPE_CHECKING = False
@@ -109,9 +109,10 @@ def _fault(applier: Writer, source: Optional[str], module: str) -> Optional[str]
         if source
         else [row for row in document["modules"] if row["name"] == module]
     )
-    driver = document.get("driver") or {}
+    driver = document.get("driver")
+    dkms = driver and driver.get("dkms")
     faults = []
-    if source and (driver.get("dkms") or {}).get("name") == source:
+    if driver and dkms and dkms["name"] == source:
         faults.append(
             driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))
         )
@@ -133,8 +134,8 @@ def _stale(applier: Writer, source: str) -> bool:
 
 
 def _names(applier: Writer) -> List[str]:
-    driver = applier.document.get("driver") or {}
-    own = [driver["module"]] if driver.get("dkms") else []
+    driver = applier.document.get("driver")
+    own = [driver["module"]] if driver and driver.get("dkms") else []
     return [*own, *(row["name"] for row in applier.document["modules"])]
 
 
@@ -196,7 +197,7 @@ def restore(applier: Writer, action: Action) -> str:
 def _package_fault(applier: Writer) -> Optional[str]:
     """Return the fault of the prebuilt modules, or None if all are as wanted."""
     document, release = applier.document, applier.document["kernel"]["release"]
-    driver = document["driver"]
+    driver = declared(document["driver"])
     faults = [
         driver_domain.module_fault(document, modinfo(applier.host, release, driver["module"]))
     ]
