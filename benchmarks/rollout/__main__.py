@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
-from goldnode.fleet.rollout.document import RolloutSettings, load
+from goldnode.fleet.control.document_files import load
+from goldnode.fleet.rollout.document import RolloutSettings
 from goldnode.fleet.rollout.faults import parse
 from goldnode.fleet.rollout.simulate import Simulation, made_up, percentile
 

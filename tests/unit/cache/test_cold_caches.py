@@ -14,7 +14,8 @@ from goldnode.classdoc.load import load_catalog
 from goldnode.cli import main
 from goldnode.core.errors import LockError
 from goldnode.core.site import Site
-from goldnode.fleet.rollout.document import RolloutFile, load
+from goldnode.fleet.control.document_files import load
+from goldnode.fleet.rollout.document import RolloutFile
 from goldnode.lock.model import dump_lock, load_lock
 from goldnode.node.cachekey.caches import CACHES
 

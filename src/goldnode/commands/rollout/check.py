@@ -92,8 +92,8 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
 
     from goldnode.cache import rollout as caches
     from goldnode.classdoc.load import load_catalog
+    from goldnode.fleet.control.document_files import load
     from goldnode.fleet.rollout import check as checking
-    from goldnode.fleet.rollout.document import load
 
     if inventory is not None and assumed.size is not None:
         raise click.UsageError("--nodes and --inventory exclude each other")

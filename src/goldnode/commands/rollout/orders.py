@@ -49,7 +49,7 @@ def approve(
     was submitted last: one that replaces it is approved again. An approval cannot be withdrawn: freeze the rollout
     instead.
     """
-    from goldnode.fleet.rollout.document import load
+    from goldnode.fleet.control.document_files import load
     from goldnode.fleet.store import orders, rollout_view, rollouts
     from goldnode.fleet.store.errors import StoreError
 

@@ -153,7 +153,7 @@ def _submitted(store: StoreDatabase, what: str) -> str:
     """Return the name of a rollout of the store. Raises GoldnodeError for one that was not submitted as it is."""
     from sqlalchemy import select
 
-    from goldnode.fleet.rollout.document import load
+    from goldnode.fleet.control.document_files import load
     from goldnode.fleet.store import tables
 
     path = Path(what)

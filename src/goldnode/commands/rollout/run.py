@@ -242,13 +242,13 @@ def _checked(
     Exits with 1 if it cannot work.
     """
     from goldnode.classdoc.load import load_catalog
+    from goldnode.fleet.control.document_files import load
     from goldnode.fleet.rollout import check
-    from goldnode.fleet.rollout.document import verified
     from goldnode.inventory.fleet import nodes_of_class
 
     if inventory is None:
         raise click.UsageError("Give the inventory with the hosts of the class: -i PATH")
-    file = verified(document, key_file(load_site(), "document_key"))
+    file = load(document, key_file(load_site(), "document_key"))
     hosts = nodes_of_class(inventory, file.document.class_)
     members = fleet_nodes(hosts, file.settings.origin)
     checked = check.check(file, nodes=members, catalog=load_catalog())

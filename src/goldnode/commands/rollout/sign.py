@@ -25,7 +25,7 @@ def sign(document: Path, key: Path, form: str) -> None:
 
     The signature is in DOCUMENT.dsse. Where the site file has `fleet.document_key`, a document is refused without one.
     """
-    from goldnode.fleet.rollout import document as documents
+    from goldnode.fleet.control import document_files
 
-    path = documents.sign(document, key)
+    path = document_files.sign(document, key)
     emit(form, {"document": str(document), "signature": str(path)}, f"wrote {path}")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from goldnode.commands.output import emit, grouped, reports, say
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, nodes_of
+
+if TYPE_CHECKING:
+    from goldnode.fleet.rollout.simulate import SimulatedRun
+    from goldnode.fleet.rollout.simulation_report import SimulationSummary
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,8 @@ def simulate(
     Exit status: 0 the runs ended, 2 the document could not be read.
     """
     from goldnode.core.errors import GoldnodeError
+    from goldnode.fleet.control.document_files import load
     from goldnode.fleet.rollout import simulation_report as report
-    from goldnode.fleet.rollout.document import load
     from goldnode.fleet.rollout.faults import parse
     from goldnode.fleet.rollout.simulate import Simulation, made_up
 
@@ -118,7 +123,7 @@ def simulate(
     summary = report.summarize(runs)
     title = f"rollout {settings.name}: {len(nodes)} nodes, faults {chosen.text()}"
     if chart is not None:
-        report.write_chart(chart, report.middle(runs), title, summary)
+        _write_chart(chart, report.middle(runs), title, summary)
         say(f"wrote {chart}")
     content = {
         "rollout": settings.name,
@@ -133,3 +138,26 @@ def simulate(
             f"reason of the stop, in the run with seed {report.middle(runs).seed}: {reason}"
         )
     emit(form, content, "\n".join(lines))
+
+
+def _write_chart(path: Path, run: SimulatedRun, title: str, summary: SimulationSummary) -> None:
+    """Write the chart as SVG, or as one HTML page with the summary. Raises GoldnodeError."""
+    from goldnode.core.errors import GoldnodeError
+    from goldnode.core.files import replace_file
+    from goldnode.fleet.rollout import simulation_report as report
+
+    if path.suffix not in (".svg", ".html"):
+        raise GoldnodeError(
+            f"a chart is an SVG or an HTML file, not {path.name}",
+            remedy="name it FILE.svg or FILE.html",
+        )
+    page = path.suffix == ".html"
+    content = report.page(run, title, summary) if page else report.svg(run, title)
+    try:
+        replace_file(path, content.encode())
+    except OSError as problem:
+        raise GoldnodeError(
+            f"the chart cannot be written: {problem.strerror}",
+            file=path,
+            remedy="name another file",
+        ) from problem

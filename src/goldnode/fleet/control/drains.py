@@ -17,7 +17,7 @@ from goldnode.fleet.control.clock import machine_time
 from goldnode.fleet.drain.choice import DrainSettings
 from goldnode.fleet.drain.protocol import DrainCaller, Drainer, SchedulerDrainer
 from goldnode.fleet.drain.record import DrainRecords
-from goldnode.fleet.nodes.return_tests import drained_at, no_tests
+from goldnode.fleet.nodes.return_tests import drained_at
 from goldnode.fleet.rollout.model import Prior, SchedulerObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
 from goldnode.fleet.shared.identity import rollout_actor
@@ -39,14 +39,14 @@ class RolloutDrains:
     :param nodes: inventory name -> drain settings.
     :param records: returns the place of a node's record; None where its disk is replaced. Then the scheduler's
         reason suffices, and the note of a node in service comes from the store.
-    :param tests: returns why a node that was drained at a time (UTC) must not return yet; empty if it may.
+    :param tests: returns why a node that was drained at a time (UTC) must not return yet; empty if it may. None: no test is asked.
     """
 
     rollout: str
     nodes: Mapping[str, DrainSettings]
     records: Callable[[str], DrainRecords | None] = no_records
     clock: Callable[[], float] = time.time
-    tests: Callable[[str, str], str] = no_tests
+    tests: Callable[[str, str], str] | None = None
     reported: dict[str, str] = field(
         default_factory=dict
     )  # nodes held for tests, with the reason that was logged
@@ -82,7 +82,9 @@ class RolloutDrains:
         at, settings = self.clock(), self.nodes[name]
         drainer = settings.drainer()
         since = self._since(name, drainer, tested_since) if prior.in_service else None
-        outstanding = self.tests(name, since) if since is not None else ""
+        outstanding = ""
+        if self.tests is not None and since is not None:
+            outstanding = self.tests(name, since)
         if outstanding != self.reported.get(name, ""):
             self.reported[name] = outstanding
             LOGGER.warning("%s: %s", name, outstanding or "its tests have passed")
@@ -100,7 +102,7 @@ class RolloutDrains:
 
     def _since(self, name: str, drainer: Drainer, tested_since: float | None) -> str | None:
         """Return the time from which results of tests count; None if no test is asked."""
-        if tested_since is None or self.tests is no_tests:
+        if tested_since is None or self.tests is None:
             return None
         held = drained_at(drainer, self.nodes[name].node or name, self.records(name), self._machine)
         return None if held is None else max(held, DrainCaller(clock=lambda: tested_since).now())

@@ -28,13 +28,14 @@ from urllib.parse import quote
 from goldnode.core.data import PACKAGE, ansible_environment, data
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.extras import require
-from goldnode.fleet.control import push_job, push_results
+from goldnode.fleet.control import push_job
 from goldnode.fleet.control.clock import machine_time
 from goldnode.fleet.control.push_job import PushJob
-from goldnode.fleet.control.push_results import PushEnd, PushTerms
 from goldnode.fleet.drain.protocol import DrainCaller
+from goldnode.fleet.rollout import push_results
 from goldnode.fleet.rollout.model import Direction, NodeObservation, StepPhase
 from goldnode.fleet.rollout.parts import NodeTask, Observation
+from goldnode.fleet.rollout.push_results import PushEnd, PushTerms
 from goldnode.fleet.shared import identity
 from goldnode.node.ground.drained import reason
 

@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from goldnode.fleet.rollout.push_results import ENDED, FAILED, OK, UNREACHABLE
+
 JOB, VARIABLES, RESULTS, RUNNER = "job.json", "variables.json", "results.jsonl", "runner"
 OUTPUT = f"{RUNNER}/artifacts/run/stdout"
-OK, FAILED, UNREACHABLE = "ok", "failed", "unreachable"
 _EVENTS = {
     "runner_on_ok": OK,
     "runner_item_on_ok": OK,
@@ -44,7 +45,6 @@ _FIELDS = (
     "rc",
     "stderr",
 )
-ENDED = "ended"  # key of the last line: the status of the run by ansible-runner
 _LONGEST = 4000  # characters of a text
 
 

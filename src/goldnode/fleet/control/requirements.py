@@ -26,10 +26,10 @@ import urllib3
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import Site
 from goldnode.documents.rollout import RolloutCommand, RolloutPrometheus, seconds
-from goldnode.fleet.control import floors
-from goldnode.fleet.control.floors import RolloutMoves
-from goldnode.fleet.rollout import dual_requirement
+from goldnode.fleet.control import dual_reports, floors
+from goldnode.fleet.rollout import dual_requirement, floors_requirement
 from goldnode.fleet.rollout.document import RolloutSettings
+from goldnode.fleet.rollout.floors_requirement import RolloutMoves
 from goldnode.fleet.rollout.model import Answer, RequirementResult
 
 CHANGED, CONTROL = "changed", "control"  # values of the label `arm`
@@ -109,15 +109,15 @@ class RequirementEvaluator:
             names = [one.name for one in self.settings.waves]
             return self._commands.run(item.command, self.settings, names[wave])
         if item.dual is not None:
-            wave_name = self.settings.waves[wave].name
-            return dual_requirement.answer(
-                item.dual, self.settings, wave_name, self.clock(), self.sources.keys
-            )
+            path = Path(item.dual.report.replace("{wave}", self.settings.waves[wave].name))
+            now, keys = self.clock(), self.sources.keys
+            report = dual_reports.read(path, keys)
+            return dual_requirement.answer(report, item.dual, self.settings, now, bool(keys))
         if item.floors is None or self.moved is None:
             raise _Unknown("this controller does not know which nodes have changed")
         # The nodes first: a result that arrives meanwhile is of one of them, or does not count yet.
         moved = self.moved()
-        return floors.judge(item.floors, self._results.read(self.sources.canary), moved)
+        return floors_requirement.judge(item.floors, self._results.read(self.sources.canary), moved)
 
     def close(self) -> None:
         """Stop the commands that are running. Their answer is unknown, and the next controller asks again."""

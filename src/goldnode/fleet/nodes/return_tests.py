@@ -109,11 +109,6 @@ def held_by_gate(text: str) -> str:
     return f"its gate wants tests before its return: {', '.join(held)}. Run `goldnode canary run --outstanding -i INVENTORY`"
 
 
-def no_tests(name: str, since: str) -> str:
-    """Return that no test before the return is outstanding."""
-    return ""
-
-
 def of_class(name: str, cause: Cause) -> OutstandingTests:
     """Return the tests that a class of this site wants, by the results in .goldnode/canary. Raises GoldnodeError."""
     jobs = ClassDocuments().return_tests(name, cause)

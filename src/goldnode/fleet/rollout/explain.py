@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from goldnode.fleet.nodes.return_tests import no_tests
 from goldnode.fleet.rollout.lines import moment
 from goldnode.fleet.rollout.model import (
     ACTIVE,
@@ -45,7 +44,7 @@ class NodeExplanation:
 
 
 def explain(
-    facts: RolloutFacts, name: str, now: float, tests: Callable[[str, str], str] = no_tests
+    facts: RolloutFacts, name: str, now: float, tests: Callable[[str, str], str] | None = None
 ) -> NodeExplanation:
     """Return where a node of the class is in the rollout, and why. Raises KeyError for another node.
 
@@ -55,7 +54,8 @@ def explain(
     node, step = state.nodes[name], state.steps.get(name)
     number = step.wave if step is not None else state.wave_of.get(name)
     reasons = [*_step(facts, step, now)] if step is not None else []
-    if step is not None and step.phase is StepPhase.RETURNING and step.cause is None:
+    returning = step is not None and step.phase is StepPhase.RETURNING and step.cause is None
+    if step is not None and returning and tests is not None:
         outstanding = tests(name, moment(step.changed_at))
         reasons += [NodeReason(outstanding)] if outstanding else []
     if _could_move(facts, name, step):

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from goldnode.core.errors import GoldnodeError
 from goldnode.documents.canary import CanaryConditions, CanaryDocument, CanaryJob, CanaryMetric
 from goldnode.documents.rollout import RolloutFloors
-from goldnode.fleet.control import floors
+from goldnode.fleet.rollout import floors_requirement
 from goldnode.fleet.rollout.model import Answer
 from goldnode.fleet.rollout.state import RolloutState
 
@@ -38,7 +38,7 @@ class SimulatedCanaries:
         self, requirement: RolloutFloors, state: RolloutState, broken: Mapping[str, str], now: float
     ) -> tuple[Answer, str]:
         """Measure the nodes that have changed, and return the answer of the requirement."""
-        moved = floors.moves(state)
+        moved = floors_requirement.moves(state)
         begin = moved.begin or 0.0
         new = [name for name in sorted(moved.changed) if name not in self.measured]
         for name in new[: max(0, CHANGED - len(self.measured - self.others))]:
@@ -53,7 +53,7 @@ class SimulatedCanaries:
             self._measure(requirement, name, (begin - 3600, f"{name}/before", 1.0))
             self._measure(requirement, name, (now, f"{name}/before", self.drift))
         try:
-            return floors.judge(requirement, self.results, moved)
+            return floors_requirement.judge(requirement, self.results, moved)
         except GoldnodeError as problem:
             return Answer.UNKNOWN, str(problem)
 

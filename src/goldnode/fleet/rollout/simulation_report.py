@@ -6,11 +6,8 @@ import html
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from goldnode.core.errors import GoldnodeError
-from goldnode.core.files import replace_file
 from goldnode.fleet.rollout.simulate import SimulatedRun, percentile
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 300, 70, 50, 40
@@ -160,24 +157,10 @@ def svg(run: SimulatedRun, title: str) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def write_chart(path: Path, run: SimulatedRun, title: str, summary: SimulationSummary) -> None:
-    """Write the chart as SVG, or as one HTML page with the summary. Raises GoldnodeError."""
-    if path.suffix not in (".svg", ".html"):
-        raise GoldnodeError(
-            f"a chart is an SVG or an HTML file, not {path.name}",
-            remedy="name it FILE.svg or FILE.html",
-        )
-    content = svg(run, title)
-    if path.suffix == ".html":
-        content = (
-            f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(title)} (simulated)</title>\n'
-            f"<h1>{html.escape(title)} (simulated)</h1>\n{content}<pre>{html.escape(text(summary))}</pre>\n</html>\n"
-        )
-    try:
-        replace_file(path, content.encode())
-    except OSError as problem:
-        raise GoldnodeError(
-            f"the chart cannot be written: {problem.strerror}",
-            file=path,
-            remedy="name another file",
-        ) from problem
+def page(run: SimulatedRun, title: str, summary: SimulationSummary) -> str:
+    """Return one HTML page with the chart and the summary."""
+    heading = f"{html.escape(title)} (simulated)"
+    return (
+        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{heading}</title>\n'
+        f"<h1>{heading}</h1>\n{svg(run, title)}<pre>{html.escape(text(summary))}</pre>\n</html>\n"
+    )

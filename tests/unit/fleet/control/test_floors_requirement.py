@@ -21,6 +21,7 @@ from tests.unit.floors.populations import GEMM, USUAL, document, write
 from goldnode.core.site import load_site
 from goldnode.fleet.control import floors
 from goldnode.fleet.control.requirements import RequirementEvaluator, RequirementSources, sources
+from goldnode.fleet.rollout import floors_requirement
 from goldnode.fleet.rollout.check import check
 from goldnode.fleet.rollout.faults import parse
 from goldnode.fleet.rollout.model import (
@@ -292,7 +293,7 @@ def test_a_result_of_the_boot_before_the_step_is_not_from_after_it(
         prior=prior,
     )
     one = document("n", {"gemm_fp16": [1.0]}, USUAL).model_copy(update={"boot_id": boot})
-    assert floors._is_after(one, step, at) is after
+    assert floors_requirement.is_after(one, step, at) is after
 
 
 def test_before_any_move_floors_are_unknown(tmp_path: Path) -> None:

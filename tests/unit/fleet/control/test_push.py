@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from goldnode.fleet.control import push, push_job, push_results
+from goldnode.fleet.control import push, push_job
 from goldnode.fleet.control.push import Push, PushError, PushReader, PushSettings
-from goldnode.fleet.rollout import node_state
+from goldnode.fleet.rollout import node_state, push_results
 from goldnode.fleet.rollout.model import (
     Answer,
     Blame,
@@ -68,7 +68,7 @@ class Process:
         self.killed, self.status = True, -9
 
     def end(self, *lines: Mapping[str, Any], status: str = "successful") -> None:
-        rows = [*lines, {push_job.ENDED: status}]
+        rows = [*lines, {push_results.ENDED: status}]
         (self.directory / push_job.RESULTS).write_text(
             "".join(json.dumps(row) + "\n" for row in rows)
         )
@@ -106,7 +106,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def row(node: str, name: str, what: str = push_job.OK, **result: Any) -> dict[str, Any]:
+def row(node: str, name: str, what: str = push_results.OK, **result: Any) -> dict[str, Any]:
     return {"host": node, "task": name, "what": what, "result": result}
 
 
@@ -221,7 +221,7 @@ def test_a_return_waits_for_tests_after_a_change_alone(site: Site) -> None:
     assert since == {"n1": "2026-09-21T14:13:20Z", "n2": ""}
     why = "n1 stays out of service: tests before its return: gemm has not run since"
     site.runs[0].end(
-        row("n1", "Put the node back into service", push_job.FAILED, msg=why), status="failed"
+        row("n1", "Put the node back into service", push_results.FAILED, msg=why), status="failed"
     )
     assert worker.results() == [], "the step goes on"
     assert why in worker.problems()["n1"]
@@ -252,7 +252,7 @@ def test_a_return_reports_who_has_the_node(site: Site) -> None:
             row(
                 "n1",
                 "node_class : Apply every part of the plan",
-                push_job.FAILED,
+                push_results.FAILED,
                 msg="dkms failed\nlong log",
                 part="gpu_driver",
                 error={
@@ -269,7 +269,7 @@ def test_a_return_reports_who_has_the_node(site: Site) -> None:
             row(
                 "n1",
                 "Get the plan",
-                push_job.FAILED,
+                push_results.FAILED,
                 refusals=[{"code": "no-space", "message": "/boot is full"}],
             ),
             "no-space: /boot is full",
@@ -279,7 +279,7 @@ def test_a_return_reports_who_has_the_node(site: Site) -> None:
             row(
                 "n1",
                 "Get the plan",
-                push_job.FAILED,
+                push_results.FAILED,
                 refusals=[{"code": "gpu-count", "message": "7 of 8"}],
             ),
             "gpu-count: 7 of 8",
@@ -328,18 +328,18 @@ def test_an_application_that_fails_again_is_reported_with_its_cause(
 @pytest.mark.parametrize(
     "lines",
     [
-        [row("n1", "Get the plan", push_job.UNREACHABLE, msg="ssh: connect: timed out")],
-        [row("n1", "node_class : Reboot the node", push_job.FAILED, msg="Timed out waiting")],
+        [row("n1", "Get the plan", push_results.UNREACHABLE, msg="ssh: connect: timed out")],
+        [row("n1", "node_class : Reboot the node", push_results.FAILED, msg="Timed out waiting")],
         [
             row(
                 "n1",
                 "Get the plan",
-                push_job.FAILED,
+                push_results.FAILED,
                 refusals=[{"code": "gpu-in-use", "message": "pid 7"}],
             )
         ],
-        [row("n1", "Take the node over", push_job.FAILED, msg="still at work", busy=True)],
-        [row("n1", "Apply every part", push_job.FAILED, msg="taken over", lost=True)],
+        [row("n1", "Take the node over", push_results.FAILED, msg="still at work", busy=True)],
+        [row("n1", "Apply every part", push_results.FAILED, msg="taken over", lost=True)],
         [],
     ],
 )
@@ -473,7 +473,7 @@ class Answers(Process):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         lines = [observed(node) for node in self.nodes if node != "away"]
-        lines += [row("away", "Observe", push_job.UNREACHABLE, msg="no route")] * (
+        lines += [row("away", "Observe", push_results.UNREACHABLE, msg="no route")] * (
             "away" in self.nodes
         )
         self.end(*lines)
@@ -542,7 +542,7 @@ def test_a_run_ends_with_its_controller(site: Site, tmp_path: Path) -> None:
         time.sleep(0.1)
     process.stdin.close()  # type: ignore[attr-defined]  # as the kernel does for a process that was killed
     process.wait(timeout=30)  # type: ignore[attr-defined]
-    assert {push_job.ENDED: "canceled"} in push.Runs.lines(directory)
+    assert {push_results.ENDED: "canceled"} in push.Runs.lines(directory)
     assert "begun" in push.Runs.output(directory)
     end = time.monotonic() + 10
     while str(book).encode() in commands() or b"sleep\x00654321" in commands():

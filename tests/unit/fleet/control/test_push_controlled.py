@@ -14,6 +14,7 @@ from tests.unit.fleet.rollout import documents
 from goldnode.fleet.control import push_job
 from goldnode.fleet.control.controller import ControllerParts, ControllerSettings, RolloutController
 from goldnode.fleet.control.push import Push, PushSettings
+from goldnode.fleet.rollout import push_results
 from goldnode.fleet.rollout.model import RolloutPhase
 from goldnode.fleet.store.database import StoreDatabase
 from goldnode.node.ground import drained
@@ -26,7 +27,7 @@ class SimulatedRun:
         variables = json.loads((directory / push_job.VARIABLES).read_text())
         (name,) = (directory / "limit").read_text().split()
         phase, node = variables["goldnode_phase"], world.nodes[name]
-        line: dict[str, Any] = {"host": name, "task": phase, "what": push_job.OK}
+        line: dict[str, Any] = {"host": name, "task": phase, "what": push_results.OK}
         if phase == "drain":
             node.in_service = False
             node.reason = drained.reason(world.run, "c", "2026-11-02T08:00:00Z", "rollout r1")
@@ -48,7 +49,7 @@ class SimulatedRun:
                 "resource": "nvidia",
                 "error": "no rule\nlog",
             }
-            line.update(what=push_job.FAILED, result={"error": error})
+            line.update(what=push_results.FAILED, result={"error": error})
         else:
             assert not node.in_service
             wanted = world.target if phase == "apply" else variables["goldnode_to"]
@@ -61,7 +62,9 @@ class SimulatedRun:
                 "verdict": "pass",
             }
             line["result"] = {"observation": {"node": name, **seen}}
-        ended = {push_job.ENDED: "failed" if line["what"] == push_job.FAILED else "successful"}
+        ended = {
+            push_results.ENDED: "failed" if line["what"] == push_results.FAILED else "successful"
+        }
         (directory / push_job.RESULTS).write_text(f"{json.dumps(line)}\n{json.dumps(ended)}\n")
 
     def poll(self) -> int | None:

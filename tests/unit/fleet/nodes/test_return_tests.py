@@ -16,7 +16,6 @@ from goldnode.canary import results
 from goldnode.catalog.models import NodeClass
 from goldnode.documents.canary import CanaryDocument
 from goldnode.fleet.control.drains import RolloutDrains
-from goldnode.fleet.control.floors import seconds_of
 from goldnode.fleet.drain.choice import DrainSettings
 from goldnode.fleet.drain.command import CommandDrainer
 from goldnode.fleet.drain.protocol import (
@@ -36,6 +35,7 @@ from goldnode.fleet.nodes.return_tests import (
     stored,
 )
 from goldnode.fleet.rollout.explain import explain
+from goldnode.fleet.rollout.floors_requirement import seconds_of
 from goldnode.fleet.rollout.model import HoldKind, Prior, StepPhase
 from goldnode.fleet.rollout.view import RolloutFacts
 from goldnode.fleet.shared.identity import rollout_actor, rollout_run

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings, load
+from goldnode.fleet.control.document_files import load
+from goldnode.fleet.rollout.document import RolloutFile, RolloutSettings
 
 OLD, NEW = f"sha256:{'0' * 64}", f"sha256:{'1' * 64}"
 TEXT = f"""\

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from goldnode.fleet.control.push_job import ENDED, FAILED, UNREACHABLE
 from goldnode.fleet.rollout.model import (
     Answer,
     Direction,
@@ -21,6 +20,10 @@ from goldnode.fleet.rollout.parts import NodeTask, Observation
 from goldnode.node.ground.text import clean, cleaned
 
 Line = Mapping[str, Any]
+
+# Words of the lines that goldnode.fleet.control.push_job writes: what became of a task, and the key of the last line.
+OK, FAILED, UNREACHABLE = "ok", "failed", "unreachable"
+ENDED = "ended"  # the status of the run by ansible-runner
 
 # Refusals of a node that end by themselves, and those about its hardware. Any other one counts against the change.
 PASSING = frozenset({"gpu-in-use", "dpkg-locked"})
