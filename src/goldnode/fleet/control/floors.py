@@ -1,4 +1,4 @@
-"""What the requirement `floors` is judged by: the nodes that the store has as moved, and the canary results of the site."""
+"""Evidence for the requirement `floors`: the nodes that the store has as moved, and the canary results of the site."""
 
 from __future__ import annotations
 
