@@ -87,8 +87,8 @@ def parts(
 
 def _tests(file: RolloutFile) -> Callable[[str, str], str] | None:
     """Return the question for tests that the class wants before a node returns, by the results in .goldnode/canary."""
-    found = return_tests.of_class(file.settings.class_, "rollout")
-    return found.outstanding if found.jobs else None
+    tests = return_tests.of_class(file.settings.class_, "rollout")
+    return tests.outstanding if tests.jobs else None
 
 
 def follows(file: RolloutFile) -> bool:
@@ -139,8 +139,8 @@ def _duties(
 
 def _events(site: Site, store: StoreDatabase, channel: Path | None) -> BackgroundDelivery | None:
     """Return the delivery of events in the background; None for a site without hooks."""
-    found = delivery(site, store, [channel] if channel is not None else [])
-    return BackgroundDelivery(found) if found is not None else None
+    events = delivery(site, store, [channel] if channel is not None else [])
+    return BackgroundDelivery(events) if events is not None else None
 
 
 def _drains(hosts: Sequence[InventoryNode]) -> dict[str, DrainSettings]:

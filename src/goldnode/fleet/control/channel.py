@@ -142,10 +142,10 @@ def _starts(connection: Connection, rollout: str) -> dict[int, float]:
         .where(log.c.rollout == rollout, log.c.action.in_(("Start", "Promote")))
         .order_by(log.c.seq)
     )
-    found: dict[int, float] = {}
+    starts: dict[int, float] = {}
     for at, content in rows:
-        found.setdefault(json.loads(content).get("wave", 0), at)
-    return found
+        starts.setdefault(json.loads(content).get("wave", 0), at)
+    return starts
 
 
 def _frozen(connection: Connection, node_class: str, rollout: str) -> Iterator[ChannelFreeze]:
@@ -283,8 +283,8 @@ class ChannelPublisher:
             known = _images(before.files if before else {})
             known.update({image.disk.build_id: add_image(self.channel, image) for image in images})
             with self.store.read() as connection:
-                found = documents(connection, known)
-            files = {f"{name}.json": _bytes(document) for name, document in found.items()}
+                publication = documents(connection, known)
+            files = {f"{name}.json": _bytes(document) for name, document in publication.items()}
             if not files:
                 raise UpdateError(
                     "the store has no nodes: there is nothing to follow",
@@ -337,11 +337,11 @@ def publisher(
 
 
 def _images(files: Mapping[str, bytes]) -> dict[str, ChannelImage]:
-    found: dict[str, ChannelImage] = {}
+    images: dict[str, ChannelImage] = {}
     for name, data in files.items():
         if name.endswith(".json"):
-            found.update(ChannelDocument.model_validate_json(data).images)
-    return found
+            images.update(ChannelDocument.model_validate_json(data).images)
+    return images
 
 
 def _bytes(document: ChannelDocument) -> bytes:

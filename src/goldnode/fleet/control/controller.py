@@ -168,12 +168,12 @@ class RolloutController:
         actions: list[Action] = []
         waits = self._not_ready(state)
         for _ in range(0 if waits else _ROUNDS):
-            found = plan(self.settings, state, self.observations, now, machine_time(self.clock))
-            waits = found.waits
-            if not found.actions:
+            decision = plan(self.settings, state, self.observations, now, machine_time(self.clock))
+            waits = decision.waits
+            if not decision.actions:
                 break
             try:
-                written = self._write(found.actions, state, now)
+                written = self._write(decision.actions, state, now)
             except StoreChangedError:
                 state = self._load()
                 continue
@@ -269,12 +269,14 @@ class RolloutController:
 
     def _surveyed(self, reader: NodeReader, names: Sequence[str]) -> list[Observation]:
         """Read nodes outside of a step. One that answers serves, where no scheduler can be asked."""
-        found = reader.read(names)
+        observed = reader.read(names)
         asks = self.parts.scheduler.asks if self.parts.scheduler is not None else lambda name: False
         serving = [
-            SchedulerObservation(item.node, item.at, True) for item in found if not asks(item.node)
+            SchedulerObservation(item.node, item.at, True)
+            for item in observed
+            if not asks(item.node)
         ]
-        return [*serving, *found]
+        return [*serving, *observed]
 
     def _to_survey(self) -> list[str]:
         """Return unknown nodes, those that the present wave has changed, and those not read for long.
@@ -353,11 +355,11 @@ class RolloutController:
         for reading in self._readings:
             if reading.running is not None and reading.running.done():
                 outcome = _result(reading.running, reading.problem)
-                yield from outcome.found or ()
+                yield from outcome.value or ()
                 reading.problem, reading.running = outcome.problem, None
                 # Without any answer nothing moves: ask again soon. A single node that is away can wait.
                 nothing = outcome.problem is not None or not (
-                    outcome.found or self.observations.nodes
+                    outcome.value or self.observations.nodes
                 )
                 pause = min(reading.every, _AGAIN) if nothing else reading.every
                 reading.due, reading.tried = now + pause, True
@@ -371,7 +373,7 @@ class RolloutController:
         for key in [key for key, future in self._asked.items() if future.done()]:
             outcome = _result(self._asked.pop(key))
             unknown = RequirementResult(*key, Answer.UNKNOWN, self.clock(), outcome.problem or "")
-            yield outcome.found or unknown
+            yield outcome.value or unknown
 
     def _evaluate(self, action: Evaluate) -> None:
         reader, key = self.parts.requirements, (action.requirement, action.wave)
@@ -517,7 +519,7 @@ def _tested_since(step: Step, behind: float) -> float | None:
 class _Outcome(Generic[_Item]):
     """Result of a thread, or why it failed."""
 
-    found: _Item | None = None
+    value: _Item | None = None
     problem: str | None = None
 
 

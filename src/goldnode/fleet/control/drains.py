@@ -59,13 +59,15 @@ class RolloutDrains:
         """
         at, settings = self.clock(), self.nodes[name]
         drainer = settings.drainer()
-        found = drainer.drain(
+        outcome = drainer.drain(
             settings.node or name, self._why(), self._caller(prior), self.records(name)
         )
-        if found.ours and not found.empty:
+        if outcome.ours and not outcome.empty:
             return None
         reason = (
-            found.record.reason if found.record is not None and found.ours else found.note or ""
+            outcome.record.reason
+            if outcome.record is not None and outcome.ours
+            else outcome.note or ""
         )
         return self._seen(name, drainer, SchedulerObservation(name, at, False, 0.0, reason))
 
@@ -92,12 +94,12 @@ class RolloutDrains:
             return self._seen(
                 name, drainer, SchedulerObservation(name, at, False, 0.0, self._mark(since))
             )
-        found = drainer.resume(
+        outcome = drainer.resume(
             settings.node or name, self._caller(prior), self.records(name), before=prior.in_service
         )
-        serves = found.in_service and not found.note
+        serves = outcome.in_service and not outcome.note
         return self._seen(
-            name, drainer, SchedulerObservation(name, at, serves, 0.0, found.note or "")
+            name, drainer, SchedulerObservation(name, at, serves, 0.0, outcome.note or "")
         )
 
     def _since(self, name: str, drainer: Drainer, tested_since: float | None) -> str | None:
@@ -175,16 +177,16 @@ class DrainWorker:
 
     def results(self) -> list[Observation]:
         """See NodeWorker."""
-        found: list[Observation] = []
+        observed: list[Observation] = []
         for wanted in self._wanted.values():
             if wanted.running is None or not wanted.running.done():
                 continue
             seen = self._ended(wanted)
             wanted.running, wanted.due = None, self._drains.clock() + self._pause
             if seen is not None:
-                found.append(seen)
+                observed.append(seen)
                 wanted.done = seen.in_service is (wanted.task.phase is StepPhase.RETURNING)
-        return found
+        return observed
 
     def _ended(self, wanted: _Drain) -> SchedulerObservation | None:
         try:

@@ -63,13 +63,13 @@ class FollowWorker:
     def results(self) -> list[Observation]:
         """Return what was observed since the last call: a node without a scheduler is where its step wants it."""
         now = self.clock()
-        found: list[Observation] = [
+        observed: list[Observation] = [
             SchedulerObservation(task.node, now, in_service=True)
             if task.phase is StepPhase.RETURNING
             else SchedulerObservation(task.node, now, in_service=False, reason=self._reason)
             for task in self._tasks
         ]
-        return [*found, *(self.drains.results() if self.drains is not None else ())]
+        return [*observed, *(self.drains.results() if self.drains is not None else ())]
 
     def close(self) -> None:
         """Stop the work with the scheduler."""
@@ -89,9 +89,9 @@ class FollowReader:
         """Return the newest report of each node. A node that has not reported for long is left out."""
         wanted, oldest = set(names), self.clock() - RECENT
         with self.store.read() as connection:
-            found = observations.newest(connection, self.node_class)
+            reports = observations.newest(connection, self.node_class)
         return [
             item
-            for item in found
+            for item in reports
             if isinstance(item, NodeObservation) and item.node in wanted and item.at >= oldest
         ]

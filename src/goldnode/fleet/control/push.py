@@ -157,11 +157,11 @@ class PushSettings:
         config = self.project.resolve() / "ansible.cfg"
         if not environ.get("ANSIBLE_CONFIG") and config.is_file():
             environ["ANSIBLE_CONFIG"] = str(config)
-        found = ansible_environment(environ, own=not environ.get("ANSIBLE_CONFIG"))
+        environment = ansible_environment(environ, own=not environ.get("ANSIBLE_CONFIG"))
         # ansible-runner sets this variable, which hides the directories in ansible.cfg.
         callbacks = [str(PACKAGE / "ansible/callback"), environ.get("ANSIBLE_CALLBACK_PLUGINS", "")]
         return {
-            **found,
+            **environment,
             "ANSIBLE_CALLBACK_PLUGINS": os.pathsep.join(place for place in callbacks if place),
             "ANSIBLE_DISPLAY_OK_HOSTS": "true",  # results are read from what ansible-runner displays
             "ANSIBLE_NOCOLOR": "1",
@@ -243,12 +243,12 @@ class Runs:
     @staticmethod
     def lines(directory: Path) -> list[dict[str, Any]]:
         """Return what a run has reported. A torn last line is left out."""
-        found = []
+        rows = []
         with contextlib.suppress(OSError):
             for line in (directory / push_job.RESULTS).read_text(encoding="utf-8").splitlines():
                 with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return found
+                    rows.append(json.loads(line))
+        return rows
 
     @staticmethod
     def output(directory: Path) -> str:
@@ -329,8 +329,8 @@ class Push:
     def results(self) -> list[Observation]:
         """Return what ended runs have observed since the last call."""
         self._reap()
-        found, self._found = self._found, []
-        return found
+        observed, self._found = self._found, []
+        return observed
 
     def problems(self) -> dict[str, str]:
         """Return, for each node of a present task that could not be worked on, why, and where its output is."""
@@ -423,22 +423,22 @@ class Push:
 
     def _take(self, known: _Progress, work: _Work, now: float) -> None:
         lines = self._runs.lines(work.directory)
-        found = push_results.result(work.task, lines, work.began, now, self._terms())
-        self._found += found.observations
+        outcome = push_results.result(work.task, lines, work.began, now, self._terms())
+        self._found += outcome.observations
         known.problem = None
-        if found.problem is None:
+        if outcome.problem is None:
             known.due = now + min(_STAYS * 2**known.good, _LONGEST_STAY)
             known.good += 1
             return
         try:
             path = self._runs.keep(work.task.node, work.directory)
-            known.problem = f"{found.problem} (output: {path})"
+            known.problem = f"{outcome.problem} (output: {path})"
         except OSError as problem:
-            known.problem = f"{found.problem} (its output cannot be kept: {problem.strerror})"
+            known.problem = f"{outcome.problem} (its output cannot be kept: {problem.strerror})"
         LOGGER.warning("%s: %s", work.task.node, known.problem)
-        known.refused += found.end is PushEnd.REFUSED
-        if found.failure is not None and known.refused >= self.settings.tries:
-            self._found.append(found.failure)
+        known.refused += outcome.end is PushEnd.REFUSED
+        if outcome.failure is not None and known.refused >= self.settings.tries:
+            self._found.append(outcome.failure)
             known.done = True
         known.due = now + min(self.settings.pause * 2**known.bad, _LONGEST_PAUSE)
         known.bad += 1
@@ -470,14 +470,14 @@ class PushReader:
 
     def read(self, names: Iterable[str]) -> list[NodeObservation]:
         """Return what nodes report now; one that does not answer is left out. Raises PushError if no run works."""
-        wanted, found = list(names), list[NodeObservation]()
+        wanted, observed = list(names), list[NodeObservation]()
         runs = Runs(self.settings, self._begin)
         try:
             for at in range(0, len(wanted), self.settings.group):
-                found += self._group(runs, wanted[at : at + self.settings.group])
+                observed += self._group(runs, wanted[at : at + self.settings.group])
         finally:
             runs.close()
-        return found
+        return observed
 
     def _group(self, runs: Runs, names: Sequence[str]) -> list[NodeObservation]:
         variables = {"goldnode_phase": "observe", "goldnode_rollout": self.settings.rollout}

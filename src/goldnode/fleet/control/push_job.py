@@ -70,12 +70,14 @@ def line(event: dict[str, Any]) -> dict[str, Any] | None:
     data = event.get("event_data") or {}
     if what is None or (what == FAILED and data.get("ignore_errors")):
         return None
-    found = data.get("res") or {}
-    if "results" in found and what != UNREACHABLE:  # the sum of items that were reported one by one
+    answer = data.get("res") or {}
+    if (
+        "results" in answer and what != UNREACHABLE
+    ):  # the sum of items that were reported one by one
         return None
-    result = {name: _short(found[name]) for name in _FIELDS if name in found}
+    result = {name: _short(answer[name]) for name in _FIELDS if name in answer}
     errors = [
-        row for row in found.get("resources") or () if isinstance(row, dict) and row.get("error")
+        row for row in answer.get("resources") or () if isinstance(row, dict) and row.get("error")
     ]
     if errors:
         row = errors[-1]
@@ -106,9 +108,9 @@ def run(directory: Path) -> int:
     with (directory / RESULTS).open("w", encoding="utf-8", buffering=1) as out:
 
         def handle(event: dict[str, Any]) -> bool:
-            found = line(event)
-            if found is not None:
-                out.write(json.dumps(found) + "\n")
+            row = line(event)
+            if row is not None:
+                out.write(json.dumps(row) + "\n")
             return False  # no file for each event
 
         runner = ansible_runner.run(

@@ -99,10 +99,10 @@ class RequirementEvaluator:
         return RequirementResult(requirement, wave, answer, at, shown(reason))
 
     def _answer(self, requirement: str, wave: int) -> tuple[Answer, str]:
-        found = next((item for item in self.settings.outside if item.name == requirement), None)
-        if found is None:
+        declared = next((item for item in self.settings.outside if item.name == requirement), None)
+        if declared is None:
             raise _Unknown("the document has no such requirement")
-        item = found.requirement
+        item = declared.requirement
         if item.prometheus is not None:
             return judge(item.prometheus, query(self.sources, item.prometheus.query))
         if item.command is not None:
@@ -215,20 +215,20 @@ def _series(row: Any) -> _Series:
         raise _Unknown("a series of the answer has no value") from None
 
 
-def judge(item: RolloutPrometheus, found: Sequence[_Series]) -> tuple[Answer, str]:
+def judge(item: RolloutPrometheus, answered: Sequence[_Series]) -> tuple[Answer, str]:
     """Return the answer of a query, and why. Raises _Unknown."""
-    if not found:
+    if not answered:
         raise _Unknown("the query returned nothing")
-    for series in found:
+    for series in answered:
         if not math.isfinite(series.value):
             raise _Unknown(f"the query returned {series.value}")
     if item.worse_than is not None:
-        return _compared(float(item.worse_than[:-1]), found)
+        return _compared(float(item.worse_than[:-1]), answered)
     if item.max is None and item.min is None:
         raise _Unknown("the requirement has no limit")
-    if len(found) != 1:
-        raise _Unknown(f"the query returned {len(found)} series, and one is expected")
-    value = found[0].value
+    if len(answered) != 1:
+        raise _Unknown(f"the query returned {len(answered)} series, and one is expected")
+    value = answered[0].value
     if item.max is not None and value > item.max:
         return Answer.FAILS, f"{value:g} is above {item.max:g}"
     if item.min is not None and value < item.min:
@@ -236,10 +236,10 @@ def judge(item: RolloutPrometheus, found: Sequence[_Series]) -> tuple[Answer, st
     return Answer.PASSES, f"{value:g}"
 
 
-def _compared(factor: float, found: Sequence[_Series]) -> tuple[Answer, str]:
+def _compared(factor: float, answered: Sequence[_Series]) -> tuple[Answer, str]:
     """Compare the changed nodes with the control arm, the unchanged ones."""
     arms: dict[str, float] = {}
-    for series in found:
+    for series in answered:
         arm = series.labels.get("arm", "")
         if set(series.labels) != {"arm"} or arm not in (CHANGED, CONTROL):
             raise _Unknown(

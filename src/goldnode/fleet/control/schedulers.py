@@ -114,7 +114,7 @@ class SiteSchedulers:
             if self.asks(name):
                 settings = self._nodes[name]
                 wanted.setdefault(settings.by, {})[name] = settings.node or name
-        found = []
+        observed = []
         for by, in_scheduler in wanted.items():
             at, late = self._clock(), behind(self._clock)
             machine = at - late
@@ -127,10 +127,10 @@ class SiteSchedulers:
             for name, node in in_scheduler.items():
                 if (row := seen.get(node)) is not None:
                     free_at = _ahead(row.free_at, late)
-                    found.append(
+                    observed.append(
                         SchedulerObservation(name, at, row.in_service, free_at, row.reason)
                     )
-        return found
+        return observed
 
 
 # Slurm
@@ -161,7 +161,7 @@ def slurm_nodes(
         foreign = maintained(
             ask(["scontrol", "--all", "show", "reservation", "--oneliner"]), reservation
         )
-    found = {}
+    nodes = {}
     for name, row in rows.items():
         end = ends.get(name)
         if end is None and _works(row):
@@ -171,8 +171,8 @@ def slurm_nodes(
             node = replace(
                 node, in_service=False, reason=f"maintenance reservation {foreign[name]}"
             )
-        found[name] = node
-    return found
+        nodes[name] = node
+    return nodes
 
 
 def _slurm_states(ask: Ask, wanted: Collection[str]) -> dict[str, DrainState]:
@@ -197,7 +197,7 @@ def slurm_ends(text: str) -> dict[str, float]:
 
 def maintained(text: str, own: str | None) -> dict[str, str]:
     """Return the nodes in active maintenance reservations other than `own`, with the name of the reservation."""
-    found: dict[str, str] = {}
+    reservations: dict[str, str] = {}
     for line in text.splitlines():
         fields: dict[str, str] = dict(
             re.findall(r"(?:^|\s)(ReservationName|Nodes|Flags|State)=(\S+)", line)
@@ -208,8 +208,8 @@ def maintained(text: str, own: str | None) -> dict[str, str]:
             and fields.get("ReservationName") != own
         ):
             for name in expand(fields.get("Nodes", "")):
-                found[name] = fields.get("ReservationName", "")
-    return found
+                reservations[name] = fields.get("ReservationName", "")
+    return reservations
 
 
 def expand(hosts: str) -> Iterator[str]:

@@ -37,11 +37,11 @@ class CommandDrainer:
         self, node: str, why: str, caller: DrainCaller, records: DrainRecords | None = None
     ) -> DrainOutcome:
         """See :class:`Drainer`."""
-        found = records.read() if records else drain_record.FoundRecords()
-        old = own(found, "command", node) or (found.local if found.damaged else None)
+        stored = records.read() if records else drain_record.FoundRecords()
+        old = own(stored, "command", node) or (stored.local if stored.damaged else None)
         if old and caller.works(old.run, old.since):
             raise busy(node, old.run, old.controller, old.since)
-        known = self._known(old, found, records)
+        known = self._known(old, stored, records)
         actor = caller.actor
         text = reason(actor.run, actor.controller, caller.now(), why)
         record = DrainRecord(
@@ -82,10 +82,10 @@ class CommandDrainer:
         )
         if not in_service and old and known is None:
             note = f"{note}; {old.about()} was cut off as it drained the node, and it cannot be seen whose drain this is"
-        elif not in_service and found.damaged:
-            note = f"{note}; {FILE} on the node cannot be read ({found.damaged})"
-        elif not in_service and found.local and not old:
-            note = f"{note}; {found.local.about()} of this controller had drained it, and the node has no record of that any more"
+        elif not in_service and stored.damaged:
+            note = f"{note}; {FILE} on the node cannot be read ({stored.damaged})"
+        elif not in_service and stored.local and not old:
+            note = f"{note}; {stored.local.about()} of this controller had drained it, and the node has no record of that any more"
         return DrainOutcome(
             changed=status == 0,
             in_service=in_service,
@@ -117,15 +117,15 @@ class CommandDrainer:
         before: bool | None,
         returns: bool,
     ) -> DrainOutcome:
-        found = records.read() if records else drain_record.FoundRecords()
-        if found.node and (found.node.by, found.node.node) != ("command", node):
+        stored = records.read() if records else drain_record.FoundRecords()
+        if stored.node and (stored.node.by, stored.node.node) != ("command", node):
             return DrainOutcome(
                 changed=False,
                 in_service=True,
-                left=found.node.about(),
-                note=moved(found.node, "command", node),
+                left=stored.node.about(),
+                note=moved(stored.node, "command", node),
             )
-        record = found.node or (found.local if found.damaged else None)
+        record = stored.node or (stored.local if stored.damaged else None)
         left = record.about() if record and record.run != caller.actor.run else None
         if record and caller.works(record.run, record.since):
             return DrainOutcome(
@@ -134,7 +134,7 @@ class CommandDrainer:
                 left=left,
                 note=str(busy(node, record.run, record.controller, record.since)),
             )
-        in_service = self._known(record, found, records) if record else before
+        in_service = self._known(record, stored, records) if record else before
         if in_service and records and record is None and identity.is_rollout(caller.actor.run):
             # The record went with a return of which the controller could not report. To return the node again could
             # undo a person's drain since.
@@ -160,8 +160,8 @@ class CommandDrainer:
         note = f"{node} was out of service before, as {self.drain_command[0]} says, and stays so."
         if in_service is None:
             why = (
-                f"{FILE} on the node cannot be read ({found.damaged})"
-                if found.damaged
+                f"{FILE} on the node cannot be read ({stored.damaged})"
+                if stored.damaged
                 else "the run was cut off as it drained it"
             )
             note = (
@@ -182,7 +182,7 @@ class CommandDrainer:
 
     @staticmethod
     def _known(
-        record: DrainRecord | None, found: drain_record.FoundRecords, records: DrainRecords | None
+        record: DrainRecord | None, stored: drain_record.FoundRecords, records: DrainRecords | None
     ) -> bool | None:
         """Return whether the node was in service before the recorded drain.
 
@@ -190,8 +190,8 @@ class CommandDrainer:
         """
         if record is None or record.in_service is not None:
             return record.in_service if record else None
-        if found.local and found.local.run == record.run and found.local.in_service is not None:
-            return found.local.in_service
+        if stored.local and stored.local.run == record.run and stored.local.in_service is not None:
+            return stored.local.in_service
         return {0: True, 3: False}.get(
             -1
             if (status := records.status(record.run, DRAIN) if records else None) is None

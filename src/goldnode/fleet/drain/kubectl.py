@@ -38,14 +38,14 @@ class KubectlDrainer(SchedulerDrainer):
             )
         )
 
-    def state_in(self, found: Mapping[str, Any]) -> DrainState:
+    def state_in(self, document: Mapping[str, Any]) -> DrainState:
         """Return the state of a node as the API server describes it."""
-        metadata = found.get("metadata", {})
+        metadata = document.get("metadata", {})
         version, why = (
             str(metadata.get("resourceVersion", "")),
             str((metadata.get("annotations") or {}).get(self.ANNOTATION, "")),
         )
-        if not found.get("spec", {}).get("unschedulable", False):
+        if not document.get("spec", {}).get("unschedulable", False):
             return DrainState(True, "schedulable", "", version)
         owners = [
             row.get("manager")
@@ -172,12 +172,12 @@ def pods(run: Run, node: str | None = None) -> list[NodePod]:
             f"custom-columns={','.join(columns)}",
         ]
     )
-    found = []
+    running = []
     for line in text.splitlines():
         words = line.split()
         if len(words) == 4 and words[0] != "<none>":
-            found.append(NodePod(words[0], words[3], _end(words[1], words[2])))
-    return found
+            running.append(NodePod(words[0], words[3], _end(words[1], words[2])))
+    return running
 
 
 def _end(start: str, limit: str) -> float:

@@ -159,9 +159,9 @@ class DrainOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome for the record of the run, in which each drain has ended."""
-        found = {**asdict(self), "record": asdict(self.record) if self.record else None}
-        del found["empty"], found["again"]  # for the caller alone
-        return found
+        content = {**asdict(self), "record": asdict(self.record) if self.record else None}
+        del content["empty"], content["again"]  # for the caller alone
+        return content
 
 
 class Drainer(Protocol):
@@ -223,19 +223,19 @@ class NoDrainer:
         records: DrainRecords | None = None,
         before: bool | None = None,
     ) -> DrainOutcome:
-        found = records.read() if records else None
-        if found is None or (found.node is None and found.damaged is None):
+        stored = records.read() if records else None
+        if stored is None or (stored.node is None and stored.damaged is None):
             return DrainOutcome(changed=False, in_service=True)
-        if found.node is None:
-            note = f"{FILE} on the node cannot be read ({found.damaged}): an earlier run may have left {node} out of service. See the scheduler"
+        if stored.node is None:
+            note = f"{FILE} on the node cannot be read ({stored.damaged}): an earlier run may have left {node} out of service. See the scheduler"
             return DrainOutcome(
                 changed=False, in_service=True, note=f"{note}, then delete the file."
             )
         return DrainOutcome(
             changed=False,
             in_service=True,
-            left=found.node.about(),
-            note=moved(found.node, "none", node),
+            left=stored.node.about(),
+            note=moved(stored.node, "none", node),
         )
 
     def review(self, node: str, caller: DrainCaller, records: DrainRecords) -> DrainOutcome:
@@ -280,12 +280,12 @@ def since(held: Mark) -> str:
     return f"run {held.run} of {held.controller}, {held.time}"
 
 
-def own(found: drain_record.FoundRecords, by: str, node: str) -> DrainRecord | None:
+def own(stored: drain_record.FoundRecords, by: str, node: str) -> DrainRecord | None:
     """Return the node's record if it is of this scheduler and name.
 
     Raises GoldnodeError for a record of another one, which must not be lost.
     """
-    record = found.node
+    record = stored.node
     if record is not None and (record.by, record.node) != (by, node):
         raise GoldnodeError(
             moved(record, by, node).rstrip("."), remedy="Then run again; nothing was changed"
@@ -387,8 +387,8 @@ class SchedulerDrainer:
     def _end(
         self, node: str, caller: DrainCaller, records: DrainRecords | None, returns: bool
     ) -> DrainOutcome:
-        found = records.read() if records else drain_record.FoundRecords()
-        record = found.node
+        stored = records.read() if records else drain_record.FoundRecords()
+        record = stored.node
         if record is not None and (record.by, record.node) != (self.name, node):
             return DrainOutcome(
                 changed=False,

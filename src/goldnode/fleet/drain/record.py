@@ -60,11 +60,11 @@ class DrainRecord:
 
 def parse(text: str) -> DrainRecord:
     """Return the record that a file holds. Raises ValueError where it holds none."""
-    found = json.loads(text)
-    if not isinstance(found, dict) or found.pop("schema", None) != SCHEMA:
+    content = json.loads(text)
+    if not isinstance(content, dict) or content.pop("schema", None) != SCHEMA:
         raise ValueError(f"schema is not {SCHEMA}")
     try:
-        record = DrainRecord(**found)
+        record = DrainRecord(**content)
     except TypeError as problem:
         raise ValueError(str(problem)) from None
     words = [value for name, value in asdict(record).items() if name != "in_service"]

@@ -20,11 +20,11 @@ from goldnode.fleet.events.event import FleetEvent, identity
 
 def places(directory: Path) -> dict[str, int]:
     """Return the histories and the published channel in a directory, each with the number of its last entry."""
-    found = {str(file): file.read_bytes().count(b"\n") for file in _histories(directory)}
+    lines = {str(file): file.read_bytes().count(b"\n") for file in _histories(directory)}
     versions = _versions(directory)
     if versions:
-        found[str(directory / "metadata")] = versions[-1]
-    return found
+        lines[str(directory / "metadata")] = versions[-1]
+    return lines
 
 
 def read(name: str, after: int) -> tuple[list[FleetEvent], int]:

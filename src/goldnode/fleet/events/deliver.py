@@ -97,19 +97,19 @@ class EventDelivery:
                 return 0
         after = self._replaced(source, int(place), log.newest())
         while True:
-            found, last = log.read(after)
+            events, last = log.read(after)
             if last == after:
                 return added
-            added += self._add(source, str(after), found, str(last))
+            added += self._add(source, str(after), events, str(last))
             after = last
 
-    def _add(self, source: str, before: str, found: list[FleetEvent], after: str) -> int:
+    def _add(self, source: str, before: str, events: list[FleetEvent], after: str) -> int:
         """Add events with the place after them, unless another process has done that meanwhile."""
         with self.outbox.write() as connection:
             if self.outbox.place(connection, source) != before:
                 return 0
             self.outbox.put_place(connection, source, after)
-            return self.outbox.add(connection, found, self.clock())
+            return self.outbox.add(connection, events, self.clock())
 
     def _collect_channels(self, directory: Path) -> int:
         """Add the events of a directory. A history that appears later is new from its first entry on."""
@@ -127,8 +127,8 @@ class EventDelivery:
                 # Counted again: another process may have read further meanwhile.
                 self._replaced(name, before[name], channels.places(directory).get(name, 0))
             elif last > before[name]:
-                found, after = channels.read(name, before[name])
-                added += self._add(name, str(before[name]), found, str(after))
+                events, after = channels.read(name, before[name])
+                added += self._add(name, str(before[name]), events, str(after))
         return added
 
     def _replaced(self, source: str, before: int, last: int) -> int:
@@ -147,10 +147,10 @@ class EventDelivery:
     def hooks(self) -> dict[str, HookState]:
         """Return the state of the hooks that the site has, and remove that of others."""
         wanted = self.site.events.hooks
-        found = self.outbox.hooks(wanted)
-        for name in found.keys() - wanted.keys():
+        states = self.outbox.hooks(wanted)
+        for name in states.keys() - wanted.keys():
             self.outbox.forget(name)
-        return {name: state for name, state in found.items() if name in wanted}
+        return {name: state for name, state in states.items() if name in wanted}
 
     def deliver(self, stop: Callable[[], bool] = lambda: False) -> dict[str, HookState] | None:
         """Deliver what is due to every hook. Return their state; None if another process delivers.
@@ -185,17 +185,17 @@ class EventDelivery:
 
     def _pages(self, name: str, hook: SiteHook, seq: int, stop: Callable[[], bool]) -> None:
         while not stop():
-            found = self.outbox.events(seq, _PAGE)
-            if not found:
+            page = self.outbox.events(seq, _PAGE)
+            if not page:
                 return
-            for event in found:
+            for event in page:
                 if stop():
                     return
                 wanted = wants(hook, event)
                 if wanted:
                     hooks.send(hook, event, self.site.resolve, self.clock)
                 seq = event.seq
-                if wanted or event is found[-1]:
+                if wanted or event is page[-1]:
                     after = _active(name, hook, event, self.clock()) if wanted else _nothing
                     self.outbox.delivered(name, seq, self.clock() if wanted else None, after)
 
@@ -219,8 +219,8 @@ def wants(hook: SiteHook, event: EventDocument) -> bool:
     severe = SEVERITIES.index(event.severity) >= SEVERITIES.index(hook.severity)
     if hook.alertmanager is None:
         return severe
-    found = alerts(event)
-    return bool(found) and (severe or not any(one.active for one in found))
+    alerting = alerts(event)
+    return bool(alerting) and (severe or not any(one.active for one in alerting))
 
 
 def _nothing(connection: sqlite3.Connection) -> None:

@@ -45,9 +45,9 @@ def send(
         post_signed(hook.webhook, event, resolve, int(clock()))
     elif hook.alertmanager is not None:
         now = clock()
-        found = [payload(event, alert, hook.alertmanager.labels, now) for alert in alerts(event)]
-        if found:
-            post_alerts(hook.alertmanager, found, resolve)
+        payloads = [payload(event, alert, hook.alertmanager.labels, now) for alert in alerts(event)]
+        if payloads:
+            post_alerts(hook.alertmanager, payloads, resolve)
 
 
 # Command
@@ -101,14 +101,14 @@ def post_signed(hook: SiteHookWebhook, event: EventDocument, resolve: Resolve, n
 def signature(keys: list[bytes], id_: str, now: int, content: bytes) -> str:
     """Return the header `webhook-signature`: one signature for each key (Standard Webhooks, "signature scheme")."""
     signed = b".".join((id_.encode(), str(now).encode(), content))
-    found = (hmac.new(key, signed, hashlib.sha256).digest() for key in keys)
-    return " ".join(f"v1,{base64.b64encode(one).decode()}" for one in found)
+    digests = (hmac.new(key, signed, hashlib.sha256).digest() for key in keys)
+    return " ".join(f"v1,{base64.b64encode(one).decode()}" for one in digests)
 
 
 def secrets(file: Path) -> list[bytes]:
     """Return the secrets in a file, one a line. Raises EventHookError with file and line."""
     text = _private(file)
-    found = []
+    keys = []
     for number, line in enumerate(text.splitlines(), start=1):
         word = line.strip()
         if not word:
@@ -124,10 +124,10 @@ def secrets(file: Path) -> list[bytes]:
                 line=number,
                 remedy=_MAKE,
             )
-        found.append(key)
-    if not found:
+        keys.append(key)
+    if not keys:
         raise EventHookError("the file has no secret", file=file, remedy=_MAKE)
-    return found
+    return keys
 
 
 # Alertmanager

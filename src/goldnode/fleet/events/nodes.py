@@ -42,8 +42,10 @@ class NodeState:
     def known(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is known with the state before: a report may lack the verdict or the gate."""
         own = {"class": self.node_class, "simulated": self.simulated}
-        found = self.content()
-        return own | {key: before.get(key) if found[key] is None else found[key] for key in found}
+        content = self.content()
+        return own | {
+            key: before.get(key) if content[key] is None else content[key] for key in content
+        }
 
 
 def observe(outbox: Outbox, states: Iterable[NodeState], now: float) -> int:
@@ -90,8 +92,8 @@ def _silent(state: NodeState, last: float, silent: bool, at: float) -> FleetEven
     text = (
         f"{state.node} has not reported since {when}" if silent else f"{state.node} reports again"
     )
-    found = _event(state, "node.silent", text, {"silent": silent, "last": when}, not silent)
-    return replace(found, at=at)
+    event = _event(state, "node.silent", text, {"silent": silent, "last": when}, not silent)
+    return replace(event, at=at)
 
 
 def _events(state: NodeState, before: Mapping[str, Any]) -> Iterator[FleetEvent]:
@@ -108,12 +110,12 @@ def _events(state: NodeState, before: Mapping[str, Any]) -> Iterator[FleetEvent]
 
 
 def _verdict(state: NodeState, before: str | None) -> FleetEvent:
-    found = f": {', '.join(state.findings[:_SHOWN])}" if state.findings else ""
+    findings_text = f": {', '.join(state.findings[:_SHOWN])}" if state.findings else ""
     was = f", was {before}" if before else ""
     return _event(
         state,
         "node.verdict",
-        f"{state.node} is {state.status}{was}{found}",
+        f"{state.node} is {state.status}{was}{findings_text}",
         {"before": before, "status": state.status, "findings": list(state.findings[:_MOST])},
         state.status == HEALTHY,
     )
@@ -160,9 +162,9 @@ def state_of(report: NodeReport) -> NodeState:
 def failing(verdict: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the ids of the findings of a verdict that are not fine, each once."""
     rows = (verdict or {}).get("findings")
-    found = [
+    failing_rows = [
         str(row.get("id"))
         for row in (rows if isinstance(rows, list) else ())
         if isinstance(row, dict) and row.get("outcome") not in FINE
     ]
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(failing_rows)))

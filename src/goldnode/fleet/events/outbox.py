@@ -211,8 +211,8 @@ class Outbox:
                 "UPDATE hook SET failures = ?, error = ?, again = ? WHERE name = ?",
                 (failures, error, now + pause, name),
             )
-            found = connection.execute("SELECT * FROM hook WHERE name = ?", (name,)).fetchone()
-        return HookState(**dict(found))
+            failing = connection.execute("SELECT * FROM hook WHERE name = ?", (name,)).fetchone()
+        return HookState(**dict(failing))
 
     def skip(self, name: str) -> None:
         """Put a hook behind the last event."""

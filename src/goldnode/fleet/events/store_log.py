@@ -64,8 +64,8 @@ def read(store: StoreDatabase, after: int) -> tuple[list[FleetEvent], int]:
         where = tables.log.c.seq <= after + _BATCH
         rows = [decoded(dict(row)) for row in entries(connection, after=after, where=where)]
         last = max(row["seq"] for row in rows) if rows else after + _BATCH
-    found = (event(row, classes) for row in rows)
-    return [one for one in found if one is not None], last
+    events = (event(row, classes) for row in rows)
+    return [one for one in events if one is not None], last
 
 
 def event(row: Mapping[str, Any], classes: Mapping[str, str]) -> FleetEvent | None:

@@ -12,7 +12,7 @@ _PAGE = 1000
 def waiting(outbox: Outbox, hook: SiteHook, state: HookState) -> int:
     """Return the number of events that a hook wants and does not have."""
     count, seq = 0, state.seq
-    while found := outbox.events(seq, _PAGE):
-        count += sum(wants(hook, event) for event in found)
-        seq = found[-1].seq
+    while page := outbox.events(seq, _PAGE):
+        count += sum(wants(hook, event) for event in page)
+        seq = page[-1].seq
     return count

@@ -61,7 +61,7 @@ class FleetNames:
     def report(self, report: NodeReport) -> NodeReport:
         """Return a report without names."""
         content = {"hostname": report.node, "capture": report.capture, "verdict": report.verdict}
-        found = command.anonymous(content, self.name)
+        anonymised = command.anonymous(content, self.name)
         cohort = report.origin.cohort
         origin = replace(
             report.origin, cohort=None if cohort is None else self.name("COHORT", cohort)
@@ -70,9 +70,9 @@ class FleetNames:
         gate = None if report.gate is None else {**report.gate, "reasons": []}
         return replace(
             report,
-            node=found["hostname"],
-            capture=found["capture"],
-            verdict=found["verdict"],
+            node=anonymised["hostname"],
+            capture=anonymised["capture"],
+            verdict=anonymised["verdict"],
             origin=origin,
             gate=gate,
         )

@@ -76,9 +76,9 @@ def compact(
             size = _size(directory, table, part) if (part.class_, part.day) in small else SMALL
             if size < SMALL:
                 small[part.class_, part.day].append((part, size))
-        for found in small.values():
-            if len(found) >= MANY:
-                for group in _groups(found):
+        for parts in small.values():
+            if len(parts) >= MANY:
+                for group in _groups(parts):
                     done[_merge(directory, table, group, work)] = group
     finish(directory)
     return done
@@ -119,11 +119,11 @@ def _no_readers(directory: Path) -> Iterator[bool]:
         yield True
 
 
-def _groups(found: Sequence[tuple[PartName, int]]) -> Iterator[list[PartName]]:
+def _groups(parts: Sequence[tuple[PartName, int]]) -> Iterator[list[PartName]]:
     """Yield the parts of each merge."""
     group: list[PartName] = []
     total = 0
-    for part, size in found:
+    for part, size in parts:
         if group and total + size > _MERGED:
             if len(group) > 1:
                 yield group
@@ -157,10 +157,10 @@ def _merge(directory: Path, table: str, group: list[PartName], work: Path) -> Pa
 def origins(directory: Path, table: str, part: PartName) -> tuple[str, ...]:
     """Return the ids of the parts that an ingest wrote and that this one was merged from; of others, its own id."""
     try:
-        found = (pq.read_metadata(part.file(directory, table)).metadata or {}).get(_ORIGINS, b"")
+        named = (pq.read_metadata(part.file(directory, table)).metadata or {}).get(_ORIGINS, b"")
     except (FileNotFoundError, pa.ArrowException):
-        found = b""
-    return tuple(found.decode("ascii", "replace").split(",")) if found else (part.id,)
+        named = b""
+    return tuple(named.decode("ascii", "replace").split(",")) if named else (part.id,)
 
 
 def _rows(files: Iterable[Path], table: str) -> pa.Table:
@@ -171,13 +171,13 @@ def _rows(files: Iterable[Path], table: str) -> pa.Table:
         for field in SCHEMAS[table]
         if field.type == pa.string() and field.name != "fault"
     ]
-    found = pa.concat_tables(
+    rows = pa.concat_tables(
         [pq.read_table(file, partitioning=None, read_dictionary=texts) for file in files]
     ).unify_dictionaries()
-    if "key" in found.column_names:
-        found = found.combine_chunks()
-        found = found.take(pc.sort_indices(text_order(found["key"].chunk(0))))
-    return found.cast(SCHEMAS[table]) if table not in ("facts", "numbers") else found
+    if "key" in rows.column_names:
+        rows = rows.combine_chunks()
+        rows = rows.take(pc.sort_indices(text_order(rows["key"].chunk(0))))
+    return rows.cast(SCHEMAS[table]) if table not in ("facts", "numbers") else rows
 
 
 def _size(directory: Path, table: str, part: PartName) -> int:
@@ -187,13 +187,14 @@ def _size(directory: Path, table: str, part: PartName) -> int:
         file = part.file(directory, name)
         try:
             total += file.stat().st_size
-            found = pq.read_metadata(file)
+            metadata = pq.read_metadata(file)
         except FileNotFoundError:
             continue
         except pa.ArrowException:  # damaged: a report names it, and no merge takes it in
             return SMALL
         else:
             content += sum(
-                found.row_group(group).total_byte_size for group in range(found.num_row_groups)
+                metadata.row_group(group).total_byte_size
+                for group in range(metadata.num_row_groups)
             )
     return max(total, content // _CONTENT)

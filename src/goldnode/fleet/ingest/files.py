@@ -89,8 +89,8 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                 data = read(file)
                 content = load(data)
                 if content.get("schema") == results.SCHEMA:
-                    found = results.parse(content, data, request.class_, now)
-                    added = out.add_result(names.result(found) if names else found)
+                    canary_result = results.parse(content, data, request.class_, now)
+                    added = out.add_result(names.result(canary_result) if names else canary_result)
                     result.results += added
                 else:
                     report = attached(
@@ -137,13 +137,13 @@ def _empty(data: Path, done: list[Path], refused: list[RefusedFile]) -> None:
     for refusal in refused:
         with contextlib.suppress(FileNotFoundError):
             refusal.file.replace(aside / refusal.file.name)
-    found = []
+    empty = []
     for file in aside.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another ingest removes old ones too
             state = file.stat()
-            found.append((state.st_mtime, file.name, state.st_size, file))
+            empty.append((state.st_mtime, file.name, state.st_size, file))
     total = 0
-    for number, (_, _, size, file) in enumerate(sorted(found, reverse=True)):
+    for number, (_, _, size, file) in enumerate(sorted(empty, reverse=True)):
         total += size
         if number >= _MOST_REFUSED or (total > _MOST_REFUSED_BYTES and number):
             file.unlink(missing_ok=True)
@@ -183,12 +183,12 @@ def _verdict(file: Path) -> Mapping[str, Any] | None:
         )
     if not beside.exists():
         return None
-    found = load(read(beside))
-    if found.get("schema") != VERDICT:
+    verdict = load(read(beside))
+    if verdict.get("schema") != VERDICT:
         raise RefusedReportError(
             f"{beside.name} beside it is not of schema {VERDICT}", remedy="correct its name"
         )
-    return found
+    return verdict
 
 
 def read(file: Path) -> bytes:
@@ -200,9 +200,9 @@ def read(file: Path) -> bytes:
             f"cannot be read: {problem.strerror}", remedy="correct who may read it"
         ) from None
     with os.fdopen(handle, "rb") as opened:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise RefusedReportError("not a regular file", remedy="remove it from the directory")
-        if found.st_size > LARGEST:
+        if status.st_size > LARGEST:
             raise too_large()
         return opened.read(LARGEST + 1)

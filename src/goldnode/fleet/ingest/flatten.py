@@ -184,8 +184,8 @@ class Flattener:
                 f"a key has more than {LONGEST_KEY} characters: {f'{parent.key}.{own}'[:60]}…",
                 remedy=AGAIN,
             )
-        found = parent.children[name] = _Name(f"{parent.key}.{own}" if parent.key else own)
-        return found
+        child = parent.children[name] = _Name(f"{parent.key}.{own}" if parent.key else own)
+        return child
 
     def _object(self, value: Mapping[str, Any], name: _Name, item: str, depth: int) -> None:
         """Walk an object whose names are part of the keys."""
@@ -267,16 +267,16 @@ class Flattener:
 
     def _remembered(self, item: str, facts: int, numbers: int, runs: int) -> _Remembered:
         """Return the rows from these places on, with items relative to `item`."""
-        rows, found = self.rows, []
+        rows, values = self.rows, []
         if len(rows.items) > runs:
             items = list(self.items)
             for run in range(runs, len(rows.items)):
                 below = items[rows.items[run]]
                 relative = below[len(item) :] if item or not below else f"{SEPARATOR}{below}"
-                found.append(
+                values.append(
                     (relative, rows.fact_starts[run] - facts, rows.number_starts[run] - numbers)
                 )
-        return _Remembered(rows.facts[facts:], rows.keys[numbers:], rows.numbers[numbers:], found)
+        return _Remembered(rows.facts[facts:], rows.keys[numbers:], rows.numbers[numbers:], values)
 
     def _container(self, value: Any, name: _Name, item: str, depth: int) -> None:
         if len(value) + len(self.rows.facts) + len(self.rows.numbers) - self._first > MOST_VALUES:

@@ -177,11 +177,11 @@ def kind(key: str, number: bool) -> KeyKind:
 
     A text or flag is never a counter or gauge. A number without a declared kind is a gauge.
     """
-    found = declared_kind(key)
-    if found is None:
+    declared = declared_kind(key)
+    if declared is None:
         return KeyKind.GAUGE if number else KeyKind.FACT
-    if not number and found in (KeyKind.COUNTER, KeyKind.GAUGE):
+    if not number and declared in (KeyKind.COUNTER, KeyKind.GAUGE):
         return KeyKind.FACT
-    if number and found is KeyKind.STATE:
+    if number and declared is KeyKind.STATE:
         return KeyKind.GAUGE
-    return found
+    return declared

@@ -45,13 +45,13 @@ def candidates(directory: Path, keep: int, now: datetime) -> list[PrunedDay]:
     Parts that a compacted one replaces are named too, and before it.
     """
     first = (now.astimezone(UTC) - timedelta(days=keep)).strftime("%Y-%m-%d")
-    found: dict[tuple[str, str], list[tuple[bool, PartName, str]]] = {}
+    days: dict[tuple[str, str], list[tuple[bool, PartName, str]]] = {}
     of_days: dict[tuple[str, str], set[str]] = {}
     for table in PART_TABLES:
         lists = replacements(directory, table)
         for part in listed_parts(directory, table):
             if part.day < first:
-                found.setdefault((part.day, part.class_), []).append((part in lists, part, table))
+                days.setdefault((part.day, part.class_), []).append((part in lists, part, table))
                 of_day = of_days.setdefault((part.day, part.class_), set())
                 of_day.update((part.id, *_origins(directory, table, part, lists)))
     return [
@@ -66,11 +66,11 @@ def candidates(directory: Path, keep: int, now: datetime) -> list[PrunedDay]:
             ),
             frozenset(of_days[day, class_]),
         )
-        for (day, class_), parts in sorted(found.items())
+        for (day, class_), parts in sorted(days.items())
     ]
 
 
-def prune(directory: Path, found: list[PrunedDay]) -> list[PrunedDay]:
+def prune(directory: Path, days: list[PrunedDay]) -> list[PrunedDay]:
     """Remove these parts and no other rows. They vanish from all tables at once: `nodes` goes first.
 
     A compaction may have merged them since they were named: then the merged part is removed. Return the days whose
@@ -81,7 +81,7 @@ def prune(directory: Path, found: list[PrunedDay]) -> list[PrunedDay]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lists = {table: replacements(directory, table) for table in PART_TABLES}
         clean_up(directory)  # what a killed compaction has left
-        for day in found:
+        for day in days:
             merged, mixed = _merged(directory, day, lists)
             for part, table in (*day.parts, *merged):
                 _remove(directory, part, table)
@@ -94,26 +94,26 @@ def _merged(
     directory: Path, day: PrunedDay, lists: Mapping[str, Mapping[PartName, list[PartName]]]
 ) -> tuple[list[tuple[PartName, str]], bool]:
     """Return the parts that have rows of the named parts alone, and whether one has other rows too."""
-    named, found, mixed = set(day.parts), [], False
+    named, merged, mixed = set(day.parts), [], False
     for table in PART_TABLES:
         for part in listed_parts(directory, table):
             if (part.class_, part.day) == (day.class_, day.day) and (part, table) not in named:
                 written = set(_origins(directory, table, part, lists[table]))
                 if written <= day.origins:
-                    found.append((part, table))
+                    merged.append((part, table))
                 else:
                     mixed = mixed or bool(written & day.origins)
-    return found, mixed
+    return merged, mixed
 
 
 def _origins(
     directory: Path, table: str, part: PartName, lists: Mapping[PartName, list[PartName]]
 ) -> tuple[str, ...]:
     """Return the parts that ingests wrote of a part. A merged part of an earlier goldnode has its list alone."""
-    found = origins(directory, table, part)
-    if found == (part.id,) and part in lists:
+    names = origins(directory, table, part)
+    if names == (part.id,) and part in lists:
         return tuple(one for old in lists[part] for one in origins(directory, table, old))
-    return found
+    return names
 
 
 def _remove(directory: Path, part: PartName, table: str) -> None:

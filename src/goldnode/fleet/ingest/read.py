@@ -100,8 +100,8 @@ def _last(
         f"FROM {_source(list(files), filename=True)} {_where(limits, received=True)} GROUP BY node"
     )
     connection.execute(f"CREATE TABLE last_captures AS {newest}")
-    found = connection.execute("SELECT DISTINCT file FROM last_captures").fetchall()
-    return sorted(files[name] for (name,) in found) or parts[-1:]
+    last = connection.execute("SELECT DISTINCT file FROM last_captures").fetchall()
+    return sorted(files[name] for (name,) in last) or parts[-1:]
 
 
 def _source(files: list[str], filename: bool = False) -> str:

@@ -83,8 +83,8 @@ def brief(report: NodeReport) -> NodeReport:
     verdict = report.verdict
     if verdict is not None:
         rows = verdict.get("findings")
-        found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        findings = [{key: row.get(key) for key in ("id", "outcome")} for row in found]
+        declared = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        findings = [{key: row.get(key) for key in ("id", "outcome")} for row in declared]
         verdict = {"status": verdict.get("status"), "findings": findings}
     return replace(report, capture={"simulated": simulated}, verdict=verdict)
 
@@ -106,8 +106,8 @@ def _checked(report: NodeReport) -> NodeReport:
 
 
 def _identity(capture: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = capture.get("identity")
-    return found if isinstance(found, dict) else {}
+    identity = capture.get("identity")
+    return identity if isinstance(identity, dict) else {}
 
 
 def report_of(
@@ -182,12 +182,12 @@ def load(data: bytes) -> dict[str, Any]:
     if data.count(b",") > _MOST_ELEMENTS:
         raise RefusedReportError(f"more than {_MOST_ELEMENTS} elements", remedy=_RECORD)
     try:
-        found = from_json(data, allow_inf_nan=False)
+        content = from_json(data, allow_inf_nan=False)
     except ValueError as problem:
         raise RefusedReportError(f"not JSON: {clean(str(problem)[:200])}", remedy=_RECORD) from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise RefusedReportError("not a JSON object", remedy=_RECORD)
-    return found
+    return content
 
 
 def too_large() -> RefusedReportError:
@@ -199,7 +199,7 @@ def too_large() -> RefusedReportError:
 
 def _named(document: Mapping[str, Any], origin: ReportOrigin) -> ReportOrigin:
     """Return the origin with the names of a report, where the controller gave none."""
-    found = {}
+    names = {}
     for key, name in (
         ("node", "node"),
         ("class", "class_"),
@@ -209,10 +209,10 @@ def _named(document: Mapping[str, Any], origin: ReportOrigin) -> ReportOrigin:
         value = document.get(key)
         if value is not None and (not isinstance(value, str) or len(value) > 255):
             raise RefusedReportError(f"its {key} is not a text", remedy=_RECORD)
-        found[name] = getattr(origin, name) or (clean(value) if value else None)
+        names[name] = getattr(origin, name) or (clean(value) if value else None)
     # Only what this program has put into the inbox may name another source than the directory.
     source = document.get("source") if origin.source == INBOX_SOURCE else None
-    return ReportOrigin(source if source in SOURCES else origin.source, **found)
+    return ReportOrigin(source if source in SOURCES else origin.source, **names)
 
 
 def node_name(name: Any) -> str:
@@ -244,16 +244,16 @@ def moment(text: Any, now: datetime) -> datetime:
     if not isinstance(text, str) or not _MOMENT.fullmatch(text):
         raise RefusedReportError("its time is not of the form 2026-11-26T10:00:00Z", remedy=_RECORD)
     try:
-        found = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        parsed = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     except ValueError:
         raise RefusedReportError(f"its time {text} does not exist", remedy=_RECORD) from None
-    if found > now + AHEAD:
+    if parsed > now + AHEAD:
         raise RefusedReportError(
             f"its time {text} is after that of this machine, {now:%Y-%m-%dT%H:%M:%SZ}",
             remedy="correct the clock of the node, or of this machine",
         )
-    if found < EARLIEST:
+    if parsed < EARLIEST:
         raise RefusedReportError(
             f"its time {text} is before {EARLIEST:%Y}", remedy="correct the clock of the node"
         )
-    return found
+    return parsed

@@ -61,43 +61,43 @@ def parse(
 ) -> CanaryResult:
     """Return the result in a document. Raise RefusedReportError for one that cannot be stored."""
     try:
-        found = CanaryDocument.model_validate_json(data)
+        document = CanaryDocument.model_validate_json(data)
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         raise RefusedReportError(
             f"{clean(where)[:200]}: {clean(first['msg'])[:200]}", remedy=_AGAIN
         ) from None
-    name = class_ or found.class_ or NO_CLASS
+    name = class_ or document.class_ or NO_CLASS
     if not is_class(name):
         raise RefusedReportError(f"{clean(name[:60])!r} is not a name of a class", remedy=_AGAIN)
     return CanaryResult(
-        node_name(found.node),
+        node_name(document.node),
         class_=name,
-        boot_id=found.boot_id,
+        boot_id=document.boot_id,
         time=moment(content.get("started"), now),
-        document=found,
+        document=document,
         digest=hashlib.sha256(data).hexdigest(),
     )
 
 
 def rows(result: CanaryResult) -> Iterator[dict[str, Any]]:
     """Yield the rows of a result, without the time of its arrival."""
-    found = result.document
-    clocks = _clocks(found)
+    document = result.document
+    clocks = _clocks(document)
     own = {
         "node": result.node,
         "time": int(result.time.timestamp() * 1000),
         "result": result.id,
-        "simulated": found.simulated,
-        "class_digest": found.class_digest,
-        "platform": clean(found.platform),
-        "runner": found.runner,
-        "image": found.image if found.image is None else clean(found.image),
+        "simulated": document.simulated,
+        "class_digest": document.class_digest,
+        "platform": clean(document.platform),
+        "runner": document.runner,
+        "image": document.image if document.image is None else clean(document.image),
         "boot_id": clean(result.boot_id),
-        "how": found.how,
+        "how": document.how,
     }
-    for job in found.jobs:
+    for job in document.jobs:
         about = own | {
             "job": clean(job.name),
             "state": job.state,
@@ -133,10 +133,10 @@ def _metric_rows(metric: CanaryMetric) -> Iterator[dict[str, Any]]:
             yield own | {"quantile": name, "value": value, "bound": bound}
 
 
-def _clocks(found: CanaryDocument) -> dict[str | None, float]:
+def _clocks(document: CanaryDocument) -> dict[str | None, float]:
     """Return the highest SM clock of each device over all metrics."""
     highest: dict[str | None, float] = {}
-    for job in found.jobs:
+    for job in document.jobs:
         for metric in job.metrics:
             if metric.conditions.sm_mhz is not None:
                 clock = metric.conditions.sm_mhz[1]

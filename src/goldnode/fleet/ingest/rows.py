@@ -68,8 +68,8 @@ class Group:
             self._fact_columns(codes) if name == FACTS else self._number_columns(codes)
         )
         order = pc.sort_indices(columns.pop("order"))
-        found = pa.table([columns[column] for column in SCHEMAS[name].names], SCHEMAS[name].names)
-        return found.take(order)
+        table = pa.table([columns[column] for column in SCHEMAS[name].names], SCHEMAS[name].names)
+        return table.take(order)
 
     def _who(self, name: str) -> dict[str, Any]:
         """Return the columns node, time and item."""
@@ -140,7 +140,7 @@ class Group:
             pa.array([_odd(item) for item in self._flattener.items], pa.uint64()).take(items),
         )
         captures = self._captures(FACTS)
-        found = pa.table(
+        table = pa.table(
             {
                 "capture": captures,
                 "section": pa.array(section, pa.int32()).take(codes),
@@ -148,7 +148,7 @@ class Group:
             }
         )
         sums = (
-            found.filter(compared).group_by(["capture", "section"]).aggregate([("digest", "sum")])
+            table.filter(compared).group_by(["capture", "section"]).aggregate([("digest", "sum")])
         )
         sums = sums.sort_by([("section", "ascending"), ("capture", "ascending")])
         texts = pa.array([f"{value:016x}" for value in sums["digest_sum"].to_pylist()], pa.string())
@@ -187,10 +187,10 @@ def _texts(codes: Any, texts: Sequence[str | None]) -> Any:
 
 
 def _findings(report: NodeReport) -> Iterable[dict[str, Any]]:
-    found = (report.verdict or {}).get("findings", [])
-    if not isinstance(found, list) or len(found) > _MOST_FINDINGS:
+    findings = (report.verdict or {}).get("findings", [])
+    if not isinstance(findings, list) or len(findings) > _MOST_FINDINGS:
         raise RefusedReportError("its verdict has no list of findings, or too many", remedy=_CHECK)
-    for row in found:
+    for row in findings:
         if not isinstance(row, dict):
             raise RefusedReportError("a finding is not an object", remedy=_CHECK)
         if not row.get("id") or not row.get("outcome"):
@@ -228,12 +228,12 @@ def _seconds(value: Any) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
-        found = float(value)
+        seconds = float(value)
     except OverflowError:
-        found = math.inf
-    if not math.isfinite(found):
+        seconds = math.inf
+    if not math.isfinite(seconds):
         raise RefusedReportError("uptime is not a finite number", remedy=AGAIN)
-    return found
+    return seconds
 
 
 def _own(value: Any) -> str | None:

@@ -178,7 +178,7 @@ def replacements(directory: Path, table: str = NODES) -> dict[PartName, list[Par
 
     A list that is damaged is found again by the rows of the parts. Raise GoldnodeError if that cannot be done.
     """
-    found = {}
+    replaced = {}
     for part in _named(directory, table, "replaces"):
         file = part.replaces(directory, table)
         try:
@@ -192,13 +192,13 @@ def replacements(directory: Path, table: str = NODES) -> dict[PartName, list[Par
                 remedy="make it readable for this user",
             ) from None
         if ids is None:
-            found[part] = _same_rows(directory, table, part)
+            replaced[part] = _same_rows(directory, table, part)
             LOGGER.warning(
-                "%s is damaged: found %d replaced parts by their rows", file, len(found[part])
+                "%s is damaged: found %d replaced parts by their rows", file, len(replaced[part])
             )
         else:
-            found[part] = [PartName(part.class_, part.day, one) for one in ids]
-    return found
+            replaced[part] = [PartName(part.class_, part.day, one) for one in ids]
+    return replaced
 
 
 def _ids(data: bytes) -> list[str] | None:
@@ -248,10 +248,10 @@ def found_parts(directory: Path, table: str = NODES) -> list[PartName]:
 
 
 def _named(directory: Path, table: str, suffix: str) -> list[PartName]:
-    found = []
+    names = []
     for file in (directory / table).glob(f"class=*/day=*/part-*.{suffix}"):
         class_, day = file.parts[-3].removeprefix("class="), file.parts[-2].removeprefix("day=")
         match = _PART.fullmatch(file.stem)
         if match and _DAY.fullmatch(day) and is_class(class_):
-            found.append(PartName(class_, day, match[1]))
-    return sorted(found)
+            names.append(PartName(class_, day, match[1]))
+    return sorted(names)

@@ -53,10 +53,10 @@ def writer(directory: Path, received: datetime | None) -> Iterator[PartWriter]:
         (directory / _WORK).mkdir(exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=directory / _WORK))
         try:
-            found = PartWriter(directory, work, received)
-            yield found
-            found.finish()
-            found.compact()
+            parts = PartWriter(directory, work, received)
+            yield parts
+            parts.finish()
+            parts.compact()
         finally:
             shutil.rmtree(directory / _WORK, ignore_errors=True)
 
@@ -143,11 +143,11 @@ class PartWriter:
             self.parts.append(new)
 
     def _close_results(self, place: tuple[str, str]) -> None:
-        found = self._results.pop(place)
-        part = PartName(*place, found.close())
+        group = self._results.pop(place)
+        part = PartName(*place, group.close())
         file = part.file(self.directory, CANARY)
         file.parent.mkdir(parents=True, exist_ok=True)
-        found.file.replace(file)
+        group.file.replace(file)
         sync(file.parent)
         self.parts.append(part)
 
@@ -160,15 +160,15 @@ class PartWriter:
         return self._groups[place]
 
     def _close(self, place: tuple[str, str]) -> None:
-        found = self._groups.pop(place)
-        self._size -= found.group.size
-        if not found.used:
+        group = self._groups.pop(place)
+        self._size -= group.group.size
+        if not group.used:
             return
-        part = PartName(*place, found.close(self._received))
+        part = PartName(*place, group.close(self._received))
         for table in ORDER:
             file = part.file(self.directory, table)
             file.parent.mkdir(parents=True, exist_ok=True)
-            found.file(table).replace(file)
+            group.file(table).replace(file)
             sync(file.parent)
         self.parts.append(part)
 
@@ -256,23 +256,23 @@ class _OpenResults:
 
 def stored_results(directory: Path, class_: str, day: str) -> set[str]:
     """Return the canary results of a class and day that are stored."""
-    found: set[str] = set()
+    digests: set[str] = set()
     for part in found_parts(directory, CANARY):
         if (part.class_, part.day) == (class_, day):
             rows = _columns(part.file(directory, CANARY), "result")
-            found.update(rows["result"].unique().to_pylist())
-    return found
+            digests.update(rows["result"].unique().to_pylist())
+    return digests
 
 
 def stored(directory: Path, class_: str, day: str) -> set[tuple[str, int]]:
     """Return the captures of a class and day that are stored: node, and time in milliseconds."""
-    found: set[tuple[str, int]] = set()
+    moments: set[tuple[str, int]] = set()
     for part in found_parts(directory):
         if (part.class_, part.day) == (class_, day):
             rows = _columns(part.file(directory, NODES), "node", "time")
             times = rows["time"].cast(pa.int64()).to_pylist()
-            found.update(zip(rows["node"].to_pylist(), times, strict=True))
-    return found
+            moments.update(zip(rows["node"].to_pylist(), times, strict=True))
+    return moments
 
 
 def _columns(file: Path, *names: str) -> pa.Table:

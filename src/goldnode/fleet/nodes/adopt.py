@@ -148,7 +148,7 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
 
     Raises AdoptError for a system that goldnode has no stacks for.
     """
-    found = AdoptProposal()
+    proposal = AdoptProposal()
     system = survey["os"]
     if system["id"] not in FAMILIES:
         known = " and ".join(name.capitalize() for name in FAMILIES)
@@ -161,36 +161,36 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
             remedy="a stack is for a release",
         )
     if survey["goldnode"]:
-        found.notes.append(
+        proposal.notes.append(
             "The node already has a class of goldnode (/etc/goldnode/class.json): this would describe it "
             "again."
         )
     if survey["container"]:
-        found.notes.append(
+        proposal.notes.append(
             "The node is a container: its kernel, GPUs and host settings are another machine's and were not read."
         )
-    gpu = _gpu(survey, found)
+    gpu = _gpu(survey, proposal)
     vendor = facts.gpu(gpu["model"]).vendor if gpu else None
-    driver = _driver(survey, vendor, catalog, found)
-    stack = _stack(survey, name=name, driver=driver, catalog=catalog, site=site, found=found)
+    driver = _driver(survey, vendor, catalog, proposal)
+    stack = _stack(survey, name=name, driver=driver, catalog=catalog, site=site, proposal=proposal)
     if gpu and not driver:
-        found.notes.append(
+        proposal.notes.append(
             f"The class below is for no GPU, although the node has {gpu['count']} x {gpu['model']}: give it a stack and `gpu`."
         )
     if survey["secure_boot"]:
-        found.notes.append(
+        proposal.notes.append(
             "Secure Boot is on: a module that DKMS builds must be signed by an enrolled key, or site.yml refuses the node."
         )
     fitting = _fitting(survey, stack, catalog)
     if fitting is not None:
-        found.stack = fitting
-        found.notes.append(
+        proposal.stack = fitting
+        proposal.notes.append(
             f"Stack {fitting} of the catalog is for what this node has, so none is proposed. Its lock may be newer than the node."
         )
     else:
-        found.stack = f"{name}_stack"
-        found.files[f"stacks/{found.stack}.yml"] = _text(
-            "stack", {"stack": found.stack, **stack}, "the node's present state, as intent"
+        proposal.stack = f"{name}_stack"
+        proposal.files[f"stacks/{proposal.stack}.yml"] = _text(
+            "stack", {"stack": proposal.stack, **stack}, "the node's present state, as intent"
         )
     document: dict[str, Any] = {
         "class": name,
@@ -198,25 +198,25 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
         "backend": {"nvidia": "cuda", "amd": "rocm", None: "cpu"}[
             driver["vendor"] if driver else None
         ],
-        "stack": found.stack,
+        "stack": proposal.stack,
     }
     if gpu and driver:
         document["gpu"] = gpu
-        platform = _platform(survey, gpu, catalog, found)
+        platform = _platform(survey, gpu, catalog, proposal)
         if platform:
             document["platform"] = platform
-    policy = _policy(survey, str(vendor), found) if driver else {}
-    host = _host(survey, found)
+    policy = _policy(survey, str(vendor), proposal) if driver else {}
+    host = _host(survey, proposal)
     if host:
         policy["host"] = host
     if policy:
         document["policy"] = policy
-    found.files[f"classes/{name}.yml"] = _text(
+    proposal.files[f"classes/{name}.yml"] = _text(
         "class", document, "the node's present state; whether it should be so is your decision"
     )
     if driver or vendor is None:  # without a driver there is nothing yet that could be proved
-        _prove(found, catalog)
-    return found
+        _prove(proposal, catalog)
+    return proposal
 
 
 def name_for(survey: Survey) -> str:
@@ -226,7 +226,7 @@ def name_for(survey: Survey) -> str:
     return re.sub(r"[^a-z0-9]+", "_", f"adopted_{text}".lower())
 
 
-def _gpu(survey: Survey, found: AdoptProposal) -> dict[str, Any] | None:
+def _gpu(survey: Survey, proposal: AdoptProposal) -> dict[str, Any] | None:
     gpus = survey["gpus"]
     if gpus is None:
         return None
@@ -234,25 +234,25 @@ def _gpu(survey: Survey, found: AdoptProposal) -> dict[str, Any] | None:
     counted = Counter(by_id.get(row["id"], row["id"]) for row in gpus)
     unknown = [model for model in counted if model not in facts.gpus()]
     if unknown:
-        found.notes.append(
+        proposal.notes.append(
             f"GPU {', '.join(unknown)} is not in the facts (facts/gpus.yml): add it there with its source."
         )
     known = [(model, count) for model, count in counted.most_common() if model not in unknown]
     if len(known) > 1:
         told = ", ".join(f"{count} x {model}" for model, count in known)
-        found.notes.append(
+        proposal.notes.append(
             f"GPUs of several models ({told}): a class has one. The class below is of the first; the check would refuse this node."
         )
     return {"model": known[0][0], "count": known[0][1]} if known else None
 
 
 def _driver(
-    survey: Survey, vendor: str | None, catalog: Catalog, found: AdoptProposal
+    survey: Survey, vendor: str | None, catalog: Catalog, proposal: AdoptProposal
 ) -> dict[str, Any] | None:
     """Return the driver in the form of a stack. None without a GPU, or if no package owns the driver."""
     packages = survey["packages"]
     if survey["runfile"]:
-        found.notes.append(
+        proposal.notes.append(
             f"{survey['runfile']}: the driver was installed by NVIDIA's .run file. Run `nvidia-uninstall` in a maintenance window before "
             "site.yml; until then site.yml refuses the node."
         )
@@ -275,7 +275,7 @@ def _driver(
     if vendor is None and not family:
         return None
     if vendor is None and survey["gpus"] == []:
-        found.notes.append(
+        proposal.notes.append(
             f"There is a GPU driver ({', '.join(sorted(family)[:3])} …) and no GPU on the PCI bus. The class below is for no GPU."
         )
         return None
@@ -283,14 +283,14 @@ def _driver(
         return {"vendor": "amd", "module": template.module, "library": template.library, "packages": sorted(family) or list(template.packages),
                 "family": list(template.family)}  # fmt: skip
     if not modules or not family:
-        found.notes.append(
+        proposal.notes.append(
             "No NVIDIA driver of packages was found. Choose a stack of the catalog for this GPU (`goldnode classes`)."
         )
         return None
     module = modules[0]
     if len(modules) > 1:
         told = ", ".join(f"{row['module']} {row['version']}" for row in modules)
-        found.notes.append(
+        proposal.notes.append(
             f"Several driver modules are built for the kernel that runs ({told}); the stack is for the first."
         )
     version = module["version"]
@@ -299,7 +299,7 @@ def _driver(
         None,
     )
     if dkms is None:
-        found.notes.append(
+        proposal.notes.append(
             f"{module['module']} {version} is not built by DKMS from an installed package: prebuilt, or by hand. State its package under `driver.dkms`."
         )
         return None
@@ -310,7 +310,7 @@ def _driver(
     asked = list(dict.fromkeys([dkms["package"], *wanted, *manual]))
     if newer:
         told = ", ".join(f"{name} {packages[name]['version']}" for name in newer[:5])
-        found.notes.append(
+        proposal.notes.append(
             f"Of another version than the driver's {version}: {told}. A lock takes the newest each archive has."
         )
     return {
@@ -334,19 +334,19 @@ def _stack(
     catalog: Catalog,
     site: Site | None,
     *,
-    found: AdoptProposal,
+    proposal: AdoptProposal,
 ) -> dict[str, Any]:
     system = survey["os"]
     running = survey["kernel"]["running"] or (survey["kernel"]["installed"] or [None])[-1]
     if running not in survey["kernel"]["installed"]:
-        found.notes.append(
+        proposal.notes.append(
             f"Kernel {running or 'unknown'} is of no installed package. A stack has one of its archives: choose it there."
         )
     document: dict[str, Any] = {
         "description": f"adopted from a running {system['id']} {system['version']} node",
         "os": dict(system),
         "exercised": "none",
-        "archives": _archives(survey, catalog, site, found),
+        "archives": _archives(survey, catalog, site, proposal),
         "kernel": {"release": running or "unknown"},
         "driver": driver,
     }
@@ -394,7 +394,7 @@ def _stack(
             if row["package"]
             else "of no package, so it is not in the stack"
         )
-        found.notes.append(
+        proposal.notes.append(
             f"Out-of-tree module {row['name']} {row['version']} ({state}). Check its name for modinfo "
             "and the order of loading."
         )
@@ -405,7 +405,7 @@ def _stack(
         if row["module"] not in known and not row["module"].startswith("nvidia")
     ]
     if stray:
-        found.notes.append(
+        proposal.notes.append(
             f"Loaded from outside the kernel's tree and not of DKMS: {', '.join(stray)}. Name the "
             "package that contains them."
         )
@@ -418,13 +418,13 @@ def _stack(
             or pin["package"].startswith(("linux-", engine or "linux-"))
             or in_family(pin["package"], family)
         ):
-            found.notes.append(
+            proposal.notes.append(
                 f"{pin['file']}:{pin['line']}: pins {pin['package']}. Remove it before site.yml: the lock pins the stack set."
             )
     document["fence"] = sorted(
         name for name in FAMILIES[system["id"]].fence if name in survey["packages"]
     )
-    document["end_of_life"] = _end_of_life(system, driver, catalog, found)
+    document["end_of_life"] = _end_of_life(system, driver, catalog, proposal)
     return document
 
 
@@ -432,7 +432,7 @@ def _end_of_life(
     system: Mapping[str, str],
     driver: Mapping[str, Any] | None,
     catalog: Catalog,
-    found: AdoptProposal,
+    proposal: AdoptProposal,
 ) -> dict[str, str]:
     """Return the end of support: that of another stack of the same release, or of the driver's branch if it
     is earlier.
@@ -450,7 +450,7 @@ def _end_of_life(
                 [(stack.end_of_life.date, stack.end_of_life.source), *_branch_ends(driver)]
             )
             return {"date": last.isoformat(), "source": source}
-    found.notes.append(
+    proposal.notes.append(
         "No stack of the catalog says until when this release is supported: the date below is a placeholder, correct it."
     )
     return {"date": "1970-01-01", "source": "not known"}
@@ -473,7 +473,7 @@ def _branch_ends(driver: Mapping[str, Any] | None) -> list[tuple[dt.date, str]]:
 
 
 def _archives(
-    survey: Survey, catalog: Catalog, site: Site | None, found: AdoptProposal
+    survey: Survey, catalog: Catalog, site: Site | None, proposal: AdoptProposal
 ) -> list[str]:
     chosen = []
     for row in survey["sources"]:
@@ -488,7 +488,7 @@ def _archives(
         if name:
             chosen.append(name)
         elif not row["suite"].endswith(("-updates", "-backports")):
-            found.notes.append(
+            proposal.notes.append(
                 f"{row['file']}:{row['line']}: source {row['uri']} {row['suite']} is no archive of the catalog. Declare it in archives.yml, or remove it."
             )
     return list(dict.fromkeys(chosen)) or list(FAMILIES[survey["os"]["id"]].archives)[:1]
@@ -535,7 +535,7 @@ def _same_driver(have: Driver | None, want: Mapping[str, Any] | None) -> bool:
 
 
 def _platform(
-    survey: Survey, gpu: Mapping[str, Any], catalog: Catalog, found: AdoptProposal
+    survey: Survey, gpu: Mapping[str, Any], catalog: Catalog, proposal: AdoptProposal
 ) -> str | None:
     fits = [
         name
@@ -548,7 +548,7 @@ def _platform(
     if fits:
         return fits[0]
     if survey["nvswitch"]:
-        found.notes.append(
+        proposal.notes.append(
             "The node has NVSwitch and no platform of the catalog describes it: declare one, or the fabric manager is not installed."
         )
         return None
@@ -565,18 +565,18 @@ def _watts(text: str) -> int | None:
         return None
 
 
-def _policy(survey: Survey, vendor: str, found: AdoptProposal) -> dict[str, Any]:
+def _policy(survey: Survey, vendor: str, proposal: AdoptProposal) -> dict[str, Any]:
     """Return the settings that nvidia-smi reports for every GPU, if all agree. A difference is reported,
     never averaged.
     """
     rows = survey["settings"]
     if vendor != "nvidia":
-        found.notes.append(
+        proposal.notes.append(
             "Settings of AMD's GPUs are not read: the class declares no policy for them."
         )
         return {}
     if not rows:
-        found.notes.append(
+        proposal.notes.append(
             "Settings of the GPUs could not be read (no nvidia-smi, or no driver): the class declares no policy for them."
         )
         return {}
@@ -599,25 +599,25 @@ def _policy(survey: Survey, vendor: str, found: AdoptProposal) -> dict[str, Any]
         if any(text.startswith("[") or not text for text in values):
             continue
         if len(values) > 1:
-            found.notes.append(
+            proposal.notes.append(
                 f"The GPUs differ in {field_}: {', '.join(sorted(values))}. The class does not declare it."
             )
             continue
         value = convert(next(iter(values)))
         if value is None:
-            found.notes.append(
+            proposal.notes.append(
                 f"nvidia-smi says {next(iter(values))} of {field_}, which no policy can say. The class does not declare it."
             )
         elif not (key == "compute_mode" and value == "default"):
             policy[key] = value
     if any(row.get("mig.mode.current") == "Enabled" for row in rows):
-        found.notes.append(
+        proposal.notes.append(
             "MIG is enabled on at least one GPU. Write its layout into policy.mig (nvidia-smi mig -lgi)."
         )
     return policy
 
 
-def _host(survey: Survey, found: AdoptProposal) -> dict[str, Any]:
+def _host(survey: Survey, proposal: AdoptProposal) -> dict[str, Any]:
     host = survey["host"]
     if host is None:
         return {}
@@ -625,7 +625,7 @@ def _host(survey: Survey, found: AdoptProposal) -> dict[str, Any]:
     if len(host["governors"]) == 1:
         policy["governor"] = host["governors"][0]
     elif host["governors"]:
-        found.notes.append(
+        proposal.notes.append(
             f"CPU governors differ: {', '.join(host['governors'])}. The class does not declare one."
         )
     jumbo = {name: {"mtu": mtu} for name, mtu in host["mtu"].items() if mtu not in (0, 1500)}
@@ -637,7 +637,7 @@ def _host(survey: Survey, found: AdoptProposal) -> dict[str, Any]:
         policy["numa_balancing"] = False
     if host["hugepages"] not in (None, "0"):
         told = f"{host['hugepages']} huge pages of the default size are reserved"
-        found.notes.append(
+        proposal.notes.append(
             f"{told}: write them into policy.host.hugepages by their size (Hugepagesize in /proc/meminfo)."
         )
     return policy
@@ -648,33 +648,33 @@ def _text(kind: str, document: Mapping[str, Any], said: str) -> str:
     return head + yaml.safe_dump(dict(document), sort_keys=False, width=110, allow_unicode=True)
 
 
-def _prove(found: AdoptProposal, catalog: Catalog) -> None:
+def _prove(proposal: AdoptProposal, catalog: Catalog) -> None:
     """Read the proposal as a catalog and report its errors, which are those a person would see next."""
     with tempfile.TemporaryDirectory() as directory:
-        for name, text in found.files.items():
+        for name, text in proposal.files.items():
             path = Path(directory) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         try:
             load_catalog([*catalog.directories, Path(directory)])
         except (CatalogError, FactsError) as error:
-            found.notes.append(
+            proposal.notes.append(
                 f"The catalog would refuse this proposal as it stands: {str(error).replace(directory + '/', '')}"
             )
 
 
-def write_site(found: AdoptProposal, name: str, host: str, directory: Path) -> list[Path]:
+def write_site(proposal: AdoptProposal, name: str, host: str, directory: Path) -> list[Path]:
     """Write a site directory with the class `name`, and `host` in it. Raises SiteDirectoryError for a file that exists."""
     user, _, machine = host.rpartition("@")
-    contents = site_directory.SiteContents(name, (machine,), found.files, user or None)
+    contents = site_directory.SiteContents(name, (machine,), proposal.files, user or None)
     files = site_directory.files(contents, collection=site_directory.collection_installed())
     done = site_directory.write(directory, files, lambda path: False)
     return [directory / path for path in done.written]
 
 
-def write(found: AdoptProposal, directory: Path) -> list[Path]:
+def write(proposal: AdoptProposal, directory: Path) -> list[Path]:
     """Write the files into a catalog directory. Existing files are not overwritten. Raises AdoptError."""
-    paths = {directory / name: text for name, text in found.files.items()}
+    paths = {directory / name: text for name, text in proposal.files.items()}
     there = [path for path in paths if path.exists()]
     if there:
         raise AdoptError(

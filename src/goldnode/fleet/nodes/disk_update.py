@@ -85,12 +85,12 @@ def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, st
     Sizes are in bytes. Raises DiskError if the file is too short.
     """
     size = path.stat().st_size - start if size is None else size
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with path.open("rb") as opened:
         opened.seek(start)
         left = size
         while left and (data := opened.read(min(BLOCK, left))):
-            found.update(data)
+            sha256.update(data)
             left -= len(data)
     if left:
         raise DiskError(
@@ -98,7 +98,7 @@ def digest(path: Path, start: int = 0, size: int | None = None) -> tuple[int, st
             file=path,
             remedy="run `goldnode disks build` again",
         )
-    return size, found.hexdigest()
+    return size, sha256.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -431,19 +431,19 @@ def answer(done: subprocess.CompletedProcess[bytes], name: str) -> dict[str, Any
     Raises DiskError with its message if it failed.
     """
     try:
-        found = json.loads(done.stdout) if done.returncode == 0 else None
+        survey = json.loads(done.stdout) if done.returncode == 0 else None
     except ValueError:
-        found = None
+        survey = None
     if (
-        not isinstance(found, dict)
-        or not isinstance(found.get("slots"), dict)
-        or set(found["slots"]) != set(SLOTS)
+        not isinstance(survey, dict)
+        or not isinstance(survey.get("slots"), dict)
+        or set(survey["slots"]) != set(SLOTS)
     ):
         raise DiskError(
             f"{name}: {last_line(done.stderr) or 'it does not report its slots'}",
             remedy="see docs/how-to/disk-slots.md",
         )
-    return found
+    return survey
 
 
 def holders(found: Mapping[str, Any]) -> str | None:
@@ -568,10 +568,10 @@ def spoils(target: SshNode) -> str | None:
     run_installed(target, "policy", "apply", timeout=600)
     done = run_installed(target, "plan", "--format", "json", timeout=300)
     try:
-        found = json.loads(done.stdout)
+        shown = json.loads(done.stdout)
     except ValueError:
         return None
-    reboot = found.get("reboot") if isinstance(found, dict) else None
+    reboot = shown.get("reboot") if isinstance(shown, dict) else None
     held = reboot.get("held") if isinstance(reboot, dict) else None
     return "; ".join(map(str, held)) if held else None
 
@@ -610,14 +610,14 @@ def restart(
                 remedy="look at `goldnode-node check` in the image's verification, and build the image again",
             )
         try:
-            found = answer(done, target.name)
+            survey = answer(done, target.name)
         except DiskError:
             continue  # the node is still booting, or going down again
-        runs = found["slots"][found["running"]]
-        if found["running"] == slot and found["tried"] is None:
-            return found
-        if found["running"] != slot and not found["tried"]:
-            reason = found["fallback"] or f"image {runs['image']} in slot {found['running']} runs"
+        runs = survey["slots"][survey["running"]]
+        if survey["running"] == slot and survey["tried"] is None:
+            return survey
+        if survey["running"] != slot and not survey["tried"]:
+            reason = survey["fallback"] or f"image {runs['image']} in slot {survey['running']} runs"
             raise DiskError(
                 f"{target.name} fell back: {reason}",
                 remedy="see `goldnode-node check` on the node; it is in service as before",
@@ -653,18 +653,18 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
     """
     drain = drain_of(target)
     with program(target) as there:
-        found = there.survey()
-        if wish.image is not None and (why := refusal(wish.image, found)):
+        survey = there.survey()
+        if wish.image is not None and (why := refusal(wish.image, survey)):
             raise DiskError(
                 f"{target.name}: {why}",
                 file=wish.image.disk.directory,
                 remedy="see `goldnode-node slot status` on the node",
             )
         if wish.image is None:
-            other = found["slots"][SLOTS[1 - SLOTS.index(found["running"])]]
+            other = survey["slots"][SLOTS[1 - SLOTS.index(survey["running"])]]
             denials = denylist.read(load_site().deny_list())
             denylist.check(denials, str(other.get("class")), str(other.get("build_id")))
-        if wish.reboot and isinstance(drain, NoDrainer) and (used := holders(found)):
+        if wish.reboot and isinstance(drain, NoDrainer) and (used := holders(survey)):
             raise DiskError(
                 f"{target.name}: a GPU is in use by {used}, and no scheduler drains the node",
                 remedy="set goldnode_drain in the inventory, stop them, or leave --reboot out",
@@ -692,8 +692,8 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
             "stays drained",
         )
     # If this raises, the node stays drained for an operator to inspect.
-    found = restart(target, slot, image, wish.limit, say)
-    if before.ours and (held := outstanding(target, str(found["slots"][slot].get("class")))):
+    survey = restart(target, slot, image, wish.limit, say)
+    if before.ours and (held := outstanding(target, str(survey["slots"][slot].get("class")))):
         returns = by_hand(str(target.variables.get("goldnode_drain")), name)
         raise DiskError(
             f"{target.name}: {image} runs, and the node stays drained: {held}",
@@ -701,7 +701,7 @@ def run(target: SshNode, wish: DiskUpdate, say: Say) -> dict[str, Any]:
         )
     if note := drain.resume(name, caller, before=before.in_service).note:
         say(note)
-    return found
+    return survey
 
 
 def outstanding(target: SshNode, class_: str) -> str:

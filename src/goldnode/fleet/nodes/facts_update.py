@@ -148,33 +148,33 @@ def install(source: str | None = None, site: Site | None = None) -> Installed:
     if source is None and not origin.startswith(("http://", "https://")):
         origin = str(site.resolve(origin.removeprefix("file://")))
     directory = site.resolve(site.facts.directory)
-    found = updates.fetch(
+    release = updates.fetch(
         origin, site.resolve(site.facts.root), directory / "metadata", sorted(FILES)
     )
-    _valid(found.files)
-    compiled = max(_compiled(name, data) for name, data in found.files.items())
+    _valid(release.files)
+    compiled = max(_compiled(name, data) for name, data in release.files.items())
     if compiled < str(host.built_in()):
         raise updates.UpdateError(
             f"the newest facts of {origin} are of {compiled}, and this version of goldnode has those of {host.built_in()}",
             remedy="the built-in facts stay in force; ask the publisher for newer ones",
         )
-    folder = f"{found.version}"
+    folder = f"{release.version}"
     before = _present(directory)
     update = InstalledUpdate(
-        version=found.version,
+        version=release.version,
         source=origin,
         compiled=compiled,
         fetched=dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        expires=found.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        expires=release.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
         folder=folder,
     )
     same = (
         before is not None
         and before.version == update.version
-        and _files(directory / folder) == found.files
+        and _files(directory / folder) == release.files
     )
     if not same:
-        _write(directory, folder, found.files)
+        _write(directory, folder, release.files)
     replace_file(directory / UPDATE, (json.dumps(asdict(update), indent=1) + "\n").encode())
     for old in directory.iterdir():
         if old.is_dir() and old.name.isdigit() and old.name != folder:

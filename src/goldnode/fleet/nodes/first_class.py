@@ -102,12 +102,12 @@ def gpus_of(machine: ThisMachine) -> NodeGpus:
 
 def parse_gpus(text: str) -> NodeGpus:
     """Return the GPUs that a person writes: `auto`, `none`, MODEL, or COUNT x MODEL. Raises GoldnodeError."""
-    found = re.fullmatch(r"(?:(\d+)\s*[x*]\s*)?(\S.*)", text.strip())
-    if found is None or found.group(1) == "0":
+    match = re.fullmatch(r"(?:(\d+)\s*[x*]\s*)?(\S.*)", text.strip())
+    if match is None or match.group(1) == "0":
         raise GoldnodeError(
             f'"{text}" names no GPU', remedy="write auto, none, MODEL or COUNT x MODEL"
         )
-    count, name = int(found.group(1) or 1), found.group(2).strip()
+    count, name = int(match.group(1) or 1), match.group(2).strip()
     if name.casefold() in (AUTO, NONE):
         return NodeGpus(name.casefold(), count if name.casefold() == AUTO else 1)
     try:
@@ -237,25 +237,27 @@ def _described(gpus: NodeGpus) -> str:
 
 def unlike(machine: ThisMachine, node_class: NodeClass, stack: Stack) -> list[str]:
     """Return why site.yml would refuse this machine as one of the class, one sentence each."""
-    found = []
+    differences = []
     if (stack.os.id, stack.os.version) != machine.os:
-        found.append(
+        differences.append(
             f"this machine runs {' '.join(machine.os).strip() or 'an unknown system'}, and stack {stack.stack} is for "
             f"{stack.os.id} {stack.os.version}"
         )
     gpu, have = node_class.gpu, sum(count for _, count in machine.gpus)
     models = {model for model, _ in machine.gpus}
     if machine.container:
-        return found  # it does not show its GPUs
+        return differences  # it does not show its GPUs
     if gpu is None and have:
-        found.append(
+        differences.append(
             f"this machine has {have} GPU ({', '.join(sorted(models))}), and the class has none"
         )
     elif gpu is not None and have != gpu.count:
-        found.append(f"this machine has {have or 'no'} GPU, and the class has {gpu.count}")
+        differences.append(f"this machine has {have or 'no'} GPU, and the class has {gpu.count}")
     elif gpu is not None and gpu.model != AUTO and models != {gpu.model}:
-        found.append(f"this machine has {', '.join(sorted(models))}, and the class has {gpu.model}")
-    return found
+        differences.append(
+            f"this machine has {', '.join(sorted(models))}, and the class has {gpu.model}"
+        )
+    return differences
 
 
 def _platform(gpus: NodeGpus, catalog: Catalog) -> str:

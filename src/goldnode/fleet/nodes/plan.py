@@ -244,7 +244,7 @@ def _hosts(
     """
     plans: dict[bytes, dict[str, Any]] = {}
     answers = {path.name: path for path in tree.iterdir()}
-    found = []
+    hosts = []
     for name in sorted(names):
         answer = answers[name].read_text(encoding="utf-8") if name in answers else None
         host = _host(name, classes.get(name), answer, said)
@@ -253,8 +253,8 @@ def _hosts(
             host.plan["boot_identity"] = None
             key = hashlib.sha256(json.dumps(host.plan, sort_keys=True).encode()).digest()
             host.plan = plans.setdefault(key, host.plan)
-        found.append(host)
-    return found
+        hosts.append(host)
+    return hosts
 
 
 def _program(name: str) -> str:
@@ -277,17 +277,17 @@ def _groups(
         check=False,
     )
     try:
-        found = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except ValueError:
-        found = None
-    if done.returncode or not isinstance(found, dict):
+        answer = None
+    if done.returncode or not isinstance(answer, dict):
         refuse_misread(inventory)
         raise FleetPlanError(
             f"the inventory cannot be read: {_error(done.stderr)}", remedy=_unread(done.stderr)
         )
 
     def hosts(group: str, seen: frozenset[str] = frozenset()) -> list[str]:
-        node = found.get(group, {})
+        node = answer.get(group, {})
         inner = [
             host
             for child in node.get("children", ())
@@ -296,9 +296,9 @@ def _groups(
         ]
         return sorted({*node.get("hosts", ()), *inner})
 
-    groups = {name: hosts(name) for name in {*found, "all", "ungrouped"} - {"_meta"}}
+    groups = {name: hosts(name) for name in {*answer, "all", "ungrouped"} - {"_meta"}}
     unknown = variables.UnknownVariables()
-    for host, values in found.get("_meta", {}).get("hostvars", {}).items():
+    for host, values in answer.get("_meta", {}).get("hostvars", {}).items():
         unknown.add(host, values)
     for line in unknown.lines():
         print(f"warning: {line}.", file=sys.stderr)
@@ -320,11 +320,11 @@ def _unread(text: str) -> str:
 
 def _error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = next(
+    last_line = next(
         (line for line in lines if line.startswith(("[ERROR]", "ERROR"))),
         lines[-1] if lines else "Ansible gave no reason",
     )
-    return re.sub(r"^\[?ERROR\]?[:!]? *", "", found).rstrip(".")
+    return re.sub(r"^\[?ERROR\]?[:!]? *", "", last_line).rstrip(".")
 
 
 def _host(name: str, node_class: str | None, answer: str | None, said: str) -> HostPlan:
@@ -373,23 +373,23 @@ def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChan
 
     `parts`: part of the stack by package.
     """
-    found = [
+    changes = [
         PlannedChange(REFUSALS, f"[{row['code']}] {row['message']} {row['remedy']}".rstrip())
         for row in plan["refusals"]
     ]
     if not any(row["code"] == "gpu-in-use" for row in plan["refusals"]):
-        found += [PlannedChange(HOLDERS, holder(row)) for row in plan["holders"]]
+        changes += [PlannedChange(HOLDERS, holder(row)) for row in plan["holders"]]
     for action in plan["actions"]:
-        found += (
+        changes += (
             _transaction(action, parts)
             if action["kind"] == "packages.transact"
             else [_item(action)]
         )
-    found += [
+    changes += [
         PlannedChange(WAITS, f"{row['subject']}: {row['message']}") for row in plan["waiting"]
     ]
-    found += [PlannedChange(REBOOTS, reason) for reason in plan["reboot"]["after"]]
-    return sorted(found, key=lambda item: SECTIONS.index(item.section))
+    changes += [PlannedChange(REBOOTS, reason) for reason in plan["reboot"]["after"]]
+    return sorted(changes, key=lambda item: SECTIONS.index(item.section))
 
 
 def holder(row: Mapping[str, Any]) -> str:
@@ -417,7 +417,7 @@ def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[Pl
             (parts.get(name, "driver" if verb == "remove" else "other"), name, verb, before, after)
         )
     order = {part: number for number, part in enumerate(PARTS)}
-    found = []
+    changes = []
     for part, name, verb, before, after in sorted(
         rows, key=lambda row: (order.get(row[0], 9), row[1])
     ):
@@ -431,8 +431,8 @@ def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[Pl
             ("from", before or None),
             ("to", after or None),
         )
-        found.append(PlannedChange(PACKAGES, f"{part:8} {verb:9} {name}  {move}", data=data))
-    return found
+        changes.append(PlannedChange(PACKAGES, f"{part:8} {verb:9} {name}  {move}", data=data))
+    return changes
 
 
 def _item(action: Mapping[str, Any]) -> PlannedChange:
@@ -471,9 +471,9 @@ def grouped(plans: Mapping[str, Sequence[PlannedChange]]) -> list[HostGroup]:
     A group is shown as the difference from the first one if that is shorter.
     """
     sets: dict[tuple[PlannedChange, ...], list[str]] = {}
-    for name, found in sorted(plans.items()):
-        sets.setdefault(tuple(found), []).append(name)
-    groups = [HostGroup(hosts, list(found)) for found, hosts in sets.items()]
+    for name, changes in sorted(plans.items()):
+        sets.setdefault(tuple(changes), []).append(name)
+    groups = [HostGroup(hosts, list(changes)) for changes, hosts in sets.items()]
     groups.sort(key=lambda group: (-len(group.hosts), group.hosts[0]))
     for group in groups[1:]:
         first = groups[0]
@@ -540,8 +540,8 @@ def overview(
 
 def counts(hosts: Sequence[HostPlan]) -> dict[str, int]:
     """State -> number of hosts, the worst first, without those that no host is in."""
-    found = [host.state for host in hosts]
-    return {state: found.count(state) for state in STATES if state in found}
+    states = [host.state for host in hosts]
+    return {state: states.count(state) for state in STATES if state in states}
 
 
 def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[HostGroup]:
@@ -557,13 +557,13 @@ def _groups_of(hosts: Sequence[HostPlan], document: Mapping[str, Any]) -> list[H
 
 
 def _notes(hosts: Sequence[HostPlan]) -> list[str]:
-    found = [
+    notes = [
         str(note["message"])
         for host in hosts
         if host.plan is not None
         for note in host.plan["notes"]
     ]
-    return sorted(set(found))
+    return sorted(set(notes))
 
 
 def text(

@@ -72,10 +72,10 @@ class HeldNode:
 
 def without_samples(document: CanaryDocument) -> dict[str, object]:
     """Return a document without the samples of its jobs, which the node does not read."""
-    found = document.model_dump(by_alias=True)
-    for job in found["jobs"]:
+    content = document.model_dump(by_alias=True)
+    for job in content["jobs"]:
         job["metrics"], job["facts"] = [], {}
-    return found
+    return content
 
 
 def fitting(
@@ -83,12 +83,12 @@ def fitting(
 ) -> list[CanaryDocument]:
     """Return the results that may end an outstanding test of a node, by their time."""
     since = [row.since for row in tests.causes if row.outstanding and row.since is not None]
-    found = [
+    of_this_boot = [
         document
         for document in documents
         if since and document.started >= min(since) and document.boot_id == tests.boot_id
     ]
-    return sorted(found, key=lambda document: document.started)
+    return sorted(of_this_boot, key=lambda document: document.started)
 
 
 def outstanding(tests: ReturnTestsDocument) -> list[str]:

@@ -38,8 +38,8 @@ def jobs_of(class_: NodeClass, cause: Cause) -> tuple[str, ...]:
     declared = class_.return_tests
     if declared is None:
         return ()
-    found: list[str] = getattr(declared, f"after_{cause}")
-    return tuple(found)
+    jobs: list[str] = getattr(declared, f"after_{cause}")
+    return tuple(jobs)
 
 
 def stored(directory: Path) -> Results:
@@ -55,9 +55,9 @@ def stored(directory: Path) -> Results:
         own = results.folder_of(node, directory)
         flat = sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
         for path in (*results.files([own] if own.is_dir() else []), *flat):
-            found = cache.get(path)
-            if found.node == node:
-                yield found
+            document = cache.get(path)
+            if document.node == node:
+                yield document
 
     return read
 
@@ -80,10 +80,10 @@ class OutstandingTests:
         if not self.jobs:
             return ""
         try:
-            found = [document for document in self.read(node) if document.started >= since]
+            documents = [document for document in self.read(node) if document.started >= since]
         except (GoldnodeError, OSError) as problem:
             return f"the results of its tests cannot be read: {problem}"
-        wrong = [item.text() for item in unmet(self.jobs, map(_result, found), since, boot)]
+        wrong = [item.text() for item in unmet(self.jobs, map(_result, documents), since, boot)]
         if not wrong:
             return ""
         command = f"goldnode canary run {node} --how ssh -i INVENTORY --class {self.class_} --before-return {self.cause}"
@@ -131,8 +131,8 @@ def drained_at(
         return held.time if held is not None else None
     if not isinstance(drainer, CommandDrainer):
         return None  # without a scheduler the node was never out of service
-    found = records.read() if records is not None else FoundRecords()
-    record = found.node or found.local
+    stored = records.read() if records is not None else FoundRecords()
+    record = stored.node or stored.local
     if record is None:
         return DrainCaller(clock=lambda: clock() - DAY).now()
     return None if record.in_service is False else record.since

@@ -169,8 +169,8 @@ class HostRun:
         """Why the node has to be booted; in check mode, why it would have to be."""
         if self.plan is None or self.rebooted:
             return []
-        found: list[str] = self.plan["reboot"]["after" if check else "reasons"]
-        return found
+        reasons: list[str] = self.plan["reboot"]["after" if check else "reasons"]
+        return reasons
 
     def outcome(self, check: bool) -> str:
         """Return the outcome of the host, one of OUTCOMES."""
@@ -317,10 +317,10 @@ def gist(text: str) -> str:
         return clean(first)
     rest = text[text.index(first) + len(first) :]
     lines = rest.splitlines()
-    found = next(
+    errors = next(
         filter(None, ([line for line in lines if re.search(cause, line)] for cause in CAUSES)), []
     )
-    told = min(found, key=_place, default=first_line(rest))
+    told = min(errors, key=_place, default=first_line(rest))
     return clean(f"{first} {told.strip()}")
 
 
@@ -329,8 +329,8 @@ def _place(line: str) -> tuple[str, int, int]:
 
     A parallel build prints its errors in any order, and the causes of several nodes are compared.
     """
-    found = re.match(r"\s*([^\s:]+):(\d+):(?:(\d+):)? ", line)
-    return (found[1], int(found[2]), int(found[3] or 0)) if found else ("", 0, 0)
+    match = re.match(r"\s*([^\s:]+):(\d+):(?:(\d+):)? ", line)
+    return (match[1], int(match[2]), int(match[3] or 0)) if match else ("", 0, 0)
 
 
 def unwrapped(text: str) -> str:
@@ -393,8 +393,8 @@ class PlaybookRun:
 
     def counts(self) -> dict[str, int]:
         """Outcome -> number of hosts, the worst first, without those that no host has."""
-        found = [host.outcome(self.check) for host in self.hosts.values()]
-        return {outcome: found.count(outcome) for outcome in OUTCOMES if outcome in found}
+        outcomes = [host.outcome(self.check) for host in self.hosts.values()]
+        return {outcome: outcomes.count(outcome) for outcome in OUTCOMES if outcome in outcomes}
 
     def to_json(self) -> dict[str, Any]:
         """The record (schema goldnode.run/1)."""
@@ -506,9 +506,9 @@ def alike(text: str) -> str:
 
 def names(hosts: list[HostRun]) -> str:
     """Names of hosts, the first few of many."""
-    found = sorted(host.name for host in hosts)
-    more = f" and {len(found) - NAMES} more" if len(found) > NAMES else ""
-    return ", ".join(found[:NAMES]) + more
+    names = sorted(host.name for host in hosts)
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
 
 
 def store_run(directory: Path, name: str, record: Mapping[str, Any], most: int) -> Path:

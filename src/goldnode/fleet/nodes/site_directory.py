@@ -123,7 +123,7 @@ def files(contents: SiteContents, *, collection: bool) -> dict[str, str]:
         if collection
         else _OF_INSTALLATION.format(package=PACKAGE, roles=data("roles"))
     )
-    found = {
+    texts = {
         SITE: _SITE,
         "ansible.cfg": _ANSIBLE.format(plugins=plugins),
         ".gitignore": _GITIGNORE,
@@ -133,8 +133,8 @@ def files(contents: SiteContents, *, collection: bool) -> dict[str, str]:
         **{f"{CATALOG}/{name}": text for name, text in contents.catalog.items()},
     }
     if not any(name.startswith("classes/") for name in contents.catalog):
-        found[f"{CATALOG}/classes/.gitkeep"] = ""
-    return found
+        texts[f"{CATALOG}/classes/.gitkeep"] = ""
+    return texts
 
 
 def _inventory(contents: SiteContents) -> str:

@@ -127,11 +127,11 @@ class _Builder:
         )
 
     def _classes(self) -> list[dict[str, Any]]:
-        found = []
+        rows = []
         for name, group in groupby(self.rows("states"), key=lambda row: row["class"]):
             states = {row["state"]: row["nodes"] for row in group}
             away = states.get("stale", 0) + states.get("silent", 0)
-            found.append(
+            rows.append(
                 {
                     "class": name,
                     "nodes": sum(states.values()),
@@ -139,7 +139,7 @@ class _Builder:
                     "states": states,
                 }
             )
-        return found
+        return rows
 
     def _unchecked(self, declared: Iterable[_Row]) -> list[dict[str, Any]]:
         return [
@@ -184,12 +184,12 @@ class _Builder:
         def group(row: _Row) -> tuple[Any, ...]:
             return row["name"], order[row["key"]], row["key"], row["slot"], row["topic"]
 
-        found = []
+        rows = []
         for (name, _, key, slot, topic), values in groupby(
             sorted(self.rows("mixed"), key=group), key=group
         ):
             shown = sorted(values, key=lambda row: (row["n"], row["value"]))
-            found.append(
+            rows.append(
                 {
                     "group": name,
                     "topic": topic,
@@ -200,16 +200,16 @@ class _Builder:
                     ],
                 }
             )
-        return found
+        return rows
 
     def _no_majority(self) -> list[dict[str, Any]]:
         def group(row: _Row) -> tuple[Any, ...]:
             return tuple(row[name] for name in ("class", "platform", "topic", "key", "slot"))
 
-        found = []
+        rows = []
         for place, values in groupby(sorted(self.rows("no_majority"), key=group), key=group):
             shown = sorted(values, key=lambda row: (-row["n"], row["value"]))
-            found.append(
+            rows.append(
                 {
                     "class": place[0],
                     "platform": place[1],
@@ -219,15 +219,15 @@ class _Builder:
                     "values": [{"value": row["value"], "count": int(row["n"])} for row in shown],
                 }
             )
-        return found
+        return rows
 
     def _slow(self) -> list[dict[str, Any]]:
         """Return the slow metrics, each node with its greatest loss first."""
-        found = self.rows("slow")
+        rows = self.rows("slow")
         worst: dict[str, float] = {}
-        for row in found:
+        for row in rows:
             worst[row["node"]] = max(row["loss"], worst.get(row["node"], 0.0))
-        found.sort(
+        rows.sort(
             key=lambda row: (
                 -worst[row["node"]],
                 row["node"],
@@ -258,7 +258,7 @@ class _Builder:
                 "at": moment(row["seconds"]),
                 "verified": bool(row["verified"]),
             }
-            for row in found
+            for row in rows
         ]
 
     def _measured(self) -> list[dict[str, Any]]:
@@ -286,7 +286,7 @@ class _Builder:
         ]
 
     def _slowing(self) -> list[dict[str, Any]]:
-        found = sorted(
+        rows = sorted(
             self.rows("slowing"),
             key=lambda row: (-row["loss"], row["node"], row["metric"], row["item"]),
         )
@@ -301,11 +301,11 @@ class _Builder:
                 "a_day": round(row["a_day"], 5),
                 "loss": round(row["loss"], 4),
             }
-            for row in found
+            for row in rows
         ]
 
     def _trends(self) -> list[dict[str, Any]]:
-        found = sorted(
+        rows = sorted(
             self.rows("trends"),
             key=lambda row: (-row["slope"], row["node"], row["key"], row["item"]),
         )
@@ -319,12 +319,12 @@ class _Builder:
                 "growth": row["growth"],
                 "hours": round(row["hours"], 2),
             }
-            for row in found
+            for row in rows
         ]
 
     def _lemons(self) -> list[dict[str, Any]]:
         repeated = (row for row in self.rows("lemons") if row["faults"] > 1)
-        found = sorted(repeated, key=lambda row: (-row["score"], row["node"]))[:_LEMONS]
+        rows = sorted(repeated, key=lambda row: (-row["score"], row["node"]))[:_LEMONS]
         return [
             {
                 "node": row["node"],
@@ -333,25 +333,25 @@ class _Builder:
                 "score": round(row["score"], 4),
                 "parts": {part: int(row[part]) for part in _PARTS},
             }
-            for row in found
+            for row in rows
         ]
 
     def _versions(self) -> list[dict[str, Any]]:
         order = {key: place for place, key in enumerate(AGREED)}
-        found = sorted(
+        rows = sorted(
             self.rows("versions"),
             key=lambda row: (row["class"], order[row["key"]], -row["nodes"], row["value"]),
         )
         return [
             {"class": row["class"], "key": row["key"], "value": row["value"], "count": row["nodes"]}
-            for row in found
+            for row in rows
         ]
 
     def _days(self) -> list[dict[str, Any]]:
-        found = []
+        rows = []
         for (name, day), group in groupby(
             self.rows("timeline"), key=lambda row: (row["class"], row["day"])
         ):
             states = {row["status"]: row["nodes"] for row in group}
-            found.append({"class": name, "day": (moment(day * 86400) or "")[:10], "states": states})
-        return found
+            rows.append({"class": name, "day": (moment(day * 86400) or "")[:10], "states": states})
+        return rows

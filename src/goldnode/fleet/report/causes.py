@@ -31,19 +31,19 @@ class _OpenCause:
 
 def nodes_of(names: Iterable[str]) -> ReportNodes:
     """Return some nodes as a document has them."""
-    found = sorted(names)
-    return ReportNodes(count=len(found), folded=fold(found), names=found)
+    ordered = sorted(names)
+    return ReportNodes(count=len(ordered), folded=fold(ordered), names=ordered)
 
 
 def changes_of(texts: Iterable[str]) -> tuple[ReportChange, ...]:
     """Return the changes that a view has as texts."""
-    found = []
+    changes = []
     for text in texts:
         key, part, expected, got, *_ = text.split(SEPARATOR)
-        found.append(
+        changes.append(
             ReportChange(key=key, part=part or None, expected=_value(expected), got=_value(got))
         )
-    return tuple(found)
+    return tuple(changes)
 
 
 def _value(text: str) -> str | None:
@@ -57,15 +57,15 @@ def causes(
 
     A difference from the majority is no cause of its own where a finding of the same topic names the node.
     """
-    found = [_declared(row) for row in declared if row["outcome"] == "mismatch"]
+    open_causes = [_declared(row) for row in declared if row["outcome"] == "mismatch"]
     named: dict[tuple[str, str], set[str]] = {}
-    for cause in found:
+    for cause in open_causes:
         named.setdefault((cause.class_, cause.topic), set()).update(cause.nodes)
-    found += _majority(majority, found, named)
-    _mark_new(found, changed)
-    found = _below_others(found)
-    found.sort(key=_rank)
-    return [_finished(cause) for cause in found]
+    open_causes += _majority(majority, open_causes, named)
+    _mark_new(open_causes, changed)
+    open_causes = _below_others(open_causes)
+    open_causes.sort(key=_rank)
+    return [_finished(cause) for cause in open_causes]
 
 
 def _declared(row: _Row) -> _OpenCause:
@@ -89,7 +89,7 @@ def _majority(
     rows: Iterable[_Row], declared: Sequence[_OpenCause], named: Mapping[tuple[str, str], set[str]]
 ) -> list[_OpenCause]:
     """Return the causes of the majority view for nodes without a finding of that topic, and mark the others."""
-    found: list[_OpenCause] = []
+    open_causes: list[_OpenCause] = []
     for row in rows:
         changes = []
         for text in row["changes"]:
@@ -105,7 +105,7 @@ def _majority(
                     cause.evidence.append("majority")
         others = nodes - named.get((row["class"], row["topic"]), set())
         if others:
-            found.append(
+            open_causes.append(
                 _OpenCause(
                     row["class"],
                     row["topic"],
@@ -116,7 +116,7 @@ def _majority(
                     total=row["total"],
                 )
             )
-    return found
+    return open_causes
 
 
 def _mark_new(found: Iterable[_OpenCause], changed: Iterable[_Row]) -> None:

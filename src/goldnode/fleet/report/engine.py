@@ -140,9 +140,9 @@ def _create(connection: duckdb.DuckDBPyConnection, view: ReportView) -> None:
 
 def rows(connection: duckdb.DuckDBPyConnection, view: str) -> list[dict[str, Any]]:
     """Return the rows of a view, in the order of their values."""
-    found = connection.execute(f"SELECT * FROM {view} ORDER BY ALL")
-    names = [column[0] for column in found.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    cursor = connection.execute(f"SELECT * FROM {view} ORDER BY ALL")
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def first_line(problem: Exception) -> str:

@@ -95,12 +95,12 @@ class ReportView:
 def views(more: Path | None = None) -> list[ReportView]:
     """Return goldnode's views, then those of the directory `more`, in the order of their files."""
     own = files("goldnode.fleet.report") / "sql" / "views"
-    found = [
+    views = [
         _view(item.name, item.read_text(encoding="utf-8"))
         for item in own.iterdir()
         if item.name.endswith(".sql")
     ]
-    found.sort(key=lambda view: view.file)
+    views.sort(key=lambda view: view.file)
     if more is not None:
         if not more.is_dir():
             raise GoldnodeError(
@@ -108,11 +108,11 @@ def views(more: Path | None = None) -> list[ReportView]:
                 file=more,
                 remedy="name one with files NN_NAME.sql",
             )
-        found += [
+        views += [
             _view(path.name, path.read_text(encoding="utf-8"), path)
             for path in sorted(more.glob("*.sql"))
         ]
-    return found
+    return views
 
 
 def _view(file: str, text: str, path: Path | None = None) -> ReportView:
@@ -140,8 +140,8 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
     Captures are read of all days, for stale nodes; facts from the earlier time on; findings and canary results of the
     last month. The table of canary results may have no file.
     """
-    found = found_parts(source.directory)
-    if not found:
+    parts = found_parts(source.directory)
+    if not parts:
         raise GoldnodeError(
             "no captures are stored here",
             file=source.directory,
@@ -164,7 +164,7 @@ def parts(source: ReportSource, settings: ReportSettings) -> Mapping[str, list[P
     return {
         CANARY: results,
         **{
-            table: _files(source.directory, table, found, since, settings.at)
+            table: _files(source.directory, table, parts, since, settings.at)
             for table, since in first.items()
         },
     }
@@ -231,7 +231,7 @@ def reference(
     source: ReportSource, settings: ReportSettings, keys: ReportKeys
 ) -> dict[str, tuple[list[str], list[Row]]]:
     """Return the tables under the views that come from no file: name -> columns with types, rows."""
-    found = [topics.report_key(key) for key in sorted(keys.facts)]
+    report_keys = [topics.report_key(key) for key in sorted(keys.facts)]
     rates = [(key, rule) for key in sorted(keys.numbers) if (rule := topics.rate(key))]
     metrics = [(key, own) for key in sorted(keys.numbers) if (own := topics.metric(key))]
     return {
@@ -259,7 +259,7 @@ def reference(
                     int(one.named),
                     int(one.optional),
                 )
-                for one in found
+                for one in report_keys
             ],
         ),
         "part_keys": (["key text", "topic text", "board int"], _part_keys(keys)),
@@ -291,8 +291,8 @@ def reference(
 def _part_keys(keys: ReportKeys) -> list[Row]:
     """Return the keys that each of several equal parts has, whether the value is a text or a number."""
     named = [(key, False) for key in keys.facts] + [(key, True) for key in keys.numbers]
-    found = {key: topics.part_key(key, number) for key, number in sorted(named)}
-    return [(one.key, one.topic, int(one.board)) for one in found.values() if one is not None]
+    part_keys = {key: topics.part_key(key, number) for key, number in sorted(named)}
+    return [(one.key, one.topic, int(one.board)) for one in part_keys.values() if one is not None]
 
 
 _FLOORS = [
@@ -311,12 +311,12 @@ _FLOORS = [
 
 def floor_rows(floors: Iterable[FloorsDocument]) -> list[Row]:
     """Return the floors of baselines. Of two baselines with the same circumstances, the later one counts."""
-    found: dict[tuple[Value, ...], FloorsDocument] = {}
+    newest: dict[tuple[Value, ...], FloorsDocument] = {}
     for document in sorted(floors, key=lambda one: one.end):
-        found[_circumstances(document)] = document
+        newest[_circumstances(document)] = document
     return [
         (*place, *row)
-        for place, document in found.items()
+        for place, document in newest.items()
         for metric in document.metrics
         for row in _floors(document, metric)
     ]

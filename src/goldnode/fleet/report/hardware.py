@@ -117,9 +117,9 @@ LEFT JOIN functions AS f ON f.node = p.node AND f.item = p.address
 def hardware(directory: Path, at: datetime) -> FleetHardwareDocument:
     """Return the parts of the nodes by their last captures at a time. Raise GoldnodeError for a directory without data."""
     with connect(directory, ReadLimits(at=at, last=True)) as connection:
-        found = connection.execute(_QUERY)
-        names = [column[0] for column in found.description or ()]
-        rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        cursor = connection.execute(_QUERY)
+        names = [column[0] for column in cursor.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     order = {part.kind: place for place, part in enumerate(PARTS)}
     parts = [_part(row) for row in rows if row["kind"] is not None]
     parts.sort(key=lambda one: (one.node, order[one.kind], one.address or "", one.identity or ""))

@@ -272,14 +272,14 @@ def _any(text: str, patterns: Iterable[str]) -> bool:
 def report_key(key: str) -> ReportKey:
     """Return what the views need of a key."""
     topic = _first(key, _KEY_TOPICS)
-    found = str(kind(key, number=False))
+    kind_name = str(kind(key, number=False))
     if _any(key, _PARTS):
-        found = "part"
+        kind_name = "part"
     return ReportKey(
         key=key,
         section=key.partition(".")[0],
         topic=topic or ".".join(key.split(".")[:2]),
-        kind=found,
+        kind=kind_name,
         compared=not _any(key, _VARYING),
         loose=_any(key, _LOOSE),
         agree=key in AGREED,
@@ -291,16 +291,16 @@ def report_key(key: str) -> ReportKey:
 @cache
 def part_key(key: str, number: bool) -> PartKey | None:
     """Return a key that each GPU of a node has alike; None for others, and for those that vary."""
-    found = report_key(key)
+    key_row = report_key(key)
     kinds = (KeyKind.FACT, KeyKind.COUNTER, KeyKind.GAUGE)
     if (
-        not found.loose
-        or found.optional
-        or (found.kind != "part" and kind(key, number) not in kinds)
+        not key_row.loose
+        or key_row.optional
+        or (key_row.kind != "part" and kind(key, number) not in kinds)
     ):
         return None
-    board = key in {f"{found.section}.{field}" for field in PARTS[found.section]}
-    return PartKey(key, found.topic, board) if board or found.compared else None
+    board = key in {f"{key_row.section}.{field}" for field in PARTS[key_row.section]}
+    return PartKey(key, key_row.topic, board) if board or key_row.compared else None
 
 
 @cache

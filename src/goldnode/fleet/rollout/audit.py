@@ -117,7 +117,7 @@ class TraceAudit:
             "the rollout is not active": state.record.phase
             in (RolloutPhase.QUEUED, RolloutPhase.SUPERSEDED),
         }
-        for why in (text for text, found in wrong.items() if found):
+        for why in (text for text, violated in wrong.items() if violated):
             self._refuse(at, action, why)
 
     def _frozen(self, state: RolloutState, rack: str | None = None) -> bool:

@@ -129,10 +129,10 @@ def check(
     sizes = _sizes(file.settings, nodes, count)
     waves = _estimate(file.settings, sizes, count, basis)
     checker.detection(waves, count)
-    found = sorted(
+    findings = sorted(
         checker.found, key=lambda finding: (finding.line, finding.severity, finding.message)
     )
-    return RolloutReport(tuple(found), waves, count, basis)
+    return RolloutReport(tuple(findings), waves, count, basis)
 
 
 @dataclass(frozen=True)
@@ -562,12 +562,12 @@ def _sizes(
             for name, pool in settings.pools.items()
         }
         return [len(names) for names in assign(replace(settings, pools=pools), made)]
-    found: list[int | None] = []
+    sizes: list[int | None] = []
     for wave in settings.waves:
         pool = settings.pools.get(wave.pool or "")
         count = wave.nodes if pool is None else (pool.nodes or len(pool.hosts or ()))
-        found.append(count)
-    return found
+        sizes.append(count)
+    return sizes
 
 
 def _estimate(
@@ -576,7 +576,7 @@ def _estimate(
     moved: int | None = 0
     early: int | None = 0  # nodes of the first waves, in which a cause that repeats stops
     now: float | None = basis.begin
-    found: list[WaveEstimate] = []
+    estimates: list[WaveEstimate] = []
     for wave, nodes in zip(settings.waves, sizes, strict=True):
         moved = None if moved is None or nodes is None else moved + nodes
         began = now
@@ -591,8 +591,8 @@ def _estimate(
         stops_at = None
         if boot is not None and moved is not None and boot.confidence < 1:
             stops_at = stopping_failures(moved, boot.base_rate, boot.confidence)
-        early = moved if len(found) < FIRST_WAVES else early
-        found.append(
+        early = moved if len(estimates) < FIRST_WAVES else early
+        estimates.append(
             WaveEstimate(
                 name=wave.name,
                 nodes=nodes,
@@ -605,7 +605,7 @@ def _estimate(
                 ends_after=None if now is None else (now - basis.begin) / 3600,
             )
         )
-    return tuple(found)
+    return tuple(estimates)
 
 
 def _detects(

@@ -195,14 +195,14 @@ def kind_of(requirement: RolloutRequirement) -> str:
 
 def outside(document: RolloutDocument) -> tuple[OutsideRequirement, ...]:
     """Return the requirements that a caller answers. A second one of a kind has a number in its name."""
-    found: list[OutsideRequirement] = []
+    requirements: list[OutsideRequirement] = []
     for item in document.require:
         kind = kind_of(item)
         if kind == "boot":
             continue
-        same = sum(kind_of(one.requirement) == kind for one in found)
-        found.append(OutsideRequirement(kind if not same else f"{kind}-{same + 1}", item))
-    return tuple(found)
+        same = sum(kind_of(one.requirement) == kind for one in requirements)
+        requirements.append(OutsideRequirement(kind if not same else f"{kind}-{same + 1}", item))
+    return tuple(requirements)
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,8 @@ def loads(
     """Read a rollout document from its text. Raises RolloutError; `file` names it there."""
     source = yamlsource.parse(text, Path(file), error=RolloutError)
     document = yamlsource.validate(RolloutDocument, source, error=RolloutError)
-    found = replace(settings(document), digest=digest_of(text))
-    return RolloutFile(document, found, source, text, keyid)
+    with_digest = replace(settings(document), digest=digest_of(text))
+    return RolloutFile(document, with_digest, source, text, keyid)
 
 
 def digest_of(text: str) -> str:

@@ -105,10 +105,10 @@ def _step(facts: RolloutFacts, step: Step, now: float) -> Iterator[NodeReason]:
         if seen is not None and seen.free_at > now:
             yield NodeReason(f"its last job ends at {moment(seen.free_at)}")
     elif step.phase is StepPhase.APPLYING:
-        found = judge(step, observations.nodes.get(step.node), state.record.target)
+        judgement = judge(step, observations.nodes.get(step.node), state.record.target)
         what = "the earlier state" if step.direction is Direction.BACK else "the new state"
         yield NodeReason(f"{what} is applied since {since}: its verdict from a new boot is missing")
-        if found.lies:
+        if judgement.lies:
             yield NodeReason(
                 "it reports the wanted state from the boot before the step: not counted"
             )

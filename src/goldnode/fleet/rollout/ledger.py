@@ -71,9 +71,9 @@ class Ledger:
         holds = self.by_node.get(name)
         if not holds:
             return
-        found = {hold.kind for hold in holds.values()}
+        kinds = {hold.kind for hold in holds.values()}
         kind = next(
-            one for one in (HoldKind.PLANNED, HoldKind.FAILED, HoldKind.PERSON) if one in found
+            one for one in (HoldKind.PLANNED, HoldKind.FAILED, HoldKind.PERSON) if one in kinds
         )
         self.kinds[kind] += by
         node = self._nodes.get(name)

@@ -163,10 +163,10 @@ def with_values(item: _Item, **values: Any) -> _Item:
     """Return a dataclass of several fields with other values. `dataclasses.replace` takes half as long again."""
     kind: Any = type(item)
     places, all_of = _fields_of(kind)
-    found = list(all_of(item))
+    fields = list(all_of(item))
     for name, value in values.items():
-        found[places[name]] = value
-    changed: _Item = kind(*found)
+        fields[places[name]] = value
+    changed: _Item = kind(*fields)
     return changed
 
 
@@ -540,10 +540,10 @@ def action_from_json(data: Mapping[str, Any]) -> Action:
     kind = ACTIONS.get(str(data.get("action")))
     if kind is None:
         raise ValueError(f"unknown action {data.get('action')!r}")
-    found: Action = from_json(
+    action: Action = from_json(
         kind, {name: value for name, value in data.items() if name != "action"}
     )
-    return found
+    return action
 
 
 def to_json(item: Any) -> dict[str, Any]:

@@ -143,9 +143,9 @@ class _Planner:
     # Nodes: what the observations say about steps, holds and strays
 
     def _nodes(self) -> None:
-        found = steps.decide(self.settings, self.state, self.observations, self.now)
-        self.actions += found.actions
-        self.wakes += found.wakes
+        decided = steps.decide(self.settings, self.state, self.observations, self.now)
+        self.actions += decided.actions
+        self.wakes += decided.wakes
 
     # A document that was submitted after the one of this controller
 
@@ -250,14 +250,14 @@ class _Planner:
             FreezeScope.CLASS: self.settings.class_,
             FreezeScope.ROLLOUT: self.record.name,
         }
-        found = [
+        freezes = [
             item
             for item in self.state.freezes.values()
             if item.scope is not FreezeScope.RACK and item.subject == subjects[item.scope]
         ]
-        for item in found:
+        for item in freezes:
             self._wait("rollout", f"frozen by {item.who}: {item.reason}", item.who)
-        return bool(found)
+        return bool(freezes)
 
     def _running(self) -> None:
         if not self.settings.security and any(other.security for other in self.state.others):
@@ -397,19 +397,19 @@ class _Planner:
 
     def _unknown(self, wave: int, final: float) -> list[tuple[str, str]]:
         """Return the requirements without a pass, each with its reason. Ask for those that a caller answers."""
-        found = []
+        unknown = []
         size, passed = self.state.wave_size[wave], self.state.passed[wave]
         boot = self.settings.boot
         if boot is None:
-            found.append(("boot", "the document has no such requirement"))
+            unknown.append(("boot", "the document has no such requirement"))
         elif passed < boot.needed(size):
-            found.append(("boot", f"{passing(boot, self.state, wave)}{self._broken(wave)}"))
+            unknown.append(("boot", f"{passing(boot, self.state, wave)}{self._broken(wave)}"))
             self._extend(wave, boot.needed(size) - passed)
         for item in self.settings.outside:
             result = self.observations.requirements.get((item.name, wave))
             if result is not None and result.at >= final and result.answer is Answer.PASSES:
                 continue
-            found.append(
+            unknown.append(
                 (item.name, (result.reason or "no data") if result is not None else "no answer yet")
             )
             again = self.state.asked.get((item.name, wave), -math.inf)
@@ -417,7 +417,7 @@ class _Planner:
                 self.actions.append(Evaluate(item.name, wave))
             else:
                 self.wakes.append(again + ASK_AGAIN)
-        return found
+        return unknown
 
     def _broken(self, wave: int) -> str:
         """Return how many nodes of a wave failed by the change, with the first cause; empty if none did."""
@@ -561,7 +561,7 @@ class _Grants:
 
     def choose(self) -> list[Action]:
         """Return grants in the order of the queue."""
-        found: list[Action] = []
+        actions: list[Action] = []
         queue, index = self.state.queue, 0
         # Deferred units come first, by the time when they are free.
         undeferred = bisect_left(queue, (1,))
@@ -574,7 +574,7 @@ class _Grants:
                 self.direction is Direction.FORWARD
                 and free_at > self.now + self.settings.drain_wait
             ):
-                self._busy(place, free_at, unit, found)
+                self._busy(place, free_at, unit, actions)
                 if place == 0:
                     index = undeferred
                 continue
@@ -589,9 +589,9 @@ class _Grants:
                 if len(names) <= self.planned and out <= self.more_out:
                     break  # room gathers for a cohort that moves whole; smaller units do not overtake it
                 continue
-            found += [self._grant(name) for name in names]
+            actions += [self._grant(name) for name in names]
             self._count(names, out)
-        return found
+        return actions
 
     def _busy(self, place: int, free_at: float, unit: str, found: list[Action]) -> None:
         """Pass over a unit that is busy for longer than the drain may take: its wave does not wait for it."""

@@ -80,16 +80,16 @@ def result(
         return _applied(
             own, terms.target if task.direction is Direction.FORWARD else task.prior.digest
         )
-    found = next((line["result"] for line in reversed(own) if line["result"].get("drain")), None)
-    if found is None:
+    answer = next((line["result"] for line in reversed(own) if line["result"].get("drain")), None)
+    if answer is None:
         return PushResult(PushEnd.AGAIN, problem="Ansible reported nothing of the node")
     if task.phase is StepPhase.RETURNING:
-        return _returned(task, found["drain"], ended)
-    if found.get("again"):  # the scheduler does not end it by itself
+        return _returned(task, answer["drain"], ended)
+    if answer.get("again"):  # the scheduler does not end it by itself
         return PushResult(PushEnd.AGAIN, problem="work is left on the node")
-    if not found.get("empty"):  # the scheduler shows when it is
+    if not answer.get("empty"):  # the scheduler shows when it is
         return PushResult(PushEnd.DONE)
-    return PushResult(PushEnd.DONE, _drained(task, found["drain"], began, ended, terms.mark))
+    return PushResult(PushEnd.DONE, _drained(task, answer["drain"], began, ended, terms.mark))
 
 
 def observations(lines: Iterable[Line]) -> dict[str, NodeObservation]:
@@ -102,15 +102,17 @@ def observations(lines: Iterable[Line]) -> dict[str, NodeObservation]:
 
 
 def _applied(own: Sequence[Line], wanted: str | None) -> PushResult:
-    found = next(iter(observations(own).values()), None)
-    if found is None:
+    observed = next(iter(observations(own).values()), None)
+    if observed is None:
         return PushResult(PushEnd.AGAIN, problem="the node was not observed")
-    if found.digest != wanted:
+    if observed.digest != wanted:
         return PushResult(
-            PushEnd.AGAIN, (found,), f"has {found.digest or 'no whole lock'} after its application"
+            PushEnd.AGAIN,
+            (observed,),
+            f"has {observed.digest or 'no whole lock'} after its application",
         )
-    if found.verdict in (Answer.PASSES, Answer.FAILS):
-        return PushResult(PushEnd.DONE, (found,))
+    if observed.verdict in (Answer.PASSES, Answer.FAILS):
+        return PushResult(PushEnd.DONE, (observed,))
     why = next(
         (
             str(line["result"].get("msg") or "")
@@ -119,7 +121,9 @@ def _applied(own: Sequence[Line], wanted: str | None) -> PushResult:
         ),
         "",
     )
-    return PushResult(PushEnd.AGAIN, (found,), clean(why) or "its check could not check everything")
+    return PushResult(
+        PushEnd.AGAIN, (observed,), clean(why) or "its check could not check everything"
+    )
 
 
 def _drained(
@@ -152,15 +156,15 @@ def _returned(task: NodeTask, drain: Mapping[str, Any], ended: float) -> PushRes
 
 def _bad(task: NodeTask, line: Line, ended: float) -> PushResult:
     """Return the result of a run in which a task failed. Only a failed application counts against anything."""
-    name, found = str(line.get("task") or ""), line["result"]
-    text = _first_line(str(found.get("msg") or found.get("stderr") or "no message"))
+    name, answer = str(line.get("task") or ""), line["result"]
+    text = _first_line(str(answer.get("msg") or answer.get("stderr") or "no message"))
     if line["what"] == UNREACHABLE:
         return PushResult(PushEnd.AGAIN, problem=f"not reached: {text}")
-    if task.phase is not StepPhase.APPLYING or found.get("lost") or found.get("busy"):
+    if task.phase is not StepPhase.APPLYING or answer.get("lost") or answer.get("busy"):
         return PushResult(PushEnd.AGAIN, problem=f"{name}: {text}")
     if name.endswith(REBOOT):
         return PushResult(PushEnd.AGAIN, problem=f"did not return from its reboot: {text}")
-    refusals = found.get("refusals") or []
+    refusals = answer.get("refusals") or []
     codes = [str(row["code"]) for row in refusals]
     if codes and set(codes) <= PASSING:
         return PushResult(PushEnd.AGAIN, problem=clean(f"{codes[0]}: {refusals[0]['message']}"))
@@ -168,11 +172,11 @@ def _bad(task: NodeTask, line: Line, ended: float) -> PushResult:
     if codes:
         cause = f"{codes[0]}: {refusals[0]['message']}"
         hardware = tuple(codes) if set(codes) & OF_HARDWARE else ()
-    elif found.get("error"):
-        row = found["error"]
+    elif answer.get("error"):
+        row = answer["error"]
         cause = f"{row['part']}: {row['kind']} {row['resource']}: {_first_line(str(row['error']))}"
     else:
-        cause = f"{found.get('part') or name}: {text}"
+        cause = f"{answer.get('part') or name}: {text}"
     cause = clean(cause)[:LONGEST]
     failure = NodeObservation(task.node, ended, hardware=hardware, not_applied=cause)
     return PushResult(PushEnd.REFUSED, problem=cause, failure=failure)

@@ -30,11 +30,11 @@ def remaining(settings: RolloutSettings, state: RolloutState) -> list[RemainingN
 
     Outside of a rollback these are the nodes with a denied target.
     """
-    found: list[RemainingNode] = []
+    nodes: list[RemainingNode] = []
     for name in sorted(state.nodes):
         if name not in state.active:
-            found += _of(settings, state, name)
-    return found
+            nodes += _of(settings, state, name)
+    return nodes
 
 
 def sentence(found: list[RemainingNode]) -> str:

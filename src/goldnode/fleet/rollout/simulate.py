@@ -203,17 +203,17 @@ class Simulation:
     def _decide(self, now: float) -> None:
         """Plan and apply until there is nothing to do at this time."""
         for _ in range(SETTLED):
-            found = plan(self._settings(), self.state, self.observations, now)
-            if not found.actions:
+            decision = plan(self._settings(), self.state, self.observations, now)
+            if not decision.actions:
                 break
-            for action in found.actions:
+            for action in decision.actions:
                 self._apply(action, now)
                 self._react(action, now)
         else:
-            raise AssertionError(f"plan() does not come to rest: {found.actions[:3]}")
-        if found.wake_at is not None and found.wake_at != self.wake:
-            self.wake = found.wake_at
-            self._at(max(found.wake_at, now + 1e-3), "tick")
+            raise AssertionError(f"plan() does not come to rest: {decision.actions[:3]}")
+        if decision.wake_at is not None and decision.wake_at != self.wake:
+            self.wake = decision.wake_at
+            self._at(max(decision.wake_at, now + 1e-3), "tick")
         self.tally.sample(self.state, now)
 
     def _settings(self) -> RolloutSettings:

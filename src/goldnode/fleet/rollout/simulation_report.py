@@ -41,8 +41,8 @@ def summarize(runs: Sequence[SimulatedRun]) -> SimulationSummary:
     stopped = [run for run in runs if run.touched_at_stop is not None]
 
     def pair(value: Callable[[SimulatedRun], float | None]) -> tuple[float, float] | None:
-        found = [number for run in runs if (number := value(run)) is not None]
-        return (percentile(found, 0.5), percentile(found, 0.95)) if found else None
+        numbers = [number for run in runs if (number := value(run)) is not None]
+        return (percentile(numbers, 0.5), percentile(numbers, 0.95)) if numbers else None
 
     def known(value: Callable[[SimulatedRun], float]) -> tuple[float, float]:
         return pair(value) or (0.0, 0.0)

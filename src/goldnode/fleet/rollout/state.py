@@ -645,8 +645,8 @@ class RolloutState:
 @lru_cache(maxsize=1024)  # the nodes of a rollout have few different reasons
 def _run_of(reason: str) -> str | None:
     """Return the run whose mark the reason text of a scheduler is."""
-    found = mark(reason)
-    return None if found is None else found.run
+    held = mark(reason)
+    return None if held is None else held.run
 
 
 def _observed(

@@ -189,16 +189,18 @@ class _Decider:
         """End steps that failed or are overdue. Return the good ones once no other node of the unit is undecided."""
         good, undecided = [], waits_for_others
         for step in steps:
-            found = judge(step, self.observations.nodes.get(step.node), self.state.record.target)
-            if found.answer is Answer.PASSES:
+            judgement = judge(
+                step, self.observations.nodes.get(step.node), self.state.record.target
+            )
+            if judgement.answer is Answer.PASSES:
                 good.append(step)
-            elif found.answer is Answer.FAILS:
-                self._failed(step, found)
+            elif judgement.answer is Answer.FAILS:
+                self._failed(step, judgement)
             elif self.now > step.deadline:
                 self._overdue(step, "did not report in time after the change was applied")
             else:
                 undecided = True
-                if found.lies:
+                if judgement.lies:
                     text = f"{step.node} reports the wanted state from the boot before the step: not counted"
                     self._alarm("boot-id", step.node, text)
         for step in good:

@@ -146,25 +146,27 @@ def freezes(facts: RolloutFacts) -> list[FreezeRecord]:
 
 def waits(facts: RolloutFacts, now: float) -> list[Wait]:
     """Return why the rollout does not proceed: no controller, nodes of the wave, and the reasons of `plan`."""
-    found: list[Wait] = []
+    open_waits: list[Wait] = []
     record, controller = facts.state.record, _controller(facts, now)
     if controller.state in ("quiet", "none"):
-        found.append(Wait("rollout", _no_controller(controller), "person"))
+        open_waits.append(Wait("rollout", _no_controller(controller), "person"))
     decided = plan(facts.settings, facts.state, facts.observations, now)
-    found += decided.waits
+    open_waits += decided.waits
     if record.phase is RolloutPhase.RUNNING:
         missing = facts.state.wave_size[record.wave] - facts.state.ended[record.wave]
         if missing > 0:
             name = facts.settings.waves[record.wave].name
-            found.append(Wait(f"wave {name}", f"{_have(missing)} not ended the step", SELF))
+            open_waits.append(Wait(f"wave {name}", f"{_have(missing)} not ended the step", SELF))
     elif record.phase is RolloutPhase.ROLLING_BACK:
         left = sum(1 for step in facts.state.steps.values() if facts.state.goes_back(step))
         left += len(facts.state.active)
         if left:
-            found.append(Wait("rollback", f"{_have(left)} not returned to the earlier state", SELF))
-    if decided.actions and controller.state == "working" and not found:
-        found.append(Wait("rollout", _next(facts), SELF))
-    return found
+            open_waits.append(
+                Wait("rollback", f"{_have(left)} not returned to the earlier state", SELF)
+            )
+    if decided.actions and controller.state == "working" and not open_waits:
+        open_waits.append(Wait("rollout", _next(facts), SELF))
+    return open_waits
 
 
 def _next(facts: RolloutFacts) -> str:
@@ -292,12 +294,12 @@ def _stopped_by_boot(state: RolloutState) -> str | None:
     frozen = f"{state.record.name}:failed" in state.freezes
     if state.record.phase not in BACK_PHASES and not frozen:
         return None
-    found = (
+    stop = (
         text
         for (code, rule), text in state.alarms.items()
         if code == "stopped" and rule.startswith("boot:")
     )
-    return next(found, None)
+    return next(stop, None)
 
 
 def _notable(state: RolloutState) -> list[Step]:

@@ -26,10 +26,10 @@ def unit_of(node: FleetNode, whole_cohorts: bool) -> str:
 
 def units(nodes: Iterable[FleetNode], whole_cohorts: bool) -> dict[str, list[FleetNode]]:
     """Return the units with their nodes."""
-    found: dict[str, list[FleetNode]] = {}
+    groups: dict[str, list[FleetNode]] = {}
     for node in nodes:
-        found.setdefault(unit_of(node, whole_cohorts), []).append(node)
-    return found
+        groups.setdefault(unit_of(node, whole_cohorts), []).append(node)
+    return groups
 
 
 SOON = 3600.0  # seconds: nodes that are free within the same hour go in the order of their rank
@@ -85,10 +85,10 @@ class _Order:
         self, settings: RolloutSettings, nodes: list[FleetNode], taken: Container[str], now: float
     ) -> None:
         self.settings = settings
-        found = units(nodes, settings.limits.whole_cohorts)
+        groups = units(nodes, settings.limits.whole_cohorts)
         self.units = {
             unit: members
-            for unit, members in found.items()
+            for unit, members in groups.items()
             if not any(node.name in taken for node in members)
         }
         self.order = sorted(self.units, key=lambda unit: self._key(unit, now))
@@ -160,9 +160,9 @@ def _spread(order: list[str], members: Mapping[str, list[FleetNode]], by: str) -
 
 def assign(settings: RolloutSettings, nodes: Collection[FleetNode]) -> tuple[tuple[str, ...], ...]:
     """Return the nodes of each wave, as if all waves began now. A node that no wave takes is in none of them."""
-    found: list[tuple[str, ...]] = []
+    waves: list[tuple[str, ...]] = []
     taken: set[str] = set()
     for wave in range(len(settings.waves)):
-        found.append(choose(settings, wave, nodes, taken))
-        taken.update(found[-1])
-    return tuple(found)
+        waves.append(choose(settings, wave, nodes, taken))
+        taken.update(waves[-1])
+    return tuple(waves)

@@ -38,15 +38,15 @@ def opening(windows: Sequence[RolloutHours], now: float) -> tuple[float, float] 
     """
     if not windows:
         return (now, float("inf"))
-    found = []
+    openings = []
     for window in windows:
         today = datetime.fromtimestamp(now, UTC).astimezone(window.zone).date()
         for offset in range(-1, _SOON):
             span = window.span(today + timedelta(days=offset))
             if span is not None and span[1] > now:
-                found.append(span)
+                openings.append(span)
                 break
-    if not found:
+    if not openings:
         return None
-    open_now = [span for span in found if span[0] <= now]
-    return max(open_now, key=lambda span: span[1]) if open_now else min(found)
+    open_now = [span for span in openings if span[0] <= now]
+    return max(open_now, key=lambda span: span[1]) if open_now else min(openings)

@@ -153,14 +153,14 @@ class LockService:
         """Answer with the metrics, also while the store is away."""
         try:
             async with self._measuring:
-                found = await asyncio.to_thread(self._read, measured)
+                readings = await asyncio.to_thread(self._read, measured)
         except GoldnodeError as problem:
             LOGGER.warning("metrics without the store: %s", problem)
-            found = None
+            readings = None
         inbox = None if self.captures is None else self.captures.inbox
         size = None if inbox is None else (inbox.reports, inbox.bytes)
         return PlainTextResponse(
-            render(self.counters, found, size),
+            render(self.counters, readings, size),
             media_type="text/plain; version=0.0.4; charset=utf-8",
         )
 
@@ -198,8 +198,8 @@ class LockService:
                 400, "invalid_protocol_header", "the header fleet-lock-protocol is not true"
             )
         try:
-            found = json.loads(body)
-            params = found["client_params"]
+            content = json.loads(body)
+            params = content["client_params"]
             name, group = params["id"], params["group"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise RefusedRequestError(
@@ -214,7 +214,7 @@ class LockService:
                 400, "invalid_client_identity", "client_params.group is no name of a group"
             )
         name = clean(name)
-        given = {**found, **params}
+        given = {**content, **params}
         more = {key: _text(given, key) for key in (*_TEXTS, "not_applied")}
         if self.settings.certificates and name not in request.scope["state"].get("peer", ()):
             raise RefusedRequestError(

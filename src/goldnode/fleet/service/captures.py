@@ -114,20 +114,20 @@ class CaptureReceiver:
         """Put a document into the inbox and return the name of its node. Raise RefusedRequestError."""
         now = self.settings.clock()
         try:
-            found = _document(body, datetime.fromtimestamp(now, UTC))
+            document = _document(body, datetime.fromtimestamp(now, UTC))
         except RefusedReportError as problem:
             raise RefusedRequestError(422, "refused_report", str(problem)) from None
-        node = found.node
+        node = document.node
         if self.settings.certificates and node not in peer:
             why = f"the certificate of this connection is not for {node}"
             raise RefusedRequestError(403, "wrong_node_certificate", why)
         # Not after it: a clock that was set back would refuse all reports until it is there again.
-        last = (found.schema, node)
+        last = (document.schema, node)
         if 0 <= now - self._last.get(last, -_APART) < _APART:
             raise RefusedRequestError(
                 429, "too_often", f"{node} has just reported", {"Retry-After": f"{_APART:.0f}"}
             )
-        self._put(found.content)
+        self._put(document.content)
         if len(self._last) > _MOST:
             self._last.clear()
         self._last[last] = now
@@ -195,9 +195,9 @@ class CaptureReceiver:
 
     async def _count(self) -> None:
         """Count what is in the inbox: other services and Ansible write into it too."""
-        found = await asyncio.to_thread(_measured, self.settings.data / INBOX)
+        inbox = await asyncio.to_thread(_measured, self.settings.data / INBOX)
         with self._filling:
-            self.inbox = found
+            self.inbox = inbox
 
 
 def _document(body: bytes, now: datetime) -> InboxDocument:

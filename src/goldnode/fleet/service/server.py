@@ -87,9 +87,9 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        found = transport.get_extra_info("ssl_object")
-        if found is not None:
-            self.app_state = {**self.app_state, "peer": names_of(found.getpeercert() or {})}
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.app_state = {**self.app_state, "peer": names_of(tls.getpeercert() or {})}
         self._watch()
         if len(self.connections) > _most():
             self._make_room()

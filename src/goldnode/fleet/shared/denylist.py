@@ -64,10 +64,10 @@ def lift_command(digest: str, node_class: str) -> str:
 def version(place: DenyListPlace | None) -> str | None:
     """Return a name for the present content of the file; None if it cannot be found."""
     try:
-        found = Path(place.file).stat() if place is not None else None
+        status = Path(place.file).stat() if place is not None else None
     except OSError:
         return None
-    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}" if found is not None else None
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}" if status is not None else None
 
 
 def read(place: DenyListPlace | None) -> tuple[Denial, ...]:
@@ -194,8 +194,8 @@ class DenyList:
 
     def payload(self) -> bytes:
         """Return the document, the same bytes for the same list."""
-        found: dict[str, Any] = {"schema": SCHEMA, "number": self.number, "denied": self.rows()}
-        return json.dumps(found, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
+        content: dict[str, Any] = {"schema": SCHEMA, "number": self.number, "denied": self.rows()}
+        return json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def moment(seconds: float) -> str:

@@ -94,8 +94,10 @@ def forget(place: DenyListPlace) -> int | None:
 def _numbers(file: Path) -> dict[str, int]:
     """Return the greatest number of each list. Raise DenyListSeenError for a damaged file."""
     try:
-        found = json.loads(file.read_bytes())
-        if not isinstance(found, dict) or not all(type(number) is int for number in found.values()):
+        content = json.loads(file.read_bytes())
+        if not isinstance(content, dict) or not all(
+            type(number) is int for number in content.values()
+        ):
             raise ValueError("it is no object of numbers")
     except FileNotFoundError:
         return {}
@@ -105,7 +107,7 @@ def _numbers(file: Path) -> dict[str, int]:
             file=file,
             remedy=f"compare the list with `goldnode rollout denied` on a machine that has the store, then `{ACCEPT}`",
         ) from None
-    return found
+    return content
 
 
 def _store(file: Path, name: str, number: int | None) -> None:

@@ -14,23 +14,23 @@ def exposition(known: Mapping[str, tuple[str, str]], samples: Iterable[MetricSam
 
     The values of samples with the same name and labels are added up: Prometheus refuses a file with one sample twice.
     """
-    found: dict[str, dict[str, float]] = {}
+    families: dict[str, dict[str, float]] = {}
     for name, labels, value in samples:
-        series = found.setdefault(name, {})
+        series = families.setdefault(name, {})
         key = _labels(labels)
         series[key] = series.get(key, 0) + value
     lines = []
     for name, (kind, text) in known.items():
-        if name in found:
+        if name in families:
             lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{key} {value:.15g}" for key, value in found[name].items()]
+            lines += [f"{name}{key} {value:.15g}" for key, value in families[name].items()]
     return "\n".join(lines) + "\n"
 
 
 def _labels(labels: Mapping[str, object]) -> str:
-    found = ",".join(
+    pairs = ",".join(
         f'{name}="{escaped(value)}"'
         for name, value in labels.items()
         if value is not None and value != ""
     )
-    return f"{{{found}}}" if found else ""
+    return f"{{{pairs}}}" if pairs else ""

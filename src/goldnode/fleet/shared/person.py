@@ -19,11 +19,11 @@ def person(login: Path = PROC / "self/loginuid") -> str:
     """Return USER@MACHINE of the person at this process: the login if there is one, else the user of the process."""
     number = os.getuid()
     try:
-        found = int(login.read_text(encoding="ascii"))
+        uid = int(login.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        found = _UNSET
-    if found != _UNSET:
-        number = found
+        uid = _UNSET
+    if uid != _UNSET:
+        number = uid
     try:
         name = pwd.getpwuid(number).pw_name
     except KeyError:

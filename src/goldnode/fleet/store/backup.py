@@ -113,11 +113,11 @@ def check_counters(connection: Connection) -> None:
     for row in connection.execute(query).mappings():
         for scope in tables.SCOPES:
             if row[scope]:
-                found = wanted.setdefault(
+                counters = wanted.setdefault(
                     (scope, row[scope]), {"planned": 0, "failed": 0, "person": 0, "nodes": set()}
                 )
-                found[row["kind"]] += 1
-                found["nodes"].add(row["node"])
+                counters[row["kind"]] += 1
+                counters["nodes"].add(row["node"])
     for stored in connection.execute(select(tables.buffer)).mappings():
         counted = wanted.pop((stored["scope"], stored["name"]), {"nodes": ()})
         for kind in ("planned", "failed", "person"):

@@ -94,8 +94,10 @@ def submit(connection: Connection, given: Submission, now: float) -> bool:
 
 def holder(connection: Connection, name: str) -> str | None:
     """Return the controller of a rollout."""
-    found = connection.scalar(select(tables.rollout.c.holder).where(tables.rollout.c.name == name))
-    return None if found is None else str(found)
+    holder_name = connection.scalar(
+        select(tables.rollout.c.holder).where(tables.rollout.c.name == name)
+    )
+    return None if holder_name is None else str(holder_name)
 
 
 def epoch_of(connection: Connection, name: str) -> int:

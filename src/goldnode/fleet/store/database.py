@@ -265,8 +265,8 @@ _PROBLEMS = (
 
 def _state(problem: BaseException | None) -> str | None:
     origin = getattr(problem, "orig", None)
-    found = getattr(origin, "sqlstate", None)
-    return found if isinstance(found, str) else None
+    state = getattr(origin, "sqlstate", None)
+    return state if isinstance(state, str) else None
 
 
 def _line(text: str) -> str:

@@ -56,16 +56,16 @@ def _rollouts(connection: Connection) -> tuple[dict[tuple[str, str], str | None]
         .where(log.c.action.in_(("Deny", "LiftDenial")))
         .order_by(log.c.seq)
     )
-    found: dict[tuple[str, str], str | None] = {}
+    denied: dict[tuple[str, str], str | None] = {}
     number = 0
     for seq, action, name, subject, content, node_class in connection.execute(query):
         number = seq
         if action == "Deny":
             owner = node_class or subject.removeprefix("class ")
-            found.setdefault((owner, json.loads(content)["digest"]), name)
+            denied.setdefault((owner, json.loads(content)["digest"]), name)
         else:
-            found.pop((subject.removeprefix("class "), json.loads(content)["digest"]), None)
-    return found, number
+            denied.pop((subject.removeprefix("class "), json.loads(content)["digest"]), None)
+    return denied, number
 
 
 # The file
@@ -133,17 +133,21 @@ class DenyListWriter:
     def update(self) -> bool:
         """Write the denials if they, or the file, have changed. Return whether the file has. Raises GoldnodeError."""
         with self.store.read() as connection:
-            found = rows(connection)
-        if found == self._written and self._version is not None and self._version == self._found():
+            denials = rows(connection)
+        if (
+            denials == self._written
+            and self._version is not None
+            and self._version == self._found()
+        ):
             return False
         changed = write(self.store, self.path, self.key)
-        self._written, self._version = found, self._found()
+        self._written, self._version = denials, self._found()
         return changed
 
     def _found(self) -> tuple[int, ...] | None:
         """Return what changes with the file: another may replace it by an earlier list."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size

@@ -88,11 +88,11 @@ class DeclaredFleet:
 
 def load(path: Path) -> DeclaredFleet:
     """Read a fleet file. Raise StoreError with file and line for a wrong one."""
-    found = yamlsource.validate(
+    document = yamlsource.validate(
         FleetFile, yamlsource.read(path, error=StoreError), error=StoreError
     )
     nodes: dict[str, StoredNode] = {}
-    for name, entry in found.classes.items():
+    for name, entry in document.classes.items():
         for node, own in entry.nodes.items():
             if node in nodes:
                 raise StoreError(
@@ -114,6 +114,6 @@ def load(path: Path) -> DeclaredFleet:
             },
             return_within=entry.limits.return_within * 60,
         )
-        for name, entry in found.classes.items()
+        for name, entry in document.classes.items()
     }
     return DeclaredFleet(tuple(nodes.values()), limits)

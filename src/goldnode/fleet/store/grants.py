@@ -219,10 +219,10 @@ def grant_all(
     error is of all: then ask for one after the other.
     """
     answers: dict[int, Leave | GrantRefusedError] = {}
-    found = candidates(connection, requests)
+    examined = candidates(connection, requests)
     room: Room | None = None
     changes, taken, again = _Changes(), set(), []
-    for number, (request, one) in enumerate(zip(requests, found, strict=True)):
+    for number, (request, one) in enumerate(zip(requests, examined, strict=True)):
         if isinstance(one, GrantRefusedError):
             answers[number] = one
         elif one.name in taken:  # the second request of a node sees what the first one got
@@ -232,7 +232,8 @@ def grant_all(
                 held = _held(one, request)
                 if held is None:
                     room = room or Room(
-                        connection, [item.domains for item in found if isinstance(item, Candidate)]
+                        connection,
+                        [item.domains for item in examined if isinstance(item, Candidate)],
                     )
                     answers[number] = _granted(one, request, room, changes)
                     taken.add(one.name)
@@ -430,14 +431,14 @@ def observe_all(
     connection: Connection, requests: Sequence[LeaveRequest]
 ) -> list[Candidate | GrantRefusedError]:
     """Record what nodes report about themselves; return the node of each request, or why there is none."""
-    found = candidates(connection, requests)
+    answers = candidates(connection, requests)
     known = [
         (one, request)
-        for one, request in zip(found, requests, strict=True)
+        for one, request in zip(answers, requests, strict=True)
         if not isinstance(one, GrantRefusedError)
     ]
     _observe(connection, known)
-    return found
+    return answers
 
 
 def _observe(connection: Connection, found: Sequence[tuple[Candidate, LeaveRequest]]) -> None:
@@ -637,8 +638,8 @@ def explain(
 ) -> GrantRefusedError:
     """Return a refusal by a guard with names and numbers, as far as the store still shows the reason."""
     try:
-        found = candidate(connection, request)
-        Room(connection, [found.domains]).check(found.domains, request.rollout)
+        wanted = candidate(connection, request)
+        Room(connection, [wanted.domains]).check(wanted.domains, request.rollout)
     except GrantRefusedError as better:
         return better
     return problem

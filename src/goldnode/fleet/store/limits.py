@@ -43,8 +43,8 @@ class FleetLimits:
     @lru_cache(maxsize=64)  # each grant reads them, and they change with a document
     def read(cls, text: str) -> FleetLimits:
         """Return stored limits. Ignore fields of a later version."""
-        found = json.loads(text)
-        return cls(**{name: found[name] for name in cls.__dataclass_fields__ if name in found})
+        values = json.loads(text)
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
 def number(limit: str, nodes: int) -> int:
@@ -61,7 +61,7 @@ def number(limit: str, nodes: int) -> int:
 
 def in_force(connection: Connection) -> dict[str, FleetLimits]:
     """Return the limits of each class: of its active rollout, else of its last one, else its own."""
-    found = {
+    limits = {
         row["class"]: FleetLimits.read(row["limits"])
         for row in connection.execute(
             select(tables.class_limits.c["class"], tables.class_limits.c.limits)
@@ -73,7 +73,7 @@ def in_force(connection: Connection) -> dict[str, FleetLimits]:
         .where(rollout.c.phase != "queued")
         .order_by(rollout.c.phase.in_(tables.ACTIVE_PHASES), rollout.c.submitted_at)
     )
-    return found | {
+    return limits | {
         row[0]: FleetLimits.read(row[1]) for row in rows
     }  # the last row of a class wins
 

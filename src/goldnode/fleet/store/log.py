@@ -88,10 +88,8 @@ def entries(
         query = query.where(where)
     if limit is None:
         return connection.execute(query.order_by(tables.log.c.seq)).mappings().all()
-    found = (
-        connection.execute(query.order_by(tables.log.c.seq.desc()).limit(limit)).mappings().all()
-    )
-    return list(reversed(found))
+    rows = connection.execute(query.order_by(tables.log.c.seq.desc()).limit(limit)).mappings().all()
+    return list(reversed(rows))
 
 
 def seal(connection: Connection, now: float, key: Path | None = None) -> int:
@@ -170,7 +168,7 @@ def _chain(
     connection: Connection, digest: str, after: int, until: int | None = None
 ) -> tuple[str, int, int]:
     """Return the digest over the lines after `after`, the number of the last one, and how many there are."""
-    found = hashlib.sha256(bytes.fromhex(digest))
+    sha256 = hashlib.sha256(bytes.fromhex(digest))
     count, columns = 0, [tables.log.c[name] for name in _FIELDS]
     while True:
         query = (
@@ -183,11 +181,11 @@ def _chain(
             query = query.where(tables.log.c.seq <= until)
         rows = connection.execute(query).all()
         for row in rows:
-            found.update(json.dumps(list(row), separators=(",", ":")).encode() + b"\n")
+            sha256.update(json.dumps(list(row), separators=(",", ":")).encode() + b"\n")
         if rows:
             after, count = rows[-1][0], count + len(rows)
         if len(rows) < _BATCH:
-            return found.hexdigest(), after, count
+            return sha256.hexdigest(), after, count
 
 
 def decoded(row: Mapping[str, Any]) -> dict[str, Any]:

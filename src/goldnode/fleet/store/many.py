@@ -14,10 +14,10 @@ def padded(names: Iterable[str]) -> list[str]:
 
     A statement then has few forms, so that the server's prepared ones are used again.
     """
-    found = list(dict.fromkeys(names))
-    if found:
-        found += found[-1:] * ((1 << (len(found) - 1).bit_length()) - len(found))
-    return found
+    unique = list(dict.fromkeys(names))
+    if unique:
+        unique += unique[-1:] * ((1 << (len(unique) - 1).bit_length()) - len(unique))
+    return unique
 
 
 def execute(

@@ -28,10 +28,10 @@ class StoredNode:
 
     def values(self) -> dict[str, str | None]:
         """Return the columns of the node."""
-        found = asdict(self)
-        found["class"] = found.pop("node_class")
-        found["tags"] = json.dumps(self.tags) if self.tags else None
-        return found
+        columns = asdict(self)
+        columns["class"] = columns.pop("node_class")
+        columns["tags"] = json.dumps(self.tags) if self.tags else None
+        return columns
 
 
 @dataclass(frozen=True)

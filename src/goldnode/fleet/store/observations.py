@@ -117,7 +117,9 @@ def record_answers(
 def answers(connection: Connection, rollout: str) -> list[RequirementResult]:
     """Return the newest answer of each requirement for each wave."""
     rows = entries(connection, rollout=rollout, where=tables.log.c.action == ANSWER)
-    return list({(found.requirement, found.wave): found for found in map(answer, rows)}.values())
+    return list(
+        {(result.requirement, result.wave): result for result in map(answer, rows)}.values()
+    )
 
 
 def answer(row: RowMapping) -> RequirementResult:
@@ -166,10 +168,10 @@ _LAST = select(tables.observation).where(
 def last(connection: Connection, names: Iterable[str]) -> dict[str, LastReport]:
     """Return the newest report of each of these nodes."""
     rows = connection.execute(_LAST, {"of_nodes": many.padded(names)}).mappings()
-    found = ((_read(row), row) for row in rows)
+    reports = ((_read(row), row) for row in rows)
     return {
         item.node: LastReport(item, row["at"], row["log_seq"])
-        for item, row in found
+        for item, row in reports
         if isinstance(item, NodeObservation)
     }
 
@@ -234,7 +236,7 @@ def _read(row: RowMapping) -> NodeObservation | SchedulerObservation:
     fields = {name: content[name] for name in kind.__dataclass_fields__ if name in content}
     if kind is NodeObservation:
         fields |= {"boot_id": row["boot_id"], "digest": row["digest"]}
-    found: NodeObservation | SchedulerObservation = model.from_json(
+    observation: NodeObservation | SchedulerObservation = model.from_json(
         kind, {**fields, "node": row["node"], "at": row["received_at"]}
     )
-    return found
+    return observation

@@ -293,12 +293,12 @@ def deny(
 
 def lift_denial(connection: Connection, node_class: str, digest: str, order: PersonsOrder) -> bool:
     """Take a digest off the deny list of a class. Return whether it was on it."""
-    found = connection.execute(
+    deleted = connection.execute(
         tables.denied.update()
         .where(*_denied(node_class, digest))
         .values(lifted_at=order.now, lifted_by=order.who)
     ).rowcount
-    if found:
+    if deleted:
         content = {
             "action": "LiftDenial",
             "digest": digest,
@@ -308,7 +308,7 @@ def lift_denial(connection: Connection, node_class: str, digest: str, order: Per
         append(
             connection, LogLine(order.now, order.who, "LiftDenial", f"class {node_class}", content)
         )
-    return bool(found)
+    return bool(deleted)
 
 
 def _known(connection: Connection, scope: Scope) -> None:

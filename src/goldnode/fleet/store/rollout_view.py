@@ -103,12 +103,12 @@ class RolloutReader:
         """Return the observations since the last reading; the newest ones for the first time."""
         if self._observed is None:
             self._observed = connection.scalar(select(func.max(tables.observation.c.seq))) or 0
-            found = observations.newest(connection, node_class)
+            news = observations.newest(connection, node_class)
         else:
-            found, self._observed = observations.after(connection, node_class, self._observed)
-        for item in found:
+            news, self._observed = observations.after(connection, node_class, self._observed)
+        for item in news:
             self._seen.record(item)
-        return found
+        return news
 
     def facts(self, connection: Connection) -> RolloutFacts:
         """Return the facts of a view."""
@@ -147,7 +147,7 @@ class RolloutReader:
 def _buffers(connection: Connection, node_class: str) -> tuple[RolloutBuffer, ...]:
     """Return the limits of a class, and those of its racks, leaves and cohorts that have a node out."""
     buffer = tables.buffer
-    found = []
+    buffers = []
     domains: dict[str, set[str]] = {}
     for scope in tables.SCOPES:
         column = tables.node.c[scope]
@@ -163,8 +163,8 @@ def _buffers(connection: Connection, node_class: str) -> tuple[RolloutBuffer, ..
         for kind in ("planned", "failed", "total"):
             limit = row[f"{kind}_limit"]
             if row["scope"] == "class" or (limit is not None and row[kind]):
-                found.append(RolloutBuffer(row["scope"], row["name"], kind, row[kind], limit))
-    return tuple(sorted(found, key=lambda item: item.scope != "class"))
+                buffers.append(RolloutBuffer(row["scope"], row["name"], kind, row[kind], limit))
+    return tuple(sorted(buffers, key=lambda item: item.scope != "class"))
 
 
 def lines(
@@ -179,7 +179,7 @@ def lines(
     log = tables.log
     shared = and_(log.c.rollout.is_(None), log.c.action.in_(_SHARED))
     where = or_(log.c.rollout.is_not(None) if rollout is None else log.c.rollout == rollout, shared)
-    found: Sequence[RowMapping] = entries(
+    rows: Sequence[RowMapping] = entries(
         connection, subject=node, after=after, limit=limit, where=where
     )
-    return [decoded(dict(row)) for row in found]
+    return [decoded(dict(row)) for row in rows]

@@ -84,9 +84,9 @@ def load(connection: Connection, settings: RolloutSettings) -> LoadedRollout:
         )
     )
     data["denied"] = {row.digest: row.reason for row in rows}
-    found = RolloutState.from_json(data)
-    found.document = digest_of(text)
-    return LoadedRollout(found, seen, at)
+    latest = RolloutState.from_json(data)
+    latest.document = digest_of(text)
+    return LoadedRollout(latest, seen, at)
 
 
 def others(connection: Connection, settings: RolloutSettings) -> tuple[OtherRollout, ...]:

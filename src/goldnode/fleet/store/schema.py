@@ -39,23 +39,23 @@ def migrate(connection: Connection) -> tuple[int, int]:
 
 def version(connection: Connection) -> int:
     """Return the version of the tables; 0 for an empty database."""
-    found = _read(connection)
-    return found[0] if found else 0
+    versions = _read(connection)
+    return versions[0] if versions else 0
 
 
 def check(connection: Connection) -> None:
     """Raise StoreError unless this code can write the tables."""
-    found = _read(connection)
-    if found is None:
+    versions = _read(connection)
+    if versions is None:
         raise StoreError("the store is empty: it has no tables yet", remedy=_MIGRATE)
-    if found[0] < VERSION:
+    if versions[0] < VERSION:
         raise StoreError(
-            f"the store has schema {found[0]}, and this goldnode needs {VERSION}",
+            f"the store has schema {versions[0]}, and this goldnode needs {VERSION}",
             remedy=f"{_MIGRATE}: services of the previous version go on working",
         )
-    if found[1] > VERSION:
+    if versions[1] > VERSION:
         raise StoreError(
-            f"the store has schema {found[0]}, which code of schema {VERSION} cannot write",
+            f"the store has schema {versions[0]}, which code of schema {VERSION} cannot write",
             remedy="upgrade goldnode on this machine",
         )
 

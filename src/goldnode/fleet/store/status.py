@@ -51,14 +51,14 @@ def _steps(connection: Connection) -> list[dict[str, Any]]:
     step, rollout, hold = tables.step, tables.rollout, tables.hold
     released = and_(step.c.phase.in_(("failed", "overdue")), hold.c.node.is_(None))
     phase = case((released, "deferred"), else_=step.c.phase).label("phase")
-    found = (
+    steps = (
         select(step.c.rollout, step.c.direction, phase)
         .join(rollout, rollout.c.name == step.c.rollout)
         .join(hold, and_(hold.c.owner == step.c.rollout, hold.c.node == step.c.node), isouter=True)
         .where(rollout.c.ended_at.is_(None))
         .subquery()
     )
-    columns = (found.c.rollout, found.c.direction, found.c.phase)
+    columns = (steps.c.rollout, steps.c.direction, steps.c.phase)
     rows = connection.execute(
         select(*columns, func.count().label("nodes")).group_by(*columns).order_by(*columns)
     )
