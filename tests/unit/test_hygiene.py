@@ -53,3 +53,14 @@ def test_no_package_registry_and_no_machine_is_named() -> None:
             for match in pattern.finditer(text)
         ]
     assert found == []
+
+
+def test_recorded_numbers_share_lines() -> None:
+    """Thousands of lines with a number each hide what a change changes. Store such data as `json.dumps` writes it."""
+    number = re.compile(rb"^\s*-?[\d.eE+-]+,?$", re.MULTILINE)
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in tracked()
+        if path.suffix == ".json" and (count := len(number.findall(path.read_bytes()))) > 500
+    }
+    assert long == {}
