@@ -127,6 +127,20 @@ def test_every_package_has_a_layer() -> None:
     )
 
 
+def test_every_package_and_room_has_a_folder_of_tests() -> None:
+    """`pytest tests/unit/PACKAGE` runs the tests of a package, and node/ROOM and fleet/ROOM those of a room."""
+    packages = SOURCE / "goldnode"
+    rooms = [
+        folder.parent.relative_to(packages)
+        for pattern in ("*", "node/*", "fleet/*")
+        for folder in packages.glob(f"{pattern}/__init__.py")
+    ]
+    assert len(rooms) > 40
+    tests = Path(__file__).parent
+    without = [str(room) for room in rooms if not any((tests / room).rglob("test_*.py"))]
+    assert not without, f"no tests in tests/unit for {without}"
+
+
 @pytest.mark.parametrize("name", sorted(RANK))
 def test_a_package_imports_lower_layers_only(name: str) -> None:
     """The row of LAYERS decides. Move the shared code down, or pass the value in as an argument."""
