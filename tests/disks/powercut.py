@@ -25,8 +25,9 @@ from tests.e2e.qemu.disk import GuestError, run
 
 from goldnode.core import program_file as nodefile
 from goldnode.disks import esp
+from goldnode.node.probe import loader
 from goldnode.node.slots import write as slotwrite
-from goldnode.node.state import loader, slots
+from goldnode.node.state import slots
 
 MIB = 1024 * 1024
 # requirements: Debian packages that the test machine needs for this file; scripts/test installs them.

@@ -17,8 +17,8 @@ import yaml
 from tests import documents
 from tests.e2e.support import ROOT, Site, environment, inventory, site_yml, succeeded
 
-from goldnode.node.gate import gate, journal
-from goldnode.node.verdict import current
+from goldnode.node.gate import journal
+from goldnode.node.ground import gate_files, verdict_files
 from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
@@ -95,10 +95,10 @@ class Gated:
         assert re.search(f"goldnode gate: .*{re.escape(reason)}", status), status
 
     def passes(self) -> bool:
-        return self.node.run("test", "-e", gate.PASS, check=False).rc == 0
+        return self.node.run("test", "-e", gate_files.PASS, check=False).rc == 0
 
     def state(self) -> dict[str, object]:
-        return json.loads(self.node.read(gate.STATE))  # type: ignore[no-any-return]
+        return json.loads(self.node.read(gate_files.STATE))  # type: ignore[no-any-return]
 
     def login(self) -> str:
         """What a person sees who logs in by ssh."""
@@ -153,8 +153,8 @@ def test_the_units_are_sound_and_the_watch_runs(gated: Gated) -> None:
     assert node.run("systemctl", "is-active", "goldnode-watch.timer").output.strip() == "active"
     assert node.run("systemctl", "is-enabled", "goldnode-watch.timer").output.strip() == "enabled"
     assert "goldnode-watch.service" in node.run("systemctl", "list-timers", "--no-pager").output
-    verdict = documents.valid(node.read(current.VERDICT))
-    documents.valid(node.read(gate.STATE))
+    verdict = documents.valid(node.read(verdict_files.VERDICT))
+    documents.valid(node.read(gate_files.STATE))
     documents.valid(node.run("goldnode-node", "capture").output)
     documents.valid(node.read("/etc/goldnode/class.json"))
     outcomes = {finding["id"]: finding["outcome"] for finding in verdict["findings"]}
@@ -164,7 +164,7 @@ def test_the_units_are_sound_and_the_watch_runs(gated: Gated) -> None:
         "match",
     )
     gated.watch()
-    assert json.loads(node.read(current.VERDICT))["passive"] is True
+    assert json.loads(node.read(verdict_files.VERDICT))["passive"] is True
 
 
 def journal_entries(node: LabNode, event: str) -> list[dict[str, str]]:
@@ -204,7 +204,7 @@ def test_report_starts_what_it_reports(gated: Gated) -> None:
     assert (gated.passes(), gated.docker()) == (True, "active")
     gated.spoil()
     gated.watch()
-    assert json.loads(gated.node.read(current.VERDICT))["exit_code"] == 2
+    assert json.loads(gated.node.read(verdict_files.VERDICT))["exit_code"] == 2
     assert (gated.passes(), gated.state()["open"]) == (True, True)
     assert "boot.initramfs" in str(gated.state()["reasons"])
     gated.node.run("systemctl", "restart", "docker.service")
@@ -220,15 +220,15 @@ def test_the_cached_verdict_counts_for_its_time(gated: Gated) -> None:
     gated.watch()
     asked = node.run(PROGRAM, "check", "--cached", "--quiet", check=False)
     assert (asked.rc, "verdict: could_not_check" in asked.output) == (3, True)
-    text = node.read(current.VERDICT)
+    text = node.read(verdict_files.VERDICT)
     verdict = json.loads(text)
     node.shell(
-        f'sed -i \'s/^ "uptime": .*/ "uptime": {verdict["uptime"] - current.LIMIT - 60},/\' {current.VERDICT}'
+        f'sed -i \'s/^ "uptime": .*/ "uptime": {verdict["uptime"] - verdict_files.LIMIT - 60},/\' {verdict_files.VERDICT}'
     )
     late = node.run(PROGRAM, "check", "--cached", check=False)
     assert (late.rc, "s old, and holds for" in late.output) == (3, True)
     gated.watch()
-    node.run("rm", current.VERDICT)
+    node.run("rm", verdict_files.VERDICT)
     assert "no verdict of this boot" in node.run(PROGRAM, "check", "--cached", check=False).output
     gated.watch()
 
@@ -343,8 +343,8 @@ def test_a_broken_checker_blocks_where_the_class_blocks(gated: Gated) -> None:
 
 def test_a_checker_that_stopped_is_noticed(gated: Gated) -> None:
     node = gated.node
-    at, limit = node.read(gate.PASS).split()
-    node.shell(f"echo {int(at) - int(limit) - 60} {limit} > {gate.PASS}")
+    at, limit = node.read(gate_files.PASS).split()
+    node.shell(f"echo {int(at) - int(limit) - 60} {limit} > {gate_files.PASS}")
     node.run("systemctl", "restart", "docker.service", check=False)
     assert gated.docker() == "inactive"
     gated.refused_for("the last verdict is too old")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.e2e.support import Services
 
-from goldnode.node.verdict import current
+from goldnode.node.ground import verdict_files
 from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
@@ -132,7 +132,7 @@ def test_a_checker_that_died_alerts(monitored: Monitored) -> None:
     # The file stays as it is, and time goes on: what the checker wrote last was written longer ago.
     node.shell(
         f"at=$(sed -n 's/^goldnode_last_run_timestamp_seconds //p' {TEXTFILE});"
-        f' sed -i "s/^goldnode_last_run_timestamp_seconds .*/goldnode_last_run_timestamp_seconds $((at - {current.LIMIT + 60}))/" {TEXTFILE}'
+        f' sed -i "s/^goldnode_last_run_timestamp_seconds .*/goldnode_last_run_timestamp_seconds $((at - {verdict_files.LIMIT + 60}))/" {TEXTFILE}'
     )
     monitored.until(lambda: "GoldnodeStale" in monitored.firing())
     monitored.until(lambda: monitored.states() == {"stale"})
@@ -210,10 +210,10 @@ def test_the_endpoint_outlives_what_becomes_of_it(monitored: Monitored) -> None:
     )
     node.run("systemctl", "reset-failed", "goldnode-serve.service", check=False)
     assert get(node, "/healthz")[0] == 503
-    node.run("mv", current.VERDICT, "/run/goldnode/away")
+    node.run("mv", verdict_files.VERDICT, "/run/goldnode/away")
     status, body = get(node, "/healthz")
     assert (status, "no verdict of this boot" in body) == (503, True)
-    node.run("mv", "/run/goldnode/away", current.VERDICT)
+    node.run("mv", "/run/goldnode/away", verdict_files.VERDICT)
 
 
 def test_the_plugin_for_kubernetes_answers(services: Services) -> None:

@@ -21,10 +21,10 @@ import pytest
 from docker.errors import APIError
 from tests.e2e.support import ROOT, Services, Site, command, environment, goldnode, inventory
 
-from goldnode.node.gate import gate, return_tests
-from goldnode.node.ground import drained
+from goldnode.node.gate import return_tests
+from goldnode.node.ground import drained, gate_files, verdict_files
 from goldnode.node.probe import CAPTURE
-from goldnode.node.verdict import current, deltas
+from goldnode.node.verdict import deltas
 from goldnode.testing.lab.nodes import LabNode
 
 pytestmark = pytest.mark.lab
@@ -97,11 +97,11 @@ class Cluster:
 
     def grow_old(self) -> None:
         """As if no check had been made for longer than a verdict holds."""
-        verdict = json.loads(self.node.read(current.VERDICT))
-        uptime = int(verdict["uptime"] - current.LIMIT - 60)
+        verdict = json.loads(self.node.read(verdict_files.VERDICT))
+        uptime = int(verdict["uptime"] - verdict_files.LIMIT - 60)
         self.node.shell(
-            f'sed -i \'s/^ "uptime": .*/ "uptime": {uptime},/\' {current.VERDICT};'
-            f" sed -i 's/^[0-9]*/{uptime}/' {current.STATUS}"
+            f'sed -i \'s/^ "uptime": .*/ "uptime": {uptime},/\' {verdict_files.VERDICT};'
+            f" sed -i 's/^[0-9]*/{uptime}/' {verdict_files.STATUS}"
         )
 
     def by_hand(self, *change: str) -> None:
@@ -171,7 +171,7 @@ def test_a_checker_that_stopped_drains_and_returns(cluster: Cluster) -> None:
     cluster.stays("IDLE+DRAIN", LATE)
     cluster.repair()
     cluster.wait("IDLE", "")
-    assert json.loads(cluster.node.read(gate.MEMORY))["drained"] is None
+    assert json.loads(cluster.node.read(gate_files.RECORD))["drained"] is None
 
 
 def test_what_a_person_resumes_is_left_to_him(cluster: Cluster) -> None:
@@ -199,10 +199,10 @@ def test_a_node_returns_when_its_outstanding_tests_have_passed(
 ) -> None:
     """The record of its tests is damaged, which opens every cause. The suite runs over ssh, and its gate resumes the node."""
     node = cluster.node
-    document = node.read(current.CLASS)
+    document = node.read(verdict_files.CLASS)
     jobs = {"after_repair": ["discovery"], "after_absence": ["discovery"], "absence_days": 7}
     wants = {**json.loads(document), "return_tests": jobs}
-    node.put({current.CLASS: json.dumps(wants).encode()})
+    node.put({verdict_files.CLASS: json.dumps(wants).encode()})
     try:
         cluster.watch()
         cluster.stays("IDLE", "", 1)
@@ -219,10 +219,10 @@ def test_a_node_returns_when_its_outstanding_tests_have_passed(
         memory = json.loads(node.read(deltas.MEMORY))
         away = {"boot": "another/1", "clock": time.time() - 30 * 86400}
         node.put({deltas.MEMORY: json.dumps({**memory, **away}).encode()})
-        before = json.loads(node.read(gate.STATE))["tests"]["causes"]
+        before = json.loads(node.read(gate_files.STATE))["tests"]["causes"]
         cluster.watch()
         synchronised = json.loads(node.read(CAPTURE))["time_sync"]["synchronised"] is True
-        tests = json.loads(node.read(gate.STATE))["tests"]
+        tests = json.loads(node.read(gate_files.STATE))["tests"]
         since = {row["cause"]: row["since"] for row in before}
         opened = {row["cause"] for row in tests["causes"] if row["since"] != since[row["cause"]]}
         assert (opened, len(tests["unknown"])) == (
@@ -237,7 +237,9 @@ def test_a_node_returns_when_its_outstanding_tests_have_passed(
         again = goldnode(*words, "--out", str(tmp_path / "results"), site=services.site)
         assert (again.returncode, len(list((tmp_path / "results").rglob("*.json")))) == (0, 1)
     finally:
-        node.put({current.CLASS: document.encode() if isinstance(document, str) else document})
+        node.put(
+            {verdict_files.CLASS: document.encode() if isinstance(document, str) else document}
+        )
         cluster.watch()
 
 

@@ -19,12 +19,13 @@ from tests.unit.node.state.test_cases import document, merge
 from goldnode.core import program_file as nodefile
 from goldnode.node import probe
 from goldnode.node.device import child
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import gpus
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import policy
 from goldnode.node.state.finding import MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
-from goldnode.node.state.model import Action, NodeError, Observed, Plan
+from goldnode.node.state.model import Action, Observed, Plan
 from goldnode.node.state.remedy import POLICY, REBOOT, SITE
 from goldnode.node.state.removal import NO_CLASS
 

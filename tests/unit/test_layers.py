@@ -1,5 +1,7 @@
 """The layers of docs/architecture.md: a lower layer never imports a higher one, and no modules import each other in a circle.
 
+Inside the two largest packages the same holds for their rooms.
+
 Imports inside functions and those for type checkers count too.
 """
 
@@ -41,6 +43,26 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 
+# The packages directly below a large package, from low to high: none imports a later one. Modules that lie loose in the large
+# package (`__main__`) may import all of them, and no room imports those.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "node": (
+        "ground",
+        "device",
+        "probe",
+        "state",
+        "verdict",
+        "gate",
+        "slots",
+        "diagnose",
+        "serve",
+        "follow",
+        "cachekey",
+        "preflight",
+        "program",
+    ),
+}
+
 
 def module_name(path: Path) -> str:
     """Return the dotted name of a module below src."""
@@ -49,6 +71,7 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in sorted((SOURCE / "goldnode").rglob("*.py"))}
+FOLDERS = {name for name, path in MODULES.items() if path.name == "__init__.py"}
 
 
 def package(module: str) -> str:
@@ -150,6 +173,35 @@ def test_a_package_imports_lower_layers_only(name: str) -> None:
         if package(module) == name
         for other, line in imported(module).items()
         if package(other) not in ("", name) and RANK[package(other)] >= RANK[name]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def room(module: str) -> tuple[str, str]:
+    """Return the package of a module directly below goldnode, and its room; empty for a module that lies loose."""
+    _, package, *rest = [*module.split("."), "", ""]
+    return package, rest[0] if f"goldnode.{package}.{rest[0]}" in FOLDERS else ""
+
+
+@pytest.mark.parametrize("name", sorted(ROOMS))
+def test_every_room_of_a_package_has_a_row(name: str) -> None:
+    assert {room(module)[1] for module in MODULES if package(module) == name} - {""} == set(
+        ROOMS[name]
+    ), f"a package directly below src/goldnode/{name} needs a place in ROOMS of this test"
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [(name, own) for name, rooms in ROOMS.items() for own in rooms]
+)
+def test_a_room_imports_earlier_rooms_only(name: str, own: str) -> None:
+    """The order of ROOMS decides. Move what is shared down, or hand a function in."""
+    allowed = ROOMS[name][: ROOMS[name].index(own) + 1]
+    wrong = [
+        f"{MODULES[module].relative_to(SOURCE.parent)}:{line} imports {other}"
+        for module in MODULES
+        if room(module) == (name, own)
+        for other, line in imported(module).items()
+        if package(other) == name and other != f"goldnode.{name}" and room(other)[1] not in allowed
     ]
     assert not wrong, "\n".join(wrong)
 

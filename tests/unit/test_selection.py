@@ -86,7 +86,7 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         (
             GPT,
             {"tests/unit/disks/test_disk_assemble.py", "tests/disks/test_disk_boot.py"},
-            {"tests/unit/node/state/test_grub.py"},
+            {"tests/unit/node/probe/test_grub.py"},
         ),
         # A program that subprocesses run.
         (
@@ -101,7 +101,7 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         (
             "src/goldnode/commands/mirror.py",
             {"tests/unit/test_cli.py"},
-            {"tests/unit/node/state/test_grub.py"},
+            {"tests/unit/node/probe/test_grub.py"},
         ),
         (
             "src/goldnode/ansible/action/goldnode_state.py",
@@ -117,7 +117,7 @@ SLOTS, GPT = "src/goldnode/node/state/slots.py", "src/goldnode/disks/gpt.py"
         (
             "site.yml",
             {"tests/e2e/test_removal.py", "tests/unit/ansible/test_report.py"},
-            {"tests/unit/node/state/test_grub.py"},
+            {"tests/unit/node/probe/test_grub.py"},
         ),
         (
             "molecule/debian13/molecule.yml",

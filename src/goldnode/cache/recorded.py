@@ -16,8 +16,8 @@ from goldnode.core.site import load_site
 from goldnode.images import names
 from goldnode.images.store import open_store
 from goldnode.node.cachekey import arguments, components, key
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.probe import command
-from goldnode.node.state.model import NodeError
 
 
 @contextmanager

@@ -55,8 +55,8 @@ def config(name: str, nodes: str, form: str) -> None:
     GPUs have device files. Partitions (MIG) and the GPUs of other vendors are detected by slurmd; for partitions with
     device files run `goldnode-node slurm` on the node.
     """
+    from goldnode.node.ground.errors import NodeError
     from goldnode.node.program import slurm as node
-    from goldnode.node.state.model import NodeError
 
     if not nodes or any(letter.isspace() or not letter.isprintable() for letter in nodes):
         raise GoldnodeError(
@@ -87,8 +87,8 @@ def check(file: Any, name: str, form: str) -> None:
 
     Exit status: 0 slurmd has the GPUs of the class, 1 it does not, 2 could not check.
     """
+    from goldnode.node.ground.errors import NodeError
     from goldnode.node.program import slurm as node
-    from goldnode.node.state.model import NodeError
 
     text = file.read(MOST).decode("utf-8", "replace")
     answer = node.parsed(text)

@@ -14,8 +14,8 @@ from typing import Any
 
 from goldnode.node.cachekey import arguments, components, directory, key, node
 from goldnode.node.cachekey.caches import CACHES, EXACT
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
-from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import current
 
 IMAGE_JSON = "/usr/lib/goldnode/image.json"

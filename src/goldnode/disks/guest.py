@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, cast
 
 from goldnode.disks.model import BuiltDisk, Partition
 from goldnode.node.gate import gate
+from goldnode.node.ground import gate_files, systemd
 from goldnode.node.ground.document import ClassDocument
 from goldnode.node.state.domains import policy
 from goldnode.node.state.domains.program import document_digest
@@ -106,7 +107,7 @@ class GuestExpectations:
         sums = [f"/boot/vmlinuz-{self.kernel}", f"/boot/initrd.img-{self.kernel}"]
         if self.loader == "systemd-boot":
             sums += ["/efi/goldnode/a/vmlinuz", "/efi/goldnode/a/initrd.img"]
-        return {"modules": names, "sums": sums, "status": list(gate.RUNTIMES)}
+        return {"modules": names, "sums": sums, "status": list(gate_files.RUNTIMES)}
 
 
 def same(name: str, expected: Any, got: Any) -> GuestCheck:
@@ -809,11 +810,11 @@ def _finding(row: Mapping[str, Any]) -> Finding:
 def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
     verdict = facts.get("verdict")
     state = facts.get("gate") or {}
-    mode = str(document.get("gate") or gate.REPORT)
+    mode = str(document.get("gate") or gate_files.REPORT)
     if not isinstance(verdict, dict):
         return
     reasons = [reason.text for reason in gate.reasons(verdict)]
-    opened = mode == gate.REPORT or not reasons
+    opened = mode == gate_files.REPORT or not reasons
     expected = f"{mode}: {'open' if opened else 'closed'}" + (
         f": {listed(reasons, most=2)}" if reasons else ""
     )
@@ -836,7 +837,7 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
     )
     sanity = _unit(facts, "goldnode-sanity.service")
     done = int(sanity.get("ExecMainExitTimestampMonotonic") or 0)
-    for name in gate.RUNTIMES:
+    for name in gate_files.RUNTIMES:
         unit = _unit(facts, name)
         if unit.get("LoadState") != "loaded":
             continue
@@ -851,9 +852,9 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
             else "not ordered after the check"
         )
         yield holds(f"gate.order.{name}", after and late, "starts after the boot check", word)
-        closes = mode == gate.BLOCK
-        drop_in = gate.DROP_IN in (unit.get("DropInPaths") or "")
-        condition = gate.PASS in (unit.get("ExecCondition") or "")
+        closes = mode == gate_files.BLOCK
+        drop_in = gate_files.DROP_IN in (unit.get("DropInPaths") or "")
+        condition = gate_files.PASS in (unit.get("ExecCondition") or "")
         have = (
             "a drop-in with ExecCondition="
             if drop_in and condition
@@ -864,7 +865,7 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
         yield same(
             f"gate.drop_in.{name}", "a drop-in with ExecCondition=" if closes else "none", have
         )
-        enabled = unit.get("UnitFileState") in gate.ENABLED
+        enabled = unit.get("UnitFileState") in systemd.ENABLED
         if closes and not opened:
             reported = any(
                 "goldnode gate:" in line

@@ -19,9 +19,10 @@ from goldnode.core.data import PACKAGE, ansible_environment, data
 from goldnode.core.errors import DiskError
 from goldnode.disks.model import PendingWork
 from goldnode.node.ground.document import ClassDocument
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.state.engine import plan
-from goldnode.node.state.model import IMAGE, PHASES, NodeError
+from goldnode.node.state.model import IMAGE, PHASES
 
 SOURCES = "/run/goldnode-archive/goldnode.list"
 _TIME = 3600

@@ -23,7 +23,7 @@ from goldnode.core.errors import DiskError
 from goldnode.disks.guest import Facts, GuestCheck, brief, declared, holds, listed, same
 from goldnode.disks.model import BuiltDisk
 from goldnode.facts.host import gpu
-from goldnode.node.gate import gate
+from goldnode.node.ground import gate_files, systemd
 from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.model import PARTS
 
@@ -71,7 +71,7 @@ def check(built: BuiltDisk) -> None:
 
 def document_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the class document for simulated GPUs: labelled as simulated, and with a blocking gate."""
-    changed = {**document, "simulated": True, "gate": gate.BLOCK}
+    changed = {**document, "simulated": True, "gate": gate_files.BLOCK}
     return {**changed, "digest": document_digest(changed)}
 
 
@@ -274,7 +274,7 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
             "there is one" if facts.get("pass") else "none",
         ),
     ]
-    for name in gate.RUNTIMES:
+    for name in gate_files.RUNTIMES:
         unit = (facts.get("units") or {}).get(name) or {}
         if unit.get("LoadState") != "loaded":
             continue
@@ -290,7 +290,7 @@ def faulty(facts: Facts, document: Mapping[str, Any]) -> list[GuestCheck]:
             ),
             "",
         )
-        if unit.get("UnitFileState") in gate.ENABLED:
+        if unit.get("UnitFileState") in systemd.ENABLED:
             checks.append(
                 holds(
                     f"simulated.fault.{name}.status",

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple, cast
 
 from goldnode.node.__main__ import SEAL
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.probe import smi
 from goldnode.node.state.finding import Finding
-from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import check as checking
 from goldnode.prove import changes, classes
 from goldnode.prove.latency import SAMPLES, SECONDS, spread

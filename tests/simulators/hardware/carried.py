@@ -26,7 +26,8 @@ from goldnode.prove import carry
 # Output of systemctl and ldconfig comes from files; any other program is reported as not found.
 NODE = """\
 import os, sys
-from goldnode.node import program, start
+from goldnode.node.program import main as program
+from goldnode.node.program import start
 from goldnode.node.ground.host import Host, Result
 ROOT = {root!r}
 class Node(Host):

@@ -28,10 +28,10 @@ from goldnode.fleet.nodes import disk_update
 from goldnode.fleet.nodes.disk_update import SshNode
 from goldnode.fleet.nodes.return_delivery import HeldNode
 from goldnode.node.gate import return_tests
+from goldnode.node.ground import verdict_files
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.program import judging, return_command
 from goldnode.node.program.arguments import parse
-from goldnode.node.state.model import NodeError
-from goldnode.node.verdict import current
 
 __all__ = ["clock"]  # a fixture
 
@@ -71,7 +71,7 @@ class Door(SshNode):
 def node(tmp_path: Path, clock: Callable[[Machine], None]) -> Machine:
     found = Machine(tmp_path / "node")
     clock(found)
-    found.write(current.CLASS, json.dumps(found.document()).encode())
+    found.write(verdict_files.CLASS, json.dumps(found.document()).encode())
     found.check()
     return found
 
@@ -180,7 +180,7 @@ def test_a_busy_node_is_left_alone(controller: Controller, node: Machine) -> Non
 
 def test_the_job_of_a_cohort_is_left_to_its_command(controller: Controller, node: Machine) -> None:
     document = node.document(after_xid=["cohort_all_reduce"])
-    node.write(current.CLASS, json.dumps(document).encode())
+    node.write(verdict_files.CLASS, json.dumps(document).encode())
     node.check(XID, after_xid=["cohort_all_reduce"])
     done = controller.call("run", "--outstanding", "-i", "hosts")
     assert (done.exit_code, controller.asked) == (3, [])

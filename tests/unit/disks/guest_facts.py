@@ -8,7 +8,7 @@ from typing import Any
 
 from goldnode.disks.guest import GuestExpectations
 from goldnode.disks.model import Partition
-from goldnode.node.gate import gate
+from goldnode.node.ground import gate_files
 from goldnode.node.state.domains.program import document_digest
 
 MIB = 1024 * 1024
@@ -158,8 +158,8 @@ def facts(*, gpu: bool, mode: str = "report") -> dict[str, Any]:
     }
     if mode == "block":
         runtime |= {
-            "DropInPaths": f"/x/{gate.DROP_IN}",
-            "ExecCondition": f"{{ path=/bin/sh ; argv[]=/bin/sh -c [ -r {gate.PASS} ] ; }}",
+            "DropInPaths": f"/x/{gate_files.DROP_IN}",
+            "ExecCondition": f"{{ path=/bin/sh ; argv[]=/bin/sh -c [ -r {gate_files.PASS} ] ; }}",
         }
     units = [
         unit("multi-user.target"),

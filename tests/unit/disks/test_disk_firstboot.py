@@ -17,9 +17,9 @@ from goldnode.core.errors import DiskError
 from goldnode.disks import firstboot
 from goldnode.disks.assemble import MIB
 from goldnode.node.ground.host import Host
+from goldnode.node.probe.boot_choice import boot_choice
 from goldnode.node.slots import write as slotwrite
 from goldnode.node.state.domains import kernel
-from goldnode.node.state.observe import boot_choice
 
 PROGRAM = firstboot.FILES / "common/usr/lib/goldnode/disk/first-boot"
 

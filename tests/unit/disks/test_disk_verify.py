@@ -20,6 +20,7 @@ from goldnode.disks.guest import FAILED, PASSED, UNVERIFIABLE, GuestCheck
 from goldnode.disks.model import BuiltDisk, DiskFile, DiskSystem, Partition, Raw
 from goldnode.disks.qemu import Accelerator
 from goldnode.node.gate import gate
+from goldnode.node.ground import gate_files
 from goldnode.node.state.domains.program import document_digest
 
 Facts = dict[str, Any]
@@ -370,7 +371,7 @@ def test_a_real_class_whose_gpus_are_missing_reports_it_and_may_be_drained() -> 
     reasons = [reason.text for reason in gate.reasons(facts["verdict"])]
     facts["gate"] = {"mode": "block", "open": False, "reasons": reasons}
     facts["pass"] = False
-    for name in gate.RUNTIMES:
+    for name in gate_files.RUNTIMES:
         facts["units"][name].update(ActiveState="inactive", ExecMainStartTimestampMonotonic="0")
         facts["status"][name] = "x goldnode gate: gpu.count: 0 (want 8)"
     facts["plan"]["plan"]["refusals"] = [{"code": "gpu-count", "message": "0 of 8"}]
@@ -593,7 +594,7 @@ def test_a_missing_simulated_gpu_closes_the_gate_and_is_shown() -> None:
         {"mode": "block", "open": False, "reasons": ["gpu.count: 7 (want 8)"]},
         False,
     )
-    for name in gate.RUNTIMES:
+    for name in gate_files.RUNTIMES:
         facts["units"][name]["ActiveState"] = "inactive"
         facts["status"][name] = (
             "   Condition: start condition failed\n  sh[1]: goldnode gate: gpu.count: 7 (want 8)"

@@ -32,9 +32,9 @@ from goldnode.fleet.store.database import StoreDatabase
 from goldnode.node.follow import lockservice
 from goldnode.node.follow.channel import Wish
 from goldnode.node.follow.machine import NotAppliedError, Observation
+from goldnode.node.ground import verdict_files
 from goldnode.node.ground.text import clean, cleaned
 from goldnode.node.program import main as program
-from goldnode.node.verdict import current
 
 # A title, a colour, a line of its own, a mark that reverses the direction, C1's CSI, a line separator.
 HOSTILE = "bad\x1b]0;T\x07\x1b[31m\nn9  released by root \u202e\u200f\x9b2J\u2028x"
@@ -246,7 +246,7 @@ def test_no_text_of_a_stored_verdict_reaches_a_rollout_raw() -> None:
     }
     observed = 0
     for where, changed in spoiled(recorded):
-        files = {**own, current.VERDICT: json.dumps(changed)}
+        files = {**own, verdict_files.VERDICT: json.dumps(changed)}
         text = "".join(f"--- goldnode {name}\n{content}\n" for name, content in files.items())
         found = node_state.observe("n1", 0.0, node_state.read(text))
         observed += found.verdict is Answer.FAILS

@@ -16,12 +16,12 @@ import yaml
 from tests.unit.node.serve.test_metrics import CAPTURE, finding, verdict
 
 from goldnode.node.gate import gate
-from goldnode.node.ground import drained
+from goldnode.node.ground import drained, verdict_files
 from goldnode.node.ground.host import Host
 from goldnode.node.serve import metrics
 from goldnode.node.state import shims
 from goldnode.node.state.domains import units
-from goldnode.node.verdict import check, current
+from goldnode.node.verdict import check
 
 INTEGRATIONS = Path(__file__).parents[3] / "integrations"
 SHELLS = [name for name in ("dash", "bash", "busybox") if shutil.which(name)]
@@ -88,7 +88,7 @@ class Node:
         }
         host = Host(str(self.root / "node"))
         gate.save(host, found, json.dumps(found))
-        written = host.text(current.STATUS) or ""
+        written = host.text(verdict_files.STATUS) or ""
         (self.root / "run/status").write_text(written if text is None else text)
 
     def run(self, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -162,7 +162,7 @@ def test_while_checks_are_made_the_gate_alone_acts(node: Node) -> None:
 
 
 def test_a_checker_that_stopped_drains_once_and_resumes(node: Node) -> None:
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     assert node.health() == ("IDLE+DRAIN", LATE)
     calls = node.calls
     assert node.health() == ("IDLE+DRAIN", LATE)
@@ -193,13 +193,13 @@ def test_no_verdict_drains_too(node: Node, what: str) -> None:
 
 def test_what_a_person_drained_stays_drained(node: Node) -> None:
     node.slurm("IDLE+DRAIN", "bad fan")
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     assert node.health() == ("IDLE+DRAIN", "bad fan")
     node.checked()
     assert node.health() == ("IDLE+DRAIN", "bad fan")
     # A person takes over a drain of ours.
     node.slurm("IDLE", "")
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     assert node.health()[1] == LATE
     node.slurm("IDLE+DRAIN", "bad fan")
     node.checked()
@@ -208,7 +208,7 @@ def test_what_a_person_drained_stays_drained(node: Node) -> None:
 
 
 def test_nothing_is_resumed_while_a_run_has_the_node(node: Node) -> None:
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     assert node.health()[1] == LATE
     node.checked()
     record = node.root / "state/drain.json"
@@ -224,7 +224,7 @@ def test_an_update_that_reports_a_failure_is_settled_by_the_state_of_the_node(
     node: Node, fails: str
 ) -> None:
     """scontrol can be cut off, or end with 1, after Slurm has drained the node: it must be resumed all the same."""
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     (node.root / "slurm" / fails).touch()
     assert node.health()[0] == ("IDLE+DRAIN" if fails == "late" else "IDLE")
     (node.root / "slurm" / fails).unlink()
@@ -235,33 +235,33 @@ def test_an_update_that_reports_a_failure_is_settled_by_the_state_of_the_node(
 
 
 def test_what_a_person_resumed_is_not_drained_again(node: Node) -> None:
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     node.health()
     node.slurm("IDLE", "")
     assert node.health() == ("IDLE", "")
     node.checked()
     assert node.health() == ("IDLE", "")
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     assert node.health()[0] == "IDLE+DRAIN", "the next time is another time"
 
 
 @pytest.mark.parametrize("mode", ["report", "block"])
 def test_a_class_that_does_not_drain_is_left_alone(node: Node, mode: str) -> None:
     node.gate(mode, [])
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     assert node.health() == ("IDLE", "")
     assert node.calls == 0
 
 
 def test_a_class_that_drains_no_more_takes_its_drain_back(node: Node) -> None:
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     node.health()
     node.gate("report", [])
     assert node.health() == ("IDLE", "")
 
 
 def test_a_controller_that_does_not_answer_is_tried_again(node: Node) -> None:
-    node.checked(age=current.LIMIT + 60)
+    node.checked(age=verdict_files.LIMIT + 60)
     (node.root / "slurm/fail").touch()
     assert node.health() == ("IDLE", "")
     (node.root / "slurm/fail").unlink()
@@ -305,7 +305,7 @@ def test_the_plugin_says_one_line(
 
 def test_the_plugin_does_not_know_what_no_one_has_checked(node: Node) -> None:
     cases: list[dict[str, Any]] = [
-        {"age": current.LIMIT + 60},
+        {"age": verdict_files.LIMIT + 60},
         {"age": -1000},
         {"text": "{"},
         {"text": ""},
@@ -344,7 +344,7 @@ def test_a_verdict_that_cannot_be_written_leaves_no_earlier_one(
 ) -> None:
     host, found = Host(str(tmp_path)), verdict(code=0) | {"uptime": None}
     gate.save(host, found, "{}")
-    assert (host.text(current.STATUS) or "").split()[:2] == ["-", "0"]
+    assert (host.text(verdict_files.STATUS) or "").split()[:2] == ["-", "0"]
 
     def full(self: Host, name: str, content: bytes) -> None:
         raise OSError(28, "No space left on device")
@@ -352,8 +352,8 @@ def test_a_verdict_that_cannot_be_written_leaves_no_earlier_one(
     monkeypatch.setattr(Host, "write", full)
     with pytest.raises(OSError, match="No space"):
         gate.save(host, found, "{}")
-    assert not host.exists(current.STATUS)
-    assert not host.exists(current.VERDICT)
+    assert not host.exists(verdict_files.STATUS)
+    assert not host.exists(verdict_files.VERDICT)
 
 
 # -- labels

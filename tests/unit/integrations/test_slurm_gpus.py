@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.unit.node.roots import make
 
 from goldnode.cli import main
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.program import main as program
 from goldnode.node.program import slurm
 from goldnode.node.program.slurm import GresLine
-from goldnode.node.state.model import NodeError
 
 Json = dict[str, Any]
 # As slurmd 22.05.8 printed it.

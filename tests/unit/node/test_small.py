@@ -13,15 +13,16 @@ import pytest
 from tests.unit.node.state.test_cases import document
 
 from goldnode.node.device.names import address
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result, boot_identity, is_container
+from goldnode.node.probe.cdi import read_cdi
 from goldnode.node.state.apply import EXPLAINING_LINES, Applier, explaining_lines
 from goldnode.node.state.debversion import compare
 from goldnode.node.state.domains import driver, files
 from goldnode.node.state.domains.apt import fence, pins, sources
 from goldnode.node.state.domains.kernel import hook
 from goldnode.node.state.engine import plan
-from goldnode.node.state.enginetext import read_cdi
-from goldnode.node.state.model import Action, NodeError, Observed
+from goldnode.node.state.model import Action, Observed
 from goldnode.node.state.names import in_family
 from goldnode.node.state.observe import (
     SIMULATOR,
@@ -368,7 +369,7 @@ def test_json_that_is_no_cdi_spec_is_of_no_kind(text: str) -> None:
 
 
 def test_a_locale_without_a_character_does_not_keep_a_verdict_from_being_reported() -> None:
-    code = "import sys; from goldnode.node import start, remote; remote.answer = lambda *_: print(chr(0x2026)); "
+    code = "import sys; from goldnode.node.program import remote, start; remote.answer = lambda *_: print(chr(0x2026)); "
     code += "sys.argv = ['x', 'answer']; start.main()"
     reported = subprocess.run(
         [sys.executable, "-c", code],

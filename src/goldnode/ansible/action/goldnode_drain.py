@@ -29,7 +29,7 @@ from goldnode.fleet.nodes import return_tests
 from goldnode.fleet.nodes.runs import ended_by
 from goldnode.fleet.shared import identity
 from goldnode.inventory import variables
-from goldnode.node.gate.gate import STATE as GATE
+from goldnode.node.ground.gate_files import STATE as GATE
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 FACT, LEFT = "goldnode_was_in_service", "goldnode_left"

@@ -38,7 +38,7 @@ class _NodeCommand(click.Command):
             raise _Misused(problem.format_message(), problem.ctx) from problem
 
     def invoke(self, ctx: click.Context) -> Any:
-        from goldnode.node.state.model import NodeError
+        from goldnode.node.ground.errors import NodeError
 
         try:
             return super().invoke(ctx)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain.protocol import GATE, DrainState, Run, SchedulerDrainer, run
-from goldnode.node.gate import scheduler
+from goldnode.node.ground import scheduler
 from goldnode.node.ground.drained import PREFIX, mark
 
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}  # states of a node that still has jobs
@@ -42,7 +42,7 @@ class SlurmDrainer(SchedulerDrainer):
         return True
 
     def _update(self, node: str, done: Callable[[DrainState], bool], *words: str) -> None:
-        """Change a node. scontrol can end with 1 after a change that Slurm has made (goldnode.node.gate.scheduler)."""
+        """Change a node. scontrol can end with 1 after a change that Slurm has made (goldnode.node.ground.scheduler)."""
         try:
             self.run(["scontrol", "update", f"NodeName={node}", *words])
         except GoldnodeError:

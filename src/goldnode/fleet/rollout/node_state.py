@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from goldnode.fleet.rollout.model import Answer, NodeObservation
-from goldnode.node.ground import boot
+from goldnode.node.ground import boot, verdict_files
 from goldnode.node.ground.text import clean, cleaned
 from goldnode.node.program.remote import CLAIM
 from goldnode.node.state.applied import INDEX
@@ -28,7 +28,7 @@ _BOOT_ID, _STAT, _UPTIME = "/proc/sys/kernel/random/boot_id", "/proc/1/stat", "/
 _BOOT = f"for f in {_BOOT_ID} {_STAT}; do"
 _SHOW = f'echo "{_MARK}$f"; cat "$f" 2>/dev/null; echo; done'
 # The class document is large, and is read only on a node without an index (of an older goldnode).
-READ = f"""for f in {_BOOT_ID} {_STAT} {_UPTIME} {current.VERDICT} {INDEX}; do {_SHOW}
+READ = f"""for f in {_BOOT_ID} {_STAT} {_UPTIME} {verdict_files.VERDICT} {INDEX}; do {_SHOW}
 [ -e {INDEX} ] || for f in {CLASS}; do {_SHOW}"""
 # The lock of the node's engine: an application that an earlier run left at work ends first.
 CLAIMS = """umask 022; mkdir -p /run/goldnode && exec 9>>{lock} || exit 1
@@ -72,7 +72,7 @@ def read(text: str) -> NodeReading:
         files[name.strip()] = content
     identity = boot.identity(files.get(_BOOT_ID, ""), files.get(_STAT, ""))
     row = _in_force(files)
-    verdict = _json(files.get(current.VERDICT, ""))
+    verdict = _json(files.get(verdict_files.VERDICT, ""))
     fault = current.fault(
         verdict, identity, boot.uptime(files.get(_UPTIME, "")), row.get("class_digest")
     )

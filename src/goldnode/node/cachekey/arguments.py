@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from ..ground.errors import NodeError
 from ..state.domains.program import CLASS
-from ..state.model import NodeError
 from . import components
 from .caches import CACHES, EXACT, STRENGTHS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+from ..ground.errors import NodeError
 from ..probe.machine import printable
-from ..state.model import NodeError
 from . import components, directory, key
 from .arguments import arguments, request
 from .caches import CACHES

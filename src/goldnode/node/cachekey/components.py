@@ -12,8 +12,8 @@ import os
 import re
 from typing import NamedTuple
 
+from ..ground.errors import NodeError
 from ..probe.values import is_fault, not_exposed
-from ..state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import os
 import re
 import stat
 
+from ..ground.errors import NodeError
 from ..probe.machine import printable
-from ..state.model import NodeError
 from . import key as keys
 from .caches import CACHES, STRENGTHS
 

@@ -7,7 +7,7 @@ import json
 from typing import NamedTuple
 
 from ..follow import canonical
-from ..state.model import NodeError
+from ..ground.errors import NodeError
 from .caches import CACHES, EXACT, PORTABLE, STRENGTHS, TUNING
 
 TYPE_CHECKING = False

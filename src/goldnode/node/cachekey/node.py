@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 
+from ..ground.errors import NodeError
 from ..serve.publish import PUBLIC
 from ..serve.publish import SCHEMA as PUBLIC_SCHEMA
 from ..state.domains.program import CLASS
-from ..state.model import NodeError
 from ..verdict import current
 
 TYPE_CHECKING = False

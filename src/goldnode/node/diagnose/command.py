@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 
+from ..ground.errors import NodeError
 from ..ground.host import Host, Json
 from ..ground.text import cleaned
 from ..probe.machine import printable
 from ..state.domains.program import CLASS
-from ..state.model import NodeError
 from . import checks, finding
 
 TYPE_CHECKING = False

@@ -9,8 +9,8 @@ import os
 import sys
 import time
 
+from ..ground.errors import NodeError
 from ..ground.text import clean
-from ..state.model import NodeError
 from . import settings as settings_of
 from .repository import ChannelSource
 

@@ -9,8 +9,8 @@ import urllib.error
 import urllib.request
 from typing import NamedTuple
 
+from ..ground.errors import NodeError
 from ..ground.text import cleaned
-from ..state.model import NodeError
 from .repository import ChannelAwayError, NoRedirect
 
 TYPE_CHECKING = False

@@ -14,8 +14,8 @@ import json
 import time
 from typing import NamedTuple
 
+from ..ground.errors import NodeError
 from ..ground.host import Host
-from ..state.model import NodeError
 from . import channel
 from .channel import Wish
 from .lockservice import PRE_REBOOT, REPORT, STEADY_STATE

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+from ..ground.errors import NodeError
 from ..ground.host import ENVIRONMENT, Host, boot_identity
 from ..state import slots
-from ..state.model import NodeError
 from ..state.observe import gpu_holders
 from ..verdict import blame, current
 from .channel import image_of

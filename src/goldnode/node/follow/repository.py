@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from typing import NamedTuple
 
-from ..state.model import NodeError
+from ..ground.errors import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

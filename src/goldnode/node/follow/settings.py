@@ -7,9 +7,9 @@ import os
 import socket
 from typing import NamedTuple
 
+from ..ground.errors import NodeError
 from ..state import owners
 from ..state.domains.program import CLASS
-from ..state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import shutil
 import tempfile
 from functools import lru_cache
 
+from ..ground.errors import NodeError
 from ..ground.host import Host
-from ..state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import re
 from typing import NamedTuple
 
 from ..ground import boot
+from ..ground.errors import NodeError
 from ..ground.host import Host, Json
-from ..state.model import NodeError
 from . import canonical, signature
 from .repository import ChannelSource
 

@@ -13,10 +13,10 @@ import os
 import time
 from typing import NamedTuple
 
-from ..ground import drained
+from ..ground import drained, scheduler
+from ..ground.gate_files import NO_TARGET, RECORD
 from ..ground.json_lines import by_lines
-from . import scheduler
-from .scheduler import HookError
+from ..ground.scheduler import HookError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 
     from ..ground.host import Host, Json
 
-RECORD = "/var/lib/goldnode/gate.json"  # what this gate has drained; survives a reboot
 NOTE = "/var/lib/goldnode/gate.hook"  # ID, then ID STATUS, of the last command
 OWN = "goldnode:"  # prefix of our reasons
-NO_TARGET = (
-    "drain has no target: the node is not of a Slurm cluster, and the site file names no commands"
-)
 REMEDY = "make room there, or see dmesg for why it is read-only"
 # The command runs only with its beginning on the disk. Its status is noted even if the check is killed meanwhile.
 NOTING = (

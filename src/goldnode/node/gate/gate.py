@@ -16,12 +16,12 @@ With `drain` a node is also bad while tests before its return are outstanding (:
 declares some.
 
 The gate never stops running work. A runtime that runs when the node becomes bad continues to run. An
-`ExecCondition=` in plain shell (:func:`drop_in`) refuses a later start, and works without this program. The
+`ExecCondition=` in plain shell (:func:`.gate_files.drop_in`) refuses a later start, and works without this program. The
 daemons of Slurm and Kubernetes always start.
 
 Files: `PASS` exists exactly while the gate lets work start; it holds the uptime of its verdict and for how
 many seconds the verdict counts. `STATE` is the gate's state as JSON (schema goldnode.gate/1: mode, open,
-reasons, since, verdict_time, told, error). `REASON` is one line of text. `MEMORY` survives a reboot: it
+reasons, since, verdict_time, told, error). `REASON` is one line of text. `RECORD` survives a reboot: it
 records what this gate has drained, so that the gate resumes nothing else (:mod:`.effects`). `MODE` is its mode, for
 shell programs.
 
@@ -39,14 +39,16 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..ground import boot, drained
+from ..ground import boot, drained, scheduler, systemd
+from ..ground.gate_files import DRAIN, MODE, PASS, REASON, RECORD, REFUSED, REPORT, STATE, hook
 from ..ground.host import Host, Json, boot_identity
 from ..ground.json_lines import by_lines
+from ..ground.scheduler import HookError
+from ..ground.verdict_files import LIMIT, STATUS, VERDICT
 from ..state.finding import FINE
 from ..verdict import current
-from . import effects, scheduler
+from . import effects
 from .effects import OWN, UnrecordedError
-from .scheduler import HookError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,20 +65,9 @@ if TYPE_CHECKING:
         def memory(self) -> Optional[Json]: ...
 
 
-REPORT, DRAIN, BLOCK = "report", "drain", "block"
 SCHEMA = "goldnode.gate/1"
-PASS = "/run/goldnode/pass"  # noqa: S105 - a file whose presence lets work start, not a password
-STATE = "/run/goldnode/gate.json"
-REASON = "/run/goldnode/gate.reason"
-REFUSED = "/run/goldnode/kept"  # one empty file per unit that the drop-in refused to start; the drop-in creates it
 GUARD = "/run/goldnode/gate.lock"
 ENGINE = "/run/goldnode/engine.lock"
-MEMORY = effects.RECORD
-MODE = "/var/lib/goldnode/gate.mode"
-# States for which `systemctl is-enabled` succeeds.
-ENABLED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
-DROP_IN = "goldnode-gate.conf"  # in the drop-in directory of a runtime
-RUNTIMES = ("docker.service", "containerd.service")
 LONGEST = 240  # characters of a reason: one line in `systemctl status`, in sinfo and at login
 
 Document: TypeAlias = "Mapping[str, Any]"
@@ -153,38 +144,6 @@ def sentence(found: Sequence[Reason]) -> str:
     return one_line("; ".join(reason.text for reason in found[:2]))[: LONGEST - len(more)] + more
 
 
-def drop_in() -> str:
-    """Return the drop-in that keeps a container runtime from starting without a valid pass.
-
-    * When its file is gone (another mode, or the node has left goldnode), every start succeeds, even if
-      systemd has not been reloaded.
-    * It is plain shell, so that it also refuses when the program is broken.
-    * Its reason appears in `systemctl status`. journald assigns a line of output to a unit only while the
-      process that wrote it exists, and on a busy machine it looks too late. So the reason names its unit
-      (`OBJECT_SYSTEMD_UNIT`, which journald takes from root). Where `logger` cannot do that, the reason goes to
-      the output, and the shell waits before it ends.
-    * It takes the age of the pass from /proc/uptime, which does not jump when the clock is set.
-    * `$$` and `%%` are systemd's escapes for `$` and `%`; it makes a backslash of two.
-    """
-    return f"""# goldnode: the class of this node has `gate: block`
-[Unit]
-After=goldnode-sanity.service
-
-[Service]
-ExecCondition=/bin/sh -c '[ -e /etc/systemd/system/%n.d/{DROP_IN} ] || exit 0; \\
- [ -r {PASS} ] && read at limit <{PASS} && read now rest </proc/uptime \\
- && [ $$(( $${{now%%%%.*}} - at )) -le $$limit ] && exec rm -f {REFUSED}/%n; \\
- mkdir -p {REFUSED}; : >{REFUSED}/%n; \\
- if [ -e {PASS} ]; then why="goldnode gate: the last verdict is too old; \
-see systemctl status goldnode-watch.timer"; \\
- elif [ -s {REASON} ]; then why=$$(cat {REASON}); \\
- else why="goldnode gate: no verdict since this boot; \
-see systemctl status goldnode-sanity.service"; fi; \\
- printf "MESSAGE=%%s\\\\nPRIORITY=4\\\\nSYSLOG_IDENTIFIER=goldnode\\\\nOBJECT_SYSTEMD_UNIT=%n\\\\n" "$$why" \\
- | logger --journald 2>/dev/null || {{ printf "%%s\\\\n" "$$why" >&2; sleep 1; }}; exit 1'
-"""
-
-
 def save(host: Host, verdict: Json, text: str) -> None:
     """Write the verdict, and its summary for shell programs, which also run where there is no Python.
 
@@ -196,8 +155,8 @@ def save(host: Host, verdict: Json, text: str) -> None:
     line = f"{at} {verdict['exit_code']} {verdict['status']} {verdict['class'] or 'unknown'}\n"
     before = status_before(host)
     try:
-        host.write(current.VERDICT, text.encode())
-        host.write(current.STATUS, line.encode())
+        host.write(VERDICT, text.encode())
+        host.write(STATUS, line.encode())
     except OSError:
         withdraw(host)
         raise
@@ -207,7 +166,7 @@ def save(host: Host, verdict: Json, text: str) -> None:
 
 def status_before(host: Host) -> Optional[str]:
     """Return the status of the last verdict of this boot; None without one."""
-    words = (host.text(current.STATUS) or "").split()
+    words = (host.text(STATUS) or "").split()
     return words[2] if len(words) == 4 else None
 
 
@@ -451,7 +410,7 @@ class _Turn:
 
 def withdraw(host: Host) -> None:
     """Take away verdict and gate, of which one could not be written. No verdict counts then, and no pass."""
-    for name in (PASS, STATE, REASON, current.VERDICT, current.STATUS):
+    for name in (PASS, STATE, REASON, VERDICT, STATUS):
         with suppress(OSError):
             host.remove(name)
 
@@ -471,7 +430,7 @@ def _tests(turn: _Turn, checked: Optional[Evidence]) -> Held:
     )
     # A record that is torn or cannot be read may have been that of a node with tests.
     begun = bool(memory.get("tests")) or (
-        "mode" not in memory and (not turn.readable or host.exists(MEMORY))
+        "mode" not in memory and (not turn.readable or host.exists(RECORD))
     )
     held = return_tests.settle(host, turn.document, seen, begun)
     if turn.readable and not memory.get("tests"):
@@ -500,7 +459,7 @@ def _journal(
 ) -> None:
     """Write what this check has changed into the journal.
 
-    :param drain: the drain before it, as in MEMORY; that after it is in `state`.
+    :param drain: the drain before it, as in RECORD; that after it is in `state`.
     """
     keys = ("open", "error") if state["open"] else ("open", "error", "reasons")
     if all(before.get(key) == state[key] for key in keys) and drain == state["told"]:
@@ -557,23 +516,16 @@ def release(host: Host) -> List[str]:
         message += _start(host)
         from . import return_tests  # a check needs it only where the class declares tests
 
-        for name in (PASS, STATE, REASON, MEMORY, MODE, effects.NOTE, return_tests.FILE):
+        for name in (PASS, STATE, REASON, RECORD, MODE, effects.NOTE, return_tests.FILE):
             host.remove(name)
         return message
 
 
 def _pass(now: Optional[float]) -> bytes:
-    return f"{now or 0:.0f} {current.LIMIT}\n".encode()
+    return f"{now or 0:.0f} {LIMIT}\n".encode()
 
 
 # -- the scheduler
-
-
-def hook(host: Host, document: Document) -> Optional[str]:
-    """Return the target of a drain: `command` (the site's own commands), `slurm`, or None."""
-    if (document.get("site") or {}).get("gate"):
-        return "command"  # the site's own declaration has precedence over detection
-    return "slurm" if scheduler.program(host) else None
 
 
 def resume(host: Host, text: str) -> bool:
@@ -595,9 +547,9 @@ def _start(host: Host) -> List[str]:
     if not names:
         return []
     messages = []
-    for unit in units(host, names).values():
+    for unit in systemd.units(host, names).values():
         name = unit["Id"]
-        if unit["LoadState"] != "loaded" or unit["UnitFileState"] not in ENABLED:
+        if unit["LoadState"] != "loaded" or unit["UnitFileState"] not in systemd.ENABLED:
             messages.append(
                 f"gate: {name} stays down: it is {unit['UnitFileState'] or unit['LoadState']}, which an "
                 "administrator decided"
@@ -614,44 +566,6 @@ def _start(host: Host) -> List[str]:
             )
         host.remove(f"{REFUSED}/{name}")
     return messages
-
-
-PROPERTIES = (
-    (
-        "Id",
-        "LoadState",
-        "ActiveState",
-        "UnitFileState",
-        "NeedDaemonReload",
-        "FragmentPath",
-        "DropInPaths",
-        "TriggeredBy",
-        "Listen",
-    )
-    + (
-        "SubState",  # from here on for the capture (probe/software.py), so that it needs no call of its own
-        "Result",
-        "NRestarts",
-        "StateChangeTimestampMonotonic",
-    )
-)
-
-
-def units(host: Host, names: Sequence[str]) -> Dict[str, Dict[str, str]]:
-    """Return the state of units from one call of systemctl: name -> :data:`PROPERTIES`.
-
-    An unknown unit has the state `not-found`.
-    """
-    shown = host.run("systemctl", "show", "-p", ",".join(PROPERTIES), *names).out
-    blocks = [
-        dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        for block in shown.split("\n\n")
-    ]
-    return {
-        block["Id"]: {key: block.get(key, "") for key in PROPERTIES}
-        for block in blocks
-        if block.get("Id")
-    }
 
 
 # -- files

@@ -10,8 +10,8 @@ import json
 import os
 import re
 
+from ..ground.errors import NodeError
 from ..probe.machine import printable
-from ..state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import os
 
 from ..cachekey.node import public
 from ..ground import boot
+from ..ground.errors import NodeError
 from ..probe.machine import printable
 from ..state.domains.program import CLASS
-from ..state.model import NodeError
 from ..verdict import current
 from . import checks, cohort, image
 

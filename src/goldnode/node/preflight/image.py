@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from ..ground.errors import NodeError
 from ..probe.machine import printable
-from ..state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

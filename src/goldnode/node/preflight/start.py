@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import sys
 
+from ..ground.errors import NodeError
 from ..ground.host import Host
-from ..program.arguments import parse
-from ..state.model import NodeError
 from . import checks, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List
+    from typing import Any
 
 
-def main(arguments: List[str]) -> int:
-    """Run the command of this line. Return the exit code."""
-    options = parse(arguments)
+def main(options: Any) -> int:
+    """Run the command with these options, and report a NodeError. Return the exit code."""
     try:
         return command.run(Host(options.root), options)
     except NodeError as problem:

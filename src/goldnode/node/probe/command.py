@@ -6,8 +6,8 @@ import json
 import os
 import sys
 
+from ..ground.errors import NodeError
 from ..ground.text import cleaned
-from ..state.model import NodeError
 from . import SCHEMA, capture
 from .values import unread
 

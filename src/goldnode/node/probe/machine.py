@@ -10,6 +10,7 @@ import time
 
 from ..ground.boot import uptime
 from ..ground.host import Json
+from .boot_choice import boot_choice
 from .context import Context
 from .values import Files, is_fault, not_exposed, unread
 
@@ -222,8 +223,6 @@ def _boot(context: Context) -> Json:
             if context.container
             else "an image does not run"
         }
-    from ..state.observe import boot_choice
-
     return dict(boot_choice(context.host, ""))
 
 

@@ -9,7 +9,7 @@ with its text.
 from __future__ import annotations
 
 from ..device.names import ACTIONS, FABRIC_STATES, REASONS, address
-from ..state.model import NodeError
+from ..ground.errors import NodeError
 from . import SCHEMA
 from .values import is_fault, known, not_exposed, unread
 

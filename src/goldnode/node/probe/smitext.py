@@ -7,7 +7,7 @@ text. A section that has a value of its own ("Remapped Rows : N/A") is an elemen
 
 from __future__ import annotations
 
-from ..state.model import NodeError
+from ..ground.errors import NodeError
 from . import smi
 
 TYPE_CHECKING = False

@@ -5,6 +5,7 @@ not read again.
 from __future__ import annotations
 
 from ..ground.host import Json
+from .cdi import read_cdi
 from .context import Context
 from .machine import printable
 from .values import Files, is_fault, not_exposed, unread
@@ -280,8 +281,6 @@ def specs(files: Files) -> List[Json]:
 def _spec(files: Files, data: bytes) -> Json:
     if len(data) >= MOST_CDI:
         return {"error": unread(f"larger than {MOST_CDI >> 20} MiB")}
-    from ..state.enginetext import read_cdi
-
     spec = read_cdi(data.decode("utf-8", "replace"))
     kind = spec["kind"]
     if not isinstance(kind, str):

@@ -6,9 +6,10 @@ import argparse
 import importlib
 import sys
 
+from ..ground.verdict_files import VERDICT
 from ..state.domains.program import CLASS
 from ..state.model import PARTS
-from ..verdict.current import UNKNOWN, VERDICT, split
+from ..verdict.current import UNKNOWN, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ ELSEWHERE_RUN = {
         "diagnose.command",
         "Find the bottleneck of the running work in two samples, one second apart.",
     ),
-    "ack": ("verdict.ack", "Acknowledge the counters and findings up to now."),
+    "ack": ("program.ack_command", "Acknowledge the counters and findings up to now."),
     "return-tests": (
         "program.return_command",
         "Show the tests before this node's return, or take their results.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..gate import gate
+from ..ground import verdict_files
 from ..ground.json_lines import by_lines
 from ..serve import publish
 from ..verdict import check as checking
@@ -77,7 +78,7 @@ def _save(host: Host, verdict: Json) -> Optional[OSError]:
     try:
         gate.save(host, verdict, by_lines(verdict))
     except OSError as problem:
-        return OSError(problem.errno, problem.strerror, host.located(current.VERDICT))
+        return OSError(problem.errno, problem.strerror, host.located(verdict_files.VERDICT))
     return None
 
 

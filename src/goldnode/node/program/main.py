@@ -14,13 +14,13 @@ from typing import cast
 
 from ..gate import gate
 from ..ground import boot
+from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity
 from ..ground.json_lines import by_lines
 from ..state import owners
 from ..state.domains.program import CLASS
 from ..state.engine import plan, plan_absent
 from ..state.finding import ELSEWHERE, MISMATCH, UNREAD, Finding
-from ..state.model import NodeError
 from ..state.remedy import PERSON, Remedy
 from ..verdict import check as checking
 from ..verdict import current
@@ -130,10 +130,16 @@ def run(options: Any) -> int:
     if options.command == "plan":
         planned = plan(host, document).to_json()
     else:
+        from ..gate.handlers import HANDLERS
         from ..state import apply as applying  # imported here, to keep `plan` quick
 
         done, _, after = applying.apply(
-            host, document, options.part, {}, lambda text: print(text, file=sys.stderr)
+            host,
+            document=document,
+            part=options.part,
+            payloads={},
+            say=lambda text: print(text, file=sys.stderr),
+            handlers=HANDLERS,
         )
         planned = after.to_json()
         planned["done"] = done
@@ -159,9 +165,12 @@ def run_absent(host: Host, options: Any) -> int:
     if options.command == "plan":
         planned = plan_absent(host).to_json()
     else:
+        from ..gate.handlers import HANDLERS
         from ..state import apply as applying
 
-        done, _, after = applying.withdraw(host, lambda text: print(text, file=sys.stderr))
+        done, _, after = applying.withdraw(
+            host, lambda text: print(text, file=sys.stderr), handlers=HANDLERS
+        )
         planned = after.to_json()
         planned["done"] = done
     print(

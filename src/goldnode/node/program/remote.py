@@ -16,9 +16,10 @@ import json
 import shutil
 import sys
 
+from ..ground.errors import NodeError
 from ..ground.host import PROGRAM, Host
 from ..state.engine import plan, plan_absent
-from ..state.model import ABSENT, EARLIER, NodeError
+from ..state.model import ABSENT, EARLIER
 from ..state.observe import INITRAMFS_CACHE
 
 TYPE_CHECKING = False
@@ -113,13 +114,14 @@ def applied(
 ) -> Dict[str, Any]:
     """Apply one part of a class document, or remove goldnode. Return the answer."""
     from ..gate import gate
+    from ..gate.handlers import HANDLERS
     from ..state import applied as applied_file
     from ..state import apply as applying  # imported here, to keep a plan quick
     from .judging import judge
 
     timeout = float(request["lock_timeout"])
     if request["state"] == ABSENT:
-        done, _, after = applying.withdraw(host, applying.teller(host), timeout)
+        done, _, after = applying.withdraw(host, applying.teller(host), timeout, handlers=HANDLERS)
         return {"changed": bool(done), "done": done, "plan": after.to_json(), "gate": []}
     document = request["document"]
     payloads: Dict[str, Any] = {"program": {"sha256": engine, "file": archive}}
@@ -140,6 +142,7 @@ def applied(
         part=request["part"],
         payloads=payloads,
         say=applying.teller(host),
+        handlers=HANDLERS,
         lock_timeout=timeout,
     )
     if not host.live:  # there is nothing to check in an image

@@ -9,9 +9,9 @@ import json
 import os
 from typing import cast
 
+from ..ground import gate_files, verdict_files
+from ..ground.errors import NodeError
 from ..probe import CAPTURE
-from ..serve.publish import GATE
-from ..state.model import NodeError
 from ..verdict import current
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ def recorded(host: Host, engine: Optional[str] = None) -> Optional[Json]:
 def _gate(host: Host) -> Optional[Json]:
     """Return what the gate of the last check did; None without a record of it."""
     try:
-        state = json.loads(host.text(GATE) or "null")
+        state = json.loads(host.text(gate_files.STATE) or "null")
         drain = state["told"]
         drained = (
             bool(drain["ours"]) if drain else None
@@ -88,7 +88,7 @@ def _fresh(host: Host, engine: Optional[str]) -> Json:
     from ..verdict import check as checking
 
     try:
-        document = json.loads(host.text(current.CLASS) or "null")
+        document = json.loads(host.text(verdict_files.CLASS) or "null")
     except ValueError:
         document = None
     if not isinstance(document, dict):

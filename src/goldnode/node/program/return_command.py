@@ -15,11 +15,11 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, cast
 
 from ..gate import gate, return_tests
+from ..ground import gate_files, verdict_files
 from ..ground.boot import seconds
+from ..ground.errors import NodeError
 from ..ground.host import boot_identity
 from ..state import owners
-from ..state.model import NodeError
-from ..verdict import current
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def report(host: Host, document: Mapping[str, Any], refused: List[str], taken: i
     declared = return_tests.jobs_of(document)
     if declared and not isinstance(tests, dict):
         raise NodeError(
-            f"{gate.STATE} has no tests: no check of this boot has judged them. Run `goldnode-node check` first."
+            f"{gate_files.STATE} has no tests: no check of this boot has judged them. Run `goldnode-node check` first."
         )
     drain = state.get("told")
     return {
@@ -215,14 +215,14 @@ def _read() -> Any:
 
 
 def _document(host: Host) -> Json:
-    owners.believe(host, current.CLASS)  # it names the commands of the gate
+    owners.believe(host, verdict_files.CLASS)  # it names the commands of the gate
     try:
-        found = json.loads(host.text(current.CLASS) or "null")
+        found = json.loads(host.text(verdict_files.CLASS) or "null")
     except ValueError:
         found = None
     if not isinstance(found, dict):
         raise NodeError(
-            f"{current.CLASS} is not there, or is no class document. Run site.yml for this host."
+            f"{verdict_files.CLASS} is not there, or is no class document. Run site.yml for this host."
         )
     return found
 

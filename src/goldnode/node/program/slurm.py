@@ -10,9 +10,9 @@ import json
 import re
 from typing import NamedTuple, cast
 
+from ..ground.errors import NodeError
 from ..probe.machine import printable
 from ..state import gpumodel
-from ..state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

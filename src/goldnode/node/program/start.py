@@ -59,8 +59,9 @@ def main(engine: str | None = None, archive: str | None = None) -> int:
         return remote.answer(engine, archive)
     if arguments[:1] == ["preflight"]:
         from ..preflight.start import main as preflight
+        from .arguments import parse
 
-        return preflight(arguments)
+        return preflight(parse(arguments))
     from .main import main as program
 
     return program()

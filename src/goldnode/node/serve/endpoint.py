@@ -13,12 +13,12 @@ import socket
 import sys
 import time
 
-from ..ground import boot
+from ..ground import boot, gate_files, verdict_files
 from ..ground.host import Host
 from ..verdict import current
 from . import libraries, metrics
 from .connections import MOST, TEXT, EndpointRequest, Loop
-from .publish import GATE, PUBLIC, load, root_expires
+from .publish import PUBLIC, load, root_expires
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Answers:
 
     def document(self) -> Dict[str, Any]:
         """Return the class document; empty without one."""
-        found = load(self.host, current.CLASS)
+        found = load(self.host, verdict_files.CLASS)
         return found if isinstance(found, dict) else {}
 
     def healthz(self) -> Tuple[int, str, str]:
@@ -109,7 +109,7 @@ class Answers:
         return metrics.text(
             verdict,
             captured=load(self.host, PUBLIC),
-            gate=load(self.host, GATE),
+            gate=load(self.host, gate_files.STATE),
             fault=fault,
             age=age,
             root_expires=expires,
@@ -158,7 +158,7 @@ class Answers:
                 if fault is None
                 else [],
             },
-            "gate": load(self.host, GATE),
+            "gate": load(self.host, gate_files.STATE),
             "capture_time": capture.get("time"),
             "kernel": _of(_of(capture.get("os"), "kernel"), "running"),
             "driver": capture.get("driver"),

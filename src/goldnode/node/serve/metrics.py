@@ -11,6 +11,7 @@ The file has the time of the last check but not its age, because the content of 
 
 from __future__ import annotations
 
+from ..ground import verdict_files
 from ..ground.boot import seconds
 from ..verdict import current
 
@@ -206,7 +207,7 @@ def _samples(
     yield "goldnode_info", {**info, **more, **mark}, 1
     yield "goldnode_simulated", {}, simulated
     yield "goldnode_last_run_timestamp_seconds", {}, seconds(verdict.get("time"))
-    yield "goldnode_verdict_limit_seconds", {}, current.LIMIT
+    yield "goldnode_verdict_limit_seconds", {}, verdict_files.LIMIT
     yield "goldnode_verdict_holds", {}, fault is None
     yield "goldnode_verdict_age_seconds", {}, age
     code = verdict.get("exit_code")

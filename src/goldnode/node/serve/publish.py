@@ -10,7 +10,7 @@ import json
 import os
 from contextlib import suppress
 
-from ..ground import boot
+from ..ground import boot, gate_files, textfile
 from ..ground.host import boot_identity
 from ..verdict import current
 
@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 METRICS = "/run/goldnode/metrics.prom"
 PUBLIC = "/run/goldnode/public.json"  # schema goldnode.public/1, see :func:`public`
 SCHEMA = "goldnode.public/1"
-GATE = "/run/goldnode/gate.json"
 # Metadata that passes of `goldnode-node follow` have verified, and the root of a trusted place.
 FOLLOWED, FIRST_ROOT = "/var/lib/goldnode/follow/metadata", "/etc/goldnode/follow/root.json"
-NAME = "goldnode.prom"  # file name in the collector's directory
-# Path of the last copy, to remove it when the class names another directory.
-MEMORY = "/var/lib/goldnode/textfile"
 BIGGEST = 64 << 20  # maximum size of a file to read
 
 
@@ -48,7 +44,9 @@ def publish(
             verdict, boot_identity(host), boot.uptime(host.text("/proc/uptime") or "")
         )
         expires = root_expires(host)
-        text = metrics.text(verdict, captured, load(host, GATE), fault, root_expires=expires)
+        text = metrics.text(
+            verdict, captured, load(host, gate_files.STATE), fault, root_expires=expires
+        )
         content = text.encode("utf-8", "replace")
     # The verdict counts even without metrics; monitoring notices a stale file by its time.
     except Exception as problem:
@@ -80,15 +78,15 @@ def root_expires(host: Host) -> Optional[float]:
 
 def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes) -> List[str]:
     """Write the copy in the collector's directory. Remove the one that an earlier class has requested."""
-    before = (host.text(MEMORY) or "").strip()
+    before = (host.text(textfile.MEMORY) or "").strip()
     if document is None:
         wanted = before
     else:
         folder = (document.get("serve") or {}).get("textfile")
-        wanted = f"{str(folder).rstrip('/')}/{NAME}" if folder else ""
-    if before and before != wanted and os.path.basename(before) == NAME:
+        wanted = f"{str(folder).rstrip('/')}/{textfile.NAME}" if folder else ""
+    if before and before != wanted and os.path.basename(before) == textfile.NAME:
         host.remove(before)
-        host.remove(MEMORY)
+        host.remove(textfile.MEMORY)
     if not wanted:
         return []
     if not host.is_dir(os.path.dirname(wanted)):
@@ -97,7 +95,7 @@ def _collected(host: Host, document: Optional[Mapping[str, Any]], content: bytes
             "reads nothing of this node"
         ]
     if before != wanted:
-        host.write(MEMORY, f"{wanted}\n".encode())
+        host.write(textfile.MEMORY, f"{wanted}\n".encode())
     host.write(wanted, content)
     return []
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 import sys
 
+from ..ground.errors import NodeError
 from ..state import bootdisk, slots
-from ..state.model import NodeError
 from . import trial as slot_trial
 
 TYPE_CHECKING = False

@@ -8,9 +8,10 @@ import json
 import time
 from typing import cast
 
-from ..gate import gate
+from ..ground import systemd
 from ..ground.host import Host
-from ..state import bootdisk, loader
+from ..probe import loader
+from ..state import bootdisk
 from ..state.domains import units as units_domain
 from ..state.domains.program import CLASS
 from ..state.slots import (
@@ -57,7 +58,7 @@ def failed_units(host: Host, document: Mapping[str, Any]) -> List[str]:
     }
     names, end = sorted({*units_domain.UNITS, *named}), time.monotonic() + SETTLE
     while True:
-        rows = sorted(gate.units(host, names).items())
+        rows = sorted(systemd.units(host, names).items())
         moving = [
             (name, row)
             for name, row in rows

@@ -25,10 +25,11 @@ import zlib
 from typing import NamedTuple
 
 from ..ground import boot
+from ..ground.errors import NodeError
 from ..ground.host import PROGRAM, Host, Json
-from ..state import bootdisk, loader, slots
+from ..probe import loader
+from ..state import bootdisk, slots
 from ..state.domains.program import CLASS
-from ..state.model import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,9 @@ import re
 import time
 from pathlib import Path
 
+from ..ground.errors import NodeError
 from ..ground.host import Host, Result, boot_identity
+from ..probe.boot_choice import boot_choice
 from . import applied, deferred, history, shaping, slots
 from . import record as records
 from .aptcall import APT, APT_TIME
@@ -23,7 +25,7 @@ from .domains import apt, driver, kernel, packages
 from .engine import plan, plan_absent
 from .family import kernel_release
 from .handlers import modules, policy, removal, runtime, serve, tuning, units
-from .model import ABSENT, Action, NodeError, Plan, declared
+from .model import ABSENT, Action, Plan, declared
 from .observe import (
     JOURNAL,
     LINKS,
@@ -32,7 +34,6 @@ from .observe import (
     TRIAL,
     apt_sources,
     automatic,
-    boot_choice,
     initramfs_contents,
     load_json,
 )
@@ -53,10 +54,13 @@ if TYPE_CHECKING:
     )
 
     from ..ground.document import ClassDocument
+    from .contract import Handler
+
 
 LOCK = "/run/goldnode/engine.lock"
 PROGRESS = "/run/goldnode/progress"
 EXPLAINING_LINES = 12  # lines
+NO_HANDLERS: Mapping[str, Handler] = {}
 
 
 def explaining_lines(result: Result) -> str:
@@ -79,7 +83,10 @@ def explaining_lines(result: Result) -> str:
 
 
 class Applier:
-    """Applier of actions to one host. Each handler is registered under the kind of action that it applies."""
+    """Applier of actions to one host. Each handler is registered under the kind of action that it applies.
+
+    The rooms above the engine hand theirs in: `handlers` has those of the gate (gate/handlers.py).
+    """
 
     def __init__(
         self,
@@ -88,6 +95,8 @@ class Applier:
         payloads: Mapping[str, Any],
         say: Callable[[str], None],
         part: str = "",
+        *,
+        handlers: Mapping[str, Handler] = NO_HANDLERS,
     ) -> None:
         self.host, self.document, self.payloads, self.say, self.part = (
             host,
@@ -121,12 +130,13 @@ class Applier:
             "boot.slot": self.boot_slot,
         }
         for module in (modules, runtime, policy, tuning, units, serve, removal):
-            self.handlers.update(
-                {
-                    kind: functools.partial(handler, self)
-                    for kind, handler in module.HANDLERS.items()
-                }
-            )
+            self.register(module.HANDLERS)
+        self.register(handlers)
+
+    def register(self, handlers: Mapping[str, Handler]) -> None:
+        """Add handlers by the kind of action that each applies."""
+        for kind, handler in handlers.items():
+            self.handlers[kind] = functools.partial(handler, self)
 
     def apply(self, action: Action) -> Optional[str]:
         """Apply one change. Return a message that goes beyond the action's own reason, or None."""
@@ -743,12 +753,14 @@ def apply(
     payloads: Mapping[str, Any],
     say: Callable[[str], None] = lambda text: None,
     *,
+    handlers: Mapping[str, Handler],
     lock_timeout: float = 120,
 ) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
     """Apply one part. Return the applied actions (see :func:`perform`), the plan before, and the plan after.
 
     A live node records the run (state/history.py), even a failed one.
 
+    :param handlers: those of the gate, as for :class:`Applier`.
     :raises NodeError: (:class:`PartError`) if the node refuses, an action fails, or the part still differs
         afterwards. The journal stays in these cases. It shows the next run that half-done changes are
         goldnode's own and that it may finish them.
@@ -773,7 +785,7 @@ def apply(
                 document=document,
                 part=part,
                 before=before,
-                applier=Applier(host, document, payloads, say, part),
+                applier=Applier(host, document, payloads, say, part, handlers=handlers),
                 done=done,
             )
             error = None
@@ -851,6 +863,8 @@ def withdraw(
     host: Host,
     say: Callable[[str], None] = lambda text: None,
     lock_timeout: float = 120,
+    *,
+    handlers: Mapping[str, Handler],
 ) -> Tuple[List[Dict[str, Any]], Plan, Plan]:
     """Remove goldnode from a node, in the order of the plan. Return values are those of :func:`apply`.
 
@@ -864,7 +878,7 @@ def withdraw(
         if before.refusals:
             raise refusal_of(before)
         done: List[Dict[str, Any]] = []
-        applier = Applier(host, completed(own_document(host)), {}, say, ABSENT)
+        applier = Applier(host, completed(own_document(host)), {}, say, ABSENT, handlers=handlers)
         after = before
         if before.actions:
             host.write(JOURNAL, json.dumps({"part": ABSENT}).encode())

@@ -15,9 +15,9 @@ import os
 import struct
 
 from ..ground.boot import LAYOUT, PLACES, VARIABLES
+from ..ground.errors import NodeError
 from ..ground.host import is_container
-from . import loader
-from .model import NodeError
+from ..probe import loader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import os
 
+from ..ground.errors import NodeError
 from ..ground.host import Host
 from . import shaping
-from .model import NodeError
 from .owed import OWED, PLACE, owed
 
 TYPE_CHECKING = False

@@ -310,57 +310,6 @@ def _section(text: str) -> Tuple[str, str, str]:
 # -- CDI specs
 
 
-def read_cdi(text: str) -> Dict[str, Any]:
-    """Return {kind, devices, paths} of a CDI spec in JSON or YAML.
-
-    `paths` are the host paths that it names (CDI specification, section "CDI JSON"). JSON of another shape
-    gets kind None; engines ignore such a file too. YAML is parsed line by line: the programs that write these
-    specs (nvidia-ctk, the CDI libraries) put one key on each line.
-    """
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return _read_cdi_lines(text)
-    try:
-        return _cdi_object(found)
-    except (AttributeError, KeyError, TypeError):
-        return {"kind": None, "devices": [], "paths": []}
-
-
-def _cdi_object(found: Any) -> Dict[str, Any]:
-    paths: List[str] = []
-    edits = [found.get("containerEdits") or {}] + [
-        device.get("containerEdits") or {} for device in found.get("devices") or ()
-    ]
-    for edit in edits:
-        paths += [
-            str(node.get("hostPath") or node["path"]) for node in edit.get("deviceNodes") or ()
-        ]
-        paths += [str(mount["hostPath"]) for mount in edit.get("mounts") or ()]
-        paths += [str(hook["path"]) for hook in edit.get("hooks") or ()]
-    return {
-        "kind": found.get("kind"),
-        "devices": [str(device.get("name")) for device in found.get("devices") or ()],
-        "paths": sorted(set(paths)),
-    }
-
-
-def _read_cdi_lines(text: str) -> Dict[str, Any]:
-    def scalars(key: str, where: str = text) -> List[str]:
-        return [
-            found.strip("\"'")
-            for found in re.findall(rf"^\s*(?:- )?{key}:[ \t]+(\S+)[ \t]*$", where, re.MULTILINE)
-        ]
-
-    kind = scalars("kind")
-    names = re.findall(r"^\s*(?:- )?name:[ \t]+(\S+)[ \t]*$", text, re.MULTILINE)
-    return {
-        "kind": kind[0] if kind else None,
-        "devices": [name.strip("\"'") for name in names],
-        "paths": sorted({*scalars("hostPath"), *scalars("path")}),
-    }
-
-
 def amd_cdi(nodes: Sequence[Mapping[str, str]], groups: Sequence[int]) -> str:
     """Return a CDI spec for AMD GPUs.
 

@@ -41,13 +41,6 @@ EARLIER = "earlier"
 PLAN_SCHEMA = "goldnode.plan/1"
 
 
-class NodeError(Exception):
-    """An expected failure: one sentence and a remedy.
-
-    Any other exception is a bug in goldnode.
-    """
-
-
 def declared(section: Optional[Section]) -> Section:
     """Return a section of the class document, for code that runs only for classes that declare it."""
     if section is None:

@@ -14,13 +14,14 @@ import struct
 from contextlib import suppress
 
 from ..ground import openpgp
-from ..ground.boot import PLACES
+from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
 from ..probe import pci
+from ..probe.boot_choice import boot_choice
 from ..probe.values import Files
 from . import owed, owners
 from .family import builds_modules
-from .model import NodeError, Observed
+from .model import Observed
 from .names import digest, printable
 from .needs import relations, unneeded
 
@@ -545,83 +546,6 @@ def initramfs_contents(host: Host, unwanted: List[str], keep: bool = True) -> Di
     if keep and host.live and fresh and fresh != load_json(host, INITRAMFS_CACHE):
         host.write(INITRAMFS_CACHE, json.dumps(fresh).encode())
     return result
-
-
-def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
-    """Return which kernel the boot loader starts next, and why.
-
-    `entry` is the value that GRUB_DEFAULT, or the default of systemd-boot, must have to boot `release`.
-    """
-    text = host.text("/boot/grub/grub.cfg")
-    if any(host.is_dir(f"{place}/loader/entries") for place in PLACES):
-        from . import loader
-
-        place = loader.partition(host)
-        # Both loaders may be installed. The one that started this boot has set LoaderInfo.
-        if place is not None and (
-            text is None or (loader.variable(host, "LoaderInfo") or "").startswith("systemd-boot")
-        ):
-            return systemd_boot_choice(host, place, release)
-    if text is None:
-        return {
-            "loader": None,
-            "release": None,
-            "reason": None,
-            "entry": None,
-            "cmdline": None,
-            "via": None,
-        }
-    from . import grub
-
-    choice = grub.next_boot(
-        text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg")
-    )
-    try:
-        wanted = grub.entry_for(text, release)
-    except grub.GrubError:  # next_boot has reported the error
-        wanted = None
-    return {
-        "loader": "grub",
-        "release": choice.release,
-        "reason": choice.reason,
-        "entry": wanted.selector if wanted else None,
-        "cmdline": " ".join(choice.entry.words) if choice.entry else None,
-        "via": choice.via,
-    }
-
-
-def systemd_boot_choice(host: Host, place: str, release: str) -> Dict[str, Optional[str]]:
-    """Return :func:`boot_choice` for systemd-boot with its entries on the ESP at `place`.
-
-    `entry` is the id of an entry that boots `release`.
-    """
-    from . import loader
-
-    chosen = loader.next_boot(host, place)
-    found = {
-        entry.file: loader.release(host, place, entry)
-        for entry in loader.entries(host, place)
-        if entry.bootable
-    }
-    own = [
-        entry
-        for entry in loader.ordered(loader.entries(host, place))
-        if release and found.get(entry.file) == release
-    ]
-    after = found.get(chosen.entry.file) if chosen.entry else None
-    reason = (
-        chosen.reason
-        if after or not chosen.entry
-        else f"{chosen.reason}, whose kernel does not state its release"
-    )
-    return {
-        "loader": "systemd-boot",
-        "release": after,
-        "reason": reason,
-        "entry": own[0].id if own else None,
-        "cmdline": chosen.entry.fields.get("options") if chosen.entry else None,
-        "via": chosen.via,
-    }
 
 
 def functions(host: Host) -> Dict[str, Tuple[str, str]]:

@@ -18,8 +18,9 @@ from __future__ import annotations
 import os
 import stat
 
+from ..ground.errors import NodeError
 from ..ground.host import Host, Json
-from .model import IMAGE, Action, NodeError, Note, Observed, Refusal
+from .model import IMAGE, Action, Note, Observed, Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 
+from ..ground.errors import NodeError
 from ..ground.host import Host
 from . import preflight
 from .apply import Applier, alone
 from .domains import policy, tuning
 from .engine import difference, observed
 from .finding import Finding
-from .model import BOOT, DEVICE, Action, NodeError, Observed
+from .model import BOOT, DEVICE, Action, Observed
 from .observe import observe_use
 
 TYPE_CHECKING = False

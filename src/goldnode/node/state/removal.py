@@ -11,9 +11,9 @@ import os
 import re
 from typing import cast
 
-from ..gate import gate
-from ..ground import drained
+from ..ground import drained, gate_files
 from ..ground.host import Host, Json
+from ..probe.boot_choice import boot_choice
 from . import owners
 from . import record as records
 from .debversion import compare
@@ -23,7 +23,7 @@ from .family import kernel_release
 from .model import ABSENT, BOOT, IMAGE, PARTS, Action, Note, Observed, Refusal, Waiting
 from .names import in_family
 from .needs import bare, relations, unneeded
-from .observe import boot_choice, load_json, modinfo, observe
+from .observe import load_json, modinfo, observe
 from .preflight import broken_by_others, in_use, locked
 
 TYPE_CHECKING = False
@@ -130,7 +130,8 @@ def observe_traces(
     }
     traces: Json = {
         "units": running_units(host),
-        "gate": host.live and any(host.exists(name) for name in (gate.STATE, gate.MEMORY)),
+        "gate": host.live
+        and any(host.exists(name) for name in (gate_files.STATE, gate_files.RECORD)),
         "marks": marks(host, record),
         "own": [
             name

@@ -11,11 +11,12 @@ import os
 import shutil
 import tempfile
 
+from ..ground.errors import NodeError
 from ..ground.host import Host, Json
 from . import applied
 from .domains import apt
 from .engine import observed, plan
-from .model import NodeError, Plan, Refusal
+from .model import Plan, Refusal
 from .removal import own_document
 
 TYPE_CHECKING = False

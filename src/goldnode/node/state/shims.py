@@ -1,14 +1,14 @@
 """Small programs for schedulers, in plain shell.
 
-They read text files that the last check wrote (:data:`..verdict.current.STATUS`, :data:`..gate.MODE`,
-:data:`..gate.REASON`). So they work even if goldnode's program is broken, and in a pod without Python.
+They read text files that the last check wrote (:data:`.verdict_files.STATUS`, :data:`.gate_files.MODE`,
+:data:`.gate_files.REASON`). So they work even if goldnode's program is broken, and in a pod without Python.
 integrations/ contains the same texts.
 """
 
 from __future__ import annotations
 
+from ..ground import verdict_files
 from ..ground.host import PROGRAM
-from ..verdict import current
 
 MEMORY = "/var/lib/goldnode/slurm-health"  # the reason for which SLURM (below) has drained the node
 INTENT = MEMORY + ".new"  # the same before the drain; SLURM settles it
@@ -21,7 +21,7 @@ SLURM = f"""#!/bin/sh
 # is already drained, resumes only its own drain (the reason must be unchanged), and does not drain a node again that an administrator has
 # resumed.
 run=${{GOLDNODE_RUN:-/run/goldnode}} state=${{GOLDNODE_STATE:-/var/lib/goldnode}}
-memory=$state/slurm-health limit={current.LIMIT}
+memory=$state/slurm-health limit={verdict_files.LIMIT}
 
 read -r now rest </proc/uptime || exit 0
 at= late= mode=
@@ -142,7 +142,7 @@ exit 0
 NPD = f"""#!/bin/sh
 # goldnode: a custom plugin of Kubernetes' node-problem-detector. Exit 0: no problem, 1: a problem, 2: unknown. Prints one line of at most 80 characters.
 # It reads files below GOLDNODE_RUN (/run/goldnode; in a pod, where the node's directory is mounted) and starts nothing that could hang.
-run=${{GOLDNODE_RUN:-/run/goldnode}} limit={current.LIMIT}
+run=${{GOLDNODE_RUN:-/run/goldnode}} limit={verdict_files.LIMIT}
 
 say() {{
     printf '%.80s\\n' "$(printf '%s' "$2" | tr -cd '\\40-\\176')"

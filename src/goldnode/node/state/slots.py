@@ -28,9 +28,10 @@ import time
 from hashlib import sha256
 
 from ..ground.boot import NOTICE
+from ..ground.errors import NodeError
 from ..ground.host import Host, Json, boot_identity, is_container
-from . import bootdisk, loader
-from .model import NodeError
+from ..probe import loader
+from . import bootdisk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 
+from ..ground.errors import NodeError
 from ..ground.host import Host, boot_identity
 from .finding import FINE
-from .model import NodeError
 from .observe import TRIAL, load_json
 
 TYPE_CHECKING = False

@@ -1,30 +1,17 @@
-"""`goldnode-node ack`: acknowledge the counters and findings up to now. Name, time and reason are stored with
-the acknowledgement.
-"""
+"""Acknowledgement of counters and findings: what a check has stored counts as known from now on."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
-from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import cast
 
-from ..ground.host import Host
-from ..probe import CAPTURE
-from ..state import owners
-from ..state.model import NodeError
-from . import current, deltas, events
+from . import deltas, events
 from .hardware import gpu_key
-from .rules import as_list, as_map, sanitized
+from .rules import as_list, as_map
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional
-
-    from ..ground.document import ClassDocument
+    from typing import Any, Dict, Mapping, Optional
 
 
 # Which counters belong to which finding.
@@ -37,100 +24,9 @@ COUNTED = {
 ALL = "*"
 
 
-def arguments(parser: Any) -> None:
-    """Add the options of `goldnode-node ack`."""
-    parser.add_argument(
-        "--id",
-        default=ALL,
-        metavar="ID",
-        help="id of the findings, as a pattern with * and ? (default: all); tests.CAUSE ends tests before a return",
-    )
-    parser.add_argument(
-        "--subject",
-        metavar="SUBJECT",
-        help="subject of the findings, as a pattern, for instance a PCI address (default: all)",
-    )
-    parser.add_argument("--by", required=True, metavar="WHO", help="who acknowledges; recorded")
-    parser.add_argument(
-        "--reason",
-        required=True,
-        metavar="TEXT",
-        help="action taken, or why it is not a fault; recorded",
-    )
-
-
-def run(host: Host, options: Any) -> int:
-    """Settle the requested items.
-
-    Return 0. Raises NodeError if there is no state, or if it cannot be used.
-    """
-    if not options.by.strip() or not options.reason.strip():
-        raise NodeError("--by and --reason say who settles it, and why: neither is empty.")
-    tests = _end_tests(host, options)
-    capture = _capture(host)
-    memory, fault = deltas.load(host, capture)
-    left = host.exists(deltas.DAMAGED)
-    if fault is not None and not fnmatchcase("memory.state", options.id):
-        raise NodeError(
-            f"{deltas.MEMORY} cannot be used: {fault}. Run `goldnode-node check`, which moves it away."
-        )
-    if not memory and not left:
-        raise NodeError(f"nothing is kept in {deltas.MEMORY} yet. Run `goldnode-node check` first.")
-    done = tests
-    if left and fnmatchcase("memory.state", options.id):
-        host.remove(deltas.DAMAGED)
-        done.append("memory.state")
-    if memory:
-        done += settle(memory, capture, options.id, options.subject)
-        row: Dict[str, Any] = {
-            "by": sanitized(options.by, 80),
-            "reason": sanitized(options.reason, 400),
-            "time": _now(),
-            "id": sanitized(options.id, 80),
-            "subject": sanitized(options.subject, 80) if options.subject else None,
-            "settled": done[:64],
-        }
-        memory["acks"] = [*as_list(memory.get("acks")), row][-100:]
-        deltas.save(host, memory, None)
-    if options.format == "json":
-        print(json.dumps({"schema": "goldnode.ack/1", "settled": done}, indent=1))
-    else:
-        print("settled:", ", ".join(done) or "nothing of that name was open")
-    for line in _judged(host):
-        print(line, file=sys.stderr)
-    return 0
-
-
-def _now() -> str:
+def timestamp() -> str:
+    """Return the present time, as it is stored with an acknowledgement."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _judged(host: Host) -> List[str]:
-    """Judge the node again, so that verdict, gate and metrics do not show what is settled. Return messages."""
-    from ..program.judging import judge_again  # judging imports this package
-
-    document = None
-    if host.live and os.geteuid() == 0:
-        owners.believe(host, current.CLASS)  # it names the commands of the gate
-        with suppress(ValueError):
-            document = json.loads(host.text(current.CLASS) or "null")
-    if not isinstance(document, dict) or current.load(host.root)[1] is not None:
-        return ["Run `goldnode-node check` for the verdict that holds now."]
-    messages = judge_again(host, cast("ClassDocument", document))
-    return [*messages, f"The node was judged again: {current.load(host.root)[0]['status']}."]
-
-
-def _end_tests(host: Host, options: Any) -> List[str]:
-    """End the tests before a return that are named. A pattern for all findings ends none: it is also used after a repair,
-    which the tests are for.
-    """
-    from ..gate.return_tests import ID
-    from ..program.return_command import end  # it imports the gate, whose lock it takes
-
-    if not options.id.startswith(ID):
-        return []
-    by = sanitized(options.by, 80)
-    return end(host, options.id, by, sanitized(options.reason, 400))
 
 
 def settle(
@@ -163,7 +59,7 @@ def settle(
             if any(fnmatchcase(item, name) for item in names):
                 done.append(f"{names[0]} {what}")
             if name == ALL or any(fnmatchcase(item, name) for item in names):
-                row["base"], row["time"] = row.get("last"), _now()
+                row["base"], row["time"] = row.get("last"), timestamp()
     if memory.get("jump") and fnmatchcase("time.sync", name) and subject is None:
         memory["jump"] = None
         done.append("time.sync")
@@ -187,14 +83,3 @@ def _addresses(capture: Mapping[str, Any]) -> Dict[str, str]:
         for gpu in as_list(capture.get("gpus"))
         if isinstance(gpu, dict)
     }
-
-
-def _capture(host: Host) -> Mapping[str, Any]:
-    """Return the capture of the last check; empty if there is none."""
-    try:
-        capture = json.loads(host.text(CAPTURE) or "")
-    except (OSError, ValueError):
-        raise NodeError(
-            f"{CAPTURE} is not there: what is to be settled was not seen since boot. Run `goldnode-node check` first."
-        ) from None
-    return as_map(capture)

@@ -9,7 +9,7 @@ import time
 from typing import NamedTuple
 
 from .. import probe
-from ..ground import boot
+from ..ground import boot, verdict_files
 from ..ground.host import Host, Json
 from ..ground.text import cleaned
 from ..state import gpumodel, owners
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA = current.SCHEMA
-VERDICT = current.VERDICT
+VERDICT = verdict_files.VERDICT
 
 # Exit codes (design, section 6).
 HEALTHY, DEGRADED, DRAIN, UNKNOWN, NOT_THIS_CLASS = 0, 1, 2, 3, 4

@@ -1,6 +1,6 @@
 """The current verdict, read quickly from the file of the last check, without asking the driver or systemd.
 
-A verdict counts if it is of this boot, of the node's current class, and not older than :data:`LIMIT`.
+A verdict counts if it is of this boot, of the node's current class, and not older than :data:`.verdict_files.LIMIT`.
 Otherwise the answer is `could not check` (exit code 3). Nothing heavy is imported here: the answer takes as
 long as the start of Python.
 """
@@ -11,18 +11,13 @@ import json
 import sys
 
 from ..ground import boot
+from ..ground.verdict_files import CLASS, LIMIT, VERDICT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, List, Optional, Sequence, Tuple
 
 SCHEMA = "goldnode.verdict/1"
-VERDICT = "/run/goldnode/verdict.json"
-# The verdict for shell programs: one line, "UPTIME EXIT_CODE STATUS CLASS".
-STATUS = "/run/goldnode/status"
-CLASS = "/etc/goldnode/class.json"
-PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
-LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third the node's state is unknown
 UNKNOWN = 3
 FAST = frozenset(("check", "--cached", "--quiet"))
 

@@ -15,7 +15,7 @@ from goldnode.fleet.store import grants, orders
 from goldnode.fleet.store.grants import PersonsOrder
 from goldnode.fleet.store.orders import Scope
 from goldnode.node.follow.loop import FILE
-from goldnode.node.state.model import NodeError
+from goldnode.node.ground.errors import NodeError
 
 ALICE = PersonsOrder("alice@c", 0.0, "a reason")
 

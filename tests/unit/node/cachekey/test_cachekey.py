@@ -18,10 +18,10 @@ from tests.unit.node.captures import healthy
 from goldnode.node.cachekey import caches, components, directory, key
 from goldnode.node.cachekey.components import KeyRequest
 from goldnode.node.follow import canonical
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.probe.values import not_exposed, unread
 from goldnode.node.program import main as program
 from goldnode.node.serve.publish import public
-from goldnode.node.state.model import NodeError
 
 Json = dict[str, Any]
 IMAGE = "sha256:" + "a" * 64

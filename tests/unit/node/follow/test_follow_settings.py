@@ -12,9 +12,10 @@ import pytest
 
 from goldnode.node.follow import settings
 from goldnode.node.follow.settings import STATE, STEP
+from goldnode.node.ground import verdict_files
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
-from goldnode.node.state.model import NodeError
-from goldnode.node.verdict import ack, current
+from goldnode.node.program import ack_command
 
 OPTIONS = SimpleNamespace(channel="c", service="s", node="n1", root_document=None)
 
@@ -30,7 +31,7 @@ def put(root: Path, name: str, content: str = "{}") -> Path:
 @pytest.fixture
 def node(tmp_path: Path) -> Host:
     apply = str(tmp_path / "usr/bin/apply-it")
-    put(tmp_path, current.CLASS, json.dumps({"class": "l4", "follow": {"apply": [apply]}}))
+    put(tmp_path, verdict_files.CLASS, json.dumps({"class": "l4", "follow": {"apply": [apply]}}))
     put(tmp_path, settings.ROOT_DOCUMENT)
     put(tmp_path, STEP)
     put(tmp_path, f"{STATE}/metadata/root.json")
@@ -38,7 +39,7 @@ def node(tmp_path: Path) -> Host:
 
 
 FILES = {
-    current.CLASS: "run site.yml for this host",
+    verdict_files.CLASS: "run site.yml for this host",
     settings.ROOT_DOCUMENT: "put it there again, from a place that you trust",
     f"{STATE}/metadata/root.json": "remove it: the next pass fetches it again",
     STEP: "compare it with `goldnode rollout explain`",
@@ -84,6 +85,6 @@ def test_an_acknowledgement_judges_by_no_document_that_others_can_change(
     node: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    Path(node.located(current.CLASS)).chmod(0o666)
+    Path(node.located(verdict_files.CLASS)).chmod(0o666)
     with pytest.raises(NodeError, match="is not believed"):
-        ack._judged(node)
+        ack_command._judged(node)

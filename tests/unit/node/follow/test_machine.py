@@ -16,9 +16,9 @@ from goldnode.node.follow.channel import FORWARD, Wish
 from goldnode.node.follow.machine import Machine, NotAppliedError
 from goldnode.node.follow.repository import ChannelAwayError, ChannelSource
 from goldnode.node.follow.settings import Settings
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.state import slots
-from goldnode.node.state.model import NodeError
 
 DATA = os.urandom(100_000)
 WISH = Wish("r1", FORWARD, "bbb", "disk")

@@ -26,8 +26,8 @@ from goldnode.node.follow.repository import (
     download,
 )
 from goldnode.node.follow.trust import ChannelExpiredError, ChannelRefusedError
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
-from goldnode.node.state.model import NodeError
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 DOCUMENTS = st.recursive(

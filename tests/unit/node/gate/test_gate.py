@@ -16,15 +16,14 @@ import pytest
 from tests import documents
 from tests.unit.node.state.test_cases import converged, document, merge
 
-from goldnode.node.gate import effects, gate
-from goldnode.node.ground import drained
+from goldnode.node.gate import effects, gate, handlers
+from goldnode.node.ground import drained, gate_files, verdict_files
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.program import main as program
 from goldnode.node.state import shims
 from goldnode.node.state.domains import units
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
-from goldnode.node.state.handlers import serve
-from goldnode.node.state.model import NodeError
 from goldnode.node.verdict import check, current
 
 STAT = "1 (systemd) S " + " ".join(str(n) for n in range(4, 53))
@@ -90,8 +89,8 @@ RULE = [
     ("of another boot", verdict(boot_identity="f00d/1"), True),
     ("from the future", verdict(uptime=2000.0), True),
     ("without its time", verdict(uptime=None), True),
-    ("at its limit", verdict(uptime=1000.0 - current.LIMIT), False),
-    ("older than its limit", verdict(uptime=999.0 - current.LIMIT), True),
+    ("at its limit", verdict(uptime=1000.0 - verdict_files.LIMIT), False),
+    ("older than its limit", verdict(uptime=999.0 - verdict_files.LIMIT), True),
     ("of another class", verdict(class_digest="sha256:0"), True),
 ]
 
@@ -156,20 +155,20 @@ class Node(Host):
     def act(self, mode: str | None, found: Any, **site: Any) -> list[str]:
         """A check with this outcome, in this mode; None: the class document cannot be read."""
         reported = gate.act(self, None if mode is None else {"gate": mode, "site": site}, found)
-        state = json.loads(self.text(gate.STATE) or "{}")
+        state = json.loads(self.text(gate_files.STATE) or "{}")
         if state:
             documents.valid(state)
-        assert state["open"] is self.path(gate.PASS).exists(), (
+        assert state["open"] is self.path(gate_files.PASS).exists(), (
             "the pass file exists exactly while the gate lets work start"
         )
         return reported
 
     @property
     def open(self) -> bool:
-        return self.path(gate.PASS).exists()
+        return self.path(gate_files.PASS).exists()
 
     def state(self) -> dict[str, Any]:
-        return json.loads(self.text(gate.STATE) or "{}")  # type: ignore[no-any-return]
+        return json.loads(self.text(gate_files.STATE) or "{}")  # type: ignore[no-any-return]
 
 
 GOOD = verdict(finding(MATCH), finding(ELSEWHERE), code=3)
@@ -196,7 +195,7 @@ def test_the_three_modes(node: Node, mode: str, found: Any, is_open: bool) -> No
         found["time"],
     )
     assert bool(state["reasons"]) is (found is BAD)
-    assert ("stack.lock" in (node.text(gate.REASON) or "")) is (found is BAD)
+    assert ("stack.lock" in (node.text(gate_files.REASON) or "")) is (found is BAD)
 
 
 def test_a_good_node_becomes_bad_and_good_again(node: Node) -> None:
@@ -208,7 +207,7 @@ def test_a_good_node_becomes_bad_and_good_again(node: Node) -> None:
     assert not node.open
     assert "open" in node.act("block", GOOD)[0]
     assert node.open
-    assert node.text(gate.REASON) == ""
+    assert node.text(gate_files.REASON) == ""
 
 
 def test_a_class_document_that_cannot_be_read_leaves_the_mode(node: Node) -> None:
@@ -222,22 +221,24 @@ def test_a_class_document_that_cannot_be_read_leaves_the_mode(node: Node) -> Non
 
 
 def test_a_record_that_is_torn_is_made_again(node: Node) -> None:
-    for name in (gate.STATE, gate.MEMORY):
+    for name in (gate_files.STATE, gate_files.RECORD):
         node.write(name, b'{"mode": "bl')
     node.act("block", BAD)
     assert not node.open
-    assert json.loads(node.text(gate.MEMORY) or "")["mode"] == "block"
+    assert json.loads(node.text(gate_files.RECORD) or "")["mode"] == "block"
 
 
 def test_while_a_run_changes_the_node_an_open_gate_stays_open(node: Node) -> None:
     node.act("block", GOOD)
-    before = node.text(gate.PASS)
+    before = node.text(gate_files.PASS)
     node.write(gate.ENGINE, b"")
     node.at(1100.0)
     with node.path(gate.ENGINE).open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert "stays open" in node.act("block", BAD)[0]
-        assert node.text(gate.PASS) != before, "the pass is renewed: the run may restart a runtime"
+        assert node.text(gate_files.PASS) != before, (
+            "the pass is renewed: the run may restart a runtime"
+        )
     node.act("block", BAD)
     assert not node.open
 
@@ -265,7 +266,7 @@ def test_a_command_is_called_once_and_takes_back_its_own(node: Node) -> None:
 def test_it_is_remembered_over_a_boot(node: Node) -> None:
     commands(node)
     node.act("drain", BAD, **SITE)
-    for name in (gate.STATE, gate.PASS, gate.REASON):
+    for name in (gate_files.STATE, gate_files.PASS, gate_files.REASON):
         node.remove(name)  # /run is empty after a boot
     node.act("drain", BAD, **SITE)
     assert len(node.log()) == 1
@@ -317,8 +318,8 @@ def test_a_class_that_does_not_drain_any_more_resumes(node: Node) -> None:
 
 
 def test_no_one_to_notify(node: Node) -> None:
-    assert effects.NO_TARGET in " ".join(node.act("drain", BAD))
-    assert node.state()["error"] == effects.NO_TARGET
+    assert gate_files.NO_TARGET in " ".join(node.act("drain", BAD))
+    assert node.state()["error"] == gate_files.NO_TARGET
 
 
 def test_a_program_that_cannot_be_run_is_no_crash(tmp_path: Path) -> None:
@@ -412,7 +413,7 @@ def test_slurmctld_that_does_not_answer_is_asked_again(node: Node) -> None:
 def test_a_node_that_slurm_does_not_know(node: Node) -> None:
     slurm(node, name="elsewhere")
     node.script("scontrol", 'echo "Node $3 not found"; exit 1')
-    assert effects.NO_TARGET in " ".join(node.act("drain", BAD))
+    assert gate_files.NO_TARGET in " ".join(node.act("drain", BAD))
 
 
 def test_what_the_site_says_goes_before_slurm(node: Node) -> None:
@@ -437,7 +438,7 @@ def broken(
     """Let the record of the gate fail like this; None: it works again."""
 
     def fails(name: str, *rest: Any, **more: Any) -> Any:
-        if name == gate.MEMORY:
+        if name == gate_files.RECORD:
             raise problem or OSError
         return getattr(Host, verb)(node, name, *rest, **more)
 
@@ -558,18 +559,24 @@ def test_a_full_run_directory_leaves_neither_verdict_nor_gate(
     write = node.write
 
     def full(name: str, *rest: Any, **more: Any) -> None:
-        if name == gate.STATE:
+        if name == gate_files.STATE:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(name, *rest, **more)
 
     monkeypatch.setattr(node, "write", full)
     with pytest.raises(gate.IncompleteError) as caught:
         gate.act(node, {"gate": "drain", "site": SITE}, OTHER)
-    assert (caught.value.unwritten or OSError()).filename == node.located(gate.STATE)
+    assert (caught.value.unwritten or OSError()).filename == node.located(gate_files.STATE)
     assert len(node.log()) == 2, (
         "the record is sound, and the node is drained for the new reason too"
     )
-    names = (gate.STATE, gate.PASS, gate.REASON, current.VERDICT, current.STATUS)
+    names = (
+        gate_files.STATE,
+        gate_files.PASS,
+        gate_files.REASON,
+        verdict_files.VERDICT,
+        verdict_files.STATUS,
+    )
     assert not any(node.exists(name) for name in names)
 
 
@@ -642,7 +649,8 @@ def test_release_takes_the_gate_away(node: Node) -> None:
     gate.release(node)
     assert updates(node)[-1].endswith("State=RESUME")
     assert not any(
-        node.path(name).exists() for name in (gate.PASS, gate.STATE, gate.REASON, gate.MEMORY)
+        node.path(name).exists()
+        for name in (gate_files.PASS, gate_files.STATE, gate_files.REASON, gate_files.RECORD)
     )
 
 
@@ -667,7 +675,7 @@ def systemd(node: Node, **state: str) -> None:
         "/docker.service", "".join(f"{key}={value}\n" for key, value in rows.items()).encode()
     )
     node.script("systemctl", SYSTEMCTL)
-    node.write(f"{gate.REFUSED}/docker.service", b"")
+    node.write(f"{gate_files.REFUSED}/docker.service", b"")
 
 
 @pytest.mark.parametrize(
@@ -708,7 +716,7 @@ def test_nothing_that_runs_is_ever_stopped(node: Node) -> None:
     ]
 
 
-FILE = f"/etc/systemd/system/docker.service.d/{gate.DROP_IN}"
+FILE = f"/etc/systemd/system/docker.service.d/{gate_files.DROP_IN}"
 
 
 def condition(
@@ -718,7 +726,7 @@ def condition(
 
     :param logger: what runs in the place of `logger --journald`, which fails where util-linux has no journald.
     """
-    line = gate.drop_in().split("ExecCondition=")[1].strip().replace("\\\n", " ")
+    line = gate_files.drop_in().split("ExecCondition=")[1].strip().replace("\\\n", " ")
     assert line.startswith("/bin/sh -c '")
     assert line.endswith("'")
     script = (
@@ -736,7 +744,7 @@ def condition(
 
 
 def test_the_condition_of_a_runtime(node: Node) -> None:
-    stored = node.path(f"{gate.REFUSED}/docker.service")
+    stored = node.path(f"{gate_files.REFUSED}/docker.service")
     assert condition(node).returncode == 0, (
         "without its file there is no gate, whatever systemd still has loaded"
     )
@@ -756,13 +764,13 @@ def test_the_condition_of_a_runtime(node: Node) -> None:
     ]
     node.act("block", GOOD)
     assert condition(node).returncode == 0
-    node.write(f"{gate.REFUSED}/docker.service", b"")
+    node.write(f"{gate_files.REFUSED}/docker.service", b"")
     assert (condition(node).returncode, stored.exists()) == (0, False), (
         "it starts, so it is not kept out any more"
     )
-    node.at(1000.0 + current.LIMIT)
+    node.at(1000.0 + verdict_files.LIMIT)
     assert condition(node).returncode == 0
-    node.at(1001.0 + current.LIMIT)
+    node.at(1001.0 + verdict_files.LIMIT)
     late = condition(node)
     assert (late.returncode, "too old" in late.stderr) == (1, True)
 
@@ -770,7 +778,7 @@ def test_the_condition_of_a_runtime(node: Node) -> None:
 @pytest.mark.parametrize("content", ["", "\n", "x", "x y\n", "1000\n", "-1 -1\n", "$(true) 9\n"])
 def test_a_pass_that_is_invalid_lets_nothing_start(node: Node, content: str) -> None:
     node.write(FILE, b"")
-    node.write(gate.PASS, content.encode())
+    node.write(gate_files.PASS, content.encode())
     assert condition(node).returncode in range(1, 255)
 
 
@@ -802,9 +810,9 @@ def test_the_line_at_login(node: Node) -> None:
     assert "class case, verdict: drain (exit code 2)" in login_line(BAD, "report", "drain")
     assert "the gate is closed: stack.lock: 4 differ" in login_line(BAD, "block", "drain")
     assert login_line(verdict(finding(MATCH)), "block", "healthy") == ""
-    node.at(1001.0 + current.LIMIT)
+    node.at(1001.0 + verdict_files.LIMIT)
     assert "too old" in motd(node)
-    node.write(current.STATUS, b"- 3 could_not_check unknown\n")
+    node.write(verdict_files.STATUS, b"- 3 could_not_check unknown\n")
     assert "the last verdict cannot be read" in motd(node)
 
 
@@ -821,16 +829,16 @@ def cached(node: Node, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
 
 def test_the_cached_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     assert (cached(node, capsys)[0], "no class document" in cached(node, capsys)[2]) == (3, True)
-    node.write(current.CLASS, json.dumps({"digest": DIGEST}).encode())
+    node.write(verdict_files.CLASS, json.dumps({"digest": DIGEST}).encode())
     code, out, err = cached(node, capsys)
     assert (code, out, "no verdict of this boot" in err) == (3, "", True)
     written = {**BAD, "status": "drain", "simulated": False, "counts": {MISMATCH: 1}}
-    node.write(current.VERDICT, json.dumps(written).encode())
+    node.write(verdict_files.VERDICT, json.dumps(written).encode())
     code, out, err = cached(node, capsys, "--quiet")
     assert (code, out, err) == (2, "verdict: drain (exit code 2): 1 differs\n", "")
     assert "stack.lock" in cached(node, capsys)[1]
     assert json.loads(cached(node, capsys, "--format=json")[1]) == written
-    node.at(991.0 + current.LIMIT)
+    node.at(991.0 + verdict_files.LIMIT)
     code, out, err = cached(node, capsys, "--format=json")
     assert (code, documents.valid(out)["exit_code"], "s old" in err) == (3, 3, True)
     node.at(1000.0)
@@ -891,7 +899,7 @@ def test_findings() -> None:
         "the gate tells; it is the finding that closed it which counts"
     )
     assert outcomes("block", {"gate": None})["gate"][1] == "block: not decided yet in this boot"
-    assert outcomes("drain", {})["gate.hook"] == (MISMATCH, effects.NO_TARGET)
+    assert outcomes("drain", {})["gate.hook"] == (MISMATCH, gate_files.NO_TARGET)
     assert outcomes("drain", {"hook": "slurm"})["gate.hook"][0] == MATCH
     assert outcomes("drain", {"hook": "slurm", "gate": {"error": "no link"}})["gate.hook"] == (
         MISMATCH,
@@ -922,7 +930,7 @@ def test_a_drain_of_the_health_check_program_is_taken_back_with_it(node: Node) -
     action: Any = SimpleNamespace(data={"reason": text})
     node.write(shims.MEMORY, f"{text}\n".encode())
     slurm(node, "IDLE+DRAIN", text)
-    assert serve.release(applier, action) == "resumed"
+    assert handlers.release_health_check(applier, action) == "resumed"
     assert updates(node) == ["scontrol update NodeName=gpu01 State=RESUME"]
     assert node.text(shims.MEMORY) is None
     for state, why in (
@@ -931,10 +939,10 @@ def test_a_drain_of_the_health_check_program_is_taken_back_with_it(node: Node) -
         ("IDLE", text),
     ):
         slurm(node, state, why)
-        assert "stays as it is" in serve.release(applier, action)
+        assert "stays as it is" in handlers.release_health_check(applier, action)
     assert len(updates(node)) == 1
     node.write("/down", b"")
     node.write(shims.MEMORY, f"{text}\n".encode())
     with pytest.raises(NodeError, match="cannot be resumed"):
-        serve.release(applier, action)
+        handlers.release_health_check(applier, action)
     assert node.text(shims.MEMORY) is not None

@@ -21,6 +21,7 @@ from tests import documents
 from tests.unit.node.gate.test_gate import DIGEST, STAT, finding, verdict
 
 from goldnode.node.gate import gate
+from goldnode.node.ground import gate_files, verdict_files
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.program import judging
 from goldnode.node.serve import publish
@@ -51,7 +52,7 @@ class DamagedNode(Host):
         for name, text in {
             "/proc/sys/kernel/hostname": "gpu01\n",
             "/proc/1/stat": STAT,
-            current.CLASS: json.dumps({"digest": DIGEST}),
+            verdict_files.CLASS: json.dumps({"digest": DIGEST}),
         }.items():
             super().write(name, text.encode())
         if by == "slurm":
@@ -174,7 +175,7 @@ def agree(node: DamagedNode, code: int) -> None:
     state = gate.load_state(node)
     if state:
         documents.valid(state)
-    assert (state.get("open") is True) is node.exists(gate.PASS)
+    assert (state.get("open") is True) is node.exists(gate_files.PASS)
     found, fault = current.load(node.root)
     if fault is not None:
         assert (code, state) == (3, {}), "no verdict counts, so no gate does"

@@ -19,14 +19,15 @@ from tests import documents
 from tests.unit.node.gate.test_gate import BOOT, STAT, finding, verdict
 
 from goldnode.node.gate import gate, return_tests
+from goldnode.node.ground import gate_files, verdict_files
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.probe import CAPTURE
 from goldnode.node.program import return_command
 from goldnode.node.program.arguments import parse
 from goldnode.node.serve import metrics
 from goldnode.node.state.finding import MATCH, MISMATCH, UNREAD
-from goldnode.node.state.model import NodeError
-from goldnode.node.verdict import current, deltas
+from goldnode.node.verdict import deltas
 
 START = 1_800_000_000.0
 JOBS = {"after_xid": ["gemm"], "after_repair": ["gemm", "memory"], "after_absence": ["storage"]}
@@ -51,7 +52,7 @@ class Machine(Host):
 
     def boot(self) -> None:
         self.boots += 1
-        for name in (gate.STATE, gate.PASS, gate.REASON):
+        for name in (gate_files.STATE, gate_files.PASS, gate_files.REASON):
             self.remove(name)
         self.write("/proc/sys/kernel/random/boot_id", f"b{self.boots}\n".encode())
         self.write("/proc/1/stat", STAT.encode())
@@ -126,7 +127,7 @@ class Machine(Host):
         }
 
     def state(self) -> dict[str, Any]:
-        return json.loads(self.text(gate.STATE) or "{}")  # type: ignore[no-any-return]
+        return json.loads(self.text(gate_files.STATE) or "{}")  # type: ignore[no-any-return]
 
     def missing(self) -> dict[str, list[str]]:
         return {row["cause"]: row["missing"] for row in self.state()["tests"]["causes"]}
@@ -255,7 +256,7 @@ def test_a_check_opens_the_causes_of_the_table(
     assert {row["cause"]: row["since"] for row in node.state()["tests"]["causes"]} == since
     node.check(gpus=seen.get("gpus", [A, B]) if "repair" in wanted else [A, B])
     assert node.drained is bool(wanted)
-    assert (node.text(gate.PASS) is None) is bool(wanted)
+    assert (node.text(gate_files.PASS) is None) is bool(wanted)
 
 
 def test_a_reason_names_cause_job_and_command(node: Machine) -> None:
@@ -342,7 +343,7 @@ def test_a_node_returns_when_its_tests_have_passed(
     for step in steps:
         step(node)
     assert node.drained is not wanted
-    assert (node.text(gate.PASS) is not None) is wanted
+    assert (node.text(gate_files.PASS) is not None) is wanted
 
 
 def test_every_cause_has_to_be_closed(node: Machine) -> None:
@@ -404,7 +405,7 @@ def test_a_damaged_record_opens_every_cause(node: Machine, content: bytes) -> No
     assert {row["why"] for row in node.state()["tests"]["causes"]} == {return_tests.DAMAGED}
 
 
-@pytest.mark.parametrize("gone", [[return_tests.FILE], [return_tests.FILE, gate.MEMORY]])
+@pytest.mark.parametrize("gone", [[return_tests.FILE], [return_tests.FILE, gate_files.RECORD]])
 def test_a_record_that_is_gone_is_a_loss_unless_the_gate_is_new(
     node: Machine, gone: list[str]
 ) -> None:
@@ -414,7 +415,7 @@ def test_a_record_that_is_gone_is_a_loss_unless_the_gate_is_new(
     node.check()
     assert node.drained is (len(gone) == 1)
     node.remove(return_tests.FILE)
-    node.write(gate.MEMORY, b'{"mo')
+    node.write(gate_files.RECORD, b'{"mo')
     node.check()
     assert node.drained, "a memory that is torn does not show that the gate is new"
 
@@ -472,7 +473,7 @@ def test_a_class_without_tests_reads_and_writes_no_record(
     gate.act(node, {"gate": "drain"}, found)
     gate.act(node, {"gate": "report", "return_tests": JOBS}, found)
     assert "tests" not in node.state()
-    assert json.loads(node.text(gate.MEMORY) or "") == {"mode": "report"}
+    assert json.loads(node.text(gate_files.RECORD) or "") == {"mode": "report"}
     assert not node.exists(return_tests.FILE)
 
 
@@ -514,7 +515,7 @@ def test_a_drain_of_another_party_keeps_its_reason(node: Machine) -> None:
     node.deliver(node.result(gemm="passed"))
     node.check()
     assert (node.drained, node.reason) == (True, "bad fan")
-    assert node.text(gate.PASS) is not None
+    assert node.text(gate_files.PASS) is not None
 
 
 def test_a_drain_of_a_run_gets_the_reason_of_the_tests(node: Machine) -> None:
@@ -535,7 +536,9 @@ def test_a_node_that_leaves_goldnode_leaves_no_record(node: Machine) -> None:
     node.check(XID)
     gate.release(node)
     assert not node.drained
-    assert not any(node.exists(name) for name in (return_tests.FILE, gate.MEMORY, gate.STATE))
+    assert not any(
+        node.exists(name) for name in (return_tests.FILE, gate_files.RECORD, gate_files.STATE)
+    )
 
 
 # -- ended by a person
@@ -644,7 +647,7 @@ def command(
 def test_the_command_takes_results_and_judges_again(
     node: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.write(current.CLASS, json.dumps(node.document()).encode())
+    node.write(verdict_files.CLASS, json.dumps(node.document()).encode())
     with pytest.raises(NodeError, match="goldnode-node check"):
         command(node, monkeypatch, capsys)
     node.check(XID)
@@ -673,7 +676,7 @@ def test_input_that_is_no_json_is_refused(
     data: bytes,
     wanted: str,
 ) -> None:
-    node.write(current.CLASS, json.dumps(node.document()).encode())
+    node.write(verdict_files.CLASS, json.dumps(node.document()).encode())
     node.check()
     with pytest.raises(NodeError, match=wanted):
         command(node, monkeypatch, capsys, "--results", stdin=data)

@@ -18,9 +18,10 @@ from tests.unit.node.serve.test_metrics import finding
 from tests.unit.node.serve.test_serve import GOOD
 
 from goldnode.node.cachekey import components, directory, key
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.preflight import checks, cohort, image, start
+from goldnode.node.program.arguments import parse
 from goldnode.node.serve.publish import public
-from goldnode.node.state.model import NodeError
 
 Json = dict[str, Any]
 CLASS: Json = {"digest": "sha256:c1", "class": "h100", "policy": {}}
@@ -70,7 +71,7 @@ def write(root: Path, name: str, text: str) -> None:
 
 def call(root: Path, *words: str) -> int:
     """Run the command as goldnode-node starts it. `program.main` runs it too, and must agree."""
-    return start.main(["preflight", "--root", str(root), *words])
+    return start.main(parse(["preflight", "--root", str(root), *words]))
 
 
 def asked(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Json]:
@@ -479,7 +480,10 @@ def test_there_is_one_reason_and_never_a_pass_beside_it(
 
 def test_the_start_imports_no_engine() -> None:
     """It takes longer than all checks."""
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.preflight import start; print(*sys.modules)"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from goldnode.node.preflight import start; "
+        "from goldnode.node.program import arguments; print(*sys.modules)"
+    )
     source = str(Path(start.__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, source], capture_output=True, text=True, check=True
@@ -511,9 +515,7 @@ def test_a_real_container_reads_the_verdict_of_its_node(root: Path, tmp_path: Pa
     inside = tmp_path / "pod"
     for name in ("run/goldnode", "etc/goldnode", "proc"):
         (inside / name).mkdir(parents=True)
-    code = (
-        "import sys; from goldnode.node.preflight.start import main; sys.exit(main(sys.argv[1:]))"
-    )
+    code = "import sys; from goldnode.node.program.start import main; sys.exit(main())"
     script = (
         f"mount --bind {root}/run/goldnode {inside}/run/goldnode && mount --bind {root}/etc/goldnode {inside}/etc/goldnode && "
         f'mount -t proc proc {inside}/proc && exec {sys.executable} -c "{code}" preflight --node n1 --root {inside}'

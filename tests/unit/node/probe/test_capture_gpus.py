@@ -13,10 +13,10 @@ from tests.simulators.hardware.machine import Machine, launcher
 
 from goldnode.node import probe
 from goldnode.node.device import child, collect, stream
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Json
 from goldnode.node.probe import command, gpus, pci
 from goldnode.node.state import engine
-from goldnode.node.state.model import NodeError
 from goldnode.node.state.removal import NO_CLASS
 from goldnode.prove.redact import Redactor
 

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.probe import command, smi
-from goldnode.node.state.model import NodeError
 
 FIXTURES = sorted((Path(__file__).parents[1] / "fixtures/smi").glob("*.xml"))
 IDLE: dict[str, Any] = {"throttle.active": ["gpu_idle"], "throttle.mask": 1}

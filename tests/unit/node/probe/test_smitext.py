@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 from tests import documents
 
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.probe import command, smi, smitext
-from goldnode.node.state.model import NodeError
 
 HERE = Path(__file__).parents[1] / "fixtures"
 TEXT = HERE / "smi-text/h100_580.txt"

@@ -12,13 +12,13 @@ import pytest
 from goldnode.node.program import arguments as cli_args
 from goldnode.node.program import main as program
 
-SOURCE = Path(program.__file__).parents[2]
+SOURCE = Path(program.__file__).parents[3]
 
 
 def test_a_check_begins_without_what_it_does_not_need(tmp_path: Path) -> None:
     """Each of these costs a check 3 to 20 ms of processor time."""
     code = (
-        f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from goldnode.node import program; from goldnode.node.state import engine\n"
+        f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from goldnode.node.program import main as program; from goldnode.node.state import engine\n"
         f"host = program.Host({str(tmp_path)!r}); host.write('/etc/x', b'x'); assert host.glob('/etc', '?') == ['/etc/x']\n"
         "assert host.text('/etc/x') == 'x' and host.exists('/etc') and program.check_options(['check', '--passive'])\n"
         "print(*sys.modules)"

@@ -11,17 +11,17 @@ from tests.unit.node.captures import healthy
 
 from goldnode.documents.node_report import NodeReportGate
 from goldnode.node.gate import gate
-from goldnode.node.ground import boot
+from goldnode.node.ground import boot, gate_files, verdict_files
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import CAPTURE
-from goldnode.node.program import judging, remote, reporting, resident
+from goldnode.node.program import ack_command, judging, remote, reporting, resident
 from goldnode.node.program import main as program
 from goldnode.node.serve import publish
 from goldnode.node.state import reapply
 from goldnode.node.state.domains.program import CLASS
 from goldnode.node.state.names import digest
-from goldnode.node.verdict import ack, current, deltas
 from goldnode.node.verdict import check as checking
+from goldnode.node.verdict import current, deltas
 
 BOOT = "11111111-2222-3333-4444-555555555555"
 DOCUMENT: Any = {
@@ -92,8 +92,8 @@ def test_a_change_rewrites_verdict_capture_metrics_and_condition(
     examined[:] = [checked(host, "570", code=2)]
     judging.judge(host, DOCUMENT, act=True)
     assert 'driver="570"' in metrics(host)
-    assert json.loads(host.text(current.VERDICT) or "")["status"] == "drain"
-    assert (host.text(current.STATUS) or "").split()[1] == "2", (
+    assert json.loads(host.text(verdict_files.VERDICT) or "")["status"] == "drain"
+    assert (host.text(verdict_files.STATUS) or "").split()[1] == "2", (
         "the file that the condition of Kubernetes is read from"
     )
     assert json.loads(host.text(CAPTURE) or "")["driver"]["loaded"] == "570"
@@ -119,7 +119,7 @@ def test_an_apply_of_a_controller_ends_with_metrics_and_a_report(
             return {}
 
     good: list[bool] = []
-    monkeypatch.setattr(apply, "apply", lambda *_: ([{"changed": True}], None, After()))
+    monkeypatch.setattr(apply, "apply", lambda *_, **__: ([{"changed": True}], None, After()))
     monkeypatch.setattr(applied, "mark", lambda *_, **given: good.append(given["good"]))
     monkeypatch.setattr(gate, "reasons", lambda *_: [])
     request = {
@@ -180,7 +180,7 @@ def test_an_acknowledgement_is_judged_at_once(
     monkeypatch.setattr("os.geteuid", lambda: user)
     monkeypatch.setattr(deltas, "load", lambda *_: ({"acks": []}, None))
     examined[:] = [checked(host, "570")]
-    assert ack.run(host, Options()) == 0
+    assert ack_command.run(host, Options()) == 0
     assert f'driver="{driver}"' in metrics(host)
 
 
@@ -213,7 +213,7 @@ def test_a_report_is_of_the_last_check_and_writes_nothing(
     before = sorted(str(path) for path in Path(host.root).rglob("*"))
     found = reporting.report(host, "sha256:e")
     assert (found["capture"]["driver"]["loaded"], found["class"]) == ("580", "h100")
-    assert found["verdict"] == json.loads(host.text(current.VERDICT) or "")
+    assert found["verdict"] == json.loads(host.text(verdict_files.VERDICT) or "")
     assert sorted(str(path) for path in Path(host.root).rglob("*")) == before
 
 
@@ -289,10 +289,11 @@ def test_a_report_has_the_gate(
         "since": "2026-11-26T10:00:00Z",
     }
     host.write(
-        gate.STATE, json.dumps({**state, "reasons": ["a"], "told": drain, "error": None}).encode()
+        gate_files.STATE,
+        json.dumps({**state, "reasons": ["a"], "told": drain, "error": None}).encode(),
     )
     found = reporting.recorded(host) or {}
     assert NodeReportGate.model_validate(found["gate"]).drained is drained
     assert (found["gate"]["open"], found["gate"]["reasons"]) == (drain is None, ["a"])
-    host.write(gate.STATE, b'{"torn')
+    host.write(gate_files.STATE, b'{"torn')
     assert (reporting.recorded(host) or {})["gate"] is None

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.node.state.test_loader import header
+from tests.unit.node.probe.test_loader import header
 
 from goldnode.node.ground import boot
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
+from goldnode.node.probe import loader
 from goldnode.node.slots import trial as slot_trial
 from goldnode.node.slots import write as slotwrite
-from goldnode.node.state import bootdisk, loader, observe, slots
+from goldnode.node.state import bootdisk, observe, slots
 from goldnode.node.state.domains import slots as slot_files
-from goldnode.node.state.model import NodeError, Observed
+from goldnode.node.state.model import Observed
 from goldnode.node.state.removal import NO_CLASS
 
 OLD, NEW = "6.1.0-901-amd64", "6.1.0-902-amd64"

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tests.unit.node.devices import as_declared
 
-from goldnode.node.gate import gate
+from goldnode.node.ground import systemd
 from goldnode.node.state.domains import kernel, tuning
 from goldnode.node.state.domains import program as program_domain
 from goldnode.node.state.domains import units as units_domain
@@ -91,7 +91,7 @@ def bare(wanted: Any) -> Observed:
 def unit(load: str, active: str = "inactive") -> dict[str, str]:
     """What systemd has loaded of one unit."""
     return {
-        **dict.fromkeys(gate.PROPERTIES, ""),
+        **dict.fromkeys(systemd.PROPERTIES, ""),
         "LoadState": load,
         "ActiveState": active,
         "NeedDaemonReload": "no",

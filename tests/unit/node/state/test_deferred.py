@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import deferred
 from goldnode.node.state import owed as owing
-from goldnode.node.state.model import NodeError
 
 # How update-initramfs is called; by which package's script; whether it is done at once.
 CALLS = [

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from tests.unit.node.state.test_cases import CASES, document, merge, with_engine
 
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.state import dockerd, enginetext
 from goldnode.node.state import record as records
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import runtime
 from goldnode.node.state.handlers import runtime as handlers
-from goldnode.node.state.model import Action, NodeError, Observed
+from goldnode.node.state.model import Action, Observed
 
 ENGINES = json.loads((CASES / "engines.json").read_text())
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from goldnode.node.probe.cdi import read_cdi
 from goldnode.node.state import containerd
 from goldnode.node.state import enginetext as text_of
 
@@ -365,7 +366,7 @@ kind: nvidia.com/gpu
 
 
 def test_host_paths_of_a_spec_in_yaml() -> None:
-    assert text_of.read_cdi(NVIDIA) == {
+    assert read_cdi(NVIDIA) == {
         "kind": "nvidia.com/gpu",
         "devices": ["0", "all"],
         "paths": [
@@ -388,7 +389,7 @@ def test_amds_spec() -> None:
         "additionalGids": [44, 992],
     }
     assert [device["name"] for device in spec["devices"]] == ["0", "1", "all"]
-    found = text_of.read_cdi(json.dumps(spec))
+    found = read_cdi(json.dumps(spec))
     assert found["kind"] == "amd.com/gpu"
     assert found["paths"] == [
         "/dev/dri/card0",

@@ -94,7 +94,7 @@ def missing(*actions: Action) -> Any:
 
 def apply(root: Path, monkeypatch: pytest.MonkeyPatch, *actions: Action) -> list[dict[str, Any]]:
     monkeypatch.setattr(applying, "plan", missing(*actions))
-    return applying.apply(LiveHost(str(root)), document(), "sanity", {})[0]
+    return applying.apply(LiveHost(str(root)), document(), "sanity", {}, handlers={})[0]
 
 
 def link(name: str) -> Action:
@@ -163,5 +163,5 @@ def test_nothing_done_and_an_image_leave_no_record(
 ) -> None:
     assert apply(tmp_path, monkeypatch) == []
     monkeypatch.setattr(applying, "plan", missing(link("/a")))
-    assert applying.apply(Host(str(tmp_path)), document(), "sanity", {})[0] != []
+    assert applying.apply(Host(str(tmp_path)), document(), "sanity", {}, handlers={})[0] != []
     assert not (tmp_path / "var/lib/goldnode/history").exists()

@@ -12,13 +12,14 @@ import pytest
 from tests.unit.node.state.test_cases import CASES, document, merge
 from tests.unit.node.verdict.test_check import findings
 
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import modules
 from goldnode.node.state.domains.kernel import hook
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH
 from goldnode.node.state.handlers.modules import build, source_version
-from goldnode.node.state.model import Action, NodeError
+from goldnode.node.state.model import Action
 from goldnode.node.state.observe import RECORD
 from goldnode.node.verdict import check
 

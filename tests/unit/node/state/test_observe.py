@@ -12,7 +12,8 @@ import pytest
 
 from goldnode.node.ground import fault
 from goldnode.node.ground.host import Host, like
-from goldnode.node.state import grub, observe
+from goldnode.node.probe import grub
+from goldnode.node.state import observe
 from goldnode.node.state.domains import kernel, units
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from tests.unit.node.state.test_cases import document
 
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.program.main import Flags, read_document
 from goldnode.node.state import owners
 from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import files, program, units
-from goldnode.node.state.model import Action, NodeError, Observed
+from goldnode.node.state.model import Action, Observed
 from goldnode.node.state.names import digest
 from goldnode.node.state.observe import LINKS, MANAGED, managed_files
 

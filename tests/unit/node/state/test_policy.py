@@ -12,6 +12,7 @@ from tests.unit.node.state.test_cases import converged, document, merge
 from tests.unit.node.state.test_holders import process
 
 from goldnode.node.device import export
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host
 from goldnode.node.state import reapply
 from goldnode.node.state.apply import Applier
@@ -20,7 +21,7 @@ from goldnode.node.state.domains.program import document_digest
 from goldnode.node.state.engine import judge
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD, Finding
 from goldnode.node.state.handlers import policy as handlers
-from goldnode.node.state.model import Action, NodeError, Observed
+from goldnode.node.state.model import Action, Observed
 from goldnode.node.verdict import check
 
 EVERYTHING: dict[str, Any] = {

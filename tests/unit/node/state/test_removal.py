@@ -12,8 +12,10 @@ import pytest
 
 from goldnode.node import __main__ as starting
 from goldnode.node.gate import gate
-from goldnode.node.gate.scheduler import HookError
+from goldnode.node.gate.handlers import HANDLERS
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
+from goldnode.node.ground.scheduler import HookError
 from goldnode.node.program import main as program
 from goldnode.node.program import remote
 from goldnode.node.state import record as records
@@ -21,7 +23,7 @@ from goldnode.node.state.apply import Applier, withdraw
 from goldnode.node.state.engine import plan_absent
 from goldnode.node.state.family import kernel_release
 from goldnode.node.state.handlers import removal as removing
-from goldnode.node.state.model import IMAGE, PARTS, Action, NodeError, Observed
+from goldnode.node.state.model import IMAGE, PARTS, Action, Observed
 from goldnode.node.state.observe import JOURNAL, LINKS, MANAGED, RECORD
 from goldnode.node.state.removal import NO_CLASS, completed, offered, own_document, part_of, removal
 
@@ -396,11 +398,11 @@ def test_a_root_is_what_it_was_before(root: Host) -> None:
     assert plan_absent(root).actions == ()
     occupy(root)
     assert len(tree(root)) > len(before) + 25, "nothing was there to be taken away"
-    done, _, after = withdraw(root)
+    done, _, after = withdraw(root, handlers=HANDLERS)
     assert len(done) > 25
     assert after.actions == ()
     assert tree(root) == before
-    assert withdraw(root)[0] == []
+    assert withdraw(root, handlers=HANDLERS)[0] == []
     assert tree(root) == before
 
 
@@ -441,8 +443,8 @@ def test_each_action_is_repeatable_wherever_a_removal_is_cut_off(root: Host) -> 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Applier, "apply", apply)
             with pytest.raises(CutError):
-                withdraw(root)
-        withdraw(root)
+                withdraw(root, handlers=HANDLERS)
+        withdraw(root, handlers=HANDLERS)
         assert tree(root) == before, stop
 
 
@@ -459,7 +461,7 @@ def test_what_is_owed_after_the_files_have_left_is_not_forgotten(root: Host) -> 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Applier, "apply", die)
         with pytest.raises(NodeError, match="killed"):
-            withdraw(root)
+            withdraw(root, handlers=HANDLERS)
     owed = plan_absent(root).actions
     assert [action.kind for action in owed] == [
         "removal.settle",
@@ -473,7 +475,7 @@ def test_what_is_owed_after_the_files_have_left_is_not_forgotten(root: Host) -> 
 def test_the_site_file_of_a_controller_that_is_a_node_stays(root: Host) -> None:
     occupy(root)
     root.write("/etc/goldnode/site.yml", b"locks: /srv\n")
-    withdraw(root)
+    withdraw(root, handlers=HANDLERS)
     assert root.text("/etc/goldnode/site.yml") == "locks: /srv\n"
 
 
@@ -484,7 +486,7 @@ def test_what_the_user_changed_between_two_merges_is_his(root: Host) -> None:
     root.write(
         "/etc/docker/daemon.json", b'{"b": 1, "a": 2, "runtimes": {}, "features": {"cdi": true}}'
     )
-    withdraw(root)
+    withdraw(root, handlers=HANDLERS)
     assert json.loads(root.text("/etc/docker/daemon.json") or "") == {"b": 1, "a": 2}
 
 
@@ -496,7 +498,7 @@ def test_a_broken_file_of_the_user_is_refused_before_anything_is_touched(root: H
         NodeError,
         match=r"refused before anything was touched: /etc/docker/daemon.json: not JSON .*line 1 column 2",
     ):
-        withdraw(root)
+        withdraw(root, handlers=HANDLERS)
     after = {
         name: value for name, value in tree(root).items() if not name.startswith("run/goldnode")
     }
@@ -562,7 +564,7 @@ def test_a_gate_that_cannot_let_go_stops_the_removal(
         raise HookError("scontrol ended with 1")
 
     monkeypatch.setattr(gate, "release", fail)
-    applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent")
+    applier = Applier(root, NO_CLASS, {}, lambda text: None, "absent", handlers=HANDLERS)
     with pytest.raises(
         NodeError, match=r"cannot resume it: scontrol ended with 1\. Fix that, then run again\."
     ):

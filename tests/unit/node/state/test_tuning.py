@@ -5,6 +5,7 @@ What is not real: a file takes any text, where the kernel would check it; `swapo
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ import pytest
 from tests.unit.node.state.test_cases import document, merge
 from tests.unit.node.verdict.test_check import findings
 
+from goldnode.node.ground.errors import NodeError
 from goldnode.node.ground.host import Host, Result
+from goldnode.node.state import apply as applying
 from goldnode.node.state import engine
-from goldnode.node.state.apply import Applier, apply
+from goldnode.node.state.apply import Applier
 from goldnode.node.state.domains import tuning
 from goldnode.node.state.finding import ELSEWHERE, MATCH, MISMATCH, NOT_EXPOSED, UNREAD
-from goldnode.node.state.model import Action, NodeError
+from goldnode.node.state.model import Action
 from goldnode.node.verdict import check
 
+apply = partial(applying.apply, handlers={})
 RELEASE = "6.1.0-902-amd64"
 ALL: dict[str, Any] = {
     "governor": "performance",

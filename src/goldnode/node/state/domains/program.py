@@ -7,6 +7,7 @@ from hashlib import sha256
 
 from ...ground.host import PROGRAM as PROGRAM
 from ...ground.json_lines import by_lines
+from ...ground.verdict_files import CLASS as CLASS
 from ..model import IMAGE, Action, Observed
 from .files import Wanted
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any, List, Mapping
 
 
-CLASS = "/etc/goldnode/class.json"
 # Exit status if the requested plan is for another program version, or for another class
 # document: see node/program/resident.py.
 OTHER, OTHER_CLASS = 10, 11

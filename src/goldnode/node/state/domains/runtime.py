@@ -34,8 +34,9 @@ import re
 import time
 from contextlib import suppress
 
-from ...gate import gate
+from ...ground import gate_files
 from ...ground.host import Host
+from ...probe.cdi import read_cdi
 from .. import containerd, dockerd
 from .. import enginetext as text_of
 from ..finding import ELSEWHERE, UNREAD, Finding, judge_item, place
@@ -170,7 +171,7 @@ def _unit(host: Host, name: str) -> Dict[str, Any]:
         "pid": int(rows.get("MainPID") or 0),
         "job": bool(rows.get("Job")),
         "started": started,
-        "kept": host.exists(f"{gate.REFUSED}/{name}"),
+        "kept": host.exists(f"{gate_files.REFUSED}/{name}"),
     }
 
 
@@ -191,7 +192,7 @@ def _specs(host: Host, kind: str) -> List[Dict[str, Any]]:
     found: List[Dict[str, Any]] = []
     for directory in SPECS:
         for name in [*host.glob(directory, "*.json"), *host.glob(directory, "*.yaml")]:
-            spec = text_of.read_cdi(host.text(name) or "")
+            spec = read_cdi(host.text(name) or "")
             if spec["kind"] != kind:
                 continue
             # A spec shows its driver version only in the names of library files.
@@ -670,7 +671,7 @@ def gate_closed(seen: Observed) -> str:
     others = [text for text in state.get("reasons", ()) if not str(text).startswith("runtime.")]
     return (
         "; ".join(others[:2])
-        if state.get("mode") == gate.BLOCK and state.get("open") is False
+        if state.get("mode") == gate_files.BLOCK and state.get("open") is False
         else ""
     )
 

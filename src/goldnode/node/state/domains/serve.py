@@ -1,9 +1,9 @@
 """Domain of `serve`, which publishes a node's state: diagnostics endpoint and scheduler plugins.
 
-Domain `units` collects the socket's state in systemd (:data:`gate.PROPERTIES`).
+Domain `units` collects the socket's state in systemd (:data:`.systemd.PROPERTIES`).
 `seen.units["serve"]` has two keys:
 
-* textfile: the file that :mod:`...serve.publish` wrote to a collector's directory, or None
+* textfile: the file that a check wrote to a collector's directory, or None
 * drained: the reason for which slurm-health drained the node, or None
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 
+from ...ground import textfile
 from ...ground.host import Host
-from ...serve import publish
 from .. import shims
 from ..finding import MISMATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
@@ -93,18 +93,16 @@ def declared(document: ClassDocument) -> Mapping[str, Any]:
 
 def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
     """Collect goldnode's traces outside its own files."""
-    textfile = (host.text(publish.MEMORY) or "").strip() or None
-    if textfile and not (
-        os.path.isfile(host.located(textfile)) and textfile.endswith(f"/{publish.NAME}")
-    ):
-        textfile = None
+    copy = (host.text(textfile.MEMORY) or "").strip() or None
+    if copy and not (os.path.isfile(host.located(copy)) and copy.endswith(f"/{textfile.NAME}")):
+        copy = None
     texts = (
         [(host.text(name) or "").strip() for name in (shims.MEMORY, shims.INTENT)]
         if host.live
         else []
     )
     drained = next(filter(None, texts), None)
-    seen.units["serve"] = {"textfile": textfile, "drained": drained}
+    seen.units["serve"] = {"textfile": copy, "drained": drained}
 
 
 def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
@@ -263,7 +261,7 @@ def release(seen: Observed) -> List[Action]:
 
 def _is_wanted(document: ClassDocument, path: str) -> bool:
     folder = declared(document).get("textfile")
-    return bool(folder) and path == f"{str(folder).rstrip('/')}/{publish.NAME}"
+    return bool(folder) and path == f"{str(folder).rstrip('/')}/{textfile.NAME}"
 
 
 def address(state: Mapping[str, str]) -> str:

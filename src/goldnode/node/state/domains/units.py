@@ -2,18 +2,17 @@
 
 `seen.units` has these keys:
 
-* loaded: unit -> its properties in systemd (:data:`gate.PROPERTIES`); None in an image
+* loaded: unit -> its properties in systemd (:data:`.systemd.PROPERTIES`); None in an image
   or if systemd is not PID 1
-* gate: the gate's own state (:data:`gate.STATE`); None before its first decision
-* hook: the command that a drain calls (:func:`gate.hook`)
+* gate: the gate's own state (:data:`.gate_files.STATE`); None before its first decision
+* hook: the command that a drain calls (:func:`.gate_files.hook`)
 """
 
 from __future__ import annotations
 
-from ...gate import effects, gate
+from ...ground import gate_files, systemd, verdict_files
 from ...ground.boot import NOTICE
 from ...ground.host import Host
-from ...verdict import current
 from ..finding import ELSEWHERE, MATCH, Finding, judge_item
 from ..model import BOOT, IMAGE, Action, Note, Observed, Refusal, Waiting
 from ..observe import load_json
@@ -47,7 +46,7 @@ UNITS = (
     SOCKET,
     "nvidia-persistenced.service",
     "nvidia-fabricmanager.service",
-    *gate.RUNTIMES,
+    *gate_files.RUNTIMES,
 )
 
 WATCH_TEXT = f"""\
@@ -72,14 +71,14 @@ IOSchedulingPriority=7
 
 # The interval starts when the last check ends, so that checks never pile up. The
 # random delay spreads a fleet.
-TIMER_TEXT = f"""# goldnode: run the passive check; a verdict is valid for {current.LIMIT} s
+TIMER_TEXT = f"""# goldnode: run the passive check; a verdict is valid for {verdict_files.LIMIT} s
 [Unit]
-Description=goldnode passive check, every {current.PERIOD // 60} minutes
+Description=goldnode passive check, every {verdict_files.PERIOD // 60} minutes
 Before=goldnode-sanity.service
 
 [Timer]
-OnActiveSec={current.PERIOD}
-OnUnitInactiveSec={current.PERIOD}
+OnActiveSec={verdict_files.PERIOD}
+OnUnitInactiveSec={verdict_files.PERIOD}
 RandomizedDelaySec=30
 
 [Install]
@@ -127,17 +126,17 @@ WantedBy=multi-user.target
 # Reads text files of the last check and of the gate, without starting a program for each login.
 MOTD_TEXT = f"""#!/bin/sh
 # goldnode: one line at login when this node is not healthy
-file={current.STATUS}
+file={verdict_files.STATUS}
 tell() {{ echo "goldnode: $*. See: {PROGRAM} check"; exit 0; }}
 [ ! -s {NOTICE} ] || echo "goldnode: $(cat {NOTICE})"
 [ -r "$file" ] || tell "this node has not been checked since it booted"
 read now rest </proc/uptime
 read at code status class <"$file"
 case $at in '' | *[!0-9]*) tell "the last verdict cannot be read" ;; esac
-[ $((${{now%%.*}} - at)) -le {current.LIMIT} ] || \
+[ $((${{now%%.*}} - at)) -le {verdict_files.LIMIT} ] || \
 tell "the last verdict is too old, nothing watches this node"
-if [ ! -e {gate.PASS} ] && [ -s {gate.REASON} ]; then
-    read why <{gate.REASON}
+if [ ! -e {gate_files.PASS} ] && [ -s {gate_files.REASON} ]; then
+    read why <{gate_files.REASON}
     tell "the gate is closed: ${{why#goldnode gate: }}"
 fi
 [ "$status" = healthy ] || tell "class $class, verdict: $status (exit code $code)"
@@ -155,13 +154,13 @@ def observe(host: Host, document: ClassDocument, seen: Observed) -> None:
             for name in stated
             if isinstance(name, str) and name[:1] not in ("", "-")
         }
-        loaded = gate.units(
+        loaded = systemd.units(
             host, sorted({*UNITS, *named, *filter(None, (_unit(path) for path in seen.files))})
         )
     seen.units = {
         "loaded": loaded,
-        "gate": load_json(host, gate.STATE) if host.live else None,
-        "hook": gate.hook(host, document),
+        "gate": load_json(host, gate_files.STATE) if host.live else None,
+        "hook": gate_files.hook(host, document),
     }
 
 
@@ -187,7 +186,7 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
             f"{FOLDER}/{TIMER}",
             TIMER_TEXT,
             "sanity",
-            f"the passive check runs every {current.PERIOD // 60} minutes",
+            f"the passive check runs every {verdict_files.PERIOD // 60} minutes",
         ),
         Wanted(MOTD, MOTD_TEXT, "sanity", "a login shows that the node is not healthy", 0o755),
     ]
@@ -200,11 +199,11 @@ def wanted(document: ClassDocument, seen: Observed) -> List[Wanted]:
                 "the node is checked when the kernel reports a fault",
             )
         )
-    if document.get("gate") == gate.BLOCK:
+    if document.get("gate") == gate_files.BLOCK:
         why = "the class says `gate: block`: a bad node starts no containers"
         found += [
-            Wanted(f"{FOLDER}/{name}.d/{gate.DROP_IN}", gate.drop_in(), "sanity", why)
-            for name in gate.RUNTIMES
+            Wanted(f"{FOLDER}/{name}.d/{gate_files.DROP_IN}", gate_files.drop_in(), "sanity", why)
+            for name in gate_files.RUNTIMES
         ]
     return found
 
@@ -307,8 +306,8 @@ def plan(document: ClassDocument, seen: Observed) -> Tuple[List[Action], List[No
         actions.append(Action("sanity", "units.start", TIMER, reason, BOOT))
     actions += _events(document, seen)
     notes = []
-    if seen.live and document.get("gate") == gate.DRAIN and not seen.units.get("hook"):
-        notes.append(Note("gate", effects.NO_TARGET))
+    if seen.live and document.get("gate") == gate_files.DRAIN and not seen.units.get("hook"):
+        notes.append(Note("gate", gate_files.NO_TARGET))
     return actions, notes, []
 
 
@@ -387,7 +386,7 @@ def refusals(document: ClassDocument, seen: Observed, actions: Sequence[Action])
 
 def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
     """Report the gate's state (for information), its drain hook, outdated units, and the check's timer."""
-    mode = str(document.get("gate") or gate.REPORT)
+    mode = str(document.get("gate") or gate_files.REPORT)
     state = seen.units.get("gate") or {}
     elsewhere = "an image does not run" if not seen.live else None
     if elsewhere:
@@ -401,8 +400,8 @@ def findings(document: ClassDocument, seen: Observed) -> List[Finding]:
             else "closed"
         )
         found = [Finding("gate", MATCH, mode, f"{state.get('mode', mode)}: {now}")]
-        if mode == gate.DRAIN:
-            error = state.get("error") if seen.units.get("hook") else effects.NO_TARGET
+        if mode == gate_files.DRAIN:
+            error = state.get("error") if seen.units.get("hook") else gate_files.NO_TARGET
             remedy = Remedy(
                 "Put right what it says, or name commands in the site file: `gate: {drain: […], "
                 "resume: […]}`, and run site.yml.",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import re
 
+from ...ground.errors import NodeError
 from ..aptcall import APT_TIME
 from ..domains import driver as driver_domain
 from ..domains import modules
-from ..model import NodeError, declared
+from ..model import declared
 from ..observe import RECORD, compiler, load_json, modinfo
 
 TYPE_CHECKING = False

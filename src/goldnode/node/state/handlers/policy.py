@@ -9,8 +9,8 @@ import json
 import time
 
 from ...device.child import ask
+from ...ground.errors import NodeError
 from ..domains.policy import ABSENT, RECORD, RECORD_SCHEMA, driver_load
-from ..model import NodeError
 from ..observe import load_json
 
 TYPE_CHECKING = False

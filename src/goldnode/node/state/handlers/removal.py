@@ -1,4 +1,4 @@
-"""Handlers for actions that only a removal plans.
+"""Handlers for actions that only a removal plans. That of `gate.release` is in gate/handlers.py.
 
 Each takes the applier and one action, applies the change, and may return a message.
 """
@@ -9,13 +9,11 @@ import contextlib
 import os
 import shutil
 
-from ...gate import gate
-from ...gate.scheduler import HookError
 from ...ground import drained
+from ...ground.errors import NodeError
 from .. import record as records
 from ..aptcall import APT, APT_TIME
 from ..domains.runtime import DAEMON
-from ..model import NodeError
 from ..observe import JOURNAL
 from ..removal import OWN
 
@@ -43,16 +41,6 @@ def stop_units(applier: Writer, action: Action) -> None:
             "`systemctl status` and run again."
         )
     applier.host.run("systemctl", "reset-failed", *names)
-
-
-def release_gate(applier: Writer, action: Action) -> str:
-    """Resume the node if the gate drained it, and start the units that the gate blocks."""
-    try:
-        return "\n".join(gate.release(applier.host))
-    except HookError as problem:
-        raise NodeError(
-            f"the gate has drained this node and cannot resume it: {problem}. Fix that, then run again."
-        ) from None
 
 
 def uncomment(applier: Writer, action: Action) -> None:
@@ -216,7 +204,6 @@ def remove_directory(applier: Writer, action: Action) -> None:
 
 HANDLERS: Dict[str, Handler] = {
     "units.stop": stop_units,
-    "gate.release": release_gate,
     "file.uncomment": uncomment,
     "file.unmerge": unmerge,
     "packages.leave": leave,

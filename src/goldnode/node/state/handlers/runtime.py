@@ -10,10 +10,10 @@ import os
 import re
 import time
 
+from ...ground.errors import NodeError
 from .. import dockerd
 from .. import enginetext as text_of
 from ..domains import runtime
-from ..model import NodeError
 from ..observe import RECORD, load_json
 
 TYPE_CHECKING = False

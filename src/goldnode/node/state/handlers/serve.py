@@ -1,11 +1,8 @@
-"""Handlers for the actions of domain `serve`."""
+"""Handlers for the actions of domain `serve`. That of `serve.release` is in gate/handlers.py."""
 
 from __future__ import annotations
 
-from ...gate import gate
-from ...gate.scheduler import HookError
-from .. import shims
-from ..model import NodeError
+from ...ground.errors import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,23 +27,6 @@ def start(applier: Writer, action: Action) -> None:
         )
 
 
-def release(applier: Writer, action: Action) -> str:
-    """Resume the node, unless it is drained for another reason by now."""
-    try:
-        resumed = gate.resume(applier.host, str(action.data["reason"]))
-    except HookError as problem:
-        raise NodeError(
-            f"slurm-health has drained this node, and it cannot be resumed: {problem}. Put that "
-            "right, then run again."
-        ) from None
-    for name in (shims.MEMORY, shims.INTENT):
-        applier.host.remove(name)
-    return (
-        "resumed" if resumed else "it is not drained for that reason any more, and stays as it is"
-    )
-
-
 HANDLERS: Dict[str, Handler] = {
     "serve.start": start,
-    "serve.release": release,
 }

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 
+from ...ground.errors import NodeError
+from ...probe.boot_choice import boot_choice
 from .. import slots
 from ..domains import tuning
-from ..model import NodeError
-from ..observe import boot_choice, load_json
+from ..observe import load_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ Each takes the applier and one action, applies the change, and may return a mess
 
 from __future__ import annotations
 
-from ..model import NodeError
+from ...ground.errors import NodeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from tests import slurm
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.drain.protocol import DrainCaller
 from goldnode.fleet.drain.slurm import SlurmDrainer, slurm_rows
-from goldnode.node.gate import effects, scheduler
-from goldnode.node.gate.scheduler import HookError
-from goldnode.node.ground import drained
+from goldnode.node.gate import effects
+from goldnode.node.ground import drained, scheduler
 from goldnode.node.ground.host import Host, Result
+from goldnode.node.ground.scheduler import HookError
 
 RUN = drained.reason("0a1b2c3d", "ctl", "2026-11-27T16:00:00Z", "roll out driver")
 GATE = "goldnode: gpu.count: 7 (want 8)"

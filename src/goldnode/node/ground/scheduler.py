@@ -10,7 +10,7 @@ may contain anything, `State=IDLE` too. Reason is the first of these fields, so 
 | 26.05.5 | cleared | ends with 0 |
 
 So the reason of a node in service is not one of a drain, and after a failure the node is read again. Recorded with the
-packages of Debian 12, 13 and sid, 2026-11-27 (tests/unit/node/gate/test_scheduler.py).
+packages of Debian 12, 13 and sid, 2026-11-27 (tests/unit/node/ground/test_scheduler.py).
 """
 
 from __future__ import annotations

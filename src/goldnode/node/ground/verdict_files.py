@@ -1,0 +1,13 @@
+"""Where a node has its class and its last verdict, and for how long a verdict counts.
+
+Shell programs that the engine installs go by these, too: they work without Python.
+"""
+
+from __future__ import annotations
+
+CLASS = "/etc/goldnode/class.json"
+VERDICT = "/run/goldnode/verdict.json"
+# The verdict for shell programs: one line, "UPTIME EXIT_CODE STATUS CLASS".
+STATUS = "/run/goldnode/status"
+PERIOD = 300  # seconds between two passive checks (goldnode-watch.timer)
+LIMIT = 3 * PERIOD  # two checks may be missed or late; after the third the node's state is unknown

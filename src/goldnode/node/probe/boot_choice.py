@@ -1,0 +1,88 @@
+"""The kernel that the boot loader starts next: GRUB's or systemd-boot's choice, in one form."""
+
+from __future__ import annotations
+
+from ..ground.boot import PLACES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional
+
+    from ..ground.host import Host
+
+
+def boot_choice(host: Host, release: str) -> Dict[str, Optional[str]]:
+    """Return which kernel the boot loader starts next, and why.
+
+    `entry` is the value that GRUB_DEFAULT, or the default of systemd-boot, must have to boot `release`.
+    """
+    text = host.text("/boot/grub/grub.cfg")
+    if any(host.is_dir(f"{place}/loader/entries") for place in PLACES):
+        from . import loader  # start-up time: a node has one of the two loaders
+
+        place = loader.partition(host)
+        # Both loaders may be installed. The one that started this boot has set LoaderInfo.
+        if place is not None and (
+            text is None or (loader.variable(host, "LoaderInfo") or "").startswith("systemd-boot")
+        ):
+            return _systemd_boot(host, place, release)
+    if text is None:
+        return {
+            "loader": None,
+            "release": None,
+            "reason": None,
+            "entry": None,
+            "cmdline": None,
+            "via": None,
+        }
+    from . import grub  # start-up time, as above
+
+    choice = grub.next_boot(
+        text, host.data("/boot/grub/grubenv") or b"", host.text("/boot/grub/custom.cfg")
+    )
+    try:
+        wanted = grub.entry_for(text, release)
+    except grub.GrubError:  # next_boot has reported the error
+        wanted = None
+    return {
+        "loader": "grub",
+        "release": choice.release,
+        "reason": choice.reason,
+        "entry": wanted.selector if wanted else None,
+        "cmdline": " ".join(choice.entry.words) if choice.entry else None,
+        "via": choice.via,
+    }
+
+
+def _systemd_boot(host: Host, place: str, release: str) -> Dict[str, Optional[str]]:
+    """Return :func:`boot_choice` for systemd-boot with its entries on the ESP at `place`.
+
+    `entry` is the id of an entry that boots `release`.
+    """
+    from . import loader
+
+    chosen = loader.next_boot(host, place)
+    found = {
+        entry.file: loader.release(host, place, entry)
+        for entry in loader.entries(host, place)
+        if entry.bootable
+    }
+    own = [
+        entry
+        for entry in loader.ordered(loader.entries(host, place))
+        if release and found.get(entry.file) == release
+    ]
+    after = found.get(chosen.entry.file) if chosen.entry else None
+    reason = (
+        chosen.reason
+        if after or not chosen.entry
+        else f"{chosen.reason}, whose kernel does not state its release"
+    )
+    return {
+        "loader": "systemd-boot",
+        "release": after,
+        "reason": reason,
+        "entry": own[0].id if own else None,
+        "cmdline": chosen.entry.fields.get("options") if chosen.entry else None,
+        "via": chosen.via,
+    }
