@@ -175,11 +175,9 @@ def _frozen(connection: Connection, node_class: str, rollout: str) -> Iterator[C
 
 
 def _moment(at: float | None) -> str | None:
-    return (
-        None
-        if at is None
-        else dt.datetime.fromtimestamp(int(at), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    )
+    if at is None:
+        return None
+    return dt.datetime.fromtimestamp(int(at), tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # Images

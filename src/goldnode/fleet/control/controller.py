@@ -480,9 +480,8 @@ class RolloutController:
             step = state.steps.get(name)
             phase = step.phase if step is not None else None
             newer = step is None or seen.at > step.changed_at
-            back = state.record.phase in BACK_PHASES and state.waits(
-                name
-            )  # it goes back before it serves
+            # It goes back before it serves.
+            back = state.record.phase in BACK_PHASES and state.waits(name)
             if phase in _SERVING and newer and not back and name not in state.ledger.by_node:
                 prior = Prior(in_service=True, digest=state.nodes[name].digest, boot_id=None)
                 direction, attempt = Direction.FORWARD, step.attempt if step is not None else 0

@@ -47,9 +47,8 @@ class RolloutDrains:
     records: Callable[[str], DrainRecords | None] = no_records
     clock: Callable[[], float] = time.time
     tests: Callable[[str, str], str] | None = None
-    reported: dict[str, str] = field(
-        default_factory=dict
-    )  # nodes held for tests, with the reason that was logged
+    # Nodes held for tests, with the reason that was logged.
+    reported: dict[str, str] = field(default_factory=dict)
 
     def drain(self, name: str, prior: Prior) -> SchedulerObservation | None:
         """Take a node out of service, or continue with that. Repeat it until it returns an observation.
@@ -64,11 +63,9 @@ class RolloutDrains:
         )
         if outcome.ours and not outcome.empty:
             return None
-        reason = (
-            outcome.record.reason
-            if outcome.record is not None and outcome.ours
-            else outcome.note or ""
-        )
+        reason = outcome.note or ""
+        if outcome.record is not None and outcome.ours:
+            reason = outcome.record.reason
         return self._seen(name, drainer, SchedulerObservation(name, at, False, 0.0, reason))
 
     def resume(

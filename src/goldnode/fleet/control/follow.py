@@ -63,12 +63,11 @@ class FollowWorker:
     def results(self) -> list[Observation]:
         """Return what was observed since the last call: a node without a scheduler is where its step wants it."""
         now = self.clock()
-        observed: list[Observation] = [
-            SchedulerObservation(task.node, now, in_service=True)
-            if task.phase is StepPhase.RETURNING
-            else SchedulerObservation(task.node, now, in_service=False, reason=self._reason)
-            for task in self._tasks
-        ]
+        observed: list[Observation] = []
+        for task in self._tasks:
+            serves = task.phase is StepPhase.RETURNING
+            reason = "" if serves else self._reason
+            observed.append(SchedulerObservation(task.node, now, serves, reason=reason))
         return [*observed, *(self.drains.results() if self.drains is not None else ())]
 
     def close(self) -> None:

@@ -41,11 +41,8 @@ from goldnode.node.ground.drained import reason
 
 LOGGER = logging.getLogger("goldnode.rollout")
 _FORKS = 20  # of a run on many nodes
-_PHASES = (
-    StepPhase.RETURNING,
-    StepPhase.APPLYING,
-    StepPhase.GRANTED,
-)  # a return frees capacity, so it goes first
+# A return frees capacity, so it goes first.
+_PHASES = (StepPhase.RETURNING, StepPhase.APPLYING, StepPhase.GRANTED)
 _GRACE = 15.0  # seconds that a run has to end
 _LONGEST_PAUSE = 300.0
 # A task that was done and stays is done again: what was observed may have been replaced by an older reading that

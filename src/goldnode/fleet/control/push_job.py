@@ -71,9 +71,8 @@ def line(event: dict[str, Any]) -> dict[str, Any] | None:
     if what is None or (what == FAILED and data.get("ignore_errors")):
         return None
     answer = data.get("res") or {}
-    if (
-        "results" in answer and what != UNREACHABLE
-    ):  # the sum of items that were reported one by one
+    # The sum of items that were reported one by one.
+    if "results" in answer and what != UNREACHABLE:
         return None
     result = {name: _short(answer[name]) for name in _FIELDS if name in answer}
     errors = [
@@ -101,9 +100,8 @@ def run(directory: Path) -> int:
     job = PushJob(**json.loads((directory / JOB).read_text(encoding="utf-8")))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the controller, which ends its runs
+    # Ctrl-C is for the controller, which ends its runs.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_await_end_of_controller, args=(stop,), daemon=True).start()
     with (directory / RESULTS).open("w", encoding="utf-8", buffering=1) as out:
 

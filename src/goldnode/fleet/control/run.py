@@ -72,9 +72,8 @@ class RolloutRun:
         try:
             with controller.store.read() as connection:
                 return rollouts.ended(connection, controller.settings.name)
-        except (
-            StoreUnavailableError
-        ):  # a controller that waits must outlive the failover of the store
+        # A controller that waits must outlive the failover of the store.
+        except StoreUnavailableError:
             return None
 
 
@@ -82,11 +81,9 @@ def waiting(waits: Sequence[Wait]) -> list[str]:
     """Return the reasons to wait, one line each, with the end of the wait in local time where it is known."""
     lines = []
     for wait in waits:
-        until = (
-            ""
-            if wait.until is None
-            else f" until {datetime.fromtimestamp(wait.until, UTC).astimezone():%a %H:%M}"
-        )
+        until = ""
+        if wait.until is not None:
+            until = f" until {datetime.fromtimestamp(wait.until, UTC).astimezone():%a %H:%M}"
         owner = "" if wait.owner == "goldnode" else f" ({wait.owner})"
         lines.append(f"waits{until}: {wait.subject}: {wait.reason}{owner}")
     return list(dict.fromkeys(lines))

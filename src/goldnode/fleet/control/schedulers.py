@@ -32,19 +32,16 @@ from goldnode.fleet.rollout.model import SchedulerObservation
 Ask = Callable[[Sequence[str]], str]
 
 TIMEOUT = 60.0  # seconds for one question
-NO_END = (
-    365 * 86400.0
-)  # until the end of work without a known end; Slurm has the same for an unlimited job
+# Until the end of work without a known end; Slurm has the same for an unlimited job.
+NO_END = 365 * 86400.0
 OVERTIME = 600.0  # work that should have ended is expected to end at the next full ten minutes
 MAINTENANCE = "MAINTENANCE"
 
 
 def ask(argv: Sequence[str], timeout: float = TIMEOUT) -> str:
     """Run a question to a scheduler, with a timeout. Raises GoldnodeError with the scheduler's own message."""
-    environment = {
-        **os.environ,
-        "SLURM_TIME_FORMAT": "%s",
-    }  # seconds since the epoch: no zone to guess
+    # Seconds since the epoch: no zone to guess.
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     remedy = f"run `{' '.join(argv[:3])}` as the user of the controller; until it works, nodes keep their last state"
     try:
         done = subprocess.run(
@@ -119,11 +116,7 @@ class SiteSchedulers:
             at, late = self._clock(), behind(self._clock)
             machine = at - late
             asked = set(in_scheduler.values())
-            seen = (
-                slurm_nodes(self._ask, asked, machine, self._reservation)
-                if by == "slurm"
-                else kubectl_nodes(self._ask, asked, machine)
-            )
+            seen = self._nodes_of(by, asked, machine)
             for name, node in in_scheduler.items():
                 if (row := seen.get(node)) is not None:
                     free_at = _ahead(row.free_at, late)
@@ -131,6 +124,11 @@ class SiteSchedulers:
                         SchedulerObservation(name, at, row.in_service, free_at, row.reason)
                     )
         return observed
+
+    def _nodes_of(self, by: str, names: Collection[str], at: float) -> dict[str, ScheduledNode]:
+        if by == "slurm":
+            return slurm_nodes(self._ask, names, at, self._reservation)
+        return kubectl_nodes(self._ask, names, at)
 
 
 # Slurm
@@ -153,9 +151,8 @@ def slurm_nodes(
         )
     )
     if any(_works(row) and name not in ends for name, row in rows.items()):
-        rows = _slurm_states(
-            ask, wanted
-        )  # a job has ended between the two questions, or is not shown
+        # A job has ended between the two questions, or is not shown.
+        rows = _slurm_states(ask, wanted)
     foreign = {}
     if any(MAINTENANCE in row.state.split("+") for row in rows.values()):
         foreign = maintained(

@@ -75,23 +75,19 @@ class CommandDrainer:
         if records:
             records.write(record)
         left = old.about() if old and status == 3 and in_service else None
-        note = (
-            None
-            if in_service
-            else f"{node} was out of service before, as {self.drain_command[0]} says"
-        )
-        if not in_service and old and known is None:
+        note = f"{node} was out of service before, as {self.drain_command[0]} says"
+        if old and known is None:
             note = f"{note}; {old.about()} was cut off as it drained the node, and it cannot be seen whose drain this is"
-        elif not in_service and stored.damaged:
+        elif stored.damaged:
             note = f"{note}; {FILE} on the node cannot be read ({stored.damaged})"
-        elif not in_service and stored.local and not old:
+        elif stored.local and not old:
             note = f"{note}; {stored.local.about()} of this controller had drained it, and the node has no record of that any more"
         return DrainOutcome(
             changed=status == 0,
             in_service=in_service,
             ours=in_service,
             left=left,
-            note=note,
+            note=None if in_service else note,
             record=record,
         )
 
@@ -159,11 +155,9 @@ class CommandDrainer:
             return DrainOutcome(changed=not done, in_service=True, left=left, record=record)
         note = f"{node} was out of service before, as {self.drain_command[0]} says, and stays so."
         if in_service is None:
-            why = (
-                f"{FILE} on the node cannot be read ({stored.damaged})"
-                if stored.damaged
-                else "the run was cut off as it drained it"
-            )
+            why = "the run was cut off as it drained it"
+            if stored.damaged:
+                why = f"{FILE} on the node cannot be read ({stored.damaged})"
             note = (
                 f"It cannot be seen whether {node} was in service before: {why}. It stays as it is."
             )
@@ -192,11 +186,8 @@ class CommandDrainer:
             return record.in_service if record else None
         if stored.local and stored.local.run == record.run and stored.local.in_service is not None:
             return stored.local.in_service
-        return {0: True, 3: False}.get(
-            -1
-            if (status := records.status(record.run, DRAIN) if records else None) is None
-            else status
-        )
+        status = records.status(record.run, DRAIN) if records else None
+        return None if status is None else {0: True, 3: False}.get(status)
 
     @staticmethod
     def _call(argv: Sequence[str], noted: Path | None) -> tuple[int, str]:

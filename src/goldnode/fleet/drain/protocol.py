@@ -52,10 +52,8 @@ def run(argv: Sequence[str]) -> str:
             text=True,
             check=False,
             timeout=3600,
-            env={
-                **os.environ,
-                "SLURM_TIME_FORMAT": "standard",
-            },  # scontrol writes it after each reason
+            # scontrol writes a time after each reason, in the format of the environment.
+            env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
         )
     except FileNotFoundError:
         raise GoldnodeError(
@@ -425,11 +423,9 @@ class SchedulerDrainer:
             records.clear()
         if held or seen.in_service:
             return DrainOutcome(changed=held is not None, in_service=True, left=left, record=record)
-        gate = (
-            " The gate on the node returns it by itself once its check is fine, or"
-            if seen.reason.startswith(GATE)
-            else ""
-        )
+        gate = ""
+        if seen.reason.startswith(GATE):
+            gate = " The gate on the node returns it by itself once its check is fine, or"
         note = f"{node} is out of service ({self.shown(seen)}), not for a run, and stays so.{gate} {by_hand(self.name, node)} returns it."
         return DrainOutcome(changed=False, in_service=False, left=left, note=note, record=record)
 

@@ -33,9 +33,8 @@ def of_hooks(
 
 def log_source(store: StoreDatabase) -> LogSource:
     """Return the log of a store as a source. Its name has no password."""
-    from goldnode.fleet.events import (
-        store_log,
-    )  # the extra `fleet`, which a site with captures alone lacks
+    # The extra `fleet`, which a site with captures alone lacks.
+    from goldnode.fleet.events import store_log
 
     return LogSource(
         store.name, lambda: store_log.newest(store), lambda after: store_log.read(store, after)

@@ -169,9 +169,8 @@ class EventDelivery:
 
     def _deliver(self, name: str, stop: Callable[[], bool]) -> None:
         hook, state = self.site.events.hooks[name], self.outbox.hooks()[name]
-        if (
-            0 < state.again - self.clock() <= LONGEST_PAUSE
-        ):  # not longer, where the clock was set back
+        # A pause has a limit, also where the clock was set back.
+        if 0 < state.again - self.clock() <= LONGEST_PAUSE:
             return
         try:
             self._pages(name, hook, state.seq, stop)

@@ -41,9 +41,8 @@ class FleetNames:
     def _make(self) -> None:
         """Write the key under another name and link it: no process reads half of it, and the first one wins."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        handle, fresh = tempfile.mkstemp(
-            prefix=f".{self.file.name}.", dir=self.file.parent
-        )  # for its owner alone
+        # Such a file is for its owner alone.
+        handle, fresh = tempfile.mkstemp(prefix=f".{self.file.name}.", dir=self.file.parent)
         try:
             with os.fdopen(handle, "wb") as out:
                 out.write(secrets.token_bytes(_BYTES))

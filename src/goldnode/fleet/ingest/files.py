@@ -96,9 +96,8 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                     report = attached(
                         report_of(content, data, origin, now), _verdict(file), file.name
                     )
-                    report = (
-                        names.report(report) if names else report
-                    )  # events have no names either
+                    # Events have no names either.
+                    report = names.report(report) if names else report
                     added = out.add(report)
                     observed.append(brief(report))
                     result.stored += added
@@ -107,9 +106,8 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
                     continue
                 result.refused.append(RefusedFile(file, problem.message, problem.remedy))
                 continue
-            except (
-                pa.ArrowException
-            ):  # some are ValueErrors: of the files that are written, not of this report
+            # Some are ValueErrors: of the files that are written, not of this report.
+            except pa.ArrowException:
                 raise
             except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
                 # One report of an unforeseen form must not stop the others, nor stay in the inbox for ever.

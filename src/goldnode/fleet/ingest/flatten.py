@@ -128,10 +128,8 @@ class Flattener:
             for known, count in zip(dictionaries, texts, strict=True):
                 while len(known) > count:
                     known.popitem()
-            self._root, self._names = (
-                _Name(""),
-                0,
-            )  # what it remembers may have codes of the refused capture
+            # What it remembers may have codes of the refused capture.
+            self._root, self._names = _Name(""), 0
             raise
 
     def leaves(self) -> Iterator[Leaf]:

@@ -143,10 +143,8 @@ _PATTERNS: tuple[tuple[str, KeyKind], ...] = (
     ("pci.power_state", KeyKind.STATE),
     ("pci.limits.*", KeyKind.FACT),
     ("pci.iommu_group", KeyKind.ORDER),
-    (
-        "numa.nodes.memory_mib",
-        KeyKind.GAUGE,
-    ),  # by a few MiB different on equal machines, as is the total
+    # Different by a few MiB on equal machines, as is the total.
+    ("numa.nodes.memory_mib", KeyKind.GAUGE),
     ("numa.*", KeyKind.FACT),
     ("cpu.mhz*", KeyKind.GAUGE),
     ("cpu.*", KeyKind.FACT),

@@ -26,9 +26,8 @@ class PrunedDay(NamedTuple):
     day: str
     parts: list[tuple[PartName, str]]  # each with the table that completes it
     size: int
-    origins: frozenset[str] = (
-        frozenset()
-    )  # parts that ingests wrote, whether they were merged since or not
+    # Parts that ingests wrote, whether they were merged since or not.
+    origins: frozenset[str] = frozenset()
 
 
 def days(text: str) -> int:

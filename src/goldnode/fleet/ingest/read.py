@@ -43,9 +43,8 @@ def connect(directory: Path, limits: ReadLimits | None = None) -> duckdb.DuckDBP
     handle = compact.lock_for_reading(directory)
     connection = duckdb.connect(":memory:")
     if handle is not None:
-        weakref.finalize(
-            connection, os.close, handle
-        )  # replaced files stay as long as the connection
+        # Replaced files stay as long as the connection.
+        weakref.finalize(connection, os.close, handle)
     parts = _within(found_parts(directory), limits)
     connection.execute(
         f"SET memory_limit='{limits.memory}'; SET threads={limits.threads}; SET TimeZone='UTC'"

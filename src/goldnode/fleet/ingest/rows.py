@@ -95,11 +95,9 @@ class Group:
 
     def _run_ends(self, name: str) -> Any:
         rows = self._flattener.rows
-        starts, end = (
-            (rows.fact_starts, len(rows.facts))
-            if name == FACTS
-            else (rows.number_starts, len(rows.numbers))
-        )
+        starts, end = rows.number_starts, len(rows.numbers)
+        if name == FACTS:
+            starts, end = rows.fact_starts, len(rows.facts)
         return pa.concat_arrays([_int32(starts)[1:], pa.array([end], pa.int32())])
 
     def _fact_columns(self, codes: Any) -> dict[str, Any]:

@@ -118,21 +118,15 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("device", pa.string()),  # PCI address; "" for the node as a whole
             ("unit", pa.string()),
             ("better", pa.string()),  # higher or lower
-            (
-                "quantile",
-                pa.string(),
-            ),  # p50; p95 and p99 on the bad side, where the runs bound them
+            # p50; p95 and p99 on the bad side, where the runs bound them.
+            ("quantile", pa.string()),
             ("runs", pa.int32()),
             ("value", pa.float64()),
-            (
-                "bound",
-                pa.float64(),
-            ),  # 99 % bound of the quantile in favour of the device; null: too few runs
+            # 99 % bound of the quantile in favour of the device; null: too few runs.
+            ("bound", pa.float64()),
             ("sm_mhz", pa.float64()),  # highest SM clock of the runs
-            (
-                "device_sm_mhz",
-                pa.float64(),
-            ),  # highest SM clock of the device over all metrics of the result
+            # Highest SM clock of the device over all metrics of the result.
+            ("device_sm_mhz", pa.float64()),
             ("uncounted", pa.string()),  # why the metric does not count; null: it counts
         ]
     ),

@@ -389,11 +389,9 @@ def _stack(
         if row["package"]
     ]
     for row in others:
-        state = (
-            f"of package {row['package']}"
-            if row["package"]
-            else "of no package, so it is not in the stack"
-        )
+        state = "of no package, so it is not in the stack"
+        if row["package"]:
+            state = f"of package {row['package']}"
         proposal.notes.append(
             f"Out-of-tree module {row['name']} {row['version']} ({state}). Check its name for modinfo "
             "and the order of loading."

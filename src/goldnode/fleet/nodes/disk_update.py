@@ -452,7 +452,8 @@ def holders(found: Mapping[str, Any]) -> str | None:
     The driver's own daemons do not count. Pure.
     """
     rows = [f"pid {row['pid']} {row['command']}" for row in found.get("holders") or ()]
-    return ", ".join(rows[:3]) + (" …" if len(rows) > 3 else "") if rows else None
+    more = " …" if len(rows) > 3 else ""
+    return ", ".join(rows[:3]) + more or None
 
 
 # -- the run

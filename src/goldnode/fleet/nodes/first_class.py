@@ -40,13 +40,9 @@ class NodeGpus:
         return "nvidia" if self.model == AUTO else facts.gpu(self.model).vendor
 
     def __str__(self) -> str:
-        return (
-            NONE
-            if self.model == NONE
-            else self.model
-            if self.count == 1
-            else f"{self.count} x {self.model}"
-        )
+        if self.model == NONE or self.count == 1:
+            return self.model
+        return f"{self.count} x {self.model}"
 
 
 @dataclass(frozen=True)
@@ -91,13 +87,9 @@ def gpus_of(machine: ThisMachine) -> NodeGpus:
     model, count = machine.gpus[0]
     known = model in facts.gpus()
     nvidia = facts.gpu(model).vendor == "nvidia" if known else model.startswith("10de:")
-    return (
-        NodeGpus(AUTO, count)
-        if nvidia and (count == 1 or not known)
-        else NodeGpus(model, count)
-        if known
-        else NodeGpus(NONE)
-    )
+    if nvidia and (count == 1 or not known):
+        return NodeGpus(AUTO, count)
+    return NodeGpus(model, count) if known else NodeGpus(NONE)
 
 
 def parse_gpus(text: str) -> NodeGpus:

@@ -94,10 +94,8 @@ KINDS = (
 )
 VERBS = ("install", "repair", "upgrade", "downgrade", "remove")
 PARTS = ("kernel", "driver", "module", "runtime", "base")
-LINES, NEW = (
-    24,
-    4,
-)  # of one file's diff, and of a file that is new and so shown at all, unless all are asked for
+LINES = 24  # of one file's diff, unless all are asked for
+NEW = 4  # of a new file's, which is left out if it is longer
 WIDTH = 116
 
 
@@ -139,11 +137,13 @@ class HostPlan:
 
     def __post_init__(self) -> None:
         if self.plan is not None and not self.state:
-            plan = self.plan
-            pending = (
-                WAITING if plan["waiting"] else REBOOT if plan["reboot"]["reasons"] else CONVERGED
+            marks = (
+                (REFUSED, self.plan["refusals"]),
+                (CHANGE, self.plan["actions"]),
+                (WAITING, self.plan["waiting"]),
+                (REBOOT, self.plan["reboot"]["reasons"]),
             )
-            self.state = REFUSED if plan["refusals"] else CHANGE if plan["actions"] else pending
+            self.state = next((state for state, rows in marks if rows), CONVERGED)
 
 
 @dataclass
@@ -228,11 +228,9 @@ def fleet_plans(
             check=False,
         )
         progress.step("comparing the plans")
-        said = (
-            runs.first_line(done.stderr)
-            if done.stderr.strip()
-            else f"ansible ended with {done.returncode}"
-        )
+        said = f"ansible ended with {done.returncode}"
+        if done.stderr.strip():
+            said = runs.first_line(done.stderr)
         return _hosts(groups["all"], classes, Path(tree), said)
 
 
@@ -380,11 +378,8 @@ def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChan
     if not any(row["code"] == "gpu-in-use" for row in plan["refusals"]):
         changes += [PlannedChange(HOLDERS, holder(row)) for row in plan["holders"]]
     for action in plan["actions"]:
-        changes += (
-            _transaction(action, parts)
-            if action["kind"] == "packages.transact"
-            else [_item(action)]
-        )
+        packages = action["kind"] == "packages.transact"
+        changes += _transaction(action, parts) if packages else [_item(action)]
     changes += [
         PlannedChange(WAITS, f"{row['subject']}: {row['message']}") for row in plan["waiting"]
     ]
@@ -437,12 +432,9 @@ def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[Pl
 
 def _item(action: Mapping[str, Any]) -> PlannedChange:
     kind, target = str(action["kind"]), str(action["target"])
-    section = (
-        next((name for name, pattern in PLACES if re.search(pattern, target)), None)
-        if target.startswith("/")
-        else None
-    )
-    section = section or next(name for name, start in KINDS if kind.startswith(start))
+    section = next(name for name, start in KINDS if kind.startswith(start))
+    if target.startswith("/"):
+        section = next((name for name, pattern in PLACES if re.search(pattern, target)), section)
     verb, reason = kind.partition(".")[2] or kind, str(action["reason"])
     rows = diff(action)
     if kind == "file.write" and action["before"] is None:
@@ -658,7 +650,8 @@ def _sections(found: Sequence[PlannedChange], full: bool, before: str = "") -> l
             lines += [f"      {line}"] if name else _wrapped(line, "      ")
             # New content is shortened; changed lines are all shown.
             fresh = bool(item.detail) and all(row.startswith("+") for row in item.detail)
-            most = len(item.detail) if full else 0 if fresh and len(item.detail) > NEW else LINES
+            short = 0 if fresh and len(item.detail) > NEW else LINES
+            most = len(item.detail) if full else short
             lines += [f"          {row}" for row in item.detail[:most]]
             if 0 < most < len(item.detail):
                 lines.append(f"          … {len(item.detail) - most} more lines: --full shows them")

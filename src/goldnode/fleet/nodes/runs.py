@@ -146,11 +146,8 @@ class HostRun:
         verdict: dict[str, Any] | None,
     ) -> None:
         """Rows of resources of a part that was applied, and the plan that was left (None: it failed, or was in check mode)."""
-        left = (
-            planned(plan)
-            if plan
-            else [row for row in self.resources if not self._touched(row) and row["part"] != part]
-        )
+        untouched = [row for row in self.resources if not self._touched(row)]
+        left = planned(plan) if plan else [row for row in untouched if row["part"] != part]
         self.resources = [row for row in self.resources if self._touched(row)] + rows + left
         self.plan = plan or self.plan
         self.verdict = verdict or self.verdict
@@ -231,18 +228,12 @@ class HostRun:
                 for refusal in self.refusals
             )
         if outcome == FAILED and self.error is not None:
-            place = (
-                f"in part {self.error['part']}"
-                if self.error["part"]
-                else f"in task “{self.error['task']}”"
-            )
+            part, task = self.error["part"], self.error["task"]
+            place = f"in part {part}" if part else f"in task “{task}”"
             return f"{place}: {gist(self.error['message'])}"
         if outcome == NOT_REACHED:
-            left = (
-                f"not applied: part {', '.join(self._left())}"
-                if self.plan
-                else "its turn did not come"
-            )
+            parts = ", ".join(self._left())
+            left = f"not applied: part {parts}" if self.plan else "its turn did not come"
             return f"{left}, because the run ended before or its tags leave it out. Run again."
         if outcome == REBOOT:
             allow = "" if check else " Allow it with -e goldnode_reboot=true."

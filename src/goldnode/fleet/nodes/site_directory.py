@@ -118,11 +118,9 @@ def playbook(*, collection: bool) -> str:
 
 def files(contents: SiteContents, *, collection: bool) -> dict[str, str]:
     """Return the content of every file by its path in the directory."""
-    plugins = (
-        _OF_COLLECTION
-        if collection
-        else _OF_INSTALLATION.format(package=PACKAGE, roles=data("roles"))
-    )
+    plugins = _OF_COLLECTION
+    if not collection:
+        plugins = _OF_INSTALLATION.format(package=PACKAGE, roles=data("roles"))
     texts = {
         SITE: _SITE,
         "ansible.cfg": _ANSIBLE.format(plugins=plugins),

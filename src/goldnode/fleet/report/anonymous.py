@@ -15,9 +15,8 @@ from goldnode.node.probe.command import INTERNET, PATTERNS
 _Document = TypeVar("_Document", FleetReportDocument, FleetDiffDocument)
 _IPV6 = r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F]{1,4})+(?![\w:])"
 _ADDRESSES = (*PATTERNS, ("SERVER", INTERNET), ("SERVER", _IPV6))
-_PCI = re.compile(
-    r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-)  # of a slot, the same on all nodes
+# Of a slot, the same on all nodes.
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # Topics and findings whose values are identities as a whole.
 _IDENTITIES = ("part", "GPU identity")
 

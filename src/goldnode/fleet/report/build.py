@@ -242,9 +242,7 @@ class _Builder:
                 "class": row["class"],
                 "source": row["origin"],
                 "basis": row["basis"],
-                "metric": row["metric"]
-                if row["quantile"] == "p50"
-                else f"{row['metric']} {row['quantile']}",
+                "metric": f"{row['metric']} {row['quantile']}".removesuffix(" p50"),
                 "part": row["item"] or None,
                 "unit": row["unit"],
                 "samples": row["n"],

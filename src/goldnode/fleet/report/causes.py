@@ -143,11 +143,9 @@ def _below_others(found: list[_OpenCause]) -> list[_OpenCause]:
     """Return the causes without those that another one explains, which names them."""
     result = []
     for cause in found:
-        top = (
-            None
-            if "declared" in cause.evidence
-            else next((one for one in found if _explains(one, cause)), None)
-        )
+        top = None
+        if "declared" not in cause.evidence:
+            top = next((one for one in found if _explains(one, cause)), None)
         if top is None:
             result.append(cause)
         elif cause.topic not in top.also:
@@ -186,6 +184,9 @@ def _rank(cause: _OpenCause) -> tuple[Any, ...]:
 
 
 def _finished(cause: _OpenCause) -> ReportCause:
+    share = None
+    if cause.total and cause.usual is not None:
+        share = round(cause.usual / cause.total, 4)
     return ReportCause.model_validate(
         {
             "class": cause.class_,
@@ -194,9 +195,7 @@ def _finished(cause: _OpenCause) -> ReportCause:
             "domain": cause.domain,
             "evidence": cause.evidence,
             "changes": list(cause.changes),
-            "share": None
-            if not cause.total or cause.usual is None
-            else round(cause.usual / cause.total, 4),
+            "share": share,
             "of": cause.total,
             "also": sorted(cause.also),
             "nodes": nodes_of(cause.nodes),

@@ -39,22 +39,3 @@ def _group(before: str, width: int, after: str, numbers: list[int]) -> str:
         for low, high in ranges
     )
     return f"{before}[{','.join(shown)}]{after}"
-
-
-_FOLDED = re.compile(r"([^\[\],]*)\[([\d,-]+)\]([^\[\],]*)|([^\[\],]+)")
-
-
-def unfold(text: str) -> list[str]:
-    """Return the names of a folded text, sorted. It is the inverse of `fold` for names without brackets and commas."""
-    names: list[str] = []
-    for match in _FOLDED.finditer(text):
-        if match[4] is not None:
-            names.append(match[4])
-            continue
-        for part in match[2].split(","):
-            low, _, high = part.partition("-")
-            names += [
-                f"{match[1]}{number:0{len(low)}}{match[3]}"
-                for number in range(int(low), int(high or low) + 1)
-            ]
-    return sorted(names)

@@ -85,14 +85,14 @@ COLUMNS = (
 )
 
 
+def _value(part: PartKeys, name: str) -> str:
+    key = part.columns.get(name)
+    return "NULL" if key is None else f"max(CASE WHEN f.key = '{key}' THEN f.value END)"
+
+
 def _rows(part: PartKeys) -> str:
     """Return the SELECT of all parts of one kind."""
-    values = ", ".join(
-        f"max(CASE WHEN f.key = '{part.columns[name]}' THEN f.value END) AS {name}"
-        if name in part.columns
-        else f"NULL AS {name}"
-        for name in COLUMNS
-    )
+    values = ", ".join(f"{_value(part, name)} AS {name}" for name in COLUMNS)
     keys = ", ".join(f"'{key}'" for key in part.columns.values())
     having = f"HAVING {part.physical} IS NOT NULL" if part.physical else ""
     return (

@@ -57,9 +57,10 @@ class StepPhase(StrEnum):
 
 
 ACTIVE = frozenset({StepPhase.GRANTED, StepPhase.APPLYING, StepPhase.RETURNING})
+# A wave is complete when all of its nodes are in one of these.
 ENDED = frozenset(
     {StepPhase.DONE, StepPhase.FAILED, StepPhase.OVERDUE, StepPhase.DEFERRED, StepPhase.LEFT}
-)  # a wave is complete when all of its nodes are in one of these
+)
 
 
 class HoldKind(StrEnum):

@@ -95,13 +95,9 @@ def observe(
         row["outcome"] == MISMATCH for row in found.verdict["findings"]
     ):
         code = _DEGRADED
-    answer = (
-        Answer.PASSES
-        if code in accepted
-        else Answer.UNKNOWN
-        if code == current.UNKNOWN
-        else Answer.FAILS
-    )
+    answer = Answer.UNKNOWN if code == current.UNKNOWN else Answer.FAILS
+    if code in accepted:
+        answer = Answer.PASSES
     software, hardware = causes(found.verdict) if answer is Answer.FAILS else ([], [])
     return NodeObservation(
         node,

@@ -123,12 +123,8 @@ class _Planner:
 
     def run(self) -> RolloutPlan:
         """Decide stage by stage; the first stage with actions ends the decision."""
-        stages = (
-            (self._nodes, self._replaced)
-            if self._is_replaced()
-            else (self._nodes, self._phase, self._grants)
-        )
-        for stage in stages:
+        further = (self._replaced,) if self._is_replaced() else (self._phase, self._grants)
+        for stage in (self._nodes, *further):
             stage()
             if self.actions:
                 break
@@ -235,11 +231,9 @@ class _Planner:
         before = [item for item in self.state.approvals if (item.wave, item.role) == (wave, role)]
         if not before or before[-1].document == self.settings.digest:
             return ""
-        what = (
-            "an earlier document"
-            if before[-1].document
-            else "a document that its goldnode did not record"
-        )
+        what = "an earlier document"
+        if not before[-1].document:
+            what = "a document that its goldnode did not record"
         again = f"goldnode rollout approve {self.record.name} {wave} --role {role} --reason REASON"
         return f": {before[-1].who} has approved {what}. Read this one, then `{again}`"
 
@@ -422,11 +416,9 @@ class _Planner:
     def _broken(self, wave: int) -> str:
         """Return how many nodes of a wave failed by the change, with the first cause; empty if none did."""
         count = self.state.broken[wave]
-        return (
-            f"; {count} {'has' if count == 1 else 'have'} failed ({self._first_cause()})"
-            if count
-            else ""
-        )
+        if not count:
+            return ""
+        return f"; {count} {'has' if count == 1 else 'have'} failed ({self._first_cause()})"
 
     def _extend(self, wave: int, count: int) -> None:
         """Add nodes to a wave that proves too little: some of its nodes were out of service, or failed."""
@@ -649,9 +641,8 @@ class _Grants:
         earlier = step.prior if step is not None else None
         # A node that this rollout holds out of service was in service before.
         in_service = bool(node.in_service) or (earlier is not None and earlier.in_service)
-        digest = (
-            node.digest if earlier is None else earlier.digest
-        )  # a node's own earlier state stays
+        # A node's own earlier state stays.
+        digest = node.digest if earlier is None else earlier.digest
         seen = self.observations.scheduler.get(name)
         note = seen.reason if seen is not None and seen.in_service else ""
         reason = note if earlier is None or node.in_service else earlier.reason

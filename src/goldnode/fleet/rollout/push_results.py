@@ -141,9 +141,8 @@ def _drained(
 
 def _returned(task: NodeTask, drain: Mapping[str, Any], ended: float) -> PushResult:
     note = clean(str(drain.get("note") or ""))
-    if (
-        drain["in_service"] and note
-    ):  # another run may still work on it, or its record is of another scheduler
+    # Another run may still work on it, or its record is of another scheduler.
+    if drain["in_service"] and note:
         return PushResult(PushEnd.AGAIN, problem=note)
     reason = (
         "" if drain["in_service"] else clean(str((drain.get("record") or {}).get("was") or note))

@@ -82,11 +82,9 @@ def _in_denied_state(
 ) -> RemainingNode:
     record = state.record
     if step is not None and step.direction is Direction.FORWARD and step.phase is StepPhase.DONE:
-        scope = (
-            f"the rollback ({record.back.value}) leaves it there"
-            if record.back
-            else "nothing moves it back"
-        )
+        scope = "nothing moves it back"
+        if record.back:
+            scope = f"the rollback ({record.back.value}) leaves it there"
         order = f"goldnode rollout rollback {record.name} --what all --reason REASON"
         return RemainingNode(name, f"has the denied state: {scope}", order)
     lock = settings.target.startswith("sha256:")

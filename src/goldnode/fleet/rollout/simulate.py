@@ -68,9 +68,8 @@ class SimulatedRun:
     seed: int
     end: str  # phase at the end, or frozen, or not ended
     hours: float  # until the last node had moved
-    hours_completed: (
-        float | None
-    )  # until the rollout was completed; nodes that were deferred move later
+    # Until the rollout was completed; nodes that were deferred move later.
+    hours_completed: float | None
     hours_99: float | None  # until 99 % of the nodes had moved
     touched: int  # nodes that had a grant forward
     touched_at_stop: int | None
@@ -87,9 +86,8 @@ class SimulatedRun:
     capacity_lost: float  # node-hours, idle while out of service for a step
     idle_median: float  # seconds from a drained node to the begin of its change
     peak_out: int
-    timeline: tuple[tuple[float, int, int, int], ...] = field(
-        repr=False, default=()
-    )  # hours, done, planned, failed
+    # Hours, done, planned, failed.
+    timeline: tuple[tuple[float, int, int, int], ...] = field(repr=False, default=())
 
 
 @dataclass

@@ -116,9 +116,8 @@ class RolloutState:
         ] = []  # of active steps, and of some that have ended
         self.ended: Counter[int] = Counter()  # wave -> nodes whose step forward has ended
         self.passed: Counter[int] = Counter()  # wave -> nodes that serve with the new state
-        self.broken: Counter[int] = (
-            Counter()
-        )  # wave -> nodes that failed by it, or did not return from it
+        # Wave -> nodes that failed by it, or did not return from it.
+        self.broken: Counter[int] = Counter()
         self.serving = 0  # nodes that are done, and the sum of the times since when
         self.serving_since = 0.0
         self.moved = 0  # nodes that had a grant, and the sum of the times of their grants
@@ -224,10 +223,8 @@ class RolloutState:
             return step.phase in (StepPhase.PASSED, StepPhase.DEFERRED)
         if step.phase is StepPhase.FAILED:
             return step.blame is Blame.SOFTWARE
-        if step.phase in (
-            StepPhase.DEFERRED,
-            StepPhase.PASSED,
-        ):  # released for another try, which does not come
+        # It was released for another try, which does not come.
+        if step.phase in (StepPhase.DEFERRED, StepPhase.PASSED):
             return self.has_moved(step)
         return step.phase is StepPhase.DONE and self.in_back_scope(step)
 
@@ -492,11 +489,10 @@ class RolloutState:
             if step.wave < FIRST_WAVES:
                 cause = step.cause or "software"
                 causes[cause] = causes.get(cause, 0) + 1
+        in_time = step.wave == self.record.wave and not step.late
         self.record = with_values(
             self.record,
-            finished_at=at
-            if step.wave == self.record.wave and not step.late
-            else self.record.finished_at,
+            finished_at=at if in_time else self.record.finished_at,
             tally=with_values(
                 tally,
                 done=done,

@@ -18,9 +18,8 @@ def at_least(failures: int, trials: int, rate: float) -> float:
         return 0.0
     if rate >= 1:
         return 1.0
-    if (
-        failures > trials * rate
-    ):  # the upper tail is the smaller one: sum it, so that nothing cancels
+    # The upper tail is the smaller one: sum it, so that nothing cancels.
+    if failures > trials * rate:
         term = _term(failures, trials, rate)
         total, odds = 0.0, rate / (1 - rate)
         for count in range(failures, trials + 1):

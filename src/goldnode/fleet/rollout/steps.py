@@ -317,9 +317,6 @@ class _Decider:
             elif node.digest is None or node.in_service is None:
                 self._act(Finish(name, StepPhase.DEFERRED, wave, "has not reported its state"))
             else:
-                where = (
-                    "in the target already"
-                    if node.digest == self.settings.target
-                    else f"at {node.digest}"
-                )
+                there = node.digest == self.settings.target
+                where = "in the target already" if there else f"at {node.digest}"
                 self._act(Finish(name, StepPhase.LEFT, wave, f"is {where}"))

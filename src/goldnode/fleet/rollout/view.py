@@ -194,9 +194,8 @@ def _controller(facts: RolloutFacts, now: float) -> RolloutStatusController:
     kind: Literal["working", "quiet", "none", "ended"]
     if facts.holder is None or facts.beat_at is None:
         kind, since = "none", facts.beat_at or record.submitted_at
-    elif (
-        abs(now - facts.beat_at) > QUIET
-    ):  # abs: a clock that is ahead proves no life, as in take_over
+    # abs: a clock that is ahead proves no life, as in take_over.
+    elif abs(now - facts.beat_at) > QUIET:
         kind = "quiet"
     else:
         kind, remedy = "working", None
@@ -279,12 +278,13 @@ def _requirements(facts: RolloutFacts) -> Iterator[RolloutStatusRequirement]:
         yield RolloutStatusRequirement(name="boot", answer=answer.value, reason=reason, at=None)
     for item in settings.outside:
         result = facts.observations.requirements.get((item.name, record.wave))
+        answer, reason = Answer.UNKNOWN, "not evaluated for this wave yet"
+        if result:
+            answer, reason = result.answer, result.reason or "no reason given"
         yield RolloutStatusRequirement(
             name=item.name,
-            answer=(result.answer if result else Answer.UNKNOWN).value,
-            reason=(result.reason or "no reason given")
-            if result
-            else "not evaluated for this wave yet",
+            answer=answer.value,
+            reason=reason,
             at=moment(result.at) if result else None,
         )
 

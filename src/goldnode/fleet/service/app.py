@@ -258,9 +258,8 @@ class LockService:
                 await self.tick()
             except GoldnodeError as problem:
                 LOGGER.error("cannot search for overdue nodes: %s", problem)
-            except (
-                Exception
-            ):  # without this, no node would be overdue any more, and no line would name why
+            # Without this, no node would be overdue any more, and no line would name why.
+            except Exception:
                 LOGGER.exception("cannot search for overdue nodes")
             await asyncio.sleep(self.settings.tick)
 

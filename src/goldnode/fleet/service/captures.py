@@ -136,9 +136,8 @@ class CaptureReceiver:
     def _put(self, content: bytes) -> None:
         """Write a document into the inbox, within its limits. Raise RefusedRequestError."""
         size = len(content)
-        with (
-            self._filling
-        ):  # the place is taken before the file is written: threads share the last one
+        # The place is taken before the file is written: threads share the last one.
+        with self._filling:
             if full := _full(self.inbox, size):
                 raise full
             self._add(1, size)
@@ -162,9 +161,8 @@ class CaptureReceiver:
         while True:
             try:
                 await self.ingest()
-            except (
-                Exception
-            ):  # without this, no report would be stored any more, and no line would name why
+            # Without this, no report would be stored any more, and no line would name why.
+            except Exception:
                 LOGGER.exception("captures: the inbox could not be stored, and will be tried again")
             await asyncio.sleep(self.settings.period)
 

@@ -52,9 +52,8 @@ def backup(store: StoreDatabase, file: Path, public_key: Path | None = None) -> 
             rows[table] = rows.get(table, 0) + 1
             lines.append(_line({"table": table, "row": row}))
         lines.append(_line({"end": rows}))
-    replace_file(
-        file, gzip.compress(b"".join(lines), mtime=0), 0o600
-    )  # it has who gave which order
+    # Not for others: the log has who gave which order.
+    replace_file(file, gzip.compress(b"".join(lines), mtime=0), 0o600)
     return BackupSummary(rows, verdict)
 
 

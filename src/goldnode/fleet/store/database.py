@@ -35,10 +35,8 @@ _STOPPED_SECONDS = (
     30  # after which a server ends the transaction of a process that gives no sign of life
 )
 _RETRIES = 4
-_RETRIED = {
-    "40001",
-    "40P01",
-}  # serialization failure, deadlock: the transaction did nothing and may run again
+# Serialization failure, deadlock: the transaction did nothing and may run again.
+_RETRIED = {"40001", "40P01"}
 _T = TypeVar("_T")
 
 # Guard -> kind of the refusal. Other guards are errors of the program.

@@ -98,9 +98,8 @@ def write(store: StoreDatabase, path: Path, key: Path | None) -> bool:
 def _signed(payload: bytes, key: Path | None) -> bytes:
     if key is None:
         return payload
-    from goldnode.evidence.signatures import (
-        load_signer,
-    )  # a site without a key needs no cryptography
+    # A site without a key needs no cryptography.
+    from goldnode.evidence.signatures import load_signer
 
     return load_signer(key).sign(payload, PAYLOAD_TYPE)
 

@@ -282,12 +282,14 @@ def _held(found: Candidate, request: LeaveRequest) -> Leave | None:
             phase=row["step_phase"],
             target=row["step_target"],
         )
+    kind, remedy = RefusalKind.OUT_ALREADY, None
+    if row["kind"] == "failed":
+        kind = RefusalKind.PERSON
+        remedy = f"a person releases it: `goldnode fleet release {found.name} --reason REASON`"
     raise GrantRefusedError(
-        RefusalKind.PERSON if row["kind"] == "failed" else RefusalKind.OUT_ALREADY,
+        kind,
         f"{found.name} is out of service already ({row['kind']}, {row['owner']}): {row['reason']}",
-        remedy=f"a person releases it: `goldnode fleet release {found.name} --reason REASON`"
-        if row["kind"] == "failed"
-        else None,
+        remedy=remedy,
     )
 
 
@@ -317,6 +319,7 @@ def _granted(found: Candidate, request: LeaveRequest, room: Room, changes: _Chan
         changes.new_steps.append({"rollout": request.rollout, "node": found.name, **step})
     elif step is not None:
         changes.steps.append({"of_rollout": request.rollout, "of_node": found.name, **step})
+    reason = f"rollout {request.rollout}" if request.rollout else f"leave for {request.group}"
     changes.holds.append(
         {
             "node": found.name,
@@ -327,9 +330,7 @@ def _granted(found: Candidate, request: LeaveRequest, room: Room, changes: _Chan
             "since": request.now,
             "deadline": leave.deadline,
             "boot_id": request.boot_id or row["boot_id"],
-            "reason": f"leave for {request.group}"
-            if not request.rollout
-            else f"rollout {request.rollout}",
+            "reason": reason,
         }
     )
     changes.lines.append(_line(found, request, content, leave.epoch))
@@ -597,40 +598,6 @@ def release(connection: Connection, name: str, order: PersonsOrder) -> list[str]
             ),
         )
     return [row[0] for row in rows]
-
-
-def take_hold(
-    connection: Connection, name: str, kind: str, owner: str, order: PersonsOrder
-) -> None:
-    """Record that a node is out of service for a reason outside of any rollout: a fact, which no limit stops."""
-    if kind not in ("failed", "person"):
-        raise StoreError(f'"{kind}" is no hold outside of a rollout', remedy="use failed or person")
-    if connection.scalar(select(func.count()).select_from(tables.hold).where(_key(name, owner))):
-        return
-    connection.execute(
-        tables.hold.insert().values(
-            node=name, owner=owner, kind=kind, since=order.now, reason=order.reason
-        )
-    )
-    content = {
-        "action": "TakeHold",
-        "node": name,
-        "owner": owner,
-        "kind": kind,
-        "reason": order.reason,
-    }
-    append(connection, LogLine(order.now, order.who, "TakeHold", name, content))
-
-
-def drop_hold(connection: Connection, name: str, owner: str, order: PersonsOrder) -> bool:
-    """Record that a reason outside of any rollout has ended. Return whether there was such a hold."""
-    ended = connection.execute(
-        tables.hold.delete().where(_key(name, owner), tables.hold.c.kind == "person")
-    ).rowcount
-    if ended:
-        content = {"action": "DropHold", "node": name, "owner": owner}
-        append(connection, LogLine(order.now, order.who, "DropHold", name, content))
-    return bool(ended)
 
 
 def explain(

@@ -73,9 +73,8 @@ def in_force(connection: Connection) -> dict[str, FleetLimits]:
         .where(rollout.c.phase != "queued")
         .order_by(rollout.c.phase.in_(tables.ACTIVE_PHASES), rollout.c.submitted_at)
     )
-    return limits | {
-        row[0]: FleetLimits.read(row[1]) for row in rows
-    }  # the last row of a class wins
+    # The last row of a class wins.
+    return limits | {row[0]: FleetLimits.read(row[1]) for row in rows}
 
 
 _OF_ROLLOUT = (
@@ -165,11 +164,9 @@ def _of_domain(
     scope, name = domain
     if scope == "class":
         own = limits.get(name)
-        return (
-            (number(own.planned, nodes), number(own.failed, nodes), number(own.total, nodes))
-            if own
-            else (None, None, None)
-        )
+        if own is None:
+            return None, None, None
+        return number(own.planned, nodes), number(own.failed, nodes), number(own.total, nodes)
     planned = [
         limits[one].per[scope] for one in classes if one in limits and scope in limits[one].per
     ]

@@ -559,10 +559,11 @@ _CHANGES: Mapping[str, Callable[[_Writer, Any], None]] = {
     "Deny": _Writer.deny,
     "Freeze": _Writer.freeze,
 }
+# Of one node, which the writer reads before.
 _STEPS = (
     "Grant",
     "Proceed",
     "Turn",
     "Finish",
     "Overdue",
-)  # of one node, which the writer reads before
+)

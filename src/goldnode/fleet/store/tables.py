@@ -53,9 +53,8 @@ node = Table(
     Column("rack", _NAME),
     Column("leaf", _NAME),
     Column("cohort", _NAME),
-    Column(
-        "machine", _NAME, unique=True
-    ),  # id with which a FleetLock client asks, if it is not the name
+    # Id with which a FleetLock client asks, if it is not the name.
+    Column("machine", _NAME, unique=True),
     Column("tags", Text),  # JSON list, for pools
     Column("boot_id", _NAME),
     Column("digest", _NAME),
@@ -76,9 +75,8 @@ rollout = Table(
     Column("why", Text, nullable=False, server_default=""),
     Column("back", String(32)),
     Column("author", _NAME, nullable=False),
-    Column(
-        "separate", Boolean, nullable=False, server_default=text("false")
-    ),  # the author cannot approve
+    # The author cannot approve.
+    Column("separate", Boolean, nullable=False, server_default=text("false")),
     Column("epoch", Integer, CheckConstraint("epoch >= 0"), nullable=False, server_default="0"),
     Column("holder", _NAME),  # controller that has the epoch
     Column("beat_at", Double),  # its last sign of life; safety does not depend on it
@@ -185,9 +183,8 @@ observation = Table(
     Column("kind", String(16), nullable=False, server_default="node"),  # node or scheduler
     Column("at", Double, nullable=False),  # when the node observed it
     Column("received_at", Double, nullable=False),
-    Column(
-        "log_seq", BigInteger, nullable=False, server_default="0"
-    ),  # last line of the log before it
+    # Last line of the log before it.
+    Column("log_seq", BigInteger, nullable=False, server_default="0"),
     Column("boot_id", _NAME),
     Column("digest", _NAME),
     Column("content", Text, nullable=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, func, select
 
 from goldnode.fleet.rollout import model
 from goldnode.fleet.store import controllers, grants, nodes, rollouts, tables
@@ -13,6 +13,7 @@ from goldnode.fleet.store.database import StoreDatabase
 from goldnode.fleet.store.errors import GrantRefusedError
 from goldnode.fleet.store.grants import GivenBack, Leave, LeaveRequest, PersonsOrder
 from goldnode.fleet.store.limits import FleetLimits
+from goldnode.fleet.store.log import LogLine, append
 from goldnode.fleet.store.nodes import StoredNode
 
 CLASS = "h100"
@@ -111,3 +112,28 @@ def counters(store: StoreDatabase, scope: str, name: str) -> tuple[int, int, int
             )
         ).one()
     return row.planned, row.failed, row.person, row.total
+
+
+def take_hold(
+    connection: Connection, name: str, kind: str, owner: str, order: PersonsOrder
+) -> None:
+    """Record that a node is out of service for a reason outside of any rollout, as the writer of a rollout's state does."""
+    hold = tables.hold
+    key = and_(hold.c.node == name, hold.c.owner == owner)
+    if connection.scalar(select(func.count()).select_from(hold).where(key)):
+        return
+    row = {"node": name, "owner": owner, "kind": kind, "reason": order.reason}
+    connection.execute(hold.insert().values(since=order.now, **row))
+    content = {"action": "TakeHold", **row}
+    append(connection, LogLine(order.now, order.who, "TakeHold", name, content))
+
+
+def drop_hold(connection: Connection, name: str, owner: str, order: PersonsOrder) -> bool:
+    """Record that a reason outside of any rollout has ended. Return whether there was such a hold."""
+    hold = tables.hold
+    key = and_(hold.c.node == name, hold.c.owner == owner)
+    ended = connection.execute(hold.delete().where(key, hold.c.kind == "person")).rowcount
+    if ended:
+        content = {"action": "DropHold", "node": name, "owner": owner}
+        append(connection, LogLine(order.now, order.who, "DropHold", name, content))
+    return bool(ended)

@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, func, select
-from tests.unit.fleet.store.fleets import ALICE, BOB, NEW, NOW, OLD, fill, held, rollout, wish
+from tests.unit.fleet.store.fleets import (
+    ALICE,
+    BOB,
+    NEW,
+    NOW,
+    OLD,
+    fill,
+    held,
+    rollout,
+    take_hold,
+    wish,
+)
 
 from goldnode.fleet.rollout.model import Promote
 from goldnode.fleet.service import batch
@@ -54,7 +65,7 @@ def one_change(store: StoreDatabase, chance: random.Random) -> None:
         "grant": lambda c: grants.grant(c, wish(number)),
         "back": lambda c: grants.give_back(c, wish(number)),
         "overdue": lambda c: grants.overdue(c, NOW + 10**6) if chance.random() < 0.2 else None,
-        "fail": lambda c: grants.take_hold(c, name, "failed", "check", ALICE),
+        "fail": lambda c: take_hold(c, name, "failed", "check", ALICE),
         "release": lambda c: grants.release(c, name, BOB),
         "freeze": lambda c: orders.freeze(c, Scope(), ALICE) if chance.random() < 0.2 else None,
         "unfreeze": lambda c: orders.unfreeze(c, Scope(), ALICE),

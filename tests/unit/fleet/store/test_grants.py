@@ -19,11 +19,13 @@ from tests.unit.fleet.store.fleets import (
     OLD,
     back,
     counters,
+    drop_hold,
     fill,
     held,
     leave,
     refusal,
     rollout,
+    take_hold,
     wish,
 )
 
@@ -169,17 +171,17 @@ def test_overdue_node_moves_to_the_failed_buffer_and_others_go_on(store: StoreDa
 
 def test_failures_above_their_limit_stop_grants(store: StoreDatabase) -> None:
     fill(store, limits=FleetLimits("2", "1", "8"))
-    store.run(lambda c: grants.take_hold(c, "n04", "failed", "check", ALICE))
-    store.run(lambda c: grants.take_hold(c, "n05", "failed", "check", ALICE))
+    store.run(lambda c: take_hold(c, "n04", "failed", "check", ALICE))
+    store.run(lambda c: take_hold(c, "n05", "failed", "check", ALICE))
     assert refusal(store, 0) == "failed_buffer_full"
 
 
 def test_node_with_two_reasons_counts_once_together(store: StoreDatabase) -> None:
     fill(store)
-    store.run(lambda c: grants.take_hold(c, "n00", "failed", "check", ALICE))
-    store.run(lambda c: grants.take_hold(c, "n00", "person", "alice", ALICE))
+    store.run(lambda c: take_hold(c, "n00", "failed", "check", ALICE))
+    store.run(lambda c: take_hold(c, "n00", "person", "alice", ALICE))
     assert counters(store, "class", CLASS) == (0, 1, 1, 1)
-    assert store.run(lambda c: grants.drop_hold(c, "n00", "alice", ALICE))
+    assert store.run(lambda c: drop_hold(c, "n00", "alice", ALICE))
     assert counters(store, "class", CLASS) == (0, 1, 0, 1)
     assert store.run(lambda c: grants.release(c, "n00", ALICE)) == ["check"]
     assert counters(store, "class", CLASS) == (0, 0, 0, 0)
@@ -188,8 +190,8 @@ def test_node_with_two_reasons_counts_once_together(store: StoreDatabase) -> Non
 def test_release_of_a_node_with_two_reasons_counts_once(store: StoreDatabase) -> None:
     """PostgreSQL runs triggers after a DELETE of two rows when both are gone."""
     fill(store)
-    store.run(lambda c: grants.take_hold(c, "n00", "failed", "check", ALICE))
-    store.run(lambda c: grants.take_hold(c, "n00", "person", "alice", ALICE))
+    store.run(lambda c: take_hold(c, "n00", "failed", "check", ALICE))
+    store.run(lambda c: take_hold(c, "n00", "person", "alice", ALICE))
     assert store.run(lambda c: grants.release(c, "n00", ALICE)) == ["alice", "check"]
     assert counters(store, "class", CLASS) == (0, 0, 0, 0)
     with store.write() as connection:
@@ -336,7 +338,7 @@ def test_guard_stops_a_program_that_knows_no_rule(store: StoreDatabase, guard: s
 
 def test_held_node_that_moves_is_counted_where_it_is(store: StoreDatabase) -> None:
     fill(store)
-    store.run(lambda c: grants.take_hold(c, "n00", "failed", "check", ALICE))
+    store.run(lambda c: take_hold(c, "n00", "failed", "check", ALICE))
     with store.write() as connection:
         connection.execute(
             tables.node.update().where(tables.node.c.name == "n00").values(rack="r1")
@@ -393,7 +395,7 @@ def test_return_of_an_overdue_node_is_refused_although_a_person_drained_it_too(
     fill(store)
     leave(store, 0)
     store.run(lambda c: grants.overdue(c, NOW + 10**6))
-    store.run(lambda c: grants.take_hold(c, "n00", "person", "alice", ALICE))
+    store.run(lambda c: take_hold(c, "n00", "person", "alice", ALICE))
     answer = back(store, 0)
     assert not answer.released
     assert answer.refusal is not None

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Table, event, select
-from tests.unit.fleet.store.fleets import ALICE, CLASS, NEW, OLD, fill, held, rollout, wish
+from tests.unit.fleet.store.fleets import (
+    ALICE,
+    CLASS,
+    NEW,
+    OLD,
+    fill,
+    held,
+    rollout,
+    take_hold,
+    wish,
+)
 
 from goldnode.fleet.service import batch
 from goldnode.fleet.service.batch import SharedRequest
@@ -176,8 +186,8 @@ def prepared(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = StoreDatabase(str(path))
     fill(store, 6, FleetLimits("2", "2", "4", {"rack": 1}), racks=3)
     rollout(store, waves=(("n00", "n01", "n02"),))
-    store.run(lambda c: grants.take_hold(c, "n04", "failed", "check", ALICE))
-    store.run(lambda c: grants.take_hold(c, "n05", "person", "alice", ALICE))
+    store.run(lambda c: take_hold(c, "n04", "failed", "check", ALICE))
+    store.run(lambda c: take_hold(c, "n05", "person", "alice", ALICE))
     store.run(lambda c: orders.freeze(c, Scope("rack", "r2"), ALICE))
     store.close()
     return path

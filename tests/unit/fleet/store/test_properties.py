@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.unit.fleet.store.fleets import ALICE, CLASS, NEW, NOW, fill, wish
+from tests.unit.fleet.store.fleets import ALICE, CLASS, NEW, NOW, fill, take_hold, wish
 
 from goldnode.fleet.store import controllers, grants, orders
 from goldnode.fleet.store.backup import check_counters
@@ -84,7 +84,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(number=_NUMBER, kind=st.sampled_from(["failed", "person"]))
     def fact(self, number: int, kind: str) -> None:
-        self.store.run(lambda c: grants.take_hold(c, f"n{number:02}", kind, f"by-{kind}", ALICE))
+        self.store.run(lambda c: take_hold(c, f"n{number:02}", kind, f"by-{kind}", ALICE))
         self.holds[number].setdefault(f"by-{kind}", kind)
 
     @rule(number=_NUMBER)

@@ -15,9 +15,11 @@ from tests.unit.fleet.store.fleets import (
     NOW,
     OLD,
     back,
+    drop_hold,
     fill,
     leave,
     rollout,
+    take_hold,
 )
 
 from goldnode.fleet.rollout.model import (
@@ -94,8 +96,8 @@ def use(store: StoreDatabase) -> None:
     leave(store, 1)
     store.run(lambda c: grants.overdue(c, NOW + 10**6))
     store.run(lambda c: grants.release(c, "n01", ALICE))
-    store.run(lambda c: grants.take_hold(c, "n02", "person", "alice", ALICE))
-    store.run(lambda c: grants.drop_hold(c, "n02", "alice", ALICE))
+    store.run(lambda c: take_hold(c, "n02", "person", "alice", ALICE))
+    store.run(lambda c: drop_hold(c, "n02", "alice", ALICE))
     store.run(lambda c: orders.freeze(c, Scope(), ALICE))
     store.run(lambda c: orders.unfreeze(c, Scope(), ALICE))
     store.run(lambda c: orders.deny(c, CLASS, "bad", ALICE))
