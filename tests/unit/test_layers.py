@@ -61,6 +61,18 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "preflight",
         "program",
     ),
+    "fleet": (
+        "shared",
+        "ingest",
+        "report",
+        "rollout",
+        "store",
+        "events",
+        "drain",
+        "nodes",
+        "service",
+        "control",
+    ),
 }
 
 

@@ -299,7 +299,7 @@ class Push:
     def __init__(
         self, settings: PushSettings, begin: Callable[[Path], AnsibleProcess] = start
     ) -> None:
-        """Raises PushError for settings that cannot work, MissingExtraError without Ansible."""
+        """Check the settings. Raises PushError for those that cannot work, MissingExtraError without Ansible."""
         settings.check()
         self.settings = settings
         self._runs = Runs(settings, begin)

@@ -185,7 +185,7 @@ class _OpenPart:
 
     @property
     def used(self) -> bool:
-        """Whether the part has a capture."""
+        """Return whether the part has a capture."""
         return bool(self._nodes or self.group.members)
 
     def file(self, table: str) -> Path:

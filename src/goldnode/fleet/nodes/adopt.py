@@ -220,7 +220,7 @@ def propose(survey: Survey, name: str, catalog: Catalog, site: Site | None = Non
 
 
 def name_for(survey: Survey) -> str:
-    """A name for the class: of the GPU's model, else of the release."""
+    """Return a name for the class: of the GPU's model, else of the release."""
     gpu = _gpu(survey, AdoptProposal())
     text = gpu["model"] if gpu else f"{survey['os']['id']}{survey['os']['version']}_cpu"
     return re.sub(r"[^a-z0-9]+", "_", f"adopted_{text}".lower())
@@ -508,7 +508,7 @@ def _is(row: Mapping[str, Any], name: str, archive: Any, survey: Survey, site: S
 
 
 def _fitting(survey: Survey, stack: Mapping[str, Any], catalog: Catalog) -> str | None:
-    """A stack of the catalog that says the same of release, driver branch, flavour, module and engine."""
+    """Return a stack of the catalog with the same release, driver branch, flavour, module and engine."""
     driver = stack["driver"]
     if stack.get("modules"):
         return None

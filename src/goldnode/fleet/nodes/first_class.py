@@ -34,7 +34,7 @@ class NodeGpus:
 
     @property
     def vendor(self) -> str | None:
-        """The vendor whose driver they need; `auto` is for NVIDIA's."""
+        """Return the vendor whose driver they need; `auto` means NVIDIA's."""
         if self.model == NONE:
             return None
         return "nvidia" if self.model == AUTO else facts.gpu(self.model).vendor
@@ -56,7 +56,7 @@ class ThisMachine:
 
     @property
     def text(self) -> str:
-        """The machine in words."""
+        """Return the machine in words."""
         gpus = ", ".join(f"{count} x {model}" for model, count in self.gpus) or "no GPU"
         return f"{' '.join(self.os).strip() or 'unknown system'}, kernel {self.kernel}, {gpus}"
 

@@ -116,7 +116,7 @@ class PlannedChange:
     data: tuple[tuple[str, str | None], ...] = field(default=(), compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The item for a program."""
+        """Return the item for a program."""
         return {
             "text": self.line,
             **dict(self.data),
@@ -326,7 +326,7 @@ def _error(text: str) -> str:
 
 
 def _host(name: str, node_class: str | None, answer: str | None, said: str) -> HostPlan:
-    """One host from what Ansible kept of its answer, which is a stranger's text."""
+    """Return one host from the answer that Ansible has stored, whose texts are foreign."""
     if answer is None:
         return HostPlan(name, node_class, state=FAILED, message=f"there was no answer: {said}")
     try:
@@ -388,7 +388,7 @@ def items(plan: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChan
 
 
 def holder(row: Mapping[str, Any]) -> str:
-    """Who has a GPU open: process, unit, container."""
+    """Return who has a GPU open: process, unit, container."""
     text = f"pid {row['pid']} {row['command']}"
     return (
         text
@@ -398,7 +398,7 @@ def holder(row: Mapping[str, Any]) -> str:
 
 
 def _transaction(action: Mapping[str, Any], parts: Mapping[str, str]) -> list[PlannedChange]:
-    """One item per package that moves, by part: the engine's own lines say which way."""
+    """Return one item per package that moves, by part; the engine's own lines have the direction."""
     rows: list[tuple[str, str, str, str, str]] = []
     for line in action["data"].get("lines", ()):
         verb, name, *rest = str(line).split()
@@ -531,7 +531,7 @@ def overview(
 
 
 def counts(hosts: Sequence[HostPlan]) -> dict[str, int]:
-    """State -> number of hosts, the worst first, without those that no host is in."""
+    """Return the number of hosts in each state that occurs, the worst state first."""
     states = [host.state for host in hosts]
     return {state: states.count(state) for state in STATES if state in states}
 
@@ -561,7 +561,7 @@ def _notes(hosts: Sequence[HostPlan]) -> list[str]:
 def text(
     hosts: Sequence[HostPlan], documents: Mapping[str, Mapping[str, Any]], full: bool = False
 ) -> str:
-    """The whole for a person. `full`: every line of every diff."""
+    """Return all groups for a person. `full`: every line of every diff."""
     named = sorted({host.node_class or "" for host in hosts}, key=lambda name: (not name, name))
     known = len([name for name in named if name])
     lines = [
@@ -671,7 +671,7 @@ def _sum(section: str, rows: Sequence[PlannedChange]) -> str:
 
 
 def exit_code(hosts: Sequence[HostPlan], detailed: bool) -> int:
-    """2: a host gave no plan, or refuses; else with `detailed` 1 where anything is pending; else 0."""
+    """Return 2 if a host gave no plan or refuses, 1 with `detailed` if anything is pending, else 0."""
     if any(host.state in BAD for host in hosts):
         return 2
     return 1 if detailed and any(host.state in PENDING for host in hosts) else 0

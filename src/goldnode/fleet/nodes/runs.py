@@ -67,7 +67,7 @@ def brief(text: str | None) -> str | None:
 
 
 def cut(text: str | None, limit: int = TOLD) -> str | None:
-    """A text of a program or a handler; of a long one the end, where errors are."""
+    """Return a text of a program or a handler; of a long one the end, where errors are."""
     if text is None:
         return None
     return masked(text if len(text) <= limit else f"… {text[-limit:]}")
@@ -104,7 +104,7 @@ def planned(plan: Mapping[str, Any], part: str | None = None) -> list[dict[str, 
 
 
 def applied(rows: Iterable[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
-    """The resources that were applied, the one that failed included."""
+    """Return the resources that were applied, the one that failed included."""
     return [{**resource(row, done=True), "part": part} for row in rows]
 
 
@@ -134,7 +134,7 @@ class HostRun:
     )
 
     def saw_plan(self, plan: dict[str, Any]) -> None:
-        """A plan takes the place of what an earlier one would have changed; what was applied stays."""
+        """Replace the changes of an earlier plan by those of this one; applied changes stay."""
         self.plan = plan
         self.resources = [row for row in self.resources if self._touched(row)] + planned(plan)
 
@@ -145,7 +145,7 @@ class HostRun:
         plan: dict[str, Any] | None,
         verdict: dict[str, Any] | None,
     ) -> None:
-        """Rows of resources of a part that was applied, and the plan that was left (None: it failed, or was in check mode)."""
+        """Record the resources of an applied part, and the plan that was left (None: it failed, or was in check mode)."""
         untouched = [row for row in self.resources if not self._touched(row)]
         left = planned(plan) if plan else [row for row in untouched if row["part"] != part]
         self.resources = [row for row in self.resources if self._touched(row)] + rows + left
@@ -153,7 +153,7 @@ class HostRun:
         self.verdict = verdict or self.verdict
 
     def saw_reboot(self) -> None:
-        """Drop what the run knew of the boot before this one: its verdict, and what could not be verified in it."""
+        """Forget the boot before this one: its verdict, and what could not be verified in it."""
         self.rebooted, self.verdict = True, None
         if self.plan:
             self.plan = {**self.plan, "notes": []}
@@ -163,7 +163,7 @@ class HostRun:
         return bool(row["changed"] or row["error"])
 
     def reboots(self, check: bool) -> list[str]:
-        """Why the node has to be booted; in check mode, why it would have to be."""
+        """Return why the node has to be booted; in check mode, why it would have to be."""
         if self.plan is None or self.rebooted:
             return []
         reasons: list[str] = self.plan["reboot"]["after" if check else "reasons"]
@@ -186,11 +186,11 @@ class HostRun:
         return CHANGED if self.resources else CONVERGED
 
     def _left(self) -> list[str]:
-        """Parts of the plan that were not applied."""
+        """Return the parts of the plan that were not applied."""
         return list(dict.fromkeys(row["part"] for row in self.resources if not self._touched(row)))
 
     def faults(self) -> list[str]:
-        """Findings of the latest verdict that speak against the node, as lines; what could not be verified here is none of them."""
+        """Return what the latest verdict has against the node, as lines, without what could not be verified here."""
         if self.verdict is None:
             return []
         wrong = [
@@ -204,7 +204,7 @@ class HostRun:
         ]
 
     def why(self, check: bool) -> str | None:
-        """The reason of an outcome with its remedy, in one line; None for a host that is fine."""
+        """Return the reason of an outcome with its remedy, in one line; None for a host that is fine."""
         outcome = self.outcome(check)
         text = self._reason(outcome, check)
         if self.out_of_service:
@@ -257,7 +257,7 @@ class HostRun:
         return f"the check finds {'; '.join(faults)}" if faults else None
 
     def to_json(self, check: bool) -> dict[str, Any]:
-        """The host's part of the record."""
+        """Return the host's part of the record."""
         plan = self.plan or {}
         parts: dict[str, list[dict[str, Any]]] = {}
         for row in self.resources:
@@ -297,7 +297,7 @@ def ended_by(lost: Sequence[str]) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of an error that says something."""
+    """Return the first line of an error that names the cause."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
 
 
@@ -325,7 +325,7 @@ def _place(line: str) -> tuple[str, int, int]:
 
 
 def unwrapped(text: str) -> str:
-    """A message without what Ansible puts before it."""
+    """Return a message without the words that Ansible puts before it."""
     return WRAPPING.sub("", text)
 
 
@@ -379,16 +379,16 @@ class PlaybookRun:
     hosts: dict[str, HostRun] = field(default_factory=dict)
 
     def host(self, name: str) -> HostRun:
-        """The record of one host, made when it is first spoken of."""
+        """Return the record of one host; make it at its first mention."""
         return self.hosts.setdefault(name, HostRun(name))
 
     def counts(self) -> dict[str, int]:
-        """Outcome -> number of hosts, the worst first, without those that no host has."""
+        """Return the number of hosts of each outcome that occurs, the worst outcome first."""
         outcomes = [host.outcome(self.check) for host in self.hosts.values()]
         return {outcome: outcomes.count(outcome) for outcome in OUTCOMES if outcome in outcomes}
 
     def to_json(self) -> dict[str, Any]:
-        """The record (schema goldnode.run/1)."""
+        """Return the record (schema goldnode.run/1)."""
         return {
             "schema": SCHEMA,
             **self.about,
@@ -398,7 +398,7 @@ class PlaybookRun:
         }
 
     def text(self, seconds: float) -> str:
-        """How many hosts ended how, then one line per reason of those that are not fine, with their names."""
+        """Return the number of hosts by outcome, then one line per reason of those that are not fine, with their names."""
         rows: dict[tuple[str, str], list[HostRun]] = {}
         for host in self.hosts.values():
             why = host.why(self.check)
@@ -428,7 +428,7 @@ class PlaybookRun:
         return "\n".join([*lines, *self.ways_back()])
 
     def ways_back(self) -> list[str]:
-        """Which hosts were taken back from where to where, and what keeps the next run of site.yml from taking them forward again."""
+        """Return which hosts went back, from where to where, and what keeps the next run of site.yml from undoing that."""
         rows: dict[tuple[str, ...], list[HostRun]] = {}
         for host in self.hosts.values():
             back = host.rollback
@@ -480,7 +480,7 @@ class PlaybookRun:
 
 
 def digest_start(text: str) -> str:
-    """The beginning of a digest, as people name it."""
+    """Return the beginning of a digest, as people name it."""
     return text.partition(":")[2][:12] or text
 
 
@@ -496,7 +496,7 @@ def alike(text: str) -> str:
 
 
 def names(hosts: list[HostRun]) -> str:
-    """Names of hosts, the first few of many."""
+    """Return names of hosts, the first few of many."""
     names = sorted(host.name for host in hosts)
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
     return ", ".join(names[:NAMES]) + more

@@ -66,11 +66,6 @@ def detected_rate(trials: int, failures: int, confidence: float) -> float | None
     return high
 
 
-def caught(trials: int, failures: int, rate: float) -> float:
-    """Return the probability that a change that breaks `rate` of the nodes has `failures` in `trials`."""
-    return at_least(failures, trials, rate)
-
-
 def more_frequent(
     changed: tuple[int, float], control: tuple[int, float], confidence: float
 ) -> bool:
