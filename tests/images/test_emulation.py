@@ -29,7 +29,7 @@ from goldnode.images.smoke import record
 from goldnode.images.store import ImageStore
 from goldnode.oci import emulation
 from goldnode.oci.layout import Layout, OciImage
-from goldnode.oci.registry import Where
+from goldnode.oci.registry import RegistryAddress
 
 pytestmark = [
     pytest.mark.images,
@@ -183,7 +183,7 @@ def published(
     server, found = DockerRegistry(place / "registry"), {}
     try:
         client = server.client()
-        where, target = Where(client.host, "gpu"), client.repository("gpu/cpu")
+        where, target = RegistryAddress(client.host, "gpu"), client.repository("gpu/cpu")
         refs = [
             next(name for name, row in store.layout.refs().items() if row.digest == image.digest)
             for image in images

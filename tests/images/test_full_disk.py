@@ -20,7 +20,7 @@ from goldnode.core.errors import ImageError
 from goldnode.evidence.signatures import load_public
 from goldnode.images.publish import ImagePublication, publish
 from goldnode.oci.layout import Layout, OciImage
-from goldnode.oci.registry import Where
+from goldnode.oci.registry import RegistryAddress
 
 pytestmark = pytest.mark.images
 
@@ -150,7 +150,7 @@ def test_a_pull_to_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: 
         publish(
             source,
             ref,
-            Where(registry.host, "full"),
+            RegistryAddress(registry.host, "full"),
             registry.client(),
             ImagePublication(trust=load_public(keys[1]), settle=0),
         )
@@ -198,7 +198,7 @@ def test_a_registry_whose_disk_is_full_gets_no_tag_until_it_has_room(
     try:
         client, where, trust = (
             registry.client(tries=2),
-            Where(registry.host, "full"),
+            RegistryAddress(registry.host, "full"),
             load_public(keys[1]),
         )
         # It does not say what ails it: its answer is 500 alone.

@@ -38,9 +38,9 @@ from goldnode.oci.layout import MANIFEST, Layout, OciImage
 from goldnode.oci.registry import (
     RefusedError,
     Registry,
+    RegistryAddress,
     RegistryOptions,
     UnreachableError,
-    Where,
     referrers_tag,
 )
 
@@ -97,7 +97,7 @@ def send(
     return publish(
         layout,
         ref,
-        Where(client.host, prefix),
+        RegistryAddress(client.host, prefix),
         client,
         ImagePublication(trust=load_public(keys[1]), **{"settle": 0} | given),
     )
@@ -251,7 +251,7 @@ def test_a_moved_tag_is_refused(
     client = registry.client()
     for one in (ref, other):
         send(layout, one, client, prefix, keys)
-    place = RegistryPlace(Where(client.host, prefix), client, layout)
+    place = RegistryPlace(RegistryAddress(client.host, prefix), client, layout)
     promote(
         place,
         layout,
@@ -321,7 +321,7 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
     other, rival = image(layout, keys, "b")
     for one in (ref, other):
         send(layout, one, registry.client(), prefix, keys)
-    plain = RegistryPlace(Where(registry.host, prefix), registry.client(), layout)
+    plain = RegistryPlace(RegistryAddress(registry.host, prefix), registry.client(), layout)
     line = line_of("cuda", tag_of(ref))
     given: dict[str, Any] = {"by": "ana", "settle": 0}
     promote(
@@ -336,7 +336,7 @@ def test_a_promotion_that_is_cut_is_old_or_new_and_a_repeat_completes_it(
         with running(Proxy(registry)) as proxy:
             proxy.rules.append(dies_at_write(number))
             client = registry.client(proxy.host, tries=1)
-            cut = RegistryPlace(Where(registry.host, prefix), client, layout)
+            cut = RegistryPlace(RegistryAddress(registry.host, prefix), client, layout)
             now = rival if number % 2 == 0 else digest
             was = digest if number % 2 == 0 else rival
             tag = tag_of(other if now == rival else ref)
@@ -373,7 +373,7 @@ def test_the_way_back_without_and_with_the_registry_and_what_is_collected(
     other, rival = image(layout, keys, "b")
     client, trust = registry.client(), load_public(keys[1])
     place, line = (
-        RegistryPlace(Where(client.host, prefix), client, layout),
+        RegistryPlace(RegistryAddress(client.host, prefix), client, layout),
         line_of("cuda", tag_of(ref)),
     )
     waivers = [
@@ -453,7 +453,7 @@ def test_the_registrys_own_garbage_collection_frees_what_went_and_nothing_else(
     client = registry.client()
     for one in (ref, other):
         send(layout, one, client, prefix, keys)
-    place = RegistryPlace(Where(client.host, prefix), client, layout)
+    place = RegistryPlace(RegistryAddress(client.host, prefix), client, layout)
     promote(
         place,
         layout,

@@ -22,7 +22,7 @@ from goldnode.images.cosign_tags import layers
 from goldnode.images.publish import ImagePublication, PublishedImage, publish, push
 from goldnode.images.pull import ImagePull, pull
 from goldnode.oci.layout import MANIFEST, Layout, canonical
-from goldnode.oci.registry import Where, referrers_tag
+from goldnode.oci.registry import RegistryAddress, referrers_tag
 from goldnode.testing.lab import images as lab
 
 pytestmark = pytest.mark.images
@@ -114,7 +114,7 @@ class PublishedWithKey:
         self.repository = f"{registry.host}/{kind}/cuda"
         cosign.attach(self.layout, self.digest, self.repository, self.ref, signer)
         how = ImagePublication(load_public(self.public), settle=0)
-        publish(self.layout, self.ref, Where(registry.host, kind), registry.client(), how)
+        publish(self.layout, self.ref, RegistryAddress(registry.host, kind), registry.client(), how)
         self.target = registry.client().repository(f"{kind}/cuda")
         self.name = f"{self.repository}@{self.digest}"
 
@@ -220,7 +220,11 @@ def test_cosign_refuses_a_signature_that_was_moved_to_another_image(
     prove(other, digest, image.secret, papers=False)
     found = ImagePublication(load_public(image.public), settle=0)
     publish(
-        other, next(iter(other.refs())), Where(registry.host, "ecdsa"), registry.client(), found
+        other,
+        next(iter(other.refs())),
+        RegistryAddress(registry.host, "ecdsa"),
+        registry.client(),
+        found,
     )
     for suffix in ("sig", "att"):
         moved = image.target.manifest(f"{referrers_tag(image.digest)}.{suffix}")
@@ -254,7 +258,9 @@ def test_cosign_signs_beside_goldnode_and_neither_loses_the_other(
     )
     assert status == 0, text
     how = ImagePublication(load_public(image.public), settle=0)
-    publish(image.layout, image.ref, Where(registry.host, "ecdsa"), registry.client(), how)
+    publish(
+        image.layout, image.ref, RegistryAddress(registry.host, "ecdsa"), registry.client(), how
+    )
     assert len(layers(image.target, f"{referrers_tag(image.digest)}.sig")) == 2
     verify = ["cosign", "verify", "--insecure-ignore-tlog=true", "--key"]
     for key in ("/tmp/team.pub", "/t/ecdsa.pub"):

@@ -39,7 +39,7 @@ class NeededContent:
 
 @dataclass(frozen=True)
 class Collection:
-    """How to collect garbage: the age in days below which everything stays. `dry_run` removes nothing."""
+    """Options of a collection. Content younger than `days` stays. `dry_run` removes nothing."""
 
     days: float = GRACE_DAYS
     dry_run: bool = False

@@ -44,17 +44,20 @@ class ChannelLine:
         return f"{self.repository}:{self.name}"
 
     def pointer(self, channel: str) -> str:
-        """The tag of a channel: the short name itself is stable's."""
+        """Return the tag of a channel: `stable` has the short name itself."""
         return self.name if channel == "stable" else f"{self.name}-{channel}"
 
     @property
     def history(self) -> str:
-        """The tag of the history."""
+        """Return the tag of the history."""
         return f"{self.name}-history"
 
 
 def line_of(repository: str, tag: str) -> ChannelLine:
-    """The line that an immutable tag belongs to: `12.4.1-runtime-debian12-BUILDID` is of `12.4-runtime-debian12`. Raises ImageError."""
+    """Return the line of an immutable tag: `12.4.1-runtime-debian12-BUILDID` is of `12.4-runtime-debian12`.
+
+    Raises ImageError.
+    """
     match = IMMUTABLE.fullmatch(tag)
     if match is None:
         raise ImageError(
@@ -97,7 +100,7 @@ class HistoryEntry:
     notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """As it is signed."""
+        """Return the entry as it is signed."""
         return {
             "schema": SCHEMA,
             "line": self.line,
@@ -150,7 +153,7 @@ class History:
 
     @property
     def head(self) -> str | None:
-        """The sha256 of the last line, which the next entry names."""
+        """Return the sha256 of the last line, which the next entry names."""
         rows = self.text.splitlines(keepends=True)
         return "sha256:" + hashlib.sha256(rows[-1]).hexdigest() if rows else None
 
@@ -159,7 +162,7 @@ class History:
         return next((entry for entry in reversed(self.entries) if entry.channel == channel), None)
 
     def stack(self, channel: str) -> list[HistoryEntry]:
-        """Where a channel stood, oldest first, what was rolled back left out: the last one is where it stands."""
+        """Return the moves of a channel, oldest first, without those that were rolled back. The last one is in force."""
         return self._walk(channel)[0]
 
     def taken_back(self, channel: str) -> dict[str, HistoryEntry]:
@@ -183,7 +186,7 @@ class History:
         return entries, back
 
     def digests(self) -> dict[str, str]:
-        """Every image it names, and why it is named."""
+        """Return all images that the history names, each with the reason."""
         reasons: dict[str, str] = {}
         for entry in self.entries:
             reasons.setdefault(
@@ -201,7 +204,7 @@ class History:
 
 
 def add(history: History, entry: HistoryEntry, signer: EnvelopeSigner) -> History:
-    """The history with one more entry, signed."""
+    """Return the history with one more entry, signed."""
     row = signer.sign(canonical(entry.document()), ENTRY) + b"\n"
     return History(history.line, history.text + row, (*history.entries, entry), history.signers)
 

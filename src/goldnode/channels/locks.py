@@ -18,7 +18,7 @@ class StoreDirectory(Protocol):
 
     @property
     def root(self) -> Path:
-        """Its directory."""
+        """Return the directory of the store."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def opening(root: Path, error: type[GoldnodeError], variable: str) -> Iterator[N
 def lane(
     layout: StoreDirectory, place: str, *, shared: bool = False, name: str = "place"
 ) -> Iterator[None]:
-    """One writer at a time from this store to one place; others of the same machine wait. Other machines are not held back by it."""
+    """Let one writer at a time from this store write to a place. Others on this machine wait; other machines do not."""
     folder = layout.root / "channels"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}-{quote(place, safe='')}.lock").open("w") as lock:
@@ -48,7 +48,7 @@ def lane(
 
 @contextmanager
 def using(layout: StoreDirectory) -> Iterator[None]:
-    """Nothing of the store is collected meanwhile (`goldnode.images.gc` waits, or is waited for)."""
+    """Keep `goldnode.images.gc` from removing content of the store meanwhile: it waits, or is waited for."""
     with lane(layout, "", shared=True, name="gc"):
         yield
 

@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 
 class ChannelPlace(Protocol):
-    """Where channels are: a registry, or a store by itself."""
+    """A place that has channels: a registry, or a store."""
 
     name: str
     command: str  # what publishes to it and shows it
@@ -61,7 +61,7 @@ class ChannelPlace(Protocol):
         """Return the history, empty if there is none."""
 
     def commit(self, line: ChannelLine, text: bytes) -> None:
-        """Let the history be `text`: one write that is seen whole or not at all."""
+        """Write the history in one step: a reader sees all of it or none."""
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
         """Return the digest that a channel's tag points to."""
@@ -70,13 +70,13 @@ class ChannelPlace(Protocol):
         """Point a channel's tag to an image."""
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
-        """The digest of an immutable tag."""
+        """Return the digest of an immutable tag."""
 
     def whole(self, line: ChannelLine, digest: str) -> None:
-        """Raise ImageError where the image is not there with all its blobs."""
+        """Raise ImageError unless the image is there with all its blobs."""
 
     def lines(self, repository: str) -> list[ChannelLine]:
-        """The lines that have a history there."""
+        """Return the lines that have a history at this place."""
 
     def send_again(self, line: ChannelLine, digest: str) -> bool:
         """Upload an image that the place lost again. Return False if that cannot be done."""
@@ -90,7 +90,7 @@ class HistoryStore(Protocol):
 
     @property
     def root(self) -> Path:
-        """Its directory."""
+        """Return the directory of the store."""
 
     def name_as(self, name: str, digest: str) -> None:
         """Point `name` to an image of this store. Without that image, remove the name rather than leave it on
@@ -211,7 +211,7 @@ def _file(layout: HistoryStore, place: str, line: ChannelLine) -> Path:
 
 
 def saved_history(layout: HistoryStore, place: str, line: ChannelLine) -> bytes:
-    """The history of a line as this store last saw it, with what was added to it offline."""
+    """Return the history of a line as this store last read it, with the moves that were made offline."""
     try:
         return _file(layout, place, line).read_bytes()
     except FileNotFoundError:
@@ -219,13 +219,13 @@ def saved_history(layout: HistoryStore, place: str, line: ChannelLine) -> bytes:
 
 
 def saved_lines(layout: HistoryStore, place: str, repository: str) -> list[ChannelLine]:
-    """The lines of a repository of which the store has a copy of the history."""
+    """Return the lines of a repository whose history the store has a copy of."""
     folder = layout.root / "channels" / quote(place, safe="") / quote(repository, safe="")
     return [ChannelLine(repository, unquote(path.stem)) for path in sorted(folder.glob("*.jsonl"))]
 
 
 def saved_places(layout: HistoryStore) -> list[tuple[str, ChannelLine]]:
-    """Every place and line of which the store has a history."""
+    """Return all places and lines whose history the store has."""
     places: list[tuple[str, ChannelLine]] = []
     for path in sorted((layout.root / "channels").glob("*/*/*.jsonl")):
         place, repository = unquote(path.parent.parent.name), unquote(path.parent.name)
@@ -234,7 +234,9 @@ def saved_places(layout: HistoryStore) -> list[tuple[str, ChannelLine]]:
 
 
 def save_history(layout: HistoryStore, place: str, line: ChannelLine, text: bytes) -> None:
-    """Write the store's copy of a history, whole or not at all. Raises ImageError where it would not go on from the one that is there."""
+    """Write the store's copy of a history, whole or not at all. Raises ImageError if it does not continue the
+    present one.
+    """
     path = _file(layout, place, line)
     have = saved_history(layout, place, line)
     if have == text:
@@ -404,7 +406,7 @@ def _turn(place: ChannelPlace, store: HistoryStore, move: Move) -> Iterator[None
 
 
 def _way_back(history: History, channel: str, to: str | None, command: str) -> HistoryEntry:
-    """Where a rollback leads. Raises ImageError where there is nothing to go back to."""
+    """Return the move that a rollback returns to. Raises ImageError without one."""
     last = history.current(channel)
     if to in CHANNELS:
         target = history.current(to)
@@ -624,7 +626,7 @@ class ChannelState:
 
 @dataclass
 class LineStatus:
-    """How a line stands. `verified`: the history's signatures hold against keys that were given; `pending` entries wait in this store."""
+    """State of a line. `verified`: keys that were given verify the history. `pending` entries wait in this store."""
 
     line: ChannelLine
     history: History

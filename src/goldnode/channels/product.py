@@ -22,7 +22,7 @@ PlaceT = TypeVar("PlaceT", bound="ChannelPlace")
 
 @dataclass(frozen=True)
 class Location:
-    """Where the channels of a product are: a store, or a published place of which the store has a copy.
+    """Place of the channels of a product: a store, or a published place of which the store has a copy.
 
     `to` is a registry or a directory; None for the store itself. `offline` selects the store's copy of it.
     """

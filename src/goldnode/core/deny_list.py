@@ -1,4 +1,4 @@
-"""Where the deny list of a site is. Apart from the site file, so that a task of Ansible imports this alone."""
+"""Place of the deny list of a site. A module apart from the site file, so that a task of Ansible imports this alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class DenyListPlace:
-    """Where the deny list is, and how it is verified."""
+    """Place of the deny list, and the keys that verify it."""
 
     file: str
     required: bool  # a missing file is an error: the site file names it

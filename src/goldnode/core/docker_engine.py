@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 
 class EngineError(GoldnodeError):
-    """No usable Docker engine, or one that refuses us."""
+    """The Docker engine cannot be used, or refuses this user."""
 
 
 def connect() -> DockerClient:

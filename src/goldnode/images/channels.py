@@ -19,7 +19,7 @@ from goldnode.images.pull import history_text, pull_evidence
 from goldnode.images.requirements import REQUIREMENTS, judge, parts
 from goldnode.oci.identity import identity
 from goldnode.oci.layout import EMPTY, MANIFEST, Descriptor, Layout, OciImage, digest_of
-from goldnode.oci.registry import Registry, Repository, Where, history_manifest
+from goldnode.oci.registry import Registry, RegistryAddress, Repository, history_manifest
 
 
 class ImagePlace(ChannelPlace, Protocol):
@@ -68,7 +68,7 @@ class RegistryPlace:
     copy = False
     settles = True
 
-    def __init__(self, where: Where, registry: Registry, layout: Layout) -> None:
+    def __init__(self, where: RegistryAddress, registry: Registry, layout: Layout) -> None:
         self.where, self.registry, self.layout = where, registry, layout
         self.name = str(where)
 

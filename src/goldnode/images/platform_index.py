@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from goldnode.core.errors import ImageError
 from goldnode.oci.layout import INDEX, MANIFEST, Descriptor, Layout, OciImage, canonical, digest_of
 from goldnode.oci.model import BUILD_ID_LENGTH, LABELS
-from goldnode.oci.registry import INDEXES, Registry, Repository, Where
+from goldnode.oci.registry import INDEXES, Registry, RegistryAddress, Repository
 
 
 @dataclass
@@ -110,7 +110,7 @@ def index_of(layout: Layout, refs: Sequence[str]) -> PlatformIndex:
 
 
 def publish_index(
-    layout: Layout, refs: Sequence[str], place: Where, registry: Registry
+    layout: Layout, refs: Sequence[str], place: RegistryAddress, registry: Registry
 ) -> PublishedIndex:
     """Publish the index of these images, which the registry must have under their immutable tags.
 

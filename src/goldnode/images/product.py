@@ -25,7 +25,13 @@ from goldnode.images.store import open_store
 from goldnode.oci.identity import REPOSITORY
 from goldnode.oci.layout import Layout
 from goldnode.oci.model import BUILD_ID_LENGTH
-from goldnode.oci.registry import Registry, RegistryOptions, Where, reached, where
+from goldnode.oci.registry import (
+    Registry,
+    RegistryAddress,
+    RegistryOptions,
+    reached,
+    registry_address,
+)
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -63,13 +69,13 @@ class ImageProduct:
         )
 
     @contextmanager
-    def registry(self) -> Iterator[tuple[Where, Registry]]:
+    def registry(self) -> Iterator[tuple[RegistryAddress, Registry]]:
         """Connect to the registry. Raises ImageError if none is named."""
         if not self.location.to:
             raise ImageError(
                 "no registry is named", remedy="name it with --to, or in GOLDNODE_REGISTRY"
             )
-        place = reached(where(self.location.to))
+        place = reached(registry_address(self.location.to))
         yield place, Registry(place.host, RegistryOptions(place.plain_http, self.location.ca))
 
     @contextmanager
@@ -78,7 +84,7 @@ class ImageProduct:
         if not self.location.to:
             yield ImageStorePlace(self.store)
         elif self.location.offline:
-            yield ImageStorePlace(self.store, str(where(self.location.to)))
+            yield ImageStorePlace(self.store, str(registry_address(self.location.to)))
         else:
             with self.registry() as (address, registry):
                 yield RegistryPlace(address, registry, self.store)

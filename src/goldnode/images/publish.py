@@ -28,7 +28,7 @@ from goldnode.images.requirements import PUBLICATION, judge
 from goldnode.oci.identity import BASE_DIGEST, BASE_NAME, REPOSITORY, identity, names_of
 from goldnode.oci.layout import MANIFEST, Descriptor, Layout, OciImage, canonical
 from goldnode.oci.model import LABELS
-from goldnode.oci.registry import Registry, Repository, Where
+from goldnode.oci.registry import Registry, RegistryAddress, Repository
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
@@ -158,7 +158,11 @@ def _not_free(image: OciImage, ref: str) -> ImageError:
 
 
 def publish(
-    layout: Layout, ref: str, place: Where, registry: Registry, how: ImagePublication | None = None
+    layout: Layout,
+    ref: str,
+    place: RegistryAddress,
+    registry: Registry,
+    how: ImagePublication | None = None,
 ) -> PublishedImage:
     """Publish the image under `ref` of the store.
 

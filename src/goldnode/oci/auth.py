@@ -30,7 +30,7 @@ class Login:
 
 
 def files() -> list[Path]:
-    """Where logins may be, first one first: `$REGISTRY_AUTH_FILE`, docker's configuration, that of podman and buildah."""
+    """Return the files that may have logins, in this order: `$REGISTRY_AUTH_FILE`, docker's, those of podman and buildah."""
     named = os.environ.get("REGISTRY_AUTH_FILE")
     docker = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     runtime = os.environ.get("XDG_RUNTIME_DIR")

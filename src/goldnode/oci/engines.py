@@ -115,7 +115,7 @@ def choose(name: str | None = None, *, store: Path | None = None) -> Engine:
 
 
 def tools(engine: Engine | None) -> dict[str, str]:
-    """The versions of what shapes images, for recipes. Raises ImageError where mmdebstrap is missing."""
+    """Return the versions of the programs that shape images, for recipes. Raises ImageError without mmdebstrap."""
     from goldnode.oci import layers
 
     versions = {**layers.tools(), **_packages(), **emulation.tools()}
@@ -143,7 +143,7 @@ def _packages() -> dict[str, str]:
 
 @cache
 def _version(*command: str) -> str | None:
-    """The first version number that a program prints; None where it is absent or fails."""
+    """Return the first version number that a program prints; None if it is absent or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -157,7 +157,7 @@ def _version(*command: str) -> str | None:
 
 @dataclass(frozen=True)
 class RootPlan:
-    """How a root is made. `hooks` run at its start and its end; all its files have at most the date `epoch`."""
+    """Options of a root filesystem. `hooks` run at its start and its end. No file is newer than `epoch`."""
 
     codename: str
     hooks: tuple[str, str]
@@ -222,7 +222,7 @@ class Buildah:
         self.storage = storage
 
     def elsewhere(self, cache: Path) -> Buildah:
-        """The same engine with storage of its own in another store's cache."""
+        """Return the same engine with its storage in the cache of another store."""
         return Buildah(cache / "buildah")
 
     @contextlib.contextmanager
@@ -381,7 +381,7 @@ def bake_file(step: EngineStep, parent: str) -> dict[str, object]:
 
 @cache
 def _builder() -> str:
-    """The BuildKit version of the builder in use. Raises ImageError for one that cannot hand out OCI layouts."""
+    """Return the BuildKit version of the builder in use. Raises ImageError if it cannot write OCI layouts."""
     try:
         done = subprocess.run(
             ["docker", "buildx", "inspect"], capture_output=True, text=True, check=False, timeout=60
@@ -422,7 +422,9 @@ def _builder() -> str:
 
 
 def _parent(step: EngineStep, into: Path) -> str:
-    """An OCI layout of the step's parent, blobs linked or copied from the store; returns the manifest's digest."""
+    """Write an OCI layout of the step's parent, and return the digest of its manifest. Blobs are linked or copied
+    from the store.
+    """
     layout = Layout(into)
     for layer in step.parent:
         source, target = step.layout.path(layer.blob.digest), layout.path(layer.blob.digest)

@@ -68,7 +68,7 @@ class ImageIdentity:
 
     @property
     def tag(self) -> str:
-        """The immutable tag; empty if the image has no name of its own."""
+        """Return the immutable tag; empty if the image has no name of its own."""
         parts = (self.version, self.flavour, self.os, self.build_id)
         return "-".join(parts) if all(parts) else ""
 

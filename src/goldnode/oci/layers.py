@@ -63,13 +63,13 @@ class LayerEntry:
 
     @classmethod
     def text(cls, path: str, content: str | bytes, mtime: int, mode: int = 0o644) -> LayerEntry:
-        """A file with this content."""
+        """Return the entry of a file with this content."""
         data = content.encode() if isinstance(content, str) else content
         return cls(path, "file", mode, mtime, len(data), open=lambda: io.BytesIO(data))
 
     @classmethod
     def link(cls, path: str, target: str, mtime: int) -> LayerEntry:
-        """A symbolic link."""
+        """Return the entry of a symbolic link."""
         return cls(path, "link", 0o777, mtime, target=target)
 
 
@@ -81,7 +81,7 @@ class Layer:
     blob: Descriptor
 
     def document(self) -> dict[str, Any]:
-        """As the store's cache keeps it."""
+        """Return the entry of a layer in the cache of the store."""
         return {"diff": self.diff, "blob": self.blob.document()}
 
     @classmethod
@@ -109,7 +109,9 @@ _COMMON = frozenset(
 
 
 def with_directories(entries: Iterable[LayerEntry]) -> list[LayerEntry]:
-    """The entries with the directories they lie in, those of every root left out, sorted; a directory is as new as what is in it."""
+    """Return the entries and their directories, sorted, without the directories of every root. A directory has the
+    date of its newest entry.
+    """
     complete = list(entries)
     newest: dict[str, int] = {}
     for entry in complete:
@@ -162,7 +164,9 @@ def _add(tar: tarfile.TarFile, entry: LayerEntry) -> None:
 def normalised(
     source: IO[bytes], epoch: int, dropped: re.Pattern[str]
 ) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """The members of an engine's layer in a fixed order, no date later than `epoch`, owners by number alone, without what fits `dropped`."""
+    """Yield the members of an engine's layer in a fixed order, without those that match `dropped`. No date is later
+    than `epoch`, and owners are numbers.
+    """
     with tarfile.open(fileobj=source, mode="r:") as tar:
         kept = []
         for info in tar:
@@ -295,12 +299,12 @@ class WheelLayout:
 
     @property
     def site(self) -> str:
-        """Where Debian's Python looks for what does not come from a package."""
+        """Return the directory in which Python of Debian searches for modules that no package has."""
         return f"usr/local/lib/python{self.python}/dist-packages"
 
     @property
     def metadata(self) -> str:
-        """Where the *.dist-info directories go."""
+        """Return the directory of the *.dist-info directories."""
         return self.site if self.home is None else "usr/lib/goldnode/wheels"
 
     @property
@@ -317,7 +321,7 @@ class WheelLayout:
         )
 
     def of(self, name: str, distribution: str) -> str | None:
-        """The path in the image of member `name` of a wheel; None for what has no use there."""
+        """Return the path in the image of member `name` of a wheel; None for a member that no image needs."""
         first, _, rest = name.partition("/")
         if first.endswith(".dist-info"):
             return f"{self.metadata}/{name}"

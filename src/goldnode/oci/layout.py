@@ -56,7 +56,7 @@ class Descriptor:
         )
 
     def document(self) -> dict[str, Any]:
-        """As a manifest has it."""
+        """Return the descriptor as it is in a manifest."""
         fields: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
@@ -68,7 +68,9 @@ class Descriptor:
 
 
 def canonical(document: Any) -> bytes:
-    """The bytes of a JSON document: sorted keys, no spaces, so that equal documents have equal digests."""
+    """Return the bytes of a JSON document. Keys are sorted and there are no spaces, so that equal documents have
+    equal digests.
+    """
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -95,7 +97,7 @@ class Layout:
             raise ImageError(f"{root} is no OCI image layout: it has no oci-layout file")
 
     def path(self, digest: str) -> Path:
-        """Where a blob is or would be."""
+        """Return the path of a blob, whether or not it is there."""
         kind, _, value = digest.partition(":")
         if kind != "sha256" or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
             raise ImageError(f"{digest!r} is no sha256 digest")
@@ -123,7 +125,7 @@ class Layout:
         return data
 
     def document(self, digest: str) -> dict[str, Any]:
-        """A JSON blob."""
+        """Return the content of a JSON blob."""
         content = json.loads(self.read(digest))
         if not isinstance(content, dict):
             raise ImageError(f"blob {digest} in {self.root} is no JSON object")
@@ -139,7 +141,7 @@ class Layout:
         return Descriptor(media_type, digest, len(data))
 
     def index(self) -> list[dict[str, Any]]:
-        """The descriptors of index.json."""
+        """Return the descriptors in index.json."""
         try:
             manifests = json.loads((self.root / "index.json").read_bytes())["manifests"]
         except (OSError, ValueError, KeyError) as error:
@@ -282,12 +284,12 @@ class OciImage:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The image configuration: `config` (Env, Labels, …), `rootfs`, `history`."""
+        """Return the image configuration: `config` (Env, Labels, …), `rootfs`, `history`."""
         return self.layout.document(self.manifest["config"]["digest"])
 
     @property
     def layers(self) -> list[Descriptor]:
-        """The layers, lowest first."""
+        """Return the layers, lowest first."""
         return [Descriptor.of(row) for row in self.manifest["layers"]]
 
     @property
@@ -304,7 +306,7 @@ class OciImage:
 
     @contextmanager
     def layer(self, number: int) -> Iterator[tarfile.TarFile]:
-        """The tar of a layer as a stream: members in order, each read before the next."""
+        """Yield the tar of a layer as a stream: members in order, each read before the next."""
         row = self.layers[number]
         with (
             self.layout.path(row.digest).open("rb") as raw,
@@ -352,11 +354,11 @@ class OciImage:
 
     @cached_property
     def folders(self) -> set[str]:
-        """The directories that are there because something is in them: a tar need not name them."""
+        """Return the directories that exist because they have content: a tar need not list them."""
         return parents(self.members)
 
     def resolve(self, path: str) -> str | None:
-        """The path that `path` leads to inside the image, links followed; None where it leads nowhere."""
+        """Return the path that `path` leads to inside the image; None if it leads nowhere. Links are followed."""
 
         def link(here: str) -> str | None:
             member = self.members.get(here)
@@ -367,7 +369,7 @@ class OciImage:
         return follow(path, link)
 
     def read(self, path: str) -> bytes | None:
-        """The content of one file, links followed; None where there is none. Reads its layer up to it."""
+        """Return the content of one file; None without that file. Links are followed. The layer is read up to the file."""
         real = self.resolve(path)
         if real is None:
             return None
@@ -413,7 +415,7 @@ def overlay(
 
 
 def parents(paths: Iterable[str]) -> set[str]:
-    """The directories above relative paths."""
+    """Return the directories above relative paths."""
     above: set[str] = set()
     for path in paths:
         while (path := path.rpartition("/")[0]) and path not in above:
@@ -422,7 +424,7 @@ def parents(paths: Iterable[str]) -> set[str]:
 
 
 def follow(path: str, link: Callable[[str], str | None]) -> str | None:
-    """The path that `path` leads to below a root, links followed as in a chroot; None where it leads nowhere.
+    """Return the path that `path` leads to below a root; None if it leads nowhere. Links are followed as in a chroot.
 
     :param link: where a path leads: the link's target, "" for what is there and no link, None for what is not there.
     """
@@ -451,7 +453,7 @@ def follow(path: str, link: Callable[[str], str | None]) -> str | None:
 
 
 def clean(name: str) -> str:
-    """A tar member's name as a relative path without `./`."""
+    """Return the name of a tar member as a relative path without `./`."""
     return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
@@ -475,7 +477,7 @@ def _write(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _temporary(directory: Path) -> Iterator[tuple[IO[bytes], Any]]:
-    """A file that gets its name only when it is complete and on the disk."""
+    """Yield a file that gets its name only when it is complete and on the disk."""
     number, name = tempfile.mkstemp(prefix=".new-", dir=directory)
     kept = False
 

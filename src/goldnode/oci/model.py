@@ -47,15 +47,15 @@ class ImageSpec:
 
     @property
     def tag(self) -> str:
-        """The tag without a build id: what channels and short names are made of."""
+        """Return the tag without a build id: the base of channels and short names."""
         return f"{self.release or self.version}-{self.flavour}-{system_word(self.os, self.architecture)}"
 
     def ref(self, build_id: str) -> str:
-        """Reference of one build of it in a store: `cuda:12.4.1-runtime-debian12-BUILDID`."""
+        """Return the reference of a build in a store: `cuda:12.4.1-runtime-debian12-BUILDID`."""
         return f"{self.repository or self.backend}:{self.immutable_tag(build_id)}"
 
     def immutable_tag(self, build_id: str) -> str:
-        """The tag of one build of it, never given to another content."""
+        """Return the tag of a build, which no other content ever gets."""
         return f"{self.tag}-{build_id}"
 
 

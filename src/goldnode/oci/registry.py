@@ -64,18 +64,18 @@ Transferred = Callable[[int], None]
 
 
 class UnreachableError(ImageError):
-    """The registry does not answer, or not in a way that could be gone on with."""
+    """The registry does not answer, or gives an answer that cannot be used."""
 
 
 class RefusedError(ImageError):
-    """The registry answered, and will not."""
+    """The registry refuses a request."""
 
     status = 0
 
 
 @dataclass(frozen=True)
-class Where:
-    """A registry with the prefix of its repositories' names: `registry.example.net:5000/gpu`."""
+class RegistryAddress:
+    """Address of a registry, with the prefix of its repositories: `registry.example.net:5000/gpu`."""
 
     host: str
     prefix: str = ""
@@ -85,11 +85,11 @@ class Where:
         return "/".join(part for part in (self.host, self.prefix) if part)
 
     def repository(self, name: str) -> str:
-        """The full name of a repository there."""
+        """Return the full name of a repository at this address."""
         return "/".join(part for part in (self.prefix, name) if part)
 
 
-def where(text: str) -> Where:
+def registry_address(text: str) -> RegistryAddress:
     """Read `HOST[:PORT][/PREFIX]`; `http://` before it means a registry without TLS. Raises ImageError."""
     plain = text.startswith("http://")
     bare = re.sub(r"^https?://", "", text).rstrip("/")
@@ -99,12 +99,14 @@ def where(text: str) -> Where:
             f'"{text}" names no registry',
             remedy="write it as HOST[:PORT][/PREFIX], in lower case and without a user or password",
         )
-    return Where(host, prefix, plain)
+    return RegistryAddress(host, prefix, plain)
 
 
-def reached(place: Where) -> Where:
-    """The place as it is talked to: a registry on this machine's own address may do without TLS, as docker has it. Nothing is sent to it
-    but the question whether it does."""
+def reached(place: RegistryAddress) -> RegistryAddress:
+    """Return the address, over plain HTTP if the registry is on this machine and answers so.
+
+    docker treats the loopback addresses in the same way. The only request is `GET /v2/`, without a login.
+    """
     if place.plain_http or not _loopback(place.host):
         return place
     try:
@@ -113,7 +115,7 @@ def reached(place: Where) -> Where:
         )
     except HTTPError:
         return place
-    return Where(place.host, place.prefix, answer.status in (200, 401, 404))
+    return RegistryAddress(place.host, place.prefix, answer.status in (200, 401, 404))
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Manifest:
 
     @property
     def document(self) -> dict[str, Any]:
-        """It, read."""
+        """Return the content as a JSON object. Raises ImageError if it is none."""
         content = json.loads(self.data)
         if not isinstance(content, dict):
             raise ImageError(f"manifest {self.digest} is no JSON object")
@@ -134,12 +136,12 @@ class Manifest:
 
     @property
     def descriptor(self) -> Descriptor:
-        """The descriptor that a manifest or index would have for it."""
+        """Return the descriptor of this manifest, as an index lists it."""
         return Descriptor(self.media_type, self.digest, len(self.data))
 
 
 def referrers_tag(digest: str) -> str:
-    """The tag under which the referrers of a digest are kept where there is no Referrers API (OCI distribution 1.1)."""
+    """Return the tag that lists the referrers of a digest in a registry without the Referrers API (OCI distribution 1.1)."""
     return digest.replace(":", "-", 1)[:128]
 
 
@@ -215,7 +217,7 @@ class Registry:
         self._pool = urllib3.ProxyManager(proxy, **shape) if proxy else urllib3.PoolManager(**shape)
 
     def repository(self, name: str) -> Repository:
-        """One repository of it. Raises ImageError for what no registry would take."""
+        """Return a repository of the registry. Raises ImageError for an invalid name."""
         if not _NAME.fullmatch(name):
             raise ImageError(
                 f'"{name}" is no name of a repository',
@@ -382,7 +384,7 @@ class Registry:
         return {}
 
     def _authenticate(self, answer: RegistryAnswer, repository: str, actions: str) -> bool:
-        """Do what a 401 asks for. Returns whether the request is worth repeating."""
+        """Get the authorization that a 401 asks for. Return whether to repeat the request."""
         kind, _, rest = answer.headers.get("www-authenticate", "").partition(" ")
         own = self._login(repository)
         if kind.lower() == "basic":
@@ -456,13 +458,13 @@ class RegistryAnswer:
     data: bytes = b""
 
     def blocks(self) -> Iterator[bytes]:
-        """The body as it comes."""
+        """Yield the body in blocks, as it arrives."""
         while block := self.raw.read(BLOCK):
             yield block
 
 
 class Repository:
-    """One repository: what it holds is read and written by digest, and every digest is computed here, not believed."""
+    """One repository. Content is read and written by digest, and all digests are computed here."""
 
     def __init__(self, registry: Registry, name: str) -> None:
         self.registry, self.name = registry, name
@@ -516,7 +518,7 @@ class Repository:
         return None if manifest is None else manifest.digest
 
     def put_manifest(self, reference: str, data: bytes, media_type: str) -> bool:
-        """Write a manifest under a tag or its digest. Returns whether the registry says that it minds the manifest's `subject`."""
+        """Write a manifest under a tag or its digest. Return whether the registry has processed its `subject`."""
         if not reference.startswith("sha256:") and not _TAG.fullmatch(reference):
             raise ImageError(
                 f'"{reference}" is no tag',
@@ -548,7 +550,7 @@ class Repository:
         )
 
     def tags(self) -> list[str]:
-        """Every tag, sorted; empty where the repository is not there."""
+        """Return all tags, sorted; empty without the repository."""
         names: list[str] = []
         url: str | None = f"/v2/{self.name}/tags/list?n=1000"
         while url is not None:
@@ -732,7 +734,7 @@ class Repository:
         self._finish(location, descriptor, b"")
 
     def _resumed(self, location: str, why: str) -> tuple[int, str]:
-        """How much the registry has of an upload that was cut, and where it goes on."""
+        """Return how much of an interrupted upload the registry has, and the address that continues it."""
         try:
             answer = self._ask(
                 RegistryRequest(
@@ -810,7 +812,7 @@ class Repository:
             self.registry.moved(descriptor.size)
 
     def read_blob(self, descriptor: Descriptor, limit: int = 256 << 20) -> bytes:
-        """A blob that is read whole into memory, checked. Raises ImageError where it is absent, cut or altered."""
+        """Return a blob, read into memory and verified. Raises ImageError if it is absent, cut or altered."""
         if descriptor.size > limit:
             raise ImageError(
                 f"blob {descriptor.digest} of {self} has {descriptor.size} bytes, more than the {limit} that are read at once"
@@ -1045,7 +1047,7 @@ class _LostError(Exception):
 
 
 def history_manifest(artifact_type: str, blob: Descriptor, annotations: Mapping[str, str]) -> bytes:
-    """An artefact manifest that is about no image: one document under a tag of its own."""
+    """Return the manifest of an artefact without a subject: one document under its own tag."""
     return canonical(
         {
             "schemaVersion": 2,
@@ -1106,7 +1108,7 @@ def _loopback(host: str) -> bool:
 
 
 def _end(answer: RegistryAnswer) -> int | None:
-    """How many bytes of an upload the registry has; None where it does not say."""
+    """Return how many bytes of an upload the registry has; None if it does not state that."""
     said = re.fullmatch(r"(?:bytes=)?0-(\d+)", answer.headers.get("range", ""))
     if said is None:
         return None

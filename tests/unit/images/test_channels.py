@@ -42,7 +42,7 @@ from goldnode.evidence.signatures import load_public, load_signer
 from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.pull import pull
 from goldnode.oci.layout import Layout, canonical
-from goldnode.oci.registry import UnreachableError, where
+from goldnode.oci.registry import UnreachableError, registry_address
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 LINE = ChannelLine("cuda", "12.4-runtime-debian12")
@@ -63,7 +63,9 @@ class World:
     @cached_property
     def place(self) -> RegistryPlace:
         return RegistryPlace(
-            where(f"http://{self.server.host}/gpu"), self.server.client(tries=1), self.layout
+            registry_address(f"http://{self.server.host}/gpu"),
+            self.server.client(tries=1),
+            self.layout,
         )
 
     def publish(self, name: str, **given: Any) -> str:

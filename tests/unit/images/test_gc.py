@@ -29,7 +29,7 @@ from goldnode.images.channels import ImageStorePlace, RegistryPlace, promote
 from goldnode.images.gc import collect, collect_registry, needed
 from goldnode.images.publish import ImagePublication, PublishedImage, publish, push_evidence
 from goldnode.oci.layout import Layout, OciImage
-from goldnode.oci.registry import UnreachableError, referrers_tag, where
+from goldnode.oci.registry import UnreachableError, referrers_tag, registry_address
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 NOW = dt.datetime.now(dt.UTC) + dt.timedelta(days=40)
@@ -198,7 +198,7 @@ class TestRegistry:
         with running(Simulated(api=request.param)) as server:
             assert isinstance(server, Simulated)
             found = RegistryPlace(
-                where(f"http://{server.host}/gpu"), server.client(tries=1), layout
+                registry_address(f"http://{server.host}/gpu"), server.client(tries=1), layout
             )
             for name in BUILDS:
                 publish(

@@ -22,7 +22,7 @@ from goldnode.images.publish import publish
 from goldnode.images.resolve import NoWheelError, _no_wheel
 from goldnode.images.wheelindex import Index
 from goldnode.oci.layout import OciImage
-from goldnode.oci.registry import Registry, Where
+from goldnode.oci.registry import Registry, RegistryAddress
 
 DERIVE = "derive: 1\nname: recsys/trainer\nversion: {version}\nbase: cpu-1-base-debian12\n"
 WHEEL = "build a wheel of it (`pip wheel --no-deps DIRECTORY`)"
@@ -216,7 +216,7 @@ def test_publication_of_a_private_image(
         publish(
             image.layout,
             ready.recipe.ref,
-            Where("registry.example", ""),
+            RegistryAddress("registry.example", ""),
             Registry("registry.example"),
         )
     assert has in str(error.value)

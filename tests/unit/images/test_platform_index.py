@@ -17,7 +17,7 @@ from goldnode.images.gc import collect_registry
 from goldnode.images.platform_index import index_of, publish_index
 from goldnode.images.pull import ImagePull, pull
 from goldnode.oci.layout import CONFIG, INDEX, MANIFEST, Layout, canonical
-from goldnode.oci.registry import where
+from goldnode.oci.registry import registry_address
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 
@@ -124,7 +124,7 @@ def test_a_published_index_is_pulled_by_platform(
 ) -> None:
     refs = [image(layout, "amd64"), image(layout, "arm64")]
     load(layout, registry, *refs)
-    place = where(f"http://{registry.host}/gpu")
+    place = registry_address(f"http://{registry.host}/gpu")
     done = publish_index(layout, refs, place, registry.client())
     assert not done.before
     assert set(done.platforms) == {"linux/amd64", "linux/arm64"}
@@ -145,7 +145,7 @@ def test_a_published_index_is_pulled_by_platform(
 
 def test_an_index_of_what_is_not_published_is_refused(layout: Layout, registry: Simulated) -> None:
     refs = [image(layout, "amd64"), image(layout, "arm64")]
-    place = where(f"http://{registry.host}/gpu")
+    place = registry_address(f"http://{registry.host}/gpu")
     load(layout, registry, refs[0])
     with pytest.raises(
         ImageError, match=r"debian12_arm64-0123456789ab is not there.*images publish cpu:1-base"
@@ -165,7 +165,9 @@ def test_an_index_that_another_wrote_is_refused(layout: Layout, registry: Simula
     tag = index_of(layout, refs).tag
     registry.named["gpu/cpu", tag] = layout.refs()[refs[0]].digest
     with pytest.raises(ImageError, match="its tag states another digest"):
-        publish_index(layout, refs, where(f"http://{registry.host}/gpu"), registry.client())
+        publish_index(
+            layout, refs, registry_address(f"http://{registry.host}/gpu"), registry.client()
+        )
 
 
 def test_images_of_an_index_stay_in_the_registry(
@@ -173,7 +175,7 @@ def test_images_of_an_index_stay_in_the_registry(
 ) -> None:
     refs = [image(layout, "amd64"), image(layout, "arm64")]
     load(layout, registry, *refs)
-    client, address = registry.client(), where(f"http://{registry.host}/gpu")
+    client, address = registry.client(), registry_address(f"http://{registry.host}/gpu")
     tag = publish_index(layout, refs, address, client).name.rpartition(":")[2]
     empty = Layout(tmp_path / "empty")
     place = RegistryPlace(address, client, empty)

@@ -32,7 +32,7 @@ from goldnode.images.publish import ImagePublication, PublishedImage, find, publ
 from goldnode.images.pull import ImagePull, pull
 from goldnode.images.requirements import PUBLICATION
 from goldnode.oci.layout import INDEX, Layout, OciImage, canonical
-from goldnode.oci.registry import UnreachableError, where
+from goldnode.oci.registry import UnreachableError, registry_address
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 TAG = f"12.4.1-runtime-debian12-{BUILD}"
@@ -71,7 +71,7 @@ def image(layout: Layout, keys: tuple[Path, Path], **given: Any) -> tuple[str, s
 def send(
     layout: Layout, ref: str, server: Simulated, keys: tuple[Path, Path], **given: Any
 ) -> PublishedImage:
-    place = where(f"http://{server.host}/gpu")
+    place = registry_address(f"http://{server.host}/gpu")
     return publish(
         layout,
         ref,
@@ -255,7 +255,7 @@ class TestImmutableTags:
                 publish(
                     other,
                     ref,
-                    where(f"http://{plain.host}/gpu"),
+                    registry_address(f"http://{plain.host}/gpu"),
                     plain.client(),
                     ImagePublication(trust=load_public(keys[1]), settle=0.5),
                 )
@@ -386,7 +386,7 @@ class TestGates:
         ):
             send(layout, ref, plain, keys)
         with pytest.raises(ImageError, match=r"no key to verify it with was given"):
-            publish(layout, ref, where(f"http://{plain.host}"), plain.client())
+            publish(layout, ref, registry_address(f"http://{plain.host}"), plain.client())
         assert digest
 
     def test_a_signature_of_another_image_counts_for_nothing(

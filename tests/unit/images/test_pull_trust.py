@@ -19,7 +19,7 @@ from goldnode.images.channels import RegistryPlace, promote
 from goldnode.images.publish import ImagePublication, publish
 from goldnode.images.pull import ImagePull, PulledImage, pull
 from goldnode.oci.layout import Layout, OciImage
-from goldnode.oci.registry import where
+from goldnode.oci.registry import registry_address
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 LINE = "12.4-runtime-debian12"
@@ -31,7 +31,7 @@ class PublishedImages:
     def __init__(self, server: Simulated, store: Path, keys: tuple[Path, Path]) -> None:
         self.server, self.layout, self.keys = server, Layout(store / "own"), keys
         self.other = Layout(store / "other")
-        self.place = where(f"http://{server.host}/gpu")
+        self.place = registry_address(f"http://{server.host}/gpu")
         self.target = server.client().repository("gpu/cuda")
         self.tags, self.digests = {}, {}
         for letter in "ab":

@@ -31,7 +31,7 @@ from goldnode.oci.registry import (
     RegistryOptions,
     UnreachableError,
     referrers_tag,
-    where,
+    registry_address,
 )
 
 pytestmark = pytest.mark.usefixtures("unsynced")
@@ -64,13 +64,13 @@ def blob(layout: Layout, size: int = 100_000) -> Descriptor:
 )
 def test_what_names_no_registry_is_refused(text: str) -> None:
     with pytest.raises(ImageError, match=r"names no registry"):
-        where(text)
+        registry_address(text)
 
 
 def test_a_registry_is_read_with_its_prefix() -> None:
-    assert where("registry.example:5000/gpu/base/").repository("cuda") == "gpu/base/cuda"
-    assert where("http://127.0.0.1:5000").plain_http
-    assert not where("127.0.0.1:5000").plain_http
+    assert registry_address("registry.example:5000/gpu/base/").repository("cuda") == "gpu/base/cuda"
+    assert registry_address("http://127.0.0.1:5000").plain_http
+    assert not registry_address("127.0.0.1:5000").plain_http
 
 
 class TestUploads:

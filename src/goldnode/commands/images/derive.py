@@ -152,7 +152,7 @@ def _pulled(name: str, store: ImageStore, ca: Path | None) -> str:
     from goldnode.compat.workloads import parse_reference
     from goldnode.core.errors import ImageError
     from goldnode.images.pull import ImagePull, pull
-    from goldnode.oci.registry import Registry, RegistryOptions, Where, reached
+    from goldnode.oci.registry import Registry, RegistryAddress, RegistryOptions, reached
 
     base = parse_reference(name.removeprefix("http://").removeprefix("https://"))
     wanted = base.digest or base.tag
@@ -160,7 +160,7 @@ def _pulled(name: str, store: ImageStore, ca: Path | None) -> str:
         raise ImageError(
             f'"{name}" names no image', remedy="write it as HOST[:PORT]/NAME:TAG or …@sha256:…"
         )
-    place = reached(Where(base.registry, plain_http=name.startswith("http://")))
+    place = reached(RegistryAddress(base.registry, plain_http=name.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     how = ImagePull(shared.trust_policy(()))
     return pull(store.layout, registry.repository(base.name), wanted, how).digest

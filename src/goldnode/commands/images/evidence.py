@@ -79,7 +79,7 @@ def evidence(
     from goldnode.images.matrix import load_matrix
     from goldnode.images.names import find
     from goldnode.images.store import open_store
-    from goldnode.oci.registry import where
+    from goldnode.oci.registry import registry_address
 
     opened = open_store(store)
     built = list(opened.built().values())
@@ -90,7 +90,7 @@ def evidence(
         databases=(*known, *(load_report(text) for text in about.scans)),
         against=find(opened.layout, about.against, built) if about.against else None,
         builder=builder,
-        registry=str(where(about.to)) if about.to else "",
+        registry=str(registry_address(about.to)) if about.to else "",
     )
     todo = list(_chosen(opened, load_matrix(matrix_file), patterns))
     images = {image.name for image, _, _ in todo}

@@ -128,7 +128,7 @@ def pull(
     from goldnode.images.pull import ImagePull
     from goldnode.images.pull import pull as pulling
     from goldnode.images.store import open_store
-    from goldnode.oci.registry import Registry, RegistryOptions, Where, reached
+    from goldnode.oci.registry import Registry, RegistryAddress, RegistryOptions, reached
 
     named = parse_reference(reference.removeprefix("http://").removeprefix("https://"))
     if named.registry is None:
@@ -140,7 +140,7 @@ def pull(
         raise ImageError(
             f'"{reference}" names no image of {named.name}', remedy="add @sha256:… or :TAG"
         )
-    place = reached(Where(named.registry, plain_http=reference.startswith("http://")))
+    place = reached(RegistryAddress(named.registry, plain_http=reference.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
     target = registry.repository(named.name)
     layout, policy = open_store(store).layout, shared.trust_policy(trust)

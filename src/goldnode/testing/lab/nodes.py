@@ -309,17 +309,17 @@ class Lab:
 
     @property
     def network_name(self) -> str:
-        """Name of the lab's network in the engine."""
+        """Return the name of the lab's network in the engine."""
         return f"goldnode-{self.name}"
 
     @property
     def inventory(self) -> Path:
-        """The Ansible inventory directory; it exists once the lab is up."""
+        """Return the directory of the Ansible inventory; it exists once the lab is up."""
         return self.directory / "inventory"
 
     @property
     def key(self) -> Path:
-        """The private ssh key of the lab."""
+        """Return the file of the lab's private ssh key."""
         return self.directory / "id_ed25519"
 
     # Existing nodes
