@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from goldnode.commands.schema.schemas import EXCHANGED
+from goldnode.commands.schema.kinds import EXCHANGED
 
 BY_SCHEMA: Mapping[str, type[BaseModel]] = {
     f"goldnode.{name.removesuffix('-document')}/1": model for name, model in EXCHANGED.items()

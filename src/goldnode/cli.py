@@ -30,7 +30,7 @@ _SECTIONS = {
             "Check that classes, stacks, images and requirements are compatible.",
         ),
         "check-catalog": (
-            "check.catalog_command",
+            "check.catalog",
             "Check the catalog, the site file, the facts and all locks.",
         ),
         "class": ("classes", "Export the document of a node class, or propose its baseline."),

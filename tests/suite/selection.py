@@ -94,7 +94,7 @@ AFFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "catalog/*",
         (
             "module:goldnode.catalog.load",
-            "module:goldnode.commands.schema.schemas",
+            "module:goldnode.commands.schema.kinds",
             *NODES,
             "marker:images",
         ),

@@ -1,5 +1,13 @@
-"""The commands of `goldnode`, one file each. A file is imported when its command is called, to keep the start
-of the others short.
+"""The commands of `goldnode`: a file each, and a folder for each group. A file is imported when its command is called.
+
+- Declare and check: `adopt`, `check/`, `classes`, `facts`, `init/`, `matrix`, `schema/`
+- Packages: `lock`, `mirror`, `modules`
+- Images: `images/` (containers) and `disks/`; `channel_moves` has what both do with keys, evidence and channels
+- Nodes: `apply`, `plan`, `cache`, `canary/`, `dual/`, `floors/`, `node_program`, `slurm`, `xid`
+- Fleet: `fleet/`, `rollout/`, `events/`
+
+`options` has the options that several commands share, `output` what they print. This module has the group that reads
+the sections of `cli.py` and of the groups' `__init__`.
 """
 
 from __future__ import annotations

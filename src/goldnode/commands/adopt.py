@@ -8,18 +8,22 @@ from typing import Any
 
 import click
 
-from goldnode.commands.output import BECOME, OutputOption, emit, out_directory, reports, say
+from goldnode.commands.options import (
+    BECOME,
+    DIRECTORY,
+    FILE,
+    NEW_FILE,
+    RenamedOption,
+    inventory_option,
+    out_directory,
+)
+from goldnode.commands.output import emit, reports, say
 from goldnode.core import progress
 
 
 @click.command()
 @click.argument("host")
-@click.option(
-    "-i",
-    "--inventory",
-    metavar="PATH",
-    help="Inventory that defines HOST. Without it, HOST is an SSH destination.",
-)
+@inventory_option("Inventory that defines HOST. Without it, HOST is an SSH destination.")
 @click.option(
     "--name",
     metavar="CLASS",
@@ -30,7 +34,7 @@ from goldnode.core import progress
 @click.option(
     "--site",
     "site_directory",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIR",
     help="Write a site directory as `goldnode init` does, with HOST in the new class.",
 )
@@ -38,16 +42,16 @@ from goldnode.core import progress
 @click.option(
     "--survey",
     "from_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Use this saved survey instead of connecting to HOST.",
 )
 @click.option(
     "--save-survey",
     "save_to",
-    cls=OutputOption,
+    cls=RenamedOption,
     former={"--keep": None},
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write the survey of HOST to this file.",
 )

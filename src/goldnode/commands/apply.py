@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from goldnode.commands.output import DRY_RUN, emit, reports
+from goldnode.commands.options import DRY_RUN
+from goldnode.commands.output import emit, reports
 
 
 @click.command()

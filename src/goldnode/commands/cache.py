@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from goldnode.commands.output import Decorator, emit, grouped, image_store, options, reports
+from goldnode.commands.options import Decorator, grouped, image_store, options
+from goldnode.commands.output import emit, reports
 from goldnode.node.cachekey.caches import CACHES, EXACT, STRENGTHS
 
 

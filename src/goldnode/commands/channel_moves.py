@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.channels.product import Location
-from goldnode.commands.output import Decorator, emit, grouped, options, say
+from goldnode.commands.options import FILE, NEW_FILE, Decorator, grouped, options
+from goldnode.commands.output import emit, say
 from goldnode.core.errors import GoldnodeError, ImageError, nearest
 
 if TYPE_CHECKING:
@@ -83,14 +84,14 @@ class EvidenceKeys:
 TRUST = click.option(
     "--trust",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     show_default="`images.public_key` of the site file",
     help="PEM file of trusted public keys. Repeatable.",
 )
 KEY = click.option(
     "--key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     envvar="GOLDNODE_IMAGE_KEY",
     metavar="FILE",
     show_default="$GOLDNODE_IMAGE_KEY, else `images.signing_key` of the site file",
@@ -145,6 +146,15 @@ def approved(help_: str) -> Decorator:
     )
 
 
+def repair_option(restored: str) -> Decorator:
+    """Return the option `--repair` of `status`. `restored` are what it restores."""
+    return click.option(
+        "--repair",
+        is_flag=True,
+        help=f"Restore {restored} from the verified history, and publish moves that were made offline.",
+    )
+
+
 HISTORY = click.option(
     "--history", "with_history", is_flag=True, help="Show all moves, oldest first."
 )
@@ -155,7 +165,7 @@ MADE_WITH = grouped(
     EvidenceKeys,
     click.option(
         "--key",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=NEW_FILE,
         envvar="GOLDNODE_IMAGE_KEY",
         metavar="FILE",
         show_default="$GOLDNODE_IMAGE_KEY, else `images.signing_key` of the site file, else unsigned",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.options import FILE
 from goldnode.commands.output import dumps, emit, reports, say, table
 
 
@@ -63,7 +64,7 @@ def export(name: str) -> None:
     "captures",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="CAPTURE...",
 )
 @click.option(

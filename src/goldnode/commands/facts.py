@@ -8,11 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from goldnode.commands.options import (
+    DIRECTORY,
+    NEW_FILE,
+    OLD_DIRECTORY,
+    RotationKeys,
+    new_root,
+    rotated,
+    rotation,
+    signing_keys,
+    valid_option,
+)
 from goldnode.commands.output import emit, reports, say
 
 if TYPE_CHECKING:
     from goldnode.facts.audit import FactsFault
     from goldnode.facts.review import ReviewedFile
+
+_SIGNED = "the update"  # by --key
 
 
 @click.group()
@@ -49,21 +62,6 @@ def audit(form: str, stale_after: int) -> None:
     }
     emit(form, content, lambda: _text(faults, files))
     sys.exit(1 if faults or any(file.stale for file in files) else 0)
-
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_KEY = click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    required=True,
-    type=_FILE,
-    metavar="FILE",
-    help="Secret key that signs the update, PEM (ed25519 or ECDSA). Repeatable.",
-)
-
-
-_COUNT = click.IntRange(min=1)
 
 
 @facts.command()
@@ -104,44 +102,20 @@ def update(form: str, source: str | None) -> None:
 
 
 @facts.command()
-@click.argument(
-    "repository", type=click.Path(file_okay=False, path_type=Path), metavar="REPOSITORY"
-)
-@_KEY
+@click.argument("repository", type=DIRECTORY, metavar="REPOSITORY")
+@signing_keys(_SIGNED)
 @click.option(
     "--facts",
     "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=OLD_DIRECTORY,
     metavar="DIR",
     show_default="the facts of this version",
     help="Directory of the facts files to publish.",
 )
+@new_root("repository")
+@valid_option(90)
 @click.option(
-    "--root-key",
-    "root_keys",
-    multiple=True,
-    type=_FILE,
-    metavar="FILE",
-    help="Secret key of the root, for a new repository. Repeatable.",
-)
-@click.option(
-    "--threshold",
-    type=_COUNT,
-    metavar="N",
-    show_default="1",
-    help="Keys of the root that must sign, for a new repository.",
-)
-@click.option(
-    "--valid",
-    "days",
-    type=click.IntRange(min=1),
-    default=90,
-    show_default=True,
-    metavar="DAYS",
-    help="Days until the signatures expire.",
-)
-@click.option(
-    "--bundle", type=_FILE, metavar="FILE", help="Also write the repository as a zip archive."
+    "--bundle", type=NEW_FILE, metavar="FILE", help="Also write the repository as a zip archive."
 )
 @reports("facts-publication")
 def publish(repository: Path, form: str, **given: Any) -> None:
@@ -173,55 +147,18 @@ def publish(repository: Path, form: str, **given: Any) -> None:
 @facts.command()
 @click.argument(
     "repository",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=OLD_DIRECTORY,
     metavar="REPOSITORY",
 )
-@_KEY
-@click.option(
-    "--root-key",
-    "root_keys",
-    multiple=True,
-    required=True,
-    type=_FILE,
-    metavar="FILE",
-    help="Secret key of the present root. Repeatable.",
-)
-@click.option(
-    "--new-root-key",
-    "new_keys",
-    multiple=True,
-    required=True,
-    type=_FILE,
-    metavar="FILE",
-    help="Secret key of the next root. Repeatable.",
-)
-@click.option(
-    "--threshold",
-    type=_COUNT,
-    metavar="N",
-    show_default="that of the present root",
-    help="Keys of the next root that must sign.",
-)
+@rotation(_SIGNED)
 @reports("facts-root")
-def rotate(
-    repository: Path,
-    keys: tuple[Path, ...],
-    root_keys: tuple[Path, ...],
-    new_keys: tuple[Path, ...],
-    threshold: int | None,
-    *,
-    form: str,
-) -> None:
+def rotate(repository: Path, change: RotationKeys, form: str) -> None:
     """Replace the keys of a repository of facts.
 
     From now on, --key signs updates and --new-root-key the root. Sites follow by themselves, because the
     present keys of the root sign the next one. Publish again afterwards.
     """
-    from goldnode.fleet.nodes import facts_update
-
-    done = facts_update.rotate(
-        repository, keys, facts_update.RootChange(root_keys, new_keys, threshold)
-    )
+    done = rotated(repository, change)
     emit(form, done.content(), f"{done.text()}; now publish again with the new key")
 
 

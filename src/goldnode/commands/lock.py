@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from goldnode.commands.output import DRY_RUN, OFFLINE_INDEXES, emit, reports
+from goldnode.commands.options import DIRECTORY, DRY_RUN, FILE, OFFLINE_INDEXES
+from goldnode.commands.output import emit, reports
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class _ResolveOptions:
 @click.argument("stack")
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIR",
     show_default="$GOLDNODE_LOCKS, else `locks` of the site file, else next to the stack",
     help="Directory of the lock to update, write or check.",
@@ -38,7 +39,7 @@ class _ResolveOptions:
 @click.option(
     "--on",
     "status",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     show_default="an empty system",
     help="Resolve on top of the packages in this dpkg status file.",
@@ -74,7 +75,7 @@ class _ResolveOptions:
 @click.option(
     "--diff",
     "before",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Show the differences between this lock file and the current lock. Reads no archive.",
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.options import NEW_FILE
 from goldnode.commands.output import document, html_page, reports
 
 
@@ -13,7 +14,7 @@ from goldnode.commands.output import document, html_page, reports
 @reports("matrix", "markdown", "html")
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     show_default="print it",
     help="File to write.",

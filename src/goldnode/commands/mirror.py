@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import (
-    DRY_RUN,
-    KEEP_DAYS,
-    WAIT,
-    OutputOption,
-    emit,
-    reports,
-    table,
-)
+from goldnode.commands.options import DIRECTORY, DRY_RUN, FILE, KEEP_DAYS, WAIT, RenamedOption
+from goldnode.commands.output import emit, reports, table
 from goldnode.core import progress
 
 if TYPE_CHECKING:
@@ -48,7 +41,7 @@ def mirror() -> None:
     "-j",
     "--jobs",
     "parallel",
-    cls=OutputOption,
+    cls=RenamedOption,
     former={"--parallel": None},
     type=click.IntRange(1, 32),
     default=4,
@@ -60,7 +53,7 @@ def mirror() -> None:
 @click.option(
     "--on",
     "status",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="The dpkg status file that the lock was resolved on, if it was resolved with --on.",
 )
@@ -121,7 +114,7 @@ def fetch(
 @mirror.command()
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     required=True,
     metavar="DIR",
     help="Directory to write the two key files to.",

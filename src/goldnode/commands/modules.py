@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.output import (
-    OFFLINE_INDEXES,
-    WAIT,
-    emit,
-    grouped,
-    out_directory,
-    reports,
-    say,
-)
+from goldnode.commands.options import FILE, NEW_FILE, OFFLINE_INDEXES, WAIT, grouped, out_directory
+from goldnode.commands.output import emit, reports, say
 
 if TYPE_CHECKING:
     from goldnode.lock.pairbuild import PairRequest
@@ -32,7 +25,7 @@ def modules() -> None:
 _ON = click.option(
     "--on",
     "base",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     show_default="mmdebstrap creates one",
     help="Tar archive of the root to build in, with a compiler and DKMS (see `goldnode lock --on`).",
@@ -134,7 +127,7 @@ _PACKAGES = grouped(
     click.option("--plan", is_flag=True, help="With --packages: list the pairs and build none."),
     click.option(
         "--facts",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=NEW_FILE,
         metavar="FILE",
         help="With --packages: add all records to this facts file, for instance CATALOG/facts/module_builds.yml.",
     ),

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import click
 
-from goldnode.commands.output import BECOME, LIMIT, emit, grouped, reports, say
+from goldnode.commands.options import BECOME, LIMIT, grouped
+from goldnode.commands.output import emit, reports, say
 
 
 @dataclass(frozen=True)

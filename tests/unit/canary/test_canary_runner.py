@@ -20,7 +20,7 @@ from goldnode.canary import pack
 from goldnode.canary.runner import child, machine, plan, site_job, work
 from goldnode.canary.runner import start as starting
 from goldnode.canary.runner.records import JobEnded
-from goldnode.commands.schema.schemas import schema
+from goldnode.commands.schema.kinds import schema
 from goldnode.documents.canary import CanaryDocument
 from goldnode.gpuprogram import cpu, linear
 from goldnode.gpuprogram.child import process_state

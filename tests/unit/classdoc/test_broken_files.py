@@ -10,7 +10,7 @@ from tests.unit.catalog.test_accept_reject import CLASS, FILES, write
 
 from goldnode.classdoc.cache import Compiler
 from goldnode.classdoc.load import load_catalog
-from goldnode.commands.check.catalog import check
+from goldnode.commands.check.catalog_report import check
 from goldnode.core.errors import GoldnodeError
 from goldnode.lock.archives import wanted_options
 

@@ -15,7 +15,7 @@ from goldnode.classdoc.exceptions import acceptances, exception_faults
 from goldnode.classdoc.findings import check_use, findings_of_class
 from goldnode.classdoc.load import load_catalog
 from goldnode.classdoc.view import read_class
-from goldnode.commands.check.catalog import check
+from goldnode.commands.check.catalog_report import check
 from goldnode.compat import report
 from goldnode.compat.model import CompatFinding
 from goldnode.core.errors import CatalogError, SiteError

@@ -11,7 +11,7 @@ import yaml
 from tests.unit.catalog.test_accept_reject import CLASS
 
 from goldnode.catalog.load import LOCK_SUFFIX, builtin_catalog
-from goldnode.commands.schema.schemas import KINDS, schema, schema_text, write_schemas
+from goldnode.commands.schema.kinds import KINDS, schema, schema_text, write_schemas
 
 FOLDERS = {"class": "classes", "platform": "platforms", "stack": "stacks"}
 

@@ -22,7 +22,8 @@ from tests.unit.node.captures import healthy
 
 from goldnode.catalog.load import builtin_catalog
 from goldnode.cli import main
-from goldnode.commands.output import FormatOption, OutputOption
+from goldnode.commands.options import RenamedOption
+from goldnode.commands.output import FormatOption
 from goldnode.core import progress
 
 # Commands without a report: they print or write one file in its own format, or serve.
@@ -164,7 +165,7 @@ def test_options_have_common_names(name: str) -> None:
 
 
 def test_options_with_one_name_have_one_help() -> None:
-    """Options that many commands share are declared once, in commands/output.py."""
+    """Options that many commands share are declared once, in commands/options.py."""
     shared = (
         "--format",
         "--store",
@@ -241,7 +242,7 @@ def test_former_spellings_are_hidden() -> None:
         (name, spelling)
         for name, (command, _) in COMMANDS.items()
         for option in options_of(command)
-        if isinstance(option, OutputOption)
+        if isinstance(option, RenamedOption)
         for spelling in option.former
     }
     assert former == {

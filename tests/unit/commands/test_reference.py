@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 from tests.unit.test_hygiene import tracked
 
-from goldnode.commands import reference
-from goldnode.commands.schema.schemas import WRITTEN
+from goldnode.commands.schema import reference
+from goldnode.commands.schema.kinds import WRITTEN
 from goldnode.core import environment
 
 ROOT = Path(__file__).parents[3]

@@ -20,7 +20,7 @@ from goldnode.classdoc import view
 from goldnode.cli import main
 from goldnode.commands.check import request as check_request
 from goldnode.commands.check import what_if
-from goldnode.commands.schema.schemas import schema
+from goldnode.commands.schema.kinds import schema
 from goldnode.compat.finding_diff import finding_changes, severity_of
 from goldnode.compat.model import CompatFinding, CompatSeverity
 from goldnode.inventory.classes import expand

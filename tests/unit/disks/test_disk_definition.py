@@ -179,7 +179,7 @@ def test_goldnodes_own_definition_holds_for_every_class_that_has_a_lock() -> Non
 
 def test_the_committed_schema_is_that_of_the_model() -> None:
     from goldnode.catalog.load import builtin_catalog
-    from goldnode.commands.schema.schemas import schema_text
+    from goldnode.commands.schema.kinds import schema_text
 
     committed = builtin_catalog().parent / "schemas/disks.json"
     assert committed.read_text(encoding="utf-8") == schema_text("disks")

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from tests import documents
 
-from goldnode.commands.schema.schemas import EXCHANGED, schema
+from goldnode.commands.schema.kinds import EXCHANGED, schema
 from goldnode.node.state.finding import MISMATCH, Finding
 from goldnode.node.verdict import check
 

@@ -12,7 +12,7 @@ from goldnode.classdoc.compile import class_document, declaration
 from goldnode.classdoc.findings import findings_of_class
 from goldnode.classdoc.gpu_facts import health_facts
 from goldnode.classdoc.load import load_catalog
-from goldnode.commands.check.catalog import check
+from goldnode.commands.check.catalog_report import check
 from goldnode.core.errors import CatalogError, FactsError
 from goldnode.core.site import Site
 from goldnode.facts import audit

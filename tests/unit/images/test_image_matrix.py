@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldnode.cli import main
-from goldnode.commands.schema.schemas import schema_text
+from goldnode.commands.schema.kinds import schema_text
 from goldnode.core.errors import ImageError
 from goldnode.facts import host as facts
 from goldnode.images import hostpackage

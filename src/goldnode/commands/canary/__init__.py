@@ -1,12 +1,24 @@
-"""The group `goldnode canary`. Each command is in a file of its own and is imported when it is called."""
+"""The group `goldnode canary`: `run`, `cohort`, `deliver`, `list`, `program` and `show` are the commands.
+
+`outstanding` has what a gate still wants of a node, and its delivery. Here: the options that several of them share.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 
 import click
 
 from goldnode.commands import LazyGroup
+from goldnode.commands.options import (
+    BECOME,
+    FILE,
+    Decorator,
+    engine_option,
+    gpus_option,
+    grouped,
+    inventory_option,
+)
 
 _SECTIONS = {
     "Run": {
@@ -26,10 +38,52 @@ _SECTIONS = {
 SUITE = click.option(
     "--suite",
     "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Jobs and settings of the site (canary.yml).",
 )
+CLASS = click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes.")
+NODES = click.argument("nodes", nargs=-1, metavar="[NODE]...")
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How the suite is started on the nodes."""
+
+    how: str
+    inventory: str | None
+    become: bool
+    image: str | None
+    engine: str
+    gpus: str | None
+    partition: str | None
+
+
+@dataclass(frozen=True)
+class LaunchHelp:
+    """Help of those options of a launch that differ between the commands."""
+
+    how: str
+    inventory: str
+    image: str
+    partition: str
+
+
+def launch_options(texts: LaunchHelp, *ways: str) -> Decorator:
+    """Return the options of a command that starts programs on nodes. The first of `ways` is the default."""
+    return grouped(
+        "launch",
+        LaunchOptions,
+        click.option(
+            "--how", type=click.Choice(ways), default=ways[0], show_default=True, help=texts.how
+        ),
+        inventory_option(texts.inventory),
+        BECOME,
+        click.option("--image", metavar="IMAGE", help=texts.image),
+        engine_option(),
+        gpus_option(),
+        click.option("--partition", metavar="NAME", help=texts.partition),
+    )
 
 
 @click.group(cls=LazyGroup, sections=_SECTIONS, no_args_is_help=True)

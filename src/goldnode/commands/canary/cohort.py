@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.canary.run import FAILED, PASSED, UNKNOWN, LaunchOptions, busy_by_scheduler
-from goldnode.commands.output import BECOME, emit, grouped, reports, table
+from goldnode.commands.canary import CLASS, NODES, LaunchHelp, LaunchOptions, launch_options
+from goldnode.commands.canary.run import FAILED, PASSED, UNKNOWN, busy_by_scheduler, class_of
+from goldnode.commands.options import grouped
+from goldnode.commands.output import emit, reports, table
 from goldnode.core.errors import GoldnodeError
 
 if TYPE_CHECKING:
@@ -48,38 +50,17 @@ class JudgeOptions:
 
 
 @click.command()
-@click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@grouped(
-    "launch",
-    LaunchOptions,
-    click.option(
-        "--how",
-        type=click.Choice(["ssh", "engine", "slurm"]),
-        default="ssh",
-        show_default=True,
-        help="Way to the nodes: ssh, Slurm jobs, or containers on this machine, one for each NODE.",
+@NODES
+@launch_options(
+    LaunchHelp(
+        "Way to the nodes: ssh, Slurm jobs, or containers on this machine, one for each NODE.",
+        inventory="Inventory with the nodes: how ssh reaches them, their schedulers and cohorts.",
+        image="Container image with PyTorch, which the nodes have. Without it, the nodes' own PyTorch is used.",
+        partition="Partition of Slurm.",
     ),
-    click.option(
-        "-i",
-        "--inventory",
-        metavar="PATH",
-        help="Inventory with the nodes: how ssh reaches them, their schedulers and cohorts.",
-    ),
-    BECOME,
-    click.option(
-        "--image",
-        metavar="IMAGE",
-        help="Container image with PyTorch, which the nodes have. Without it, the nodes' own PyTorch is used.",
-    ),
-    click.option(
-        "--engine",
-        type=click.Choice(["docker", "podman"]),
-        default="docker",
-        show_default=True,
-        help="Program that runs the container.",
-    ),
-    click.option("--gpus", metavar="all|N", help="Pass NVIDIA GPUs to the container."),
-    click.option("--partition", metavar="NAME", help="Partition of Slurm."),
+    "ssh",
+    "engine",
+    "slurm",
 )
 @grouped(
     "link",
@@ -151,7 +132,7 @@ class JudgeOptions:
         metavar="GB/S",
         help="Least bus bandwidth of each size.",
     ),
-    click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
+    CLASS,
 )
 @click.option(
     "--cohort",
@@ -292,7 +273,7 @@ def _runs(
     given = suite.request(
         suite.load_suite(),
         (cohorts.JOB,),
-        class_=_class(class_name),
+        class_=None if class_name is None else class_of(class_name),
         tier=tier,
         watch=launch.how != "slurm" and launch.image is None,
     )
@@ -319,14 +300,6 @@ def _runs(
         else:
             runs.append(_by_ssh(node, asked, launch, words, hosts))
     return runs
-
-
-def _class(name: str | None) -> Any:
-    if name is None:
-        return None
-    from goldnode.commands.canary.run import class_of
-
-    return class_of(name)
 
 
 def _by_ssh(

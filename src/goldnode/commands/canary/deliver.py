@@ -8,25 +8,24 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.canary import NODES
 from goldnode.commands.canary.outstanding import NodeOutcome, deliver_stored
 from goldnode.commands.canary.run import PARALLEL, UNKNOWN, held_nodes
-from goldnode.commands.output import BECOME, emit, reports, say
+from goldnode.commands.options import BECOME, DIRECTORY, inventory_option
+from goldnode.commands.output import emit, reports, say
 from goldnode.core.errors import GoldnodeError
 
 
 @click.command()
-@click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@click.option(
-    "-i",
-    "--inventory",
-    metavar="PATH",
-    help="Inventory with the nodes. Without NODE: its hosts of classes with tests before a return.",
+@NODES
+@inventory_option(
+    "Inventory with the nodes. Without NODE: its hosts of classes with tests before a return."
 )
 @BECOME
 @click.option(
     "--results",
     "directory",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIRECTORY",
     help="Directory of the results, instead of .goldnode/canary.",
 )

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.options import program_file
+
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="File to write.",
-)
+@program_file()
 def program(out: Path) -> None:
     """Write goldnode-canary, which runs the suite on a node, to a file.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.canary import SUITE
+from goldnode.commands.canary import CLASS, NODES, SUITE, LaunchHelp, LaunchOptions, launch_options
 from goldnode.commands.canary.outstanding import (
     COHORT_JOB,
     NodeOutcome,
@@ -20,7 +20,12 @@ from goldnode.commands.canary.outstanding import (
     declaring_hosts,
     delivered,
 )
-from goldnode.commands.output import BECOME, emit, grouped, reports, say
+from goldnode.commands.options import (
+    DIRECTORY,
+    grouped,
+    timeout_option,
+)
+from goldnode.commands.output import emit, reports, say
 from goldnode.core.errors import GoldnodeError
 from goldnode.node.gate.return_tests import CAUSES
 
@@ -42,19 +47,6 @@ PARALLEL = click.option(
 
 
 @dataclass(frozen=True)
-class LaunchOptions:
-    """How the suite is started on the nodes."""
-
-    how: str
-    inventory: str | None
-    become: bool
-    image: str | None
-    engine: str
-    gpus: str | None
-    partition: str | None
-
-
-@dataclass(frozen=True)
 class SuiteOptions:
     """Jobs, class and limits of a run."""
 
@@ -69,38 +61,19 @@ class SuiteOptions:
 
 
 @click.command()
-@click.argument("nodes", nargs=-1, metavar="[NODE]...")
-@grouped(
-    "launch",
-    LaunchOptions,
-    click.option(
-        "--how",
-        type=click.Choice(["local", "ssh", "engine", "slurm", "kubernetes"]),
-        default="local",
-        show_default=True,
-        help="Way to the nodes: this machine, ssh, a container on this machine, a Slurm job, a Kubernetes Job (not verified).",
+@NODES
+@launch_options(
+    LaunchHelp(
+        "Way to the nodes: this machine, ssh, a container on this machine, a Slurm job, a Kubernetes Job (not verified).",
+        inventory="Inventory with the nodes: how ssh reaches them, and their schedulers.",
+        image="Container image, for `engine` and `kubernetes`.",
+        partition="Partition of Slurm, or namespace of Kubernetes.",
     ),
-    click.option(
-        "-i",
-        "--inventory",
-        metavar="PATH",
-        help="Inventory with the nodes: how ssh reaches them, and their schedulers.",
-    ),
-    BECOME,
-    click.option(
-        "--image", metavar="IMAGE", help="Container image, for `engine` and `kubernetes`."
-    ),
-    click.option(
-        "--engine",
-        type=click.Choice(["docker", "podman"]),
-        default="docker",
-        show_default=True,
-        help="Program that runs the container.",
-    ),
-    click.option("--gpus", metavar="all|N", help="Pass NVIDIA GPUs to the container."),
-    click.option(
-        "--partition", metavar="NAME", help="Partition of Slurm, or namespace of Kubernetes."
-    ),
+    "local",
+    "ssh",
+    "engine",
+    "slurm",
+    "kubernetes",
 )
 @grouped(
     "suite",
@@ -109,7 +82,7 @@ class SuiteOptions:
     click.option(
         "--job", "names", multiple=True, metavar="NAME", help="Run this job only. Repeatable."
     ),
-    click.option("--class", "class_name", metavar="CLASS", help="Class of the nodes."),
+    CLASS,
     click.option(
         "--before-return",
         "cause",
@@ -128,20 +101,12 @@ class SuiteOptions:
         show_default=True,
         help="Jobs for GPUs or for processors; auto: for GPUs where device files are.",
     ),
-    click.option(
-        "--timeout",
-        "limit",
-        type=click.FloatRange(10),
-        default=3600,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time limit of the whole run on a node.",
-    ),
+    timeout_option(3600, "Time limit of the whole run on a node.", least=10),
     PARALLEL,
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIRECTORY",
     help="Directory of the results, instead of .goldnode/canary.",
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from goldnode.commands.options import EXISTING
 from goldnode.commands.output import emit, reports, table
 from goldnode.core.errors import GoldnodeError
 
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument(
-    "places", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[FILE|DIRECTORY]..."
-)
+@click.argument("places", nargs=-1, type=EXISTING, metavar="[FILE|DIRECTORY]...")
 @reports("canary-results")
 def show(places: tuple[Path, ...], form: str) -> None:
     """Show results: states, and quantiles with their bounds.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import LIMIT, emit, reports, say
+from goldnode.commands.options import DIRECTORY, FILE, LIMIT, REQUIRE_LOCK
+from goldnode.commands.output import emit, reports, say
 
 if TYPE_CHECKING:
     from goldnode.commands.check.request import CheckRequest
@@ -54,7 +55,7 @@ def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     "--requirements",
     "requirements",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Check this Python requirements file on each class or stack.",
 )
@@ -78,16 +79,12 @@ def _python(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 )
 @click.option(
     "--rollouts",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIR",
     help="With --to, write the rollout document of each class that can move to this directory.",
 )
 @reports("check", "sarif", "html")
-@click.option(
-    "--require-lock",
-    is_flag=True,
-    help="Exit with 1 if a class cannot be applied because its stack has no lock.",
-)
+@REQUIRE_LOCK
 @click.option(
     "--explain", metavar="RULE", help="Explain a rule: what it compares, why, and its sources."
 )

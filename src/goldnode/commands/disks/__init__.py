@@ -1,4 +1,9 @@
-"""The group `goldnode disks`. Each command is in the file of its topic and is imported when it is called."""
+"""The group `goldnode disks`.
+
+- `build`: `list`, `lock`, `build`
+- `publish`: evidence, channels and the published directory
+- `compare`, `verify`, `update`: the commands of these names
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from goldnode.commands.output import (
+from goldnode.commands.options import (
     DEFINITION,
     IMAGE_FORMAT,
     OFFLINE_INDEXES,
@@ -16,13 +16,10 @@ from goldnode.commands.output import (
     LockOptions,
     build_options,
     disk_store,
-    emit,
     lock_options,
     out_directory,
-    reports,
-    say,
-    table,
 )
+from goldnode.commands.output import emit, reports, say, table
 from goldnode.core import progress
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from goldnode.commands.output import OutputOption, emit, reports
+from goldnode.commands.options import RenamedOption
+from goldnode.commands.output import emit, reports
 
 
 @click.command()
@@ -17,7 +18,7 @@ from goldnode.commands.output import OutputOption, emit, reports
 @click.option(
     "--lines",
     "limit",
-    cls=OutputOption,
+    cls=RenamedOption,
     former={"--limit": None},
     type=click.IntRange(0),
     default=50,

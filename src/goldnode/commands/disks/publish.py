@@ -10,7 +10,7 @@ import click
 
 from goldnode.channels.product import Location
 from goldnode.commands import channel_moves as shared
-from goldnode.commands.output import (
+from goldnode.commands.options import (
     BACKEND,
     CERTIFICATE,
     DRY_RUN,
@@ -18,11 +18,9 @@ from goldnode.commands.output import (
     KEEP_DAYS,
     POLICY,
     disk_store,
-    emit,
     options,
-    reports,
-    say,
 )
+from goldnode.commands.output import emit, reports, say
 from goldnode.core.errors import DiskError
 
 _TO = options(
@@ -36,12 +34,13 @@ _TO = options(
         help="Published directory.",
     ),
 )
+_DISKS = click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
 _AT = shared.location(_TO)
 _STORE = shared.location(disk_store())
 
 
 @click.command()
-@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
+@_DISKS
 @_STORE
 @shared.MADE_WITH
 @click.option(
@@ -105,7 +104,7 @@ def evidence(
 
 
 @click.command()
-@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
+@_DISKS
 @_STORE
 @shared.TRUST
 @click.option(
@@ -153,7 +152,7 @@ def diff(old: str, new: str, location: Location, files: bool, form: str) -> None
 
 
 @click.command()
-@click.argument("disks", nargs=-1, required=True, metavar="DIR|NAME|CLASS...")
+@_DISKS
 @_AT
 @shared.KEYS
 @shared.WAIVED
@@ -345,11 +344,7 @@ def rollback(
 @shared.location(_TO, offline="Show this store's copy of the directory's channels.")
 @shared.TRUST
 @shared.HISTORY
-@click.option(
-    "--repair",
-    is_flag=True,
-    help="Restore channels from the verified history, and publish moves that were made offline.",
-)
+@shared.repair_option("channels")
 @reports("channels")
 def status(
     classes: tuple[str, ...],

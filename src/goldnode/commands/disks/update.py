@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from goldnode.commands.output import BECOME, disk_store, emit, grouped, reports, say
+from goldnode.commands.options import (
+    BECOME,
+    disk_store,
+    grouped,
+    inventory_option,
+    unverified_option,
+)
+from goldnode.commands.output import emit, reports, say
 
 
 @dataclass(frozen=True)
@@ -30,12 +37,7 @@ class BootOptions:
 
 @click.command()
 @click.argument("node")
-@click.option(
-    "-i",
-    "--inventory",
-    metavar="PATH",
-    help="Inventory that defines NODE. Without it, NODE is an SSH destination.",
-)
+@inventory_option("Inventory that defines NODE. Without it, NODE is an SSH destination.")
 @grouped(
     "chosen",
     ImageChoice,
@@ -46,11 +48,7 @@ class BootOptions:
         help="Image to write: a build directory, its disk.json or raw disk, a name in the store, or a class.",
     ),
     disk_store(),
-    click.option(
-        "--unverified",
-        metavar="REASON",
-        help="Allow an image that was never booted for verification. The reason is recorded on the node.",
-    ),
+    unverified_option("the node"),
     click.option(
         "--tries",
         type=click.IntRange(1, 9),

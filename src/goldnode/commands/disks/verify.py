@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from goldnode.commands.output import disk_store, emit, grouped, reports
+from goldnode.commands.options import DIRECTORY, disk_store, grouped
+from goldnode.commands.output import emit, reports
 from goldnode.core import progress
 
 
@@ -50,7 +51,7 @@ class GuestOptions:
     ),
     click.option(
         "--work",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=DIRECTORY,
         metavar="DIR",
         show_default="next to the image",
         help="Directory for overlays and logs.",

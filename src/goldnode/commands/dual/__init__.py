@@ -1,4 +1,4 @@
-"""Command `goldnode dual`."""
+"""The group `goldnode dual`: the commands `record` and `compare`, and `text` with their reports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from goldnode.commands import LazyGroup
+from goldnode.commands.options import FILE
 
 _SECTIONS = {
     "Dual runs": {
@@ -24,7 +25,7 @@ _SECTIONS = {
 
 KEY = click.option(
     "--key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     show_default="`fleet.signing_key` of the site file, else unsigned",
     help="Secret key that signs, PEM (ed25519 or ECDSA). The signature is in FILE.dsse beside what it signs.",

@@ -10,8 +10,9 @@ import click
 
 from goldnode.commands.dual import KEY, signing_key
 from goldnode.commands.floors import TRUST, trusted
+from goldnode.commands.options import EXISTING, FILE, NEW_FILE, grouped
 from goldnode.commands.output import document as json_text
-from goldnode.commands.output import emit, grouped, reports, say
+from goldnode.commands.output import emit, reports, say
 from goldnode.core import extras
 from goldnode.core.files import replace_file
 
@@ -27,23 +28,23 @@ class CompareKeys:
 
 
 @click.command()
-@click.argument("a", type=click.Path(exists=True, path_type=Path), metavar="A")
-@click.argument("b", type=click.Path(exists=True, path_type=Path), metavar="B")
+@click.argument("a", type=EXISTING, metavar="A")
+@click.argument("b", type=EXISTING, metavar="B")
 @click.option(
     "--tolerances",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Tolerances of the site, over those of the facts.",
 )
 @click.option(
     "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write the report as one HTML page, too.",
 )
 @click.option(
     "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write the report as JSON, too, for the requirement `dual` of a rollout.",
 )

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands.dual import KEY, signing_key
-from goldnode.commands.output import emit, grouped, reports
+from goldnode.commands.options import (
+    AS_DOCKER,
+    DEVICES,
+    EXISTING,
+    FILE,
+    engine_option,
+    gpus_option,
+    grouped,
+    timeout_option,
+)
+from goldnode.commands.output import emit, reports
 from goldnode.dual.recorder.model import PRECISIONS
 
 if TYPE_CHECKING:
@@ -61,7 +71,7 @@ class RecordContent:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND]...")
 @click.option(
     "--model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Python file with inputs(seed) and model().",
 )
@@ -70,13 +80,7 @@ class RecordContent:
     RecordPlace,
     click.option("--host", metavar="HOST", help="Record on this host, over ssh."),
     click.option("--image", metavar="IMAGE", help="Record in a container of this image."),
-    click.option(
-        "--engine",
-        type=click.Choice(["docker", "podman"]),
-        default="docker",
-        show_default=True,
-        help="Container engine for --image.",
-    ),
+    engine_option("Container engine for --image."),
     click.option(
         "--python",
         default="python3",
@@ -84,25 +88,15 @@ class RecordContent:
         metavar="PROGRAM",
         help="Python that has the framework.",
     ),
-    click.option(
-        "--gpus",
-        metavar="all|N",
-        help="Pass NVIDIA GPUs to the container, as `docker run --gpus` does.",
-    ),
-    click.option(
-        "--device",
-        "devices",
-        multiple=True,
-        metavar="FILE",
-        help="Pass a device file and its group to the container (/dev/kfd, /dev/dri/renderD128). Repeatable.",
-    ),
+    gpus_option(AS_DOCKER),
+    DEVICES,
 )
 @grouped(
     "how",
     RecordSettings,
     click.option(
         "--inputs",
-        type=click.Path(exists=True, path_type=Path),
+        type=EXISTING,
         metavar="RECORD",
         help="Use the inputs of another record.",
     ),
@@ -191,15 +185,7 @@ class RecordContent:
         metavar="N",
         help="Greatest size of all arrays.",
     ),
-    click.option(
-        "--timeout",
-        "limit",
-        type=click.FloatRange(1),
-        default=1800,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time limit of the recording.",
-    ),
+    timeout_option(1800, "Time limit of the recording."),
 )
 @reports("dual-record")
 def record(

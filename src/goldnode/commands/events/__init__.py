@@ -1,4 +1,4 @@
-"""The group `goldnode events`."""
+"""The group `goldnode events`: `deliver` runs hooks, `view` shows and skips events."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import click
 
 from goldnode.commands.events import hook_of, site_with_hooks
 from goldnode.commands.fleet.common import STORE, address
+from goldnode.commands.options import every_option
 from goldnode.commands.output import emit, reports, say
 from goldnode.core import extras
 from goldnode.core.errors import GoldnodeError
@@ -26,14 +27,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM or an interrupt, as a service.")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=2,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two looks at the sources, with --follow.",
-)
+@every_option("sources", "--follow")
 @STORE
 @reports("events-delivery")
 def deliver(follow: bool, every: float, where: str | None, form: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from goldnode.commands.events import hook_of, site_with_hooks
+from goldnode.commands.options import NEW_FILE
 from goldnode.commands.output import emit, reports, table
 from goldnode.core.files import replace_file
 from goldnode.core.site import load_site
@@ -51,7 +52,7 @@ def _text(event: Any) -> str:
 @click.command()
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="With --format prometheus: write to this file, whole or not at all, for node_exporter's textfile collector.",
 )

@@ -1,4 +1,11 @@
-"""The group `goldnode fleet`. Each command is in the file of its topic and is imported when it is called."""
+"""The group `goldnode fleet`.
+
+- `serve`, `store`, `view`: the lock service, its store, and their state
+- `orders`: freeze, unfreeze and release, which `goldnode rollout` has too
+- `ingest`: captures of nodes
+- `report` with `report_text`, `report_page` and `sql`; `hardware`, `monitoring`
+- `common`: options and functions of all of them
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import click
 
 from goldnode.commands.fleet.ingest import DATA, directory
 from goldnode.commands.fleet.report import Moment, now
+from goldnode.commands.options import NEW_FILE
 from goldnode.commands.output import dumps, emit, reports, say, table
 from goldnode.core.files import replace_file
 
@@ -48,7 +49,7 @@ _FORMULA = ("=", "+", "-", "@")
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write to this file instead of standard output. The file is replaced at once.",
 )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import emit, options, reports
+from goldnode.commands.options import DIRECTORY, options
+from goldnode.commands.output import emit, reports
 from goldnode.core import extras
 from goldnode.core.site import FLEET_DATA, load_site
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 DATA = click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIRECTORY",
     show_default=f"$GOLDNODE_FLEET_DATA, else the site file's fleet.data, else {FLEET_DATA}",
     help="Directory of the fleet's captures.",

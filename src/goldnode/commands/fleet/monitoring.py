@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.options import DIRECTORY
 from goldnode.commands.output import emit, reports
 from goldnode.core.data import data
 from goldnode.core.errors import GoldnodeError
@@ -23,7 +24,7 @@ _PATTERNS = (
 
 
 @click.command()
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=DIRECTORY)
 @click.option(
     "--runbooks",
     metavar="URL",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands.fleet.common import REASON, STORE, give
-from goldnode.commands.output import emit, options, reports
+from goldnode.commands.options import options
+from goldnode.commands.output import emit, reports
 
 if TYPE_CHECKING:
     from goldnode.fleet.store.orders import Scope

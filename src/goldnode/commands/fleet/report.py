@@ -15,7 +15,8 @@ import click
 
 from goldnode.commands.fleet.ingest import DATA, directory
 from goldnode.commands.floors import TRUST, trusted
-from goldnode.commands.output import emit, grouped, reports, say
+from goldnode.commands.options import EXISTING, FILE, NEW_FILE, OLD_DIRECTORY, grouped
+from goldnode.commands.output import emit, reports, say
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import replace_file
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from goldnode.documents.floors import FloorsDocument
     from goldnode.fleet.report.frame import ReportSettings, ReportSource
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FORMS = (
     "%Y-%m-%d",
     "%Y-%m-%dT%H:%M",
@@ -104,26 +104,26 @@ _STALE = click.option(
 )
 _NODES = click.option(
     "--nodes",
-    type=_FILE,
+    type=FILE,
     metavar="FILE",
     help="Fleet file (as of `goldnode fleet nodes`): nodes that should report.",
 )
 _GROUPS = click.option(
     "--groups",
-    type=_FILE,
+    type=FILE,
     metavar="FILE",
     help="Groups besides cohorts, such as jobs or rings: lines GROUP,NODE.",
 )
 _FLOORS = click.option(
     "--floors",
     multiple=True,
-    type=click.Path(exists=True, path_type=Path),
+    type=EXISTING,
     metavar="PATH",
     help="Baseline of `goldnode floors learn`, or a directory of them, for slow nodes. Repeatable.",
 )
 _VIEWS = click.option(
     "--views",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=OLD_DIRECTORY,
     metavar="DIRECTORY",
     help="Your own views, NN_NAME.sql, created after goldnode's.",
 )
@@ -142,7 +142,7 @@ _OPTIONS = grouped("what", ReportOptions, _AT, _STALE, _NODES, _GROUPS, _FLOORS,
     ReportOutput,
     click.option(
         "--out",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=NEW_FILE,
         metavar="FILE",
         help="Write to this file instead of standard output. The file is replaced at once.",
     ),

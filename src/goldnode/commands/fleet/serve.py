@@ -9,17 +9,16 @@ from typing import Any
 import click
 
 from goldnode.commands.fleet.common import STORE, key_file, opened
-from goldnode.commands.output import emit, options, reports, say
+from goldnode.commands.options import DIRECTORY, FILE, options
+from goldnode.commands.output import emit, reports, say
 from goldnode.core import extras
 from goldnode.core.site import load_site
 
-_PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
+_PEM = FILE
 
 
 @click.command()
-@click.argument(
-    "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE"
-)
+@click.argument("file", type=FILE, metavar="FILE")
 @STORE
 @reports("fleet-nodes")
 def nodes(file: Path, where: str | None, form: str) -> None:
@@ -89,7 +88,7 @@ def nodes(file: Path, where: str | None, form: str) -> None:
     ),
     click.option(
         "--data",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=DIRECTORY,
         metavar="DIRECTORY",
         show_default="$GOLDNODE_FLEET_DATA, else the site file's fleet.data",
         help="Accept captures of nodes, and write them to the fleet's data here.",

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from goldnode.commands.fleet.common import STORE, address, key_file, opened
+from goldnode.commands.options import FILE, NEW_FILE
 from goldnode.commands.output import emit, reports
 from goldnode.core import extras
 from goldnode.core.site import load_site
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_FILE = NEW_FILE
 
 
 @click.group(no_args_is_help=True)
@@ -70,9 +71,7 @@ def backup(file: Path, where: str | None, form: str) -> None:
 
 
 @store.command()
-@click.argument(
-    "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE"
-)
+@click.argument("file", type=FILE, metavar="FILE")
 @STORE
 @reports("fleet-store-backup")
 def restore(file: Path, where: str | None, form: str) -> None:

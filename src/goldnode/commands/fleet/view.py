@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goldnode.commands.fleet.common import STORE, opened
+from goldnode.commands.options import LINES
 from goldnode.commands.output import emit, reports, table
 
 
@@ -29,14 +30,7 @@ def status(where: str | None, form: str) -> None:
 @click.option(
     "--subject", metavar="SUBJECT", help="Only the lines about a node, or about another subject."
 )
-@click.option(
-    "--lines",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="Number of lines, the last ones.",
-)
+@LINES
 @STORE
 @reports("fleet-log")
 def log(rollout: str | None, subject: str | None, lines: int, where: str | None, form: str) -> None:

@@ -1,4 +1,4 @@
-"""Command `goldnode floors`."""
+"""The group `goldnode floors`: the commands `learn`, `show` and `check`, and `text` with their reports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from goldnode.commands import LazyGroup
+from goldnode.commands.options import EXISTING, FILE
 
 _SECTIONS = {
     "Baselines": {
@@ -30,13 +31,13 @@ RESULTS = click.argument(
     "results",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, path_type=Path),
+    type=EXISTING,
     metavar="RESULTS...",
 )
 TRUST = click.option(
     "--trust",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     show_default="`fleet.public_key` of the site file",
     help="PEM file of trusted public keys. Repeatable.",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands.floors import RESULTS, TRUST, percent, trusted
-from goldnode.commands.output import emit, grouped, reports
+from goldnode.commands.options import EXISTING, FILE, grouped
+from goldnode.commands.output import emit, reports
 
 if TYPE_CHECKING:
     from goldnode.floors.verdicts import SpeedReport
@@ -43,7 +44,7 @@ class ChangeOptions:
     SlowOptions,
     click.option(
         "--baseline",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
         help="Baseline that `goldnode floors learn` wrote, to find slow nodes.",
     ),
@@ -58,7 +59,7 @@ class ChangeOptions:
     click.option(
         "--before",
         multiple=True,
-        type=click.Path(exists=True, path_type=Path),
+        type=EXISTING,
         metavar="PATH",
         help="Results of the same nodes before a change, to find its cost. Repeatable.",
     ),

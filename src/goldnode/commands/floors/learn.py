@@ -10,7 +10,8 @@ import click
 
 from goldnode.commands.dual import signing_key
 from goldnode.commands.floors import RESULTS, percent
-from goldnode.commands.output import emit, grouped, reports
+from goldnode.commands.options import FILE, NEW_FILE, grouped
+from goldnode.commands.output import emit, reports
 
 if TYPE_CHECKING:
     from goldnode.floors.learn import LearnSettings
@@ -29,14 +30,14 @@ class LearnOptions:
 @RESULTS
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     required=True,
     metavar="FILE",
     help="File of the baseline. Its signature is in FILE.dsse.",
 )
 @click.option(
     "--key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     show_default="`fleet.signing_key` of the site file, else unsigned",
     help="Secret key that signs the baseline, PEM (ed25519 or ECDSA).",

@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from goldnode.commands.floors import TRUST, trusted
+from goldnode.commands.options import FILE
 from goldnode.commands.output import emit, reports
 
 
 @click.command()
-@click.argument(
-    "baseline", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="BASELINE"
-)
+@click.argument("baseline", type=FILE, metavar="BASELINE")
 @TRUST
 @reports("floors-baseline")
 def show(baseline: Path, trust: tuple[Path, ...], form: str) -> None:

@@ -1,4 +1,10 @@
-"""The group `goldnode images`. Each command is in the file of its topic and is imported when it is called."""
+"""The group `goldnode images`.
+
+- `lock`: `list` and `lock`
+- `build`, `derive`, `inspect`, `smoke`: the commands of these names
+- `evidence`: evidence, verification and differences
+- `publish`, `index`: registries and channels
+"""
 
 from __future__ import annotations
 

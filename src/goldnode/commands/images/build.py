@@ -10,15 +10,8 @@ from pathlib import Path
 
 import click
 
-from goldnode.commands.output import (
-    MATRIX,
-    BuildOptions,
-    build_options,
-    emit,
-    image_store,
-    reports,
-    say,
-)
+from goldnode.commands.options import MATRIX, BuildOptions, build_options, image_store
+from goldnode.commands.output import emit, reports, say
 from goldnode.core import progress
 
 Say = Callable[[str, str, float], None]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands import channel_moves as shared
-from goldnode.commands.output import CERTIFICATE, emit, grouped, image_store, reports, say
+from goldnode.commands.options import CERTIFICATE, EXISTING, grouped, image_store
+from goldnode.commands.output import emit, reports, say
 
 if TYPE_CHECKING:
     from goldnode.images.store import ImageStore
@@ -33,9 +34,7 @@ class DeriveRun:
 
 
 @click.command()
-@click.argument(
-    "place", type=click.Path(exists=True, path_type=Path), default=Path(), metavar="[DIR|FILE]"
-)
+@click.argument("place", type=EXISTING, default=Path(), metavar="[DIR|FILE]")
 @image_store("store_path")
 @grouped(
     "how",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands import channel_moves as shared
-from goldnode.commands.output import MATRIX, REGISTRY, emit, grouped, image_store, reports
+from goldnode.commands.options import DIRECTORY, MATRIX, REGISTRY, grouped, image_store
+from goldnode.commands.output import emit, reports
 
 if TYPE_CHECKING:
     from goldnode.evidence.contents import EvidenceLock
@@ -182,7 +183,7 @@ def _chosen(
 @click.option(
     "--export",
     "export_to",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIR",
     help="Also write the manifest and all documents to this directory for other tools, verified or not.",
 )

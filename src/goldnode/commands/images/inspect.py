@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from goldnode.commands.output import BACKEND, POLICY, emit, grouped, image_store, reports
+from goldnode.commands.options import BACKEND, POLICY, grouped, image_store
+from goldnode.commands.output import emit, reports
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,8 @@ from typing import Any
 
 import click
 
-from goldnode.commands.output import (
-    MATRIX,
-    LockOptions,
-    emit,
-    lock_options,
-    out_directory,
-    reports,
-    say,
-    table,
-)
+from goldnode.commands.options import MATRIX, LockOptions, lock_options, out_directory
+from goldnode.commands.output import emit, reports, say, table
 
 _PATTERNS = click.argument("patterns", nargs=-1, metavar="[NAME]...")
 

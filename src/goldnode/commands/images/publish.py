@@ -11,17 +11,15 @@ import click
 
 from goldnode.channels.product import Location
 from goldnode.commands import channel_moves as shared
-from goldnode.commands.output import (
+from goldnode.commands.options import (
     CERTIFICATE,
     DRY_RUN,
     KEEP_DAYS,
     REGISTRY,
-    emit,
     image_store,
     options,
-    reports,
-    say,
 )
+from goldnode.commands.output import emit, reports, say
 from goldnode.core import progress
 from goldnode.core.errors import ImageError
 
@@ -245,11 +243,7 @@ def rollback(
 @shared.location(_TO, offline="Show this store's copy of the registry's channels.")
 @shared.TRUST
 @shared.HISTORY
-@click.option(
-    "--repair",
-    is_flag=True,
-    help="Restore tags from the verified history, and publish moves that were made offline.",
-)
+@shared.repair_option("tags")
 @reports("channels")
 def status(
     lines: tuple[str, ...],

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import OutputOption, emit, grouped, image_store, reports
+from goldnode.commands.options import (
+    AS_DOCKER,
+    DEVICES,
+    RenamedOption,
+    gpus_option,
+    grouped,
+    image_store,
+    timeout_option,
+)
+from goldnode.commands.output import emit, reports
 from goldnode.core.errors import GoldnodeError, ImageError
 
 if TYPE_CHECKING:
@@ -48,18 +57,8 @@ class SmokeOptions:
         show_default=True,
         help="Use goldnode-smoke of the image, or this version's own.",
     ),
-    click.option(
-        "--gpus",
-        metavar="all|N",
-        help="Pass NVIDIA GPUs to the container, as `docker run --gpus` does. The gpu tier is then required.",
-    ),
-    click.option(
-        "--device",
-        "devices",
-        multiple=True,
-        metavar="FILE",
-        help="Pass a device file and its group to the container (/dev/kfd, /dev/dri/renderD128). Repeatable.",
-    ),
+    gpus_option(f"{AS_DOCKER}. The gpu tier is then required"),
+    DEVICES,
     click.option(
         "--tier",
         type=click.Choice(["cpu", "gpu", "all"]),
@@ -67,17 +66,7 @@ class SmokeOptions:
         show_default=True,
         help="Tests to run: those without a GPU, those with one, or both.",
     ),
-    click.option(
-        "--timeout",
-        "limit",
-        cls=OutputOption,
-        former={"--limit": None},
-        type=click.FloatRange(1),
-        default=1800,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time limit per image.",
-    ),
+    timeout_option(1800, "Time limit per image.", cls=RenamedOption, former={"--limit": None}),
 )
 @click.option("--no-attach", is_flag=True, help="Do not attach the results to the images.")
 @reports("smoke-records", json_flag=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goldnode.commands.output import emit, options, reports
+from goldnode.commands.options import DIRECTORY, options
+from goldnode.commands.output import emit, reports
 
 if TYPE_CHECKING:
     from goldnode.commands.init.request import InitAnswers
@@ -56,7 +57,7 @@ def _terminal() -> bool:
 
 
 @click.command()
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+@click.argument("directory", type=DIRECTORY, default=".")
 @_QUESTIONS
 @click.option(
     "-y", "--yes", is_flag=True, help="Use the default of every question that no option answers."

@@ -1,14 +1,21 @@
-"""Command `goldnode rollout`."""
+"""The group `goldnode rollout`.
+
+- `check`, `simulate`, `sign`: before a rollout
+- `run`, `orders`, `denied`, `publish`: the controller, orders of a person, denied digests, and the channel of nodes
+- `status` with `watch` and `text`; `log`
+
+Here: nodes of an inventory as a rollout sees them, and numbers as reports show them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from goldnode.commands import LazyGroup
+from goldnode.commands.options import FILE, inventory_option
 
 if TYPE_CHECKING:
     from goldnode.fleet.rollout.model import FleetNode
@@ -66,15 +73,8 @@ _SECTIONS = {
         "rotate-keys": ("rollout.publish", "Replace the keys of a channel."),
     },
 }
-DOCUMENT = click.argument(
-    "document", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="DOCUMENT"
-)
-INVENTORY = click.option(
-    "-i",
-    "--inventory",
-    metavar="PATH",
-    help="Inventory with the hosts of the class, their racks and cohorts.",
-)
+DOCUMENT = click.argument("document", type=FILE, metavar="DOCUMENT")
+INVENTORY = inventory_option("Inventory with the hosts of the class, their racks and cohorts.")
 
 
 @click.group(cls=LazyGroup, sections=_SECTIONS)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands.fleet.common import address, opened
-from goldnode.commands.output import emit, grouped, reports, table
+from goldnode.commands.options import FILE, grouped
+from goldnode.commands.output import emit, reports, table
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, nodes_of, number, share
 from goldnode.core import extras
 from goldnode.core.site import load_site
@@ -64,7 +65,7 @@ class RolloutAssumptions:
         "--lock",
         "locks",
         multiple=True,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
         help="Lock of `from` or `to` that has been replaced here, to compare the keys of caches.",
     ),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands.fleet.common import REASON, STORE, address, key_file, opened, order
-from goldnode.commands.output import emit, options, reports
+from goldnode.commands.options import options
+from goldnode.commands.output import emit, reports
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.site import load_site
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goldnode.commands.fleet.common import SIMULATED, STORE, opened, simulated_class
+from goldnode.commands.options import LINES, every_option
 from goldnode.commands.output import emit, reports, say
 
 ROLLOUT = click.argument("rollout", required=False)
@@ -17,14 +18,7 @@ ROLLOUT = click.argument("rollout", required=False)
 @click.command()
 @ROLLOUT
 @click.option("--node", metavar="NODE", help="Only the lines about a node.")
-@click.option(
-    "--lines",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="Number of lines, the last ones.",
-)
+@LINES
 @STORE
 @reports("rollout-log")
 def log(rollout: str | None, node: str | None, lines: int, where: str | None, form: str) -> None:
@@ -56,14 +50,7 @@ def log(rollout: str | None, node: str | None, lines: int, where: str | None, fo
     show_default="0; with --follow the last event",
     help="Only events after this number: the last `seq` that you have processed.",
 )
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=2,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two looks at the store, with --follow.",
-)
+@every_option("store", "--follow")
 @STORE
 def events(
     rollout: str | None, follow: bool, after: int | None, every: float, where: str | None

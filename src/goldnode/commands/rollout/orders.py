@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands.fleet.common import REASON, STORE, give
+from goldnode.commands.options import FILE
 from goldnode.commands.output import emit, reports
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--document",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Document that you have read. The order is refused if another one was submitted since.",
 )

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands.fleet.common import STORE, opened
-from goldnode.commands.output import disk_store, emit, grouped, reports, say
+from goldnode.commands.options import (
+    DIRECTORY,
+    OLD_DIRECTORY,
+    RotationKeys,
+    disk_store,
+    grouped,
+    new_root,
+    rotated,
+    rotation,
+    signing_keys,
+    unverified_option,
+    valid_option,
+)
+from goldnode.commands.output import emit, reports, say
 from goldnode.core.errors import GoldnodeError
 from goldnode.fleet.control.channel_keys import DAYS, ROTATE, ChannelKeys
 
@@ -17,25 +30,7 @@ if TYPE_CHECKING:
     from goldnode.fleet.nodes.disk_update import UpdateImage
     from goldnode.fleet.store.database import StoreDatabase
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_DIRECTORY = click.Path(file_okay=False, path_type=Path)
-_COUNT = click.IntRange(min=1)
-_THRESHOLD = click.option(
-    "--threshold",
-    type=_COUNT,
-    metavar="N",
-    show_default="1",
-    help="Keys of the root that must sign, for a new channel.",
-)
-_KEY = click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    required=True,
-    type=_FILE,
-    metavar="FILE",
-    help="Secret key that signs each state of the channel, PEM (ed25519 or ECDSA). Repeatable.",
-)
+_SIGNED = "each state of the channel"  # by --key
 
 
 @dataclass(frozen=True)
@@ -62,33 +57,17 @@ class ChannelImages:
 @click.option(
     "--channel",
     required=True,
-    type=_DIRECTORY,
+    type=DIRECTORY,
     metavar="DIR",
     help="Directory of the channel to write.",
 )
 @grouped(
     "keys",
     ChannelKeys,
-    _KEY,
-    click.option(
-        "--root-key",
-        "root_keys",
-        multiple=True,
-        type=_FILE,
-        metavar="FILE",
-        help="Secret key of the root, for a new channel. Repeatable.",
-    ),
-    _THRESHOLD,
+    signing_keys(_SIGNED),
+    new_root("channel"),
 )
-@click.option(
-    "--valid",
-    "days",
-    type=click.IntRange(min=1),
-    default=DAYS,
-    show_default=True,
-    metavar="DAYS",
-    help="Days until the signatures expire.",
-)
+@valid_option(DAYS)
 @grouped(
     "added",
     ChannelImages,
@@ -100,11 +79,7 @@ class ChannelImages:
         help="Built disk that nodes may install: its directory, or its name in the store of disks. Repeatable; later "
         "publications keep it.",
     ),
-    click.option(
-        "--unverified",
-        metavar="REASON",
-        help="Allow an image that was never booted for verification. The reason is recorded on each node.",
-    ),
+    unverified_option("each node"),
     disk_store(),
 )
 @STORE
@@ -177,51 +152,14 @@ def _submitted(store: StoreDatabase, what: str) -> str:
 
 
 @click.command("rotate-keys")
-@click.argument(
-    "channel", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="CHANNEL"
-)
-@_KEY
-@click.option(
-    "--root-key",
-    "root_keys",
-    multiple=True,
-    required=True,
-    type=_FILE,
-    metavar="FILE",
-    help="Secret key of the present root. Repeatable.",
-)
-@click.option(
-    "--new-root-key",
-    "new_keys",
-    multiple=True,
-    required=True,
-    type=_FILE,
-    metavar="FILE",
-    help="Secret key of the next root. Repeatable.",
-)
-@click.option(
-    "--threshold",
-    type=_COUNT,
-    metavar="N",
-    show_default="that of the present root",
-    help="Keys of the next root that must sign.",
-)
+@click.argument("channel", type=OLD_DIRECTORY, metavar="CHANNEL")
+@rotation(_SIGNED)
 @reports("rollout-root")
-def rotate_keys(
-    channel: Path,
-    keys: tuple[Path, ...],
-    root_keys: tuple[Path, ...],
-    new_keys: tuple[Path, ...],
-    threshold: int | None,
-    *,
-    form: str,
-) -> None:
+def rotate_keys(channel: Path, change: RotationKeys, form: str) -> None:
     """Replace the keys of a channel.
 
     From now on, --key signs each state and --new-root-key the root. Nodes follow by themselves, because the present
     keys of the root sign the next one. Publish again afterwards, with the images of the channel.
     """
-    from goldnode.fleet.nodes.facts_update import RootChange, rotate
-
-    done = rotate(channel, keys, RootChange(root_keys, new_keys, threshold))
+    done = rotated(channel, change)
     emit(form, done.content(), f"{done.text()}; now publish again with the new key and the images")

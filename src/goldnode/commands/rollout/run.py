@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from goldnode.commands.fleet.common import STORE, address, key_file, opened
-from goldnode.commands.output import BECOME, emit, grouped, reports, say
+from goldnode.commands.options import BECOME, DIRECTORY, FILE, grouped
+from goldnode.commands.output import emit, reports, say
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, fleet_nodes
 from goldnode.core.site import load_site
 
@@ -116,7 +117,7 @@ class RolloutControl:
     ),
     click.option(
         "--channel",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=DIRECTORY,
         metavar="DIR",
         help="Channel that nodes follow: published at each change of the rollout.",
     ),
@@ -124,7 +125,7 @@ class RolloutControl:
         "--channel-key",
         "channel_keys",
         multiple=True,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
         help="Secret key that signs the channel, PEM (ed25519 or ECDSA). Repeatable.",
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from goldnode.commands.options import FILE
 from goldnode.commands.output import emit, reports
 from goldnode.commands.rollout import DOCUMENT
 
@@ -14,7 +15,7 @@ from goldnode.commands.rollout import DOCUMENT
 @DOCUMENT
 @click.option(
     "--key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     required=True,
     metavar="FILE",
     help="Secret key of the author, PEM (ed25519 or ECDSA).",

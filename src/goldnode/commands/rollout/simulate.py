@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from goldnode.commands.output import emit, grouped, reports, say
+from goldnode.commands.options import NEW_FILE, grouped
+from goldnode.commands.output import emit, reports, say
 from goldnode.commands.rollout import DOCUMENT, INVENTORY, nodes_of
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class SimulationOptions:
 )
 @click.option(
     "--chart",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     help="Write a chart of the run with the median duration, as FILE.svg or FILE.html.",
 )

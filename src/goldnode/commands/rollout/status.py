@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from goldnode.commands.fleet.common import SIMULATED, STORE, opened, simulated_class
-from goldnode.commands.output import emit, grouped, reports
+from goldnode.commands.options import NEW_FILE, every_option, grouped
+from goldnode.commands.output import emit, reports
 from goldnode.commands.rollout.log import ROLLOUT, line_text
 from goldnode.core.files import replace_file
 
@@ -40,19 +41,12 @@ class StatusOutput:
     click.option(
         "--html",
         "page",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=NEW_FILE,
         metavar="FILE",
         help="Write one self-contained HTML page instead. The file is replaced at once.",
     ),
     click.option("--watch", is_flag=True, help="Stay, and show the state live, until interrupted."),
-    click.option(
-        "--every",
-        type=click.FloatRange(min=0.2),
-        default=2,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time between two looks at the store, with --watch.",
-    ),
+    every_option("store", "--watch", 0.2),
 )
 @STORE
 @reports("rollout-status")

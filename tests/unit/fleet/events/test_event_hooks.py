@@ -25,7 +25,7 @@ from tests.unit.fleet.events.event_hooks import (
     webhook,
 )
 
-from goldnode.commands.schema.schemas import schema
+from goldnode.commands.schema.kinds import schema
 from goldnode.fleet.events import hooks
 from goldnode.fleet.events.hooks import EventHookError
 from goldnode.fleet.events.outbox import LONGEST_PAUSE

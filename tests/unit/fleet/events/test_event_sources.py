@@ -19,7 +19,7 @@ from tests.unit.fleet.ingest import fleet_reports
 
 from goldnode.channels.history import ChannelLine, History, HistoryEntry, add
 from goldnode.channels.moves import save_history
-from goldnode.commands.schema.schemas import schema
+from goldnode.commands.schema.kinds import schema
 from goldnode.core.event_kinds import KINDS
 from goldnode.evidence.signatures import load_signer
 from goldnode.fleet.events import channels, nodes, store_log

@@ -15,7 +15,7 @@ from tests import documents
 from tests.unit.documents.test_documents import verdict
 from tests.unit.fleet.ingest.fleet_reports import CLASS, NOW, capture
 
-from goldnode.commands.schema.schemas import EXCHANGED, schema
+from goldnode.commands.schema.kinds import EXCHANGED, schema
 from goldnode.fleet.ingest import inbox
 from goldnode.fleet.ingest.refused import RefusedReportError
 from goldnode.fleet.ingest.report import INBOX_SOURCE, NodeReport, ReportOrigin, load, report_of

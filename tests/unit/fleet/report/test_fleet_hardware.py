@@ -19,7 +19,7 @@ from tests.simulators.fleet import NOW, fleet, put, store
 
 from goldnode.cli import main
 from goldnode.commands.fleet.hardware import HEADING, as_csv
-from goldnode.commands.schema.schemas import schema
+from goldnode.commands.schema.kinds import schema
 from goldnode.documents.fleet_hardware import FleetHardwareDocument, HardwarePart
 from goldnode.node.probe.values import not_exposed, unread
 

@@ -17,7 +17,7 @@ from tests.unit.fleet.control.controlled import START, controlled
 from tests.unit.fleet.rollout import documents
 
 from goldnode.cli import main
-from goldnode.commands.schema.schemas import schema
+from goldnode.commands.schema.kinds import schema
 from goldnode.fleet.rollout import lines, model
 from goldnode.fleet.store import orders
 from goldnode.fleet.store.database import StoreDatabase

@@ -24,7 +24,7 @@ from tests.unit.fleet.rollout import documents
 
 from goldnode.commands.rollout import text as rollout_text
 from goldnode.commands.rollout import watch as rollout_watch
-from goldnode.commands.schema.schemas import schema
+from goldnode.commands.schema.kinds import schema
 from goldnode.documents.rollout_status import RolloutStatusDocument
 from goldnode.fleet.control.controller import RolloutController
 from goldnode.fleet.rollout.explain import explain

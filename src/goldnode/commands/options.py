@@ -1,0 +1,456 @@
+"""Options of commands: how they are declared, and those that several commands share, each written once.
+
+`grouped` hands a command one frozen dataclass instead of many values. An option that only the commands of one group
+share is in the `__init__` of the group; those of channels, for images and disks, are in `channel_moves`. Nothing here
+imports more than click: every command imports this module at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from goldnode.fleet.nodes.facts_update import RootRotation
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+# Values of options and arguments.
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+OLD_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+EXISTING = click.Path(exists=True, path_type=Path)
+
+
+class RenamedOption(click.Option):
+    """An option that accepts former spellings too, which neither help nor completion shows.
+
+    `former` maps a spelling to the value it sets; None if the value follows on the command line.
+    """
+
+    def __init__(
+        self, *args: Any, former: Mapping[str, str | None] | None = None, **given: Any
+    ) -> None:
+        super().__init__(*args, **given)
+        self.former = former or {}
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Register the option and its former spellings."""
+        super().add_to_parser(parser, ctx)
+        for name, value in self.former.items():
+            many = "append" if self.multiple else "store"
+            action = (
+                {"action": many}
+                if value is None
+                else {"action": "store_const", "const": value, "nargs": 0}
+            )
+            parser.add_option(obj=self, opts=[name], dest=self.name, **action)
+
+
+def options(*decorators: Decorator) -> Decorator:
+    """Combine several options into one decorator."""
+
+    def apply(command: Command) -> Command:
+        for option in reversed(decorators):
+            command = option(command)
+        return command
+
+    return apply
+
+
+def grouped(name: str, kind: type[Any], *decorators: Decorator) -> Decorator:
+    """Combine options whose values the command gets as one argument `name`: a frozen dataclass `kind`.
+
+    The fields of `kind` are named after the options. A field without an option has its default.
+    """
+    names = [
+        str(param.name) for param in click.command()(options(*decorators)(lambda: None)).params
+    ]
+
+    def apply(command: Command) -> Command:
+        @wraps(command)
+        def call(**given: Any) -> Any:
+            own = {one: given.pop(one) for one in names}
+            return command(**given, **{name: kind(**own)})
+
+        return options(*decorators)(call)
+
+    return apply
+
+
+OFFLINE_INDEXES = click.option(
+    "--offline", is_flag=True, help="Use the cached archive indexes without refreshing them."
+)
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
+)
+# Sentence that follows the error of a wrong --format, of commands that have --image-format too.
+IMAGE_FORMAT = " The format of a disk image is given with --image-format."
+
+KEEP_DAYS = click.option(
+    "--keep-days",
+    "days",
+    cls=RenamedOption,
+    former={"--days": None},
+    type=click.FloatRange(0),
+    default=30,
+    show_default=True,
+    metavar="DAYS",
+    help="Do not remove anything younger than this.",
+)
+LIMIT = click.option(
+    "-l",
+    "--limit",
+    metavar="PATTERN",
+    help="Select only the hosts that match this Ansible pattern.",
+)
+BECOME = click.option("-b", "--become", is_flag=True, help="Become root on the host.")
+WAIT = click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time to wait for another process that uses the mirror; 0 fails at once.",
+)
+REGISTRY = click.option(
+    "--to",
+    "to",
+    metavar="HOST[:PORT][/PREFIX]",
+    envvar="GOLDNODE_REGISTRY",
+    show_default="$GOLDNODE_REGISTRY",
+    help="Registry to use.",
+)
+CERTIFICATE = click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="PEM certificate of the authority that signed the server's certificate.",
+)
+
+
+def out_directory(default: str) -> Decorator:
+    """Return the option `--out` for a directory. `default` is the directory used without it."""
+    return click.option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        show_default=default,
+        help="Directory to write to.",
+    )
+
+
+def store(name: str, variable: str, directory: str) -> Decorator:
+    """Return the option `--store`; its parameter is called `name`."""
+    return click.option(
+        "--store",
+        name,
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        show_default=f"${variable}, else {directory}",
+        help="Image store.",
+    )
+
+
+def image_store(name: str = "store") -> Decorator:
+    """Return the option `--store` of `goldnode images`."""
+    return store(name, "GOLDNODE_IMAGES", ".goldnode/images")
+
+
+def disk_store(name: str = "store") -> Decorator:
+    """Return the option `--store` of `goldnode disks`."""
+    return store(name, "GOLDNODE_DISKS", ".goldnode/disks")
+
+
+@dataclass(frozen=True)
+class LockOptions:
+    """How to lock: only check the locks, upgrade packages, use cached indexes alone."""
+
+    only_check: bool = False
+    upgrade: bool = False
+    offline: bool = False
+
+    def check(self) -> None:
+        """Refuse options that exclude each other."""
+        if self.only_check and self.upgrade:
+            raise click.UsageError("--check and --upgrade exclude each other")
+
+
+def lock_options(upgrade: str, offline: Decorator) -> Decorator:
+    """Return the options of a command that writes locks. `upgrade` is the help of `--upgrade`."""
+    return grouped(
+        "how",
+        LockOptions,
+        click.option(
+            "--check",
+            "only_check",
+            is_flag=True,
+            help="Write nothing. Report vanished and changed packages; exit with 1 if a lock is unusable.",
+        ),
+        click.option("--upgrade", is_flag=True, help=upgrade),
+        offline,
+    )
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build: without downloads, twice to compare the results, or not at all."""
+
+    offline: bool = False
+    twice: bool = False
+    dry_run: bool = False
+
+
+def build_options(compared: str) -> Decorator:
+    """Return the options of a command that builds. `compared` are the results that `--twice` compares."""
+    return grouped(
+        "how",
+        BuildOptions,
+        click.option(
+            "--offline",
+            is_flag=True,
+            help="Download nothing; all packages must be in the pool already.",
+        ),
+        click.option(
+            "--twice",
+            is_flag=True,
+            help=f"Build a second time, in another directory from the pool alone, and compare the {compared}.",
+        ),
+        DRY_RUN,
+    )
+
+
+MATRIX = click.option(
+    "--matrix",
+    "matrix_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    show_default="$GOLDNODE_MATRIX, else goldnode's own",
+    help="Image matrix.",
+)
+DEFINITION = click.option(
+    "--definition",
+    "definition_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    show_default="$GOLDNODE_DISK_DEFINITION, else goldnode's own",
+    help="Disk definition.",
+)
+BACKEND = click.option(
+    "--backend",
+    metavar="NAME",
+    show_default="as the image declares",
+    help="Backend to inspect for.",
+)
+POLICY = click.option(
+    "--policy",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    show_default="goldnode's own",
+    help="Purity policy (purity.yml), with the waivers of the site.",
+)
+
+
+# Keys of a published directory: a repository of facts, or a channel of rollouts.
+
+
+@dataclass(frozen=True)
+class RotationKeys:
+    """Keys of a rotation: those that sign from now on, of the present and the next root, and the threshold."""
+
+    keys: tuple[Path, ...]
+    root_keys: tuple[Path, ...]
+    new_keys: tuple[Path, ...]
+    threshold: int | None
+
+
+def rotated(directory: Path, change: RotationKeys) -> RootRotation:
+    """Replace the keys of a published directory. Raises GoldnodeError."""
+    from goldnode.fleet.nodes.facts_update import RootChange, rotate  # start-up time
+
+    following = RootChange(change.root_keys, change.new_keys, change.threshold)
+    return rotate(directory, change.keys, following)
+
+
+def signing_keys(signed: str) -> Decorator:
+    """Return the option `--key` of a published directory. `signed` is the content that the keys sign."""
+    return click.option(
+        "--key",
+        "keys",
+        multiple=True,
+        required=True,
+        type=FILE,
+        metavar="FILE",
+        help=f"Secret key that signs {signed}, PEM (ed25519 or ECDSA). Repeatable.",
+    )
+
+
+def new_root(published: str) -> Decorator:
+    """Return the options for the root of a directory that is published for the first time."""
+    return options(
+        click.option(
+            "--root-key",
+            "root_keys",
+            multiple=True,
+            type=FILE,
+            metavar="FILE",
+            help=f"Secret key of the root, for a new {published}. Repeatable.",
+        ),
+        click.option(
+            "--threshold",
+            type=click.IntRange(min=1),
+            metavar="N",
+            show_default="1",
+            help=f"Keys of the root that must sign, for a new {published}.",
+        ),
+    )
+
+
+def valid_option(days: int) -> Decorator:
+    """Return the option `--valid`. `days` is its default."""
+    return click.option(
+        "--valid",
+        "days",
+        type=click.IntRange(min=1),
+        default=days,
+        show_default=True,
+        metavar="DAYS",
+        help="Days until the signatures expire.",
+    )
+
+
+def rotation(signed: str) -> Decorator:
+    """Return the options of a command that replaces keys. `signed` is the content that `--key` signs."""
+    return grouped(
+        "change",
+        RotationKeys,
+        signing_keys(signed),
+        click.option(
+            "--root-key",
+            "root_keys",
+            multiple=True,
+            required=True,
+            type=FILE,
+            metavar="FILE",
+            help="Secret key of the present root. Repeatable.",
+        ),
+        click.option(
+            "--new-root-key",
+            "new_keys",
+            multiple=True,
+            required=True,
+            type=FILE,
+            metavar="FILE",
+            help="Secret key of the next root. Repeatable.",
+        ),
+        click.option(
+            "--threshold",
+            type=click.IntRange(min=1),
+            metavar="N",
+            show_default="that of the present root",
+            help="Keys of the next root that must sign.",
+        ),
+    )
+
+
+# Containers and GPUs of a run.
+
+
+def engine_option(help_: str = "Program that runs the container.") -> Decorator:
+    """Return the option `--engine` of a command that runs a container."""
+    return click.option(
+        "--engine",
+        type=click.Choice(["docker", "podman"]),
+        default="docker",
+        show_default=True,
+        help=help_,
+    )
+
+
+def gpus_option(more: str = "") -> Decorator:
+    """Return the option `--gpus`. `more` continues its help."""
+    return click.option("--gpus", metavar="all|N", help=f"Pass NVIDIA GPUs to the container{more}.")
+
+
+AS_DOCKER = ", as `docker run --gpus` does"  # for `gpus_option`
+DEVICES = click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="FILE",
+    help="Pass a device file and its group to the container (/dev/kfd, /dev/dri/renderD128). Repeatable.",
+)
+
+
+def timeout_option(seconds: float, help_: str, least: float = 1, **more: Any) -> Decorator:
+    """Return the option `--timeout`, passed as `limit`. `seconds` is its default."""
+    return click.option(
+        "--timeout",
+        "limit",
+        type=click.FloatRange(least),
+        default=seconds,
+        show_default=True,
+        metavar="SECONDS",
+        help=help_,
+        **more,
+    )
+
+
+# Options of commands that follow something.
+
+
+def every_option(sources: str, flag: str, least: float = 0.1) -> Decorator:
+    """Return the option `--every` of a command that reads `sources` again and again with `flag`."""
+    return click.option(
+        "--every",
+        type=click.FloatRange(min=least),
+        default=2,
+        show_default=True,
+        metavar="SECONDS",
+        help=f"Time between two looks at the {sources}, with {flag}.",
+    )
+
+
+LINES = click.option(
+    "--lines",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Number of lines, the last ones.",
+)
+
+
+def inventory_option(help_: str) -> Decorator:
+    """Return the option `--inventory`."""
+    return click.option("-i", "--inventory", metavar="PATH", help=help_)
+
+
+def unverified_option(place: str) -> Decorator:
+    """Return the option `--unverified` for a disk image. `place` is where its reason is recorded."""
+    return click.option(
+        "--unverified",
+        metavar="REASON",
+        help=f"Allow an image that was never booted for verification. The reason is recorded on {place}.",
+    )
+
+
+def program_file() -> Decorator:
+    """Return the option `--out` of a command that writes a program."""
+    return click.option(
+        "--out", type=NEW_FILE, required=True, metavar="FILE", help="File to write."
+    )
+
+
+REQUIRE_LOCK = click.option(
+    "--require-lock",
+    is_flag=True,
+    help="Exit with 1 if a class cannot be applied because its stack has no lock.",
+)
