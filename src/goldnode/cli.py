@@ -160,11 +160,10 @@ _OF_FILES = {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 def _of_a_file(problem: OSError) -> GoldnodeError | None:
     """Return the error for a file that cannot be used; None if `problem` is not about a file."""
     if isinstance(problem.filename, str | bytes | Path):
-        name = (
-            problem.filename.decode(errors="backslashreplace")
-            if isinstance(problem.filename, bytes)
-            else problem.filename
-        )
+        if isinstance(problem.filename, bytes):
+            name = problem.filename.decode(errors="backslashreplace")
+        else:
+            name = problem.filename
         return GoldnodeError(
             f"cannot be read or written: {problem.strerror}",
             file=name,
@@ -172,11 +171,9 @@ def _of_a_file(problem: OSError) -> GoldnodeError | None:
         )
     if problem.errno in _OF_FILES:
         full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = (
-            "free space where `goldnode --debug …` shows"
-            if full
-            else "`goldnode --debug …` shows which"
-        )
+        remedy = "`goldnode --debug …` shows which"
+        if full:
+            remedy = "free space where `goldnode --debug …` shows"
         return GoldnodeError(f"a file cannot be read or written: {problem.strerror}", remedy=remedy)
     return None
 

@@ -66,11 +66,9 @@ class Collection:
         if not dates:
             return "the time of its publication is not recorded"
         newest = max(dates)
-        return (
-            f"published {newest:%Y-%m-%d}, less than {self.days:g} days ago"
-            if newest > self.edge
-            else None
-        )
+        if newest > self.edge:
+            return f"published {newest:%Y-%m-%d}, less than {self.days:g} days ago"
+        return None
 
 
 # Removed (or, in a dry run, removable) items, and the reason why each other item stays.

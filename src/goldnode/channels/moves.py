@@ -669,11 +669,9 @@ def status(
         elif pointed is None and last.was is not None:
             state = "absent"
         else:
-            state = (
-                "unfinished"
-                if pointed == last.was or (pointed is not None and history.was_in(channel, pointed))
-                else "moved"
-            )
+            state = "moved"
+            if pointed == last.was or (pointed is not None and history.was_in(channel, pointed)):
+                state = "unfinished"
         stands.append(
             ChannelState(
                 line,
@@ -686,12 +684,11 @@ def status(
                 found=pointed,
             )
         )
-    pending = (
-        len(read(here, line, trust, where=str(_file(layout, place.name, line))).entries)
-        - len(history.entries)
-        if len(here) > len(there)
-        else 0
-    )
+    pending = 0
+    if len(here) > len(there):
+        pending = len(
+            read(here, line, trust, where=str(_file(layout, place.name, line))).entries
+        ) - len(history.entries)
     return LineStatus(line, history, stands, bool(trust) and bool(history.entries), pending)
 
 

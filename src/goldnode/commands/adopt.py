@@ -102,8 +102,7 @@ def adopt(
             "notes": proposal.notes,
         },
         "\n".join(f"wrote {path}" for path in written)
-        if written
-        else "\n".join(f"# {path}\n{text}" for path, text in proposal.files.items()),
+        or "\n".join(f"# {path}\n{text}" for path, text in proposal.files.items()),
     )
     for note in proposal.notes:
         say(f"review: {note}")

@@ -521,11 +521,9 @@ def show_status(
 
 def _channel_lines(document: dict[str, Any], with_history: bool) -> Iterator[str]:
     """Yield the state of the channels of a line as text, from its JSON document."""
-    signed = (
-        "signatures verified"
-        if document["verified"]
-        else "signatures NOT verified: no key was given (--trust)"
-    )
+    signed = "signatures NOT verified: no key was given (--trust)"
+    if document["verified"]:
+        signed = "signatures verified"
     if not document["history"]:
         signed = "no history: no channel was ever set"
     yield f"{document['place']}/{document['line']}  ({signed})"

@@ -108,13 +108,12 @@ def lock(
     _refuse(options, before)
     catalog, site = load_catalog(), load_site()
     entry = catalog.stack(stack)
-    mode = (
-        updates.UpdateMode.UPGRADE
-        if options.upgrade
-        else updates.UpdateMode.SECURITY
-        if options.security
-        else updates.UpdateMode.KEEP
-    )
+    if options.upgrade:
+        mode = updates.UpdateMode.UPGRADE
+    elif options.security:
+        mode = updates.UpdateMode.SECURITY
+    else:
+        mode = updates.UpdateMode.KEEP
     if before is not None:
         path = out / model.lock_name(stack) if out is not None else model.find_lock(entry, site)[1]
         diff = updates.compare_files(before, path)
@@ -206,11 +205,10 @@ def _check(checked: Any, stack: str, mode: Any, form: str) -> None:
                 if problem.kind in ("vanished", "changed")
             }
         )
-        what = (
-            f"{gone} of {count} locked packages"
-            if gone
-            else "; ".join(dict.fromkeys(problem.kind for problem in checked.wrong))
-        )
+        if gone:
+            what = f"{gone} of {count} locked packages"
+        else:
+            what = "; ".join(dict.fromkeys(problem.kind for problem in checked.wrong))
         remedy = f"Run `goldnode lock {stack}{option}`{', or install from a mirror that kept them' if gone else ''}."
         if (
             checked.security is not None

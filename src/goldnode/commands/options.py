@@ -46,11 +46,10 @@ class RenamedOption(click.Option):
         super().add_to_parser(parser, ctx)
         for name, value in self.former.items():
             many = "append" if self.multiple else "store"
-            action = (
-                {"action": many}
-                if value is None
-                else {"action": "store_const", "const": value, "nargs": 0}
-            )
+            if value is None:
+                action = {"action": many}
+            else:
+                action = {"action": "store_const", "const": value, "nargs": 0}
             parser.add_option(obj=self, opts=[name], dest=self.name, **action)
 
 

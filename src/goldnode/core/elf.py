@@ -73,11 +73,10 @@ def programs(data: Data, head: Header, faults: list[str]) -> list[Program]:
         faults.append(f"its {count} program headers are not within it")
         return headers
     for row in shape.iter_unpack(data[offset : offset + entry * count]):
-        kind, flags, start, address, length = (
-            (row[0], row[1], row[2], row[3], row[5])
-            if wide
-            else (row[0], row[6], row[1], row[2], row[4])
-        )
+        if wide:
+            kind, flags, start, address, length = (row[0], row[1], row[2], row[3], row[5])
+        else:
+            kind, flags, start, address, length = (row[0], row[6], row[1], row[2], row[4])
         if start + length > len(data):
             if kind in (PT_LOAD, PT_DYNAMIC):
                 faults.append("it is cut off: a segment reaches past its end")

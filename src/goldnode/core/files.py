@@ -49,11 +49,9 @@ def cache_directory() -> Path:
     Everything in it can be built or downloaded again.
     """
     named = os.environ.get("GOLDNODE_CACHE")
-    return (
-        Path(named).expanduser()
-        if named
-        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode"
-    )
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "goldnode"
 
 
 def file_remedy(problem: OSError, path: Path) -> str:

@@ -13,11 +13,10 @@ def check_format(source: YamlSource, key: str, reads: int, error: type[GoldnodeE
     """
     written = source.data.get(key) if isinstance(source.data, dict) else None
     if isinstance(written, int) and not isinstance(written, bool) and written != reads:
-        remedy = (
-            "install the goldnode that it was written for"
-            if written > reads
-            else f"write {key}: {reads}"
-        )
+        if written > reads:
+            remedy = "install the goldnode that it was written for"
+        else:
+            remedy = f"write {key}: {reads}"
         raise error(
             f"this file has format {written}, and this goldnode reads {reads}",
             file=source.file,

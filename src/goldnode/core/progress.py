@@ -82,11 +82,9 @@ class Work:
         """Return the current step, and for how long the command has run."""
         label = self.label if isinstance(self.label, str) else self.label()
         seconds = int(time.monotonic() - self.begun)
-        return (
-            f"{label} ({seconds // 60} min {seconds % 60} s)"
-            if seconds >= 60
-            else f"{label} ({seconds} s)"
-        )
+        if seconds >= 60:
+            return f"{label} ({seconds // 60} min {seconds % 60} s)"
+        return f"{label} ({seconds} s)"
 
     def step(self, label: Label) -> None:
         """Name what the command does now."""

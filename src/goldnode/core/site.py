@@ -860,11 +860,9 @@ def archive_url(site: Site, archive: str, public: str | None = None) -> str:
     url = machine.get(archive) or machine.get(suite) or public
     if url is not None:
         return site.redirected(url).rstrip("/")
-    why = (
-        "this machine's own apt uses no such archive"
-        if own
-        else "the catalog has no public address of it"
-    )
+    why = "the catalog has no public address of it"
+    if own:
+        why = "this machine's own apt uses no such archive"
     raise SiteError(
         f'no address is known for archive "{archive}": {why}',
         file=site.file,

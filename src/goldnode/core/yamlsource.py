@@ -55,11 +55,12 @@ class YamlSource:
     def number(self, line: int, key: str) -> str | None:
         """Return the number behind a key of a line as it is written there: 1.10, of which YAML makes 1.1."""
         text = self.text.splitlines()[line - 1 : line]
-        match = (
-            re.search(rf"(?:^|[\s{{,\"']){re.escape(key)}[\"']?\s*:\s*([0-9][\w.+-]*)", text[0])
-            if text
-            else None
-        )
+        if text:
+            match = re.search(
+                rf"(?:^|[\s{{,\"']){re.escape(key)}[\"']?\s*:\s*([0-9][\w.+-]*)", text[0]
+            )
+        else:
+            match = None
         return match[1] if match else None
 
 
@@ -260,11 +261,10 @@ def _written(loc: Sequence[str | int], data: Any) -> KeyPath:
     """Return the part of a pydantic location that is in the file: tags of unions and validators are not."""
     path: list[str | int] = []
     for part in loc:
-        inside = (
-            part in data
-            if isinstance(data, dict)
-            else isinstance(data, list) and part in range(len(data))
-        )
+        if isinstance(data, dict):
+            inside = part in data
+        else:
+            inside = isinstance(data, list) and part in range(len(data))
         if inside:
             path.append(part)
             data = data[part]
@@ -355,11 +355,9 @@ def _explain(
 
 def _choices(item: ErrorDetails) -> list[str]:
     """Return the allowed words of a literal or enum error; empty for any other fault."""
-    return (
-        re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
-        if item["type"] in ("literal_error", "enum")
-        else []
-    )
+    if item["type"] in ("literal_error", "enum"):
+        return re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
+    return []
 
 
 def _remedy(value: Any, shown: str, choices: Sequence[str], others: Sequence[str]) -> str:

@@ -232,7 +232,9 @@ def node(root: str = "/") -> dict[str, Any]:
             "status": "could_not_check",
             "exit_code": current.UNKNOWN,
         }
-    words = _text(f"{root.rstrip('/')}/proc/uptime").split()
+    age, words = None, _text(f"{root.rstrip('/')}/proc/uptime").split()
+    if words:
+        age = round(max(0.0, float(words[0]) - float(verdict["uptime"])), 1)
     return {
         "available": True,
         "reason": None,
@@ -241,9 +243,7 @@ def node(root: str = "/") -> dict[str, Any]:
         "class": None if verdict.get("class") is None else _shown(verdict["class"]),
         "class_digest": _shown(verdict.get("class_digest")),
         "time": _shown(verdict.get("time")),
-        "age_seconds": round(max(0.0, float(words[0]) - float(verdict["uptime"])), 1)
-        if words
-        else None,
+        "age_seconds": age,
         "simulated": bool(verdict.get("simulated")),
     }
 

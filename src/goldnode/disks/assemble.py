@@ -223,8 +223,7 @@ def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
             f"the root has no kernel {spec.release} (/boot/vmlinuz-{spec.release}); {there}",
             file=root,
             remedy=near.replace("use", "lock the disk again, or use", 1)
-            if near
-            else "add the stack's kernel to the packages, and lock the disk again",
+            or "add the stack's kernel to the packages, and lock the disk again",
         )
     if not initrd.is_file():
         raise DiskError(
@@ -490,11 +489,11 @@ def _check_sizes(root: Path, spec: Spec, files: Mapping[str, Content]) -> int:
     # written before the old one is removed.
     want = (3 * held if spec.layout == "ab" else held) + spec.sizes.esp // 64 + 2 * MIB
     if want > spec.sizes.esp:
-        times = (
-            "three times that (one for each slot, and one while a slot's kernel is replaced)"
-            if spec.layout == "ab"
-            else "which"
-        )
+        times = "which"
+        if spec.layout == "ab":
+            times = (
+                "three times that (one for each slot, and one while a slot's kernel is replaced)"
+            )
         raise DiskError(
             f"kernel, initramfs and loader are {_mib(held)}, {times} does not fit an ESP of "
             f"{_mib(spec.sizes.esp)}",

@@ -167,13 +167,12 @@ def parts_digest(names: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for name in names:
         place = tree_path(name)
-        files = (
-            sorted(path for path in place.rglob("*") if path.is_file())
-            if place.is_dir()
-            else [place]
-            if place.is_file()
-            else []
-        )
+        if place.is_dir():
+            files = sorted(path for path in place.rglob("*") if path.is_file())
+        elif place.is_file():
+            files = [place]
+        else:
+            files = []
         for path in files:
             if "__pycache__" not in path.parts:
                 executable = bool(path.stat().st_mode & 0o100)
@@ -320,11 +319,12 @@ def _add(known: BuiltDisk, made: Sequence[DiskFile], out: Path) -> BuiltDisk:
         (out / row.file).replace(known.directory / row.file)
     text = replace(known, files=tuple(rows[kind] for kind in FORMATS if kind in rows)).text()
     sums = known.directory / SUMS
-    listed = (
-        dict(line.split("  ", 1)[::-1] for line in sums.read_text(encoding="utf-8").splitlines())
-        if sums.is_file()
-        else {}
-    )
+    if sums.is_file():
+        listed = dict(
+            line.split("  ", 1)[::-1] for line in sums.read_text(encoding="utf-8").splitlines()
+        )
+    else:
+        listed = {}
     listed |= {row.file: row.sha256 for row in made}
     if (
         text != known.text() and MANIFEST in listed
@@ -425,7 +425,10 @@ def _manifest(
     pending: Sequence[PendingWork],
     checks: Sequence[Hygiene],
 ) -> BuiltDisk:
-    document, lock, driver = recipe.document, recipe.lock, recipe.document["driver"]
+    document, lock = recipe.document, recipe.lock
+    driver = None
+    if document["driver"] is not None and document["driver"]["version"] is not None:
+        driver = DiskDriver(document["driver"]["module"], document["driver"]["version"])
     system = document["os"]
     return BuiltDisk(
         directory=made.raw.parent,
@@ -439,9 +442,7 @@ def _manifest(
         disk_lock=lock.digest,
         os=DiskSystem(system["id"], system["version"], system["codename"], system["architecture"]),
         kernel=document["kernel"]["release"],
-        driver=None
-        if driver is None or driver["version"] is None
-        else DiskDriver(driver["module"], driver["version"]),
+        driver=driver,
         modules=tuple(lock.modules.names) if lock.modules is not None else (),
         loader=recipe.spec.loader,
         layout=recipe.spec.layout,

@@ -61,11 +61,12 @@ def channel_head(
     """
     if channel not in CHANNELS:
         raise DiskError(f'there is no channel "{channel}"', remedy=nearest(channel, CHANNELS))
-    places = (
-        [place]
-        if place
-        else [name for name, one in moves.saved_places(store) if one.repository == line.repository]
-    )
+    if place:
+        places = [place]
+    else:
+        places = [
+            name for name, one in moves.saved_places(store) if one.repository == line.repository
+        ]
     digests = {name: store.named(moves.local_name(name, line, channel)) for name in places}
     promoted = {digest for digest in digests.values() if digest is not None}
     if len(promoted) != 1:

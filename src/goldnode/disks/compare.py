@@ -181,11 +181,9 @@ def _outside(one: _Disk, two: _Disk, parts: list[Partition]) -> Iterator[DiskDif
                     last: "the second GPT header",
                 }.get(sector)
                 if where is None:
-                    where = (
-                        "the GPT's entries"
-                        if sector < 34 or sector >= last - 32
-                        else "a gap between partitions"
-                    )
+                    where = "a gap between partitions"
+                    if sector < 34 or sector >= last - 32:
+                        where = "the GPT's entries"
                 yield DiskDifference(
                     "disk", "", "slack", f"sector {sector}, in {where}", "other bytes there"
                 )
@@ -272,11 +270,9 @@ def _ext4(
 def _value(value: object) -> str:
     if isinstance(value, bytes):
         text = value.rstrip(b"\0")
-        return (
-            text.decode("ascii")
-            if text.isascii() and text.decode("ascii").isprintable()
-            else value.hex()
-        )
+        if text.isascii() and text.decode("ascii").isprintable():
+            return text.decode("ascii")
+        return value.hex()
     return str(value)
 
 

@@ -139,11 +139,10 @@ def read(disk: BuiltDisk, cache: Path | None = None) -> DiskContents:
             remedy="build or pull it again",
         )
     index = kept_index(f"root-{disk.raw.sha256}", cache, lambda: _root(raw, root))
-    files = (
-        {}
-        if esp is None
-        else kept_index(f"esp-{disk.raw.sha256}", cache, lambda: _esp(raw, esp)).entries
-    )
+    if esp is None:
+        files = {}
+    else:
+        files = kept_index(f"esp-{disk.raw.sha256}", cache, lambda: _esp(raw, esp)).entries
     snapshot = Snapshot(digest_of(disk), index.entries, index.texts, index.licences)
     debs = [
         _Deb(row.name, row.version, row.architecture, row.sha256, row.name.startswith("goldnode-"))
@@ -258,11 +257,11 @@ def _modules(contents: Contents, disk: BuiltDisk) -> list[Module]:
         if match is None or match["how"] == "modules.order":
             continue
         origin = contents.owners.get(path)
-        text = (
-            contents.snapshot.texts.get(f"usr/share/doc/{origin.split(':')[1]}/goldnode.json", "{}")
-            if origin
-            else "{}"
-        )
+        text = "{}"
+        if origin:
+            text = contents.snapshot.texts.get(
+                f"usr/share/doc/{origin.split(':')[1]}/goldnode.json", "{}"
+            )
         try:
             built = json.loads(text)
         except ValueError:

@@ -238,11 +238,9 @@ def components(contents: DiskContents) -> list[Component]:
             )
         )
     for item in contents.esp:
-        origin = (
-            purls[item.origin]
-            if item.origin
-            else "made by the build: no package has a file of this content"
-        )
+        origin = "made by the build: no package has a file of this content"
+        if item.origin:
+            origin = purls[item.origin]
         role = "loader" if item.path.upper().endswith(".EFI") else ""
         kind = "firmware" if role else "file"
         properties = {
@@ -575,15 +573,10 @@ def authenticate(
         here = len(disk.files) - len(absent)
         note = f"; not here: {', '.join(absent)}" if absent else ""
         state: Literal["ok", "note"] = "ok" if content and here else "note"
-        rows.append(
-            VerificationRow(
-                "disk",
-                state,
-                f"{here} files are what the manifest says{note}"
-                if content
-                else f"the files were not read{note}",
-            )
+        result = (
+            f"{here} files are what the manifest says" if content else "the files were not read"
         )
+        rows.append(VerificationRow("disk", state, f"{result}{note}"))
     except DiskError as problem:
         return Verification(digest, [VerificationRow("disk", "refused", problem.message)])
     there = documents(disk)
@@ -618,18 +611,18 @@ def _about(disk: BuiltDisk, path: Path, digest: str) -> str | None:
                 if row["SPDXID"] == "SPDXRef-image"
             ]
         elif path == document(disk, "verified"):
-            return (
-                None
-                if statement["raw_sha256"] == disk.raw.sha256
-                else f"it is about the raw disk {statement['raw_sha256']}"
-            )
+            if statement["raw_sha256"] == disk.raw.sha256:
+                return None
+            return f"it is about the raw disk {statement['raw_sha256']}"
         else:
             reported = [statement["subject"]]
     except ImageError as problem:
         return problem.message
     except (ValueError, KeyError, TypeError, AttributeError):
         return "it cannot be read"
-    return None if reported == [digest] else f"it is about {reported[0] if reported else 'nothing'}"
+    if reported == [digest]:
+        return None
+    return f"it is about {reported[0] if reported else 'nothing'}"
 
 
 def _signatures(
@@ -637,11 +630,9 @@ def _signatures(
 ) -> list[VerificationRow]:
     path = document(disk, "signature")
     if not keys:
-        why = (
-            "no public key was named"
-            if path.is_file()
-            else "there is no signature, and no public key was named"
-        )
+        why = "there is no signature, and no public key was named"
+        if path.is_file():
+            why = "no public key was named"
         return [VerificationRow("signature", "not_verified", why)]
     if not path.is_file():
         return [VerificationRow("signature", "refused", "the disk is not signed")]

@@ -201,26 +201,20 @@ def wants_gpu(
         own = lost and all(
             module.startswith(str(document["driver"]["module"]).split("-")[0]) for module in lost
         )
-        return (
-            "the driver finds no device"
-            if own and "No such device" in reported and not UNFIT.search(reported)
-            else None
-        )
+        if own and "No such device" in reported and not UNFIT.search(reported):
+            return "the driver finds no device"
+        return None
     if name == "nvidia-persistenced.service":
         # The policy starts the daemon. It opens device files, which a simulated library does not have.
-        return (
-            "the driver's daemon finds no device"
-            if "Failed to query NVIDIA devices" in reported
-            else None
-        )
+        if "Failed to query NVIDIA devices" in reported:
+            return "the driver's daemon finds no device"
+        return None
     if name != "goldnode-policy.service":
         return None
     if missing:
-        return (
-            "it refuses to set the others"
-            if re.search(r"The PCI bus shows \d+ .*; class .* has \d+\.", reported)
-            else None
-        )
+        if re.search(r"The PCI bus shows \d+ .*; class .* has \d+\.", reported):
+            return "it refuses to set the others"
+        return None
     return None if simulated else "there is no GPU to set"
 
 
@@ -266,11 +260,10 @@ def _system(
             (f"/boot/initrd.img-{wanted.kernel}", "initrd.img"),
         ):
             one, other = sums.get(field), sums.get(f"/efi/goldnode/a/{key}")
-            got = (
-                "the same"
-                if one and one == other
-                else f"{field}: {one or 'missing'}, on the ESP: {other or 'missing'}"
-            )
+            if one and one == other:
+                got = "the same"
+            else:
+                got = f"{field}: {one or 'missing'}, on the ESP: {other or 'missing'}"
             yield holds(
                 f"boot.{key}",
                 bool(one and one == other),
@@ -705,14 +698,9 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Gues
     )
     good = bool(ran and mine and verdict.get("class_digest") == document.get("digest"))
     got = f"{verdict.get('status')} (exit code {verdict.get('exit_code')}), {len(verdict['findings'])} findings"
-    yield holds(
-        "check.ran",
-        good,
-        "a verdict of this boot and class",
-        got
-        if good
-        else f"{got}; unit {unit.get('ActiveState')}, boot {verdict.get('boot_identity')}",
-    )
+    if not good:
+        got += f"; unit {unit.get('ActiveState')}, boot {verdict.get('boot_identity')}"
+    yield holds("check.ran", good, "a verdict of this boot and class", got)
     findings = verdict["findings"]
     reasons = [] if simulated else missing_here(document)
     always = missing_here({**document, "gpu": None}) if simulated else []
@@ -775,11 +763,10 @@ def _verdict(facts: Facts, document: Document, simulated: bool) -> Iterator[Gues
         (wrong if why is None else unseen).append((finding, why))
     for finding, why in unseen:
         subject = f" {finding['subject']}" if finding.get("subject") else ""
-        got = (
-            f"{finding['outcome']}: {finding['got']}; {why}"
-            if str(finding["got"]) != why
-            else f"{finding['outcome']}: {why}"
-        )
+        if str(finding["got"]) != why:
+            got = f"{finding['outcome']}: {finding['got']}; {why}"
+        else:
+            got = f"{finding['outcome']}: {why}"
         yield GuestCheck(
             f"check.unseen.{finding['id']}{subject}",
             UNVERIFIABLE,
@@ -827,14 +814,9 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
     got = shown + (
         f": {listed(state.get('reasons') or (), most=2)}" if state.get("reasons") else ""
     )
-    yield holds(
-        "gate.state",
-        good,
-        brief(expected),
-        got
-        if bool(facts.get("pass")) == bool(state.get("open"))
-        else f"{got}, but the pass file says otherwise",
-    )
+    if bool(facts.get("pass")) != bool(state.get("open")):
+        got += ", but the pass file says otherwise"
+    yield holds("gate.state", good, brief(expected), got)
     sanity = _unit(facts, "goldnode-sanity.service")
     done = int(sanity.get("ExecMainExitTimestampMonotonic") or 0)
     for name in gate_files.RUNTIMES:
@@ -844,24 +826,22 @@ def _gate(facts: Facts, document: Document) -> Iterator[GuestCheck]:
         after = "goldnode-sanity.service" in (unit.get("After") or "").split()
         started = int(unit.get("ExecMainStartTimestampMonotonic") or 0)
         late = not started or (0 < done <= started)
-        word = (
-            "started before the check was done"
-            if not late
-            else "ordered after the check"
-            if after
-            else "not ordered after the check"
-        )
+        if not late:
+            word = "started before the check was done"
+        elif after:
+            word = "ordered after the check"
+        else:
+            word = "not ordered after the check"
         yield holds(f"gate.order.{name}", after and late, "starts after the boot check", word)
         closes = mode == gate_files.BLOCK
         drop_in = gate_files.DROP_IN in (unit.get("DropInPaths") or "")
         condition = gate_files.PASS in (unit.get("ExecCondition") or "")
-        have = (
-            "a drop-in with ExecCondition="
-            if drop_in and condition
-            else "none"
-            if not drop_in and not condition
-            else "half of one"
-        )
+        if drop_in and condition:
+            have = "a drop-in with ExecCondition="
+        elif not drop_in and not condition:
+            have = "none"
+        else:
+            have = "half of one"
         yield same(
             f"gate.drop_in.{name}", "a drop-in with ExecCondition=" if closes else "none", have
         )

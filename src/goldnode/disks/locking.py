@@ -253,11 +253,9 @@ def find_disk_lock(item: DiskTarget) -> DiskLock:
             remedy="rename the file",
         )
     if lock.intent != item.intent:
-        what = (
-            f"stack {item.stack.name} has another lock"
-            if lock.stack_lock != item.stack_lock.digest
-            else "the definition asks for others"
-        )
+        what = "the definition asks for others"
+        if lock.stack_lock != item.stack_lock.digest:
+            what = f"stack {item.stack.name} has another lock"
         raise DiskError(
             f"this lock is stale: {what} since {lock.resolved}", file=path, remedy=remedy
         )
@@ -601,13 +599,12 @@ def relock(
         # Equal except for the date: return the old lock.
         same = old is not None and old.model_copy(update={"resolved": lock.resolved}) == lock
         result = DiskLockResult(old if same and old is not None else lock, old, not same)
-    place = (
-        out
-        if out is not None
-        else own_lock_places(path.parent, "disks")[0]
-        if path is not None
-        else lock_directories(item.definition, to_write=True)[0]
-    )
+    if out is not None:
+        place = out
+    elif path is not None:
+        place = own_lock_places(path.parent, "disks")[0]
+    else:
+        place = lock_directories(item.definition, to_write=True)[0]
     if result.changed or not (place / lock_name(item.name)).is_file():
         write_disk_lock(result.lock, place)
     return result

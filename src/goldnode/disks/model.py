@@ -182,11 +182,10 @@ class BuiltDisk:
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError as problem:
-            known = (
-                sorted(path.parent.name for path in directory.parent.glob(f"*/{MANIFEST}"))
-                if directory.parent.is_dir()
-                else []
-            )
+            if directory.parent.is_dir():
+                known = sorted(path.parent.name for path in directory.parent.glob(f"*/{MANIFEST}"))
+            else:
+                known = []
             raise DiskError(
                 f"this is no built disk image: it has no {MANIFEST}",
                 file=directory,

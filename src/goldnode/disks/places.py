@@ -199,11 +199,9 @@ class DirectoryPlace:
         check_published(self.disk(line, digest).directory)
 
     def lines(self, repository: str) -> list[ChannelLine]:
-        return (
-            [line_of(repository)]
-            if (self.root / repository / "channels" / HISTORY).is_file()
-            else []
-        )
+        if (self.root / repository / "channels" / HISTORY).is_file():
+            return [line_of(repository)]
+        return []
 
     def classes(self) -> list[str]:
         """Return every class that has a build or a history."""

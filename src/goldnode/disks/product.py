@@ -95,9 +95,7 @@ class DiskProduct:
             count = f"{len(ids)} builds" if ids else "no build"
             raise DiskError(
                 f"{place.name} has {count} of {text}{': ' + ', '.join(ids) if ids else ''}",
-                remedy="name one as CLASS:BUILDID"
-                if ids
-                else "publish one: goldnode disks publish",
+                remedy="name one as CLASS:BUILDID" if ids else f"publish one: {publishing}",
             )
         return line, ids[0]
 

@@ -360,11 +360,10 @@ def pull(
             own = _own(target, pulled.digest)
             for file in _files(disk, sums, formats):
                 packed = file == disk.name + FORMATS["raw.zst"]
-                there = (
-                    _raw_complete(target, disk)
-                    if packed
-                    else (target / file).is_file() and sha256_of(target / file) == sums[file]
-                )
+                if packed:
+                    there = _raw_complete(target, disk)
+                else:
+                    there = (target / file).is_file() and sha256_of(target / file) == sums[file]
                 if own and there:
                     pulled.there += 1
                     continue

@@ -492,11 +492,9 @@ class VirtualMachine:
     @property
     def pid(self) -> int | None:
         """Return the process id of QEMU; None if it is not running."""
-        return (
-            self._process.pid
-            if self._process is not None and self._process.poll() is None
-            else None
-        )
+        if self._process is not None and self._process.poll() is None:
+            return self._process.pid
+        return None
 
     def running(self) -> bool:
         """Return whether QEMU is running. The guest inside may have stopped."""

@@ -76,11 +76,10 @@ def _built(disk: BuiltDisk, given: Decisions) -> Requirement:
     remedy = "build it again, or pull it"
     here = [row.format for row in disk.files if (disk.directory / row.file).is_file()]
     if disk.name != f"{disk.class_}-{disk.build_id}" or not here:
-        why = (
-            "no file of it is here"
-            if not here
-            else f"it is called {disk.name}, and is build {disk.build_id} of {disk.class_}"
-        )
+        if not here:
+            why = "no file of it is here"
+        else:
+            why = f"it is called {disk.name}, and is build {disk.build_id} of {disk.class_}"
         return Requirement("built", "failed", why, remedy=remedy)
     try:
         evidence.check_files(disk, here)
@@ -303,11 +302,10 @@ def _majors(
     for part in REQUIREMENTS.majors:
         if against is not None and (part not in old or old[part] == new.get(part)):
             continue  # an addition breaks no user of the channel
-        why = (
-            f"{part} goes from {old[part]} to {new.get(part, 'none')}"
-            if against
-            else f"whether {part} has another series cannot be determined: {lost}"
-        )
+        if against:
+            why = f"{part} goes from {old[part]} to {new.get(part, 'none')}"
+        else:
+            why = f"whether {part} has another series cannot be determined: {lost}"
         changes.append(major(part, why, approvals))
     return changes or [Requirement("majors", "passed", "kernel and driver keep their series")]
 

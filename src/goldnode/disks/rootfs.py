@@ -224,11 +224,10 @@ def _tar(command: Sequence[str], what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         full = "No space left" in done.stderr
-        reported = (
-            "the disk is full"
-            if full
-            else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        )
+        if full:
+            reported = "the disk is full"
+        else:
+            reported = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise DiskError(
             f"the root filesystem cannot be {what}: {reported}",
             remedy="make room in the store's file system" if full else None,

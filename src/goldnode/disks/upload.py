@@ -66,11 +66,9 @@ def copy_build(
     digest = digest_of(disk)
     published = PublishedDisk(target, digest)
     if target.exists():
-        there = (
-            f"sha256:{sha256_of(target / MANIFEST)}"
-            if (target / MANIFEST).is_file()
-            else "no build"
-        )
+        there = "no build"
+        if (target / MANIFEST).is_file():
+            there = f"sha256:{sha256_of(target / MANIFEST)}"
         if there != digest and not replace:
             raise DiskError(
                 f"{target} is {there[:19]}, and {digest[:19]} here: a build id is given to one content only",

@@ -290,11 +290,9 @@ class _BootRun:
         )
         self.key = make_key(directory)
         end = max((part.start + part.size for part in built.partitions), default=built.raw.size)
-        slot = (
-            next((part.size for part in built.partitions if part.name == "root-a"), 0)
-            if built.layout == "ab"
-            else 0
-        )
+        slot = 0
+        if built.layout == "ab":
+            slot = next((part.size for part in built.partitions if part.name == "root-a"), 0)
         self.size = -(-(max(end, built.raw.size) + slot + SPARE) // MIB) * MIB
         self.wanted = GuestExpectations.of(built, self.size)
 

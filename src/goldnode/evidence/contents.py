@@ -176,11 +176,9 @@ class Contents:
 
 def key(item: InstalledDeb | InstalledWheel) -> str:
     """Return the name of a package in owners and dependencies: `deb:NAME:ARCHITECTURE` or `wheel:NAME`."""
-    return (
-        f"deb:{item.name}:{item.architecture}"
-        if isinstance(item, InstalledDeb)
-        else f"wheel:{canonicalize_name(item.name)}"
-    )
+    if isinstance(item, InstalledDeb):
+        return f"deb:{item.name}:{item.architecture}"
+    return f"wheel:{canonicalize_name(item.name)}"
 
 
 def contents(image: OciImage, snapshot: Snapshot, locks: Sequence[EvidenceLock] = ()) -> Contents:

@@ -186,9 +186,11 @@ def _component(
         description=item.summary or None,
         supplier=OrganizationalEntity(name=supplier) if supplier else None,
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=item.sha256)] if item.sha256 else (),
-        licenses=[LicenseExpression(item.licence, acknowledgement=LicenseAcknowledgement.DECLARED)]
-        if item.licence
-        else (),
+        licenses=[
+            LicenseExpression(licence, acknowledgement=LicenseAcknowledgement.DECLARED)
+            for licence in [item.licence]
+            if licence
+        ],
         properties=_properties({"goldnode:file": item.file or "", **properties}),
         components=files,
     )

@@ -68,7 +68,11 @@ class ImageChange:
     @property
     def kind(self) -> str:
         """Return `added`, `removed` or `changed`."""
-        return "added" if self.was is None else "removed" if self.now is None else "changed"
+        if self.was is None:
+            return "added"
+        if self.now is None:
+            return "removed"
+        return "changed"
 
     def data(self) -> dict[str, Any]:
         """Return the change as JSON-serialisable data."""
@@ -374,11 +378,10 @@ def _told(entry: FileEntry) -> tuple[Any, ...]:
 def _state(entry: FileEntry | None) -> str | None:
     if entry is None:
         return None
-    what = (
-        f"-> {entry.link}"
-        if entry.kind == "l"
-        else entry.sha256[:12] or {"d": "directory"}.get(entry.kind, "special")
-    )
+    if entry.kind == "l":
+        what = f"-> {entry.link}"
+    else:
+        what = entry.sha256[:12] or {"d": "directory"}.get(entry.kind, "special")
     return f"{entry.mode:04o} {entry.uid}:{entry.gid} {what}"
 
 

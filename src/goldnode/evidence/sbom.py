@@ -305,8 +305,5 @@ def _safe(text: str) -> str:
 
 def _letters(text: str) -> Iterator[str]:
     for letter in text:
-        yield (
-            letter
-            if letter.isascii() and (letter.isalnum() or letter in ".-")
-            else f"-{ord(letter):x}-"
-        )
+        plain = letter.isascii() and (letter.isalnum() or letter in ".-")
+        yield letter if plain else f"-{ord(letter):x}-"

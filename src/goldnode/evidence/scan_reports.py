@@ -95,11 +95,10 @@ class ScanReport:
 
     def _covers(self, item: InstalledDeb | InstalledWheel, contents: Contents) -> bool:
         if self.covered.listed is not None:
-            source = (
-                ("deb", item.source, item.source_version)
-                if isinstance(item, InstalledDeb)
-                else None
-            )
+            if isinstance(item, InstalledDeb):
+                source = ("deb", item.source, item.source_version)
+            else:
+                source = None
             return _listed(item) in self.covered.listed or source in self.covered.listed
         if isinstance(item, InstalledWheel):
             return self.covered.wheels
@@ -146,7 +145,12 @@ def load_report(text: str, base: Path | None = None) -> ScanReport:
             file=path,
             remedy=f"write it again: {_COMMANDS[kind]}",
         ) from problem
-    where = "given" if day else "the report" if stated else "nothing"
+    if day:
+        where = "given"
+    elif stated:
+        where = "the report"
+    else:
+        where = "nothing"
     origin = About(kind, path.name, hashlib.sha256(data).hexdigest(), day or stated, where)
     return ScanReport(
         kind,
@@ -230,26 +234,24 @@ def _trivy(document: Mapping[str, Any]) -> _Read:
     )
     matches, ignored = [], 0
     for result in results:
-        kind = (
-            "deb"
-            if result.get("Class") == "os-pkgs"
-            else "wheel"
-            if result.get("Type") in _PYTHON
-            else ""
-        )
+        if result.get("Class") == "os-pkgs":
+            kind = "deb"
+        elif result.get("Type") in _PYTHON:
+            kind = "wheel"
+        else:
+            kind = ""
         ignored += len(result.get("ExperimentalModifiedFindings") or [])
         for row in result.get("Vulnerabilities") or []:
+            fixed = str(row["FixedVersion"]) if row.get("FixedVersion") else None
             finding = VulnerabilityFinding(
                 id=str(row["VulnerabilityID"]),
                 package=str(row["PkgName"]),
                 version=str(row["InstalledVersion"]),
-                fixed=str(row["FixedVersion"]) if row.get("FixedVersion") else None,
+                fixed=fixed,
                 severity=str(row.get("Severity") or "not stated").lower(),
                 database="trivy",
                 aliases=tuple(sorted(map(str, row.get("VendorIDs") or []))),
-                note=str(row.get("Status", "")).replace("_", " ")
-                if not row.get("FixedVersion")
-                else "",
+                note="" if fixed else str(row.get("Status", "")).replace("_", " "),
             )
             matches.append((kind, finding))
     subjects = [str(metadata["ImageID"])] if metadata.get("ImageID") else []

@@ -112,11 +112,9 @@ def load_signer(path: Path) -> EnvelopeSigner:
             "the signing key is encrypted", file=path, remedy=f"give its password in {PASSWORD}"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        wrong = (
-            "the password of the signing key is not the right one, or"
-            if b"ENCRYPTED" in data
-            else "this is no secret key, or"
-        )
+        wrong = "this is no secret key, or"
+        if b"ENCRYPTED" in data:
+            wrong = "the password of the signing key is not the right one, or"
         raise SigningKeyError(
             f"{wrong} it is of a kind that is not signed with here", file=path, remedy=_MAKE
         ) from None
@@ -241,11 +239,10 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
         len(payload),
         payload,
     )
-    rows = (
-        [row for row in document["signatures"] if isinstance(row, dict)]
-        if isinstance(document["signatures"], list)
-        else []
-    )
+    if isinstance(document["signatures"], list):
+        rows = [row for row in document["signatures"] if isinstance(row, dict)]
+    else:
+        rows = []
     if not rows:
         raise ImageError("the envelope has no signature")
     tried = False
@@ -302,10 +299,8 @@ def subjects(payload: bytes) -> list[str]:
     """Return the digests (`sha256:…`) of an in-toto statement's subjects; empty for any other document."""
     try:
         document = json.loads(payload)
-        return (
-            [f"sha256:{row['digest']['sha256']}" for row in document["subject"]]
-            if document.get("_type") == STATEMENT
-            else []
-        )
+        if document.get("_type") == STATEMENT:
+            return [f"sha256:{row['digest']['sha256']}" for row in document["subject"]]
+        return []
     except (ValueError, KeyError, TypeError, AttributeError):
         return []

@@ -262,7 +262,8 @@ def _keys(row: Mapping[str, Any], file: Path) -> list[SSlibKey]:
 
 def _scopes(repository: str, reference: str) -> list[str]:
     """Return the scopes of an image, most specific first, as containers-policy.json(5) orders them."""
-    scopes = [f"{repository}{':' if ':' not in reference else '@'}{reference}"] if reference else []
+    mark = "@" if ":" in reference else ":"
+    scopes = [f"{repository}{mark}{reference}"] if reference else []
     host, _, path = repository.partition("/")
     parts = path.split("/") if path else []
     scopes += ["/".join([host, *parts[:count]]) for count in range(len(parts), -1, -1)]

@@ -256,11 +256,9 @@ def _subjects(row: AttachedDocument) -> list[str]:
             for item in package["checksums"]
             if item["algorithm"] == "SHA256"
         ]
-    return (
-        [str(document["subject"])]
-        if isinstance(document, dict) and isinstance(document.get("subject"), str)
-        else []
-    )
+    if isinstance(document, dict) and isinstance(document.get("subject"), str):
+        return [str(document["subject"])]
+    return []
 
 
 def _listed(data: bytes) -> set[tuple[str, str]]:
@@ -284,11 +282,9 @@ def signed(
     listed: set[tuple[str, str]] | None = None
     signature_rows = [row for row in attached if row.type == evidence.SIGNATURE]
     if not keys:
-        why = (
-            "no public key was named"
-            if signature_rows
-            else "there is no signature, and no public key was named"
-        )
+        why = "there is no signature, and no public key was named"
+        if signature_rows:
+            why = "no public key was named"
         return [VerificationRow("signature", "not_verified", why)]
     if not signature_rows:
         return [VerificationRow("signature", "refused", "the image is not signed")]

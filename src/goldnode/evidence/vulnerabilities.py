@@ -219,13 +219,12 @@ class _Debian:
                 not fixed or compare(str(fixed), item.source_version) <= 0
             ):
                 continue
-            note = (
-                "undetermined"
-                if status == "undetermined"
-                else "no security advisory planned"
-                if state.get("nodsa")
-                else ""
-            )
+            if status == "undetermined":
+                note = "undetermined"
+            elif state.get("nodsa"):
+                note = "no security advisory planned"
+            else:
+                note = ""
             findings.append(
                 VulnerabilityFinding(
                     id=name,
@@ -271,13 +270,12 @@ class _Osv:
         if not self._count:
             raise ValueError("it has no OSV record")
         self._ecosystems = {ecosystem for ecosystem, _ in self._rows}
-        date, where = (
-            (day, "given")
-            if day
-            else (newest, "its newest record")
-            if newest
-            else (file_date(path), "the file's own date")
-        )
+        if day:
+            date, where = (day, "given")
+        elif newest:
+            date, where = (newest, "its newest record")
+        else:
+            date, where = (file_date(path), "the file's own date")
         self._about = About("osv", path.name, hasher.hexdigest(), date, where)
 
     def about(self) -> dict[str, Any]:
@@ -436,6 +434,13 @@ class VulnerabilityReport:
     coverage: list[dict[str, Any]] = field(default_factory=list)
     scanned: dt.datetime | None = None
 
+    @property
+    def state(self) -> str:
+        """Return whether the packages were checked: not_checked, partly_checked or checked."""
+        if not self.checked:
+            return "not_checked"
+        return "partly_checked" if self.not_checked else "checked"
+
     def data(self) -> dict[str, Any]:
         """Return the data of the attached document."""
         severities: dict[str, int] = {}
@@ -447,11 +452,7 @@ class VulnerabilityReport:
             **clock,
             "databases": self.databases,
             "coverage": self.coverage,
-            "state": "not_checked"
-            if not self.checked
-            else "partly_checked"
-            if self.not_checked
-            else "checked",
+            "state": self.state,
             "summary": {
                 "vulnerabilities": len(self.findings),
                 "fix_available": len([item for item in self.findings if item.fixed]),
@@ -497,12 +498,14 @@ class VulnerabilityReport:
         if not self.databases:
             return "not checked: no vulnerability database was named"
         fixable = len([item for item in self.findings if item.fixed])
-        bases = ", ".join(
-            f"{row['kind']} of {row['date']} ({row['date_from']})"
-            if row["date"]
-            else f"{row['kind']} without a date"
+        dates = (
+            (
+                row["kind"],
+                f"of {row['date']} ({row['date_from']})" if row["date"] else "without a date",
+            )
             for row in self.databases
         )
+        bases = ", ".join(f"{kind} {date}" for kind, date in dates)
         text = f"{len(self.findings)} known, {fixable} of them with a fix; {self.checked} packages checked"
         return f"{text}, {len(self.no_record)} without a record, {len(self.not_checked)} not checked; {bases}"
 

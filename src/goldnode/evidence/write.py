@@ -183,11 +183,10 @@ class _Note:
         options: ImageEvidenceOptions,
     ) -> None:
         self._layout, self._digest = layout, built.digest
-        self._file = (
-            None
-            if options.cache is None
-            else options.cache / f"written-{built.digest.removeprefix('sha256:')}.json"
-        )
+        if options.cache is None:
+            self._file = None
+        else:
+            self._file = options.cache / f"written-{built.digest.removeprefix('sha256:')}.json"
         self._made_of = {
             "goldnode": _source_digest(),
             "image": image.name,

@@ -329,11 +329,10 @@ class Ext:
                     if kind == "l":
                         # A short target is in the inode itself, where other files have their block pointers.
                         short = size < 60 and not flags & 0x80000
-                        target = (
-                            place[:size]
-                            if short
-                            else b"".join(self.content(min(size, 4096), flags, place))
-                        )
+                        if short:
+                            target = place[:size]
+                        else:
+                            target = b"".join(self.content(min(size, 4096), flags, place))
                         link = target.decode("utf-8", "surrogateescape")
                     uid, gid = self.owner(child)
                     yield FilesystemEntry(

@@ -140,11 +140,9 @@ def _read(data: Data) -> Elf:
     rows_of_programs = programs(data, head, faults)
     segments = [row for row in rows_of_programs if row.kind in (PT_LOAD, PT_DYNAMIC)]
     named = next((row for row in rows_of_programs if row.kind == PT_INTERP), None)
-    loader = (
-        bytes(data[named.start : named.start + min(named.length, 4096)])
-        if named is not None
-        else b""
-    )
+    loader = b""
+    if named is not None:
+        loader = bytes(data[named.start : named.start + min(named.length, 4096)])
     table = dynamic_table(data, head, segments, faults)
     soname, needed = table.soname or "", table.needed
     device: dict[str, None] = {}
@@ -298,11 +296,9 @@ def cudart_version(data: Data) -> str | None:
         value = int.from_bytes(match[1], "little")
         if 9000 <= value < 40000 and value % 10 == 0 and value % 1000 < 200:
             versions.add(value)
-    return (
-        f"{value // 1000}.{value % 1000 // 10}"
-        if len(versions) == 1 and (value := versions.pop())
-        else None
-    )
+    if len(versions) == 1 and (value := versions.pop()):
+        return f"{value // 1000}.{value % 1000 // 10}"
+    return None
 
 
 def nccl_version(data: Data) -> str | None:
@@ -329,11 +325,9 @@ def cudnn_version(data: Data, major: int) -> str | None:
     }
     # Multiples of 32 KiB are sizes of stack buffers.
     fitting = {value for value in parts if value // step == major and value % 0x8000}
-    return (
-        f"{major}.{value % step // 100}.{value % 100}"
-        if len(fitting) == 1 and (value := fitting.pop())
-        else None
-    )
+    if len(fitting) == 1 and (value := fitting.pop()):
+        return f"{major}.{value % step // 100}.{value % 100}"
+    return None
 
 
 def symbol(data: Data, name: bytes) -> tuple[int, int] | None:

@@ -46,11 +46,9 @@ class InstalledPackage:
     @property
     def key(self) -> str:
         """Return the unique key of the package."""
-        return (
-            f"{self.kind}:{self.path}"
-            if self.kind == "wheel"
-            else f"deb:{self.name}:{self.architecture}"
-        )
+        if self.kind == "wheel":
+            return f"{self.kind}:{self.path}"
+        return f"deb:{self.name}:{self.architecture}"
 
     @property
     def title(self) -> str:

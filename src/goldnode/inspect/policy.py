@@ -453,11 +453,12 @@ def _finding(
             parts.append(f"{_SAYS[signal]} in {_some(files)} ({things[0]})")
         else:
             parts.append(f"{_SAYS[signal]} {_some(things)} ({_some(files, 2)})")
-    title = (
-        package.title
-        if package is not None
-        else (f"files in {shown(owner)} without a package" if owner else "files without a package")
-    )
+    if package is not None:
+        title = package.title
+    elif owner:
+        title = f"files in {shown(owner)} without a package"
+    else:
+        title = "files without a package"
     brought = policy.families[family].title
     says = f"adds {brought} to a {backend} image" if backend else f"holds {brought}"
     if signals == ("dlopen",):

@@ -74,11 +74,9 @@ def attach(image: OciImage, inspection: Inspection, truth: Truth | None) -> None
 
 def text(inspection: Inspection, truth: Truth | None) -> Iterator[str]:
     """Return the lines of the report for people: refusals first, the verdict last."""
-    policy = (
-        f"validated against the policy of {inspection.backend}"
-        if inspection.backend
-        else "validated against no policy: name a backend with --backend"
-    )
+    policy = "validated against no policy: name a backend with --backend"
+    if inspection.backend:
+        policy = f"validated against the policy of {inspection.backend}"
     yield f"{inspection.name}: {inspection.elf_files:,} ELF files, {policy}"
     for row in inspection.findings:
         yield f"  {'waived' if row.waived else row.severity}: {row.message} [{row.rule}]"

@@ -680,11 +680,10 @@ class View(Scan):
             content = self.texts.get(path)
             entry = self.paths.get(path)
             if content is None and entry is not None and entry.kind in "lh":
-                base = (
-                    ""
-                    if entry.kind == "h" or entry.link.startswith("/")
-                    else path.rpartition("/")[0] + "/"
-                )
+                if entry.kind == "h" or entry.link.startswith("/"):
+                    base = ""
+                else:
+                    base = path.rpartition("/")[0] + "/"
                 content = self.texts.get(os.path.normpath(base + entry.link).lstrip("/"))
             if content is not None:
                 return content

@@ -240,13 +240,12 @@ def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
         unread = [path for path in there if path not in read]
         rows = []
         got = sorted(set(read.values()))
-        result: Result = (
-            "not_verified"
-            if not read or (unread and got == [short])
-            else "ok"
-            if got == [short]
-            else "differs"
-        )
+        if not read or (unread and got == [short]):
+            result: Result = "not_verified"
+        elif got == [short]:
+            result = "ok"
+        else:
+            result = "differs"
         how = (
             "the number that cudaRuntimeGetVersion returns, "
             f"read out of {shown(', '.join(sorted(read)[:2])) or 'no library'}"
@@ -293,13 +292,16 @@ def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
             )
             said = [f"{path}: {shown(text)}" for path, text in files.items()]
             how = "Debian packages, whose versions differ; no version is claimed"
+            result: Result = "differs" if said else "not_verified"
+            if own and not said:
+                result = "ok"
             return [
                 Claim(
                     "runtime",
                     expected="distro",
                     got=", ".join(said or own[:6]),
                     how=how,
-                    result="differs" if said else "ok" if own else "not_verified",
+                    result=result,
                     essential=True,
                 )
             ]
@@ -409,9 +411,12 @@ def _release(packages: InstalledPackages, wanted: str) -> Claim:
             f"no release has all of these parts (facts/cuda.yml): {', '.join(seen)}",
             "not_verified",
         )
-    result: Result = (
-        "differs" if wanted not in fitting else "ok" if len(fitting) == 1 else "not_verified"
-    )
+    if wanted not in fitting:
+        result: Result = "differs"
+    elif len(fitting) == 1:
+        result = "ok"
+    else:
+        result = "not_verified"
     return Claim("release", wanted, " or ".join(sorted(fitting)), how, result)
 
 
@@ -539,14 +544,11 @@ def _parts(view: View, packages: InstalledPackages) -> list[Claim]:
         how = ", ".join(package.title for package in of_packages[:3]) or "no package of that name"
         if of_files:
             how += f"; its library says {', '.join(sorted(of_files))}"
+        result: Result = "not_verified"
+        if got:
+            result = "ok" if agree else "differs"
         rows.append(
-            Claim(
-                f"part {shown(name)}",
-                shown(version),
-                shown(", ".join(got)),
-                how,
-                "not_verified" if not got else "ok" if agree else "differs",
-            )
+            Claim(f"part {shown(name)}", shown(version), shown(", ".join(got)), how, result)
         )
     return rows
 
@@ -558,11 +560,9 @@ def _mapping(text: str) -> dict[str, str]:
             mapping = json.loads(text)
         except ValueError:
             return {}
-        return (
-            {str(key): str(value) for key, value in mapping.items()}
-            if isinstance(mapping, dict)
-            else {}
-        )
+        if isinstance(mapping, dict):
+            return {str(key): str(value) for key, value in mapping.items()}
+        return {}
     return {
         key: value
         for key, equal, value in (row.partition("=") for row in re.split(r"[,\s]+", text))
@@ -607,11 +607,9 @@ def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) 
             )
         )
     if lock is None or label is None:
-        how = (
-            "no lock is known to validate them against"
-            if lock is None
-            else "the image names no lock"
-        )
+        how = "the image names no lock"
+        if lock is None:
+            how = "no lock is known to validate them against"
         return [*rows, Claim("packages", shown(label or ""), "", how, "not_verified")]
     if lock.digest != label:
         # The lock may have changed since the image was built; its earlier content is not available here.
@@ -636,13 +634,14 @@ def _lock(view: View, packages: InstalledPackages, lock: LockedContents | None) 
             if row.kind == kind and "/_vendor/" not in row.path
         }
         differences = list(_differences(wanted, got))
+        listed = str(len(got))
+        if differences:
+            listed += f"; {shown('; '.join(differences[:5]))}"
         rows.append(
             Claim(
                 f"{kind}s",
                 f"{len(wanted)} of the lock",
-                f"{len(got)}; {shown('; '.join(differences[:5]))}"
-                if differences
-                else str(len(got)),
+                listed,
                 "dpkg's status" if kind == "deb" else "metadata of wheels",
                 "differs" if differences else "ok",
             )

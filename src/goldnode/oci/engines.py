@@ -174,11 +174,10 @@ def make_root(
     """
     _root()
     # Its check of emulation needs another package. The registration here is our own.
-    foreign = (
-        ()
-        if emulation.native(plan.architecture)
-        else (f"--architectures={plan.architecture}", "--skip=check/qemu")
-    )
+    if emulation.native(plan.architecture):
+        foreign = ()
+    else:
+        foreign = (f"--architectures={plan.architecture}", "--skip=check/qemu")
     command = [
         *_ALONE,
         *_OFFLINE,

@@ -310,14 +310,12 @@ class WheelLayout:
     @property
     def libraries(self) -> tuple[str, ...]:
         """Directories that the linker has to know of."""
+        if self.home is None:
+            return ("usr/local/lib",)
         return (
-            ("usr/local/lib",)
-            if self.home is None
-            else (
-                "usr/local/lib",
-                f"{self.home}/targets/{self.target}/lib",
-                f"{self.home}/nvvm/lib64",
-            )
+            "usr/local/lib",
+            f"{self.home}/targets/{self.target}/lib",
+            f"{self.home}/nvvm/lib64",
         )
 
     def of(self, name: str, distribution: str) -> str | None:

@@ -209,11 +209,10 @@ class Registry:
         if not plain_http:
             shape["ssl_context"] = _context(host, ca)
         bare = urlsplit(self.base).hostname or host
-        proxy = (
-            ""
-            if urllib.request.proxy_bypass(bare)
-            else urllib.request.getproxies().get(urlsplit(self.base).scheme, "")
-        )
+        if urllib.request.proxy_bypass(bare):
+            proxy = ""
+        else:
+            proxy = urllib.request.getproxies().get(urlsplit(self.base).scheme, "")
         self._pool = urllib3.ProxyManager(proxy, **shape) if proxy else urllib3.PoolManager(**shape)
 
     def repository(self, name: str) -> Repository:
@@ -330,19 +329,17 @@ class Registry:
         return (asked.scheme, asked.netloc) == (own.scheme, own.netloc)
 
     def _wait(self, left: int, said: str) -> None:
-        time.sleep(
-            min(float(said), PATIENCE)
-            if said.isdigit()
-            else self.pause * 2 ** max(0, self.tries - left - 1)
-        )
+        seconds = self.pause * 2 ** max(0, self.tries - left - 1)
+        if said.isdigit():
+            seconds = min(float(said), PATIENCE)
+        time.sleep(seconds)
 
     def _refusal(self, answer: RegistryAnswer, what: str, place: str) -> ImageError:
         reason = f"{answer.status} {_told(answer.data)}".rstrip()
-        who = (
-            self.host
-            if self._own(place)
-            else f"{urlsplit(place).netloc.rpartition('@')[2]}, where {self.host} sends,"
-        )
+        if self._own(place):
+            who = self.host
+        else:
+            who = f"{urlsplit(place).netloc.rpartition('@')[2]}, where {self.host} sends,"
         if answer.status in _AGAIN:
             return UnreachableError(
                 f"{what}: {who} answers {reason}", remedy="run it again when the registry is well"
@@ -490,11 +487,10 @@ class Repository:
         if answer.status == 404:
             return None
         digest = digest_of(answer.data)
-        stated = (
-            reference
-            if reference.startswith("sha256:")
-            else answer.headers.get("docker-content-digest", digest)
-        )
+        if reference.startswith("sha256:"):
+            stated = reference
+        else:
+            stated = answer.headers.get("docker-content-digest", digest)
         if stated.startswith("sha256:") and stated != digest:
             raise ImageError(
                 f"{self}:{reference} is altered: the registry gives bytes with digest {digest} for {stated}",
@@ -577,7 +573,9 @@ class Repository:
             )
         )
         said = answer.headers.get("content-length", "")
-        return (int(said) if said.isdigit() else -1) if answer.status == 200 else None
+        if answer.status != 200:
+            return None
+        return int(said) if said.isdigit() else -1
 
     def push_blob(self, descriptor: Descriptor, source: Path, mounts: Iterable[str] = ()) -> bool:
         """Upload a blob. Return False if the registry had it already. `mounts`: repositories of the registry

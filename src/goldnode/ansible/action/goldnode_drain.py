@@ -95,25 +95,23 @@ class ActionModule(ActionBase):
                 caller, before = rollout_caller(rollout, take_over, task_vars)
             # Without a scheduler, and without a record of one, there is nothing to keep.
             still_drained = name != "none" or facts.get(LEFT)
-            records = (
-                DrainRecords(
+            if still_drained:
+                records = DrainRecords(
                     self.shell,
                     local_file(runs_directory(), name, node),
                     str(variable("goldnode_root", "")),
                 )
-                if still_drained
-                else None
-            )
+            else:
+                records = None
             node_facts: dict[str, Any]
             if arguments["state"] == "drained":
                 outcome = drain.drain(node, arguments["reason"], caller, records)
                 node_facts = {FACT: outcome.in_service}
             elif arguments["state"] == "left":
-                outcome = (
-                    drain.review(node, caller, records)
-                    if records
-                    else DrainOutcome(changed=False, in_service=True)
-                )
+                if records:
+                    outcome = drain.review(node, caller, records)
+                else:
+                    outcome = DrainOutcome(changed=False, in_service=True)
                 node_facts = {LEFT: outcome.left if outcome.ours else ""}
             else:
                 if records is not None and arguments["after"]:

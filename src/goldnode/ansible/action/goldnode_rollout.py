@@ -44,11 +44,9 @@ class ActionModule(ActionBase):
         token = str(self.variable("goldnode_claim", ""))
         if arguments["operation"] == "confirm":
             done = self._low_level_execute_command(node_state.confirm(token))
-            return (
-                {"changed": False}
-                if done["rc"] == 0
-                else {"failed": True, "msg": LOST, "lost": True}
-            )
+            if done["rc"] == 0:
+                return {"changed": False}
+            return {"failed": True, "msg": LOST, "lost": True}
         done = self._low_level_execute_command(node_state.claim(token, arguments["wait"]))
         if done["rc"] != 0:
             reported = (

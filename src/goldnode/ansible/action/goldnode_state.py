@@ -161,11 +161,9 @@ class ActionModule(ActionBase):
         alone = [path.resolve() for path in playbooks] == [own.resolve()]
         if alone or [path.name for path in playbooks] == [f"goldnode.node.{own.stem}"]:
             tags = ",".join(context.CLIARGS.get("tags") or ())
-            known = (
-                f"Tags: goldnode for all parts, {', '.join(PARTS)}."
-                if own.stem == "site"
-                else "Run it without --tags."
-            )
+            known = "Run it without --tags."
+            if own.stem == "site":
+                known = f"Tags: goldnode for all parts, {', '.join(PARTS)}."
             raise AnsibleActionFail(
                 f"Nothing was done: --tags {tags} selects no part of {own.stem}. {known}"
             )
@@ -597,19 +595,16 @@ class ActionModule(ActionBase):
         few = len(task_vars.get("ansible_play_hosts_all", ())) <= FEW
         if not (plan["actions"] or plan["waiting"]) or not (few or self._display.verbosity):
             return
-        what = (
-            f"{document['class']}: {len(plan['actions'])} differences"
-            if document
-            else f"absent: {len(plan['actions'])} removals"
-        )
+        if document:
+            what = f"{document['class']}: {len(plan['actions'])} differences"
+        else:
+            what = f"absent: {len(plan['actions'])} removals"
         if plan["state"] == PRESENT and not document:
             what = f"way back: {len(plan['actions'])} differences"
         head = f"[{task_vars.get('inventory_hostname')}] {what}"
-        head += (
-            f", {len(plan['waiting'])} waiting for a {'drain' if plan['state'] == PRESENT else 'reboot'}"
-            if plan["waiting"]
-            else ""
-        )
+        if plan["waiting"]:
+            what = "drain" if plan["state"] == PRESENT else "reboot"
+            head += f", {len(plan['waiting'])} waiting for a {what}"
         self._display.display("\n".join([head, *(f"  {text}" for text in summary(plan))]))
 
     @contextlib.contextmanager

@@ -158,23 +158,18 @@ class CallbackModule(CallbackBase):
         for tasks in managed:
             if any(_is_named(task, start) for task in tasks):
                 part = named[0].args.get("part")
+                known = part in self.known_tags
+                use = f"Use --tags {part}." if known else "Select parts with --tags."
                 self._refuse(
-                    f"{self.playbook} cannot start at a task: each part needs the plan that its first task asks the node for. "
-                    + (
-                        f"Use --tags {part}."
-                        if part in self.known_tags
-                        else "Select parts with --tags."
-                    )
+                    f"{self.playbook} cannot start at a task: each part needs the plan that its first task asks the node for. {use}"
                 )
 
     def _tags_like(self, tag: str) -> str:
         """Return the tags to use in place of `tag`, as a sentence."""
         close = candidates(tag, self.known_tags)
-        return (
-            f"Use {' or '.join(close)}."
-            if close
-            else f"Tags: {', '.join(sorted(self.known_tags))}."
-        )
+        if close:
+            return f"Use {' or '.join(close)}."
+        return f"Tags: {', '.join(sorted(self.known_tags))}."
 
     def _refuse(self, message: str, status: int = 1) -> None:
         """End the run with an error."""
@@ -313,11 +308,9 @@ class CallbackModule(CallbackBase):
 
     @staticmethod
     def _name(task: Any) -> str:
-        return (
-            str(task.action).rpartition(".")[2]
-            if str(task.action) not in REBOOT
-            else str(task.action)
-        )
+        if str(task.action) not in REBOOT:
+            return str(task.action).rpartition(".")[2]
+        return str(task.action)
 
     @staticmethod
     def _state(task: Any, host: runs.HostRun, answer: Mapping[str, Any]) -> None:

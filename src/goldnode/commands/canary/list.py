@@ -24,12 +24,11 @@ def list_(file: Path | None, form: str) -> None:
     suite = load_suite(file)
     rows = [["JOB", "TIERS", "LIMIT", "GPU TIER SEEN ON", "PURPOSE"]]
     for job in suite.jobs:
-        seen = (
-            "the site's"
-            if job.site
-            else "any"
-            if "*" in job.seen
-            else ", ".join(job.seen) or "not verified"
-        )
+        if job.site:
+            seen = "the site's"
+        elif "*" in job.seen:
+            seen = "any"
+        else:
+            seen = ", ".join(job.seen) or "not verified"
         rows.append([job.name, "+".join(job.tiers), f"{job.limit:g} s", seen, job.title])
     emit(form, {"jobs": [asdict(job) for job in suite.jobs]}, lambda: table(rows))

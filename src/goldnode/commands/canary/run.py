@@ -128,11 +128,10 @@ def run(
     from goldnode.canary import results
 
     directory = out or results.DIRECTORY
-    done = (
-        _run_outstanding(nodes, launch, suite, directory)
-        if suite.outstanding
-        else _run_named(nodes, launch, suite, directory)
-    )
+    if suite.outstanding:
+        done = _run_outstanding(nodes, launch, suite, directory)
+    else:
+        done = _run_named(nodes, launch, suite, directory)
     shown = [one for one in done if nodes or not one.settled]  # a whole inventory is mostly settled
     for one in shown:
         _show(one, form)

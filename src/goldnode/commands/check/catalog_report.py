@@ -147,11 +147,10 @@ def site_faults(site: Site) -> Iterator[SiteError]:
         files.append((("mirror", "key"), site.mirror.key))
         place = site.resolve(site.mirror.directory)
         if not place.is_dir() and (place.exists() or not place.parent.is_dir()):
-            what = (
-                f"{place} is no directory"
-                if place.exists()
-                else f"there is no {place.parent} to make {place.name} in"
-            )
+            if place.exists():
+                what = f"{place} is no directory"
+            else:
+                what = f"there is no {place.parent} to make {place.name} in"
             yield fault(
                 f'"mirror.directory": {what}',
                 "mirror",
@@ -195,11 +194,9 @@ def site_faults(site: Site) -> Iterator[SiteError]:
         for name in site.indexes:
             if name not in known:
                 close = candidates(name, known, cutoff=0.5)
-                remedy = (
-                    f'use "{close[0]}"'
-                    if close
-                    else "take it out, or name it as `index` of a component of the matrix"
-                )
+                remedy = "take it out, or name it as `index` of a component of the matrix"
+                if close:
+                    remedy = f'use "{close[0]}"'
                 yield fault(
                     f'no image of the matrix comes from index "{name}"',
                     "indexes",

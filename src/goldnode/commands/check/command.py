@@ -114,12 +114,13 @@ def check(
     if explain is not None or list_rules:
         from goldnode.compat.check import registry, rule
 
-        rules = (
-            [rule(explain)]
-            if explain is not None
-            else [item for _, item in sorted(registry().items())]
-        )
-        width = max(len(item.id) for item in rules)
+        if explain is not None:
+            rules = [rule(explain)]
+            text = report.explain(rules[0])
+        else:
+            rules = [item for _, item in sorted(registry().items())]
+            width = max(len(item.id) for item in rules)
+            text = "\n".join(f"{item.id:<{width}}  {item.title}" for item in rules)
         emit(
             form,
             {
@@ -129,9 +130,7 @@ def check(
                     for item in rules
                 ],
             },
-            report.explain(rules[0])
-            if explain is not None
-            else "\n".join(f"{item.id:<{width}}  {item.title}" for item in rules),
+            text,
         )
         return
     if subjects["limit"] is not None and not subjects["inventories"]:
@@ -177,4 +176,6 @@ def _compare(form: str, request: CheckRequest, to: str, rollouts: Path | None) -
         say(f"wrote {path}")
     for fault in faults:
         click.echo(f"error: {fault}", err=True)
-    sys.exit(2 if faults else 1 if comparison.refused else 0)
+    if faults:
+        sys.exit(2)
+    sys.exit(1 if comparison.refused else 0)

@@ -268,11 +268,9 @@ def _not_checked(
 
 
 def few(names: Sequence[str], most: int = 6) -> str:
-    return (
-        ", ".join(names)
-        if len(names) <= most
-        else f"{', '.join(names[:most])} and {len(names) - most} more"
-    )
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 # Inventories

@@ -355,11 +355,8 @@ def _refuse(
         if target.lock is not None:
             check_installable(moved.classes[name], target.stack, target.lock, site)
     except GoldnodeError as problem:
-        where = (
-            ""
-            if problem.file is None
-            else f" ({problem.file}{f':{problem.line}' if problem.line else ''})"
-        )
+        line = f":{problem.line}" if problem.line else ""
+        where = "" if problem.file is None else f" ({problem.file}{line})"
         item.refusals.append((f"{problem.message}{where}", problem.remedy))
 
 

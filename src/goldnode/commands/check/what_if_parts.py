@@ -103,9 +103,7 @@ def _versions(side: Side, options: Sequence[str], nvswitch: bool) -> dict[str, s
     stack, lock = side
     locked = {} if lock is None else {row.name: row.version for row in lock.packages}
     versions: dict[str, str | None] = {
-        "kernel": lock.kernel_release
-        if lock is not None
-        else stack.kernel.release or stack.kernel.series
+        "kernel": (lock and lock.kernel_release) or stack.kernel.release or stack.kernel.series
     }
     driver, runtime = stack.driver, stack.runtime
     if driver is not None:

@@ -130,11 +130,10 @@ def _lock(digest: str | None) -> str:
 def _verdicts(document: WhatIfDocument) -> list[str]:
     rows = [["subject", "before", "after", ""]]
     for subject in document.subjects:
-        name = (
-            f"  {subject.kind} {subject.name}"
-            if subject.class_
-            else f"{subject.kind} {subject.name}"
-        )
+        if subject.class_:
+            name = f"  {subject.kind} {subject.name}"
+        else:
+            name = f"{subject.kind} {subject.name}"
         rows.append(
             [
                 name,
@@ -175,11 +174,10 @@ def _locks(locks: WhatIfLocks) -> list[str]:
     ]
     width = max((len(part.part) for part in locks.parts), default=0)
     for part in locks.parts:
-        move = (
-            f"stays at {part.after}"
-            if part.before == part.after
-            else f"{part.before or 'none'} -> {part.after or 'none'}"
-        )
+        if part.before == part.after:
+            move = f"stays at {part.after}"
+        else:
+            move = f"{part.before or 'none'} -> {part.after or 'none'}"
         lines += _wrapped(f"{part.part:<{width}}  {move}", "  ")
         if part.before != part.after:
             lines += _wrapped(

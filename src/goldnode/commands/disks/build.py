@@ -247,14 +247,9 @@ def build(
             click.echo(f"{disk.directory}  {'built' if made else 'is there'}")
             for item in disk.files:
                 size = f"{item.size / 1e6:9.1f} MB"
-                click.echo(
-                    f"  {item.sha256}  {size}  {item.file}"
-                    + (
-                        f" ({disk.raw.allocated / 1e6:.1f} MB on disk)"
-                        if item.format == "raw"
-                        else ""
-                    )
-                )
+                on_disk = f" ({disk.raw.allocated / 1e6:.1f} MB on disk)"
+                more = on_disk if item.format == "raw" else ""
+                click.echo(f"  {item.sha256}  {size}  {item.file}{more}")
         if made and [
             row for row in authenticate(disk, (), content=False).rows if row.state == "refused"
         ]:

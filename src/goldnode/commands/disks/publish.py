@@ -186,11 +186,10 @@ def publish(
     for name in disks:
         disk = product.build(name)
         done = publishing(disk, place, signer, trust=trust, waivers=waivers)
-        reported = (
-            "there already, and whole"
-            if done.before
-            else f"{done.files} files ({human(done.size)})"
-        )
+        if done.before:
+            reported = "there already, and whole"
+        else:
+            reported = f"{done.files} files ({human(done.size)})"
         line = f"{done.directory}  {done.digest[:19]}  {reported}"
         rows.append(shared.show_published(done, line, form))
         # A publication never changes, so documents that a later channel requires must be in it now.

@@ -231,7 +231,12 @@ def record(
 
 def _arguments(how: RecordSettings, content: RecordContent, command: bool) -> tuple[str, ...]:
     """Return the arguments of the recorder."""
-    runs = how.runs if how.runs is not None else 1 if command else 100
+    if how.runs is not None:
+        runs = how.runs
+    elif command:
+        runs = 1
+    else:
+        runs = 100
     words = ["--seed", str(how.seed), "--runs", str(runs), "--max-bytes", str(content.max_bytes)]
     words += ["--timeout", str(content.limit), "--elements", str(content.elements)]
     for name, value in (("--name", content.name), ("--state", content.state)):

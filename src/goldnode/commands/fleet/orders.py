@@ -35,11 +35,10 @@ def freeze(reason: str, where: str | None, form: str, **given: Any) -> None:
     from goldnode.fleet.store import orders
 
     scope, done = _order(where, reason, given, orders.freeze)
-    text = (
-        f"{scope} is frozen: no node gets leave; nodes that are out return"
-        if done
-        else f"{scope} was frozen already"
-    )
+    if done:
+        text = f"{scope} is frozen: no node gets leave; nodes that are out return"
+    else:
+        text = f"{scope} was frozen already"
     emit(form, {"scope": scope.kind, "subject": scope.subject, "changed": done}, text)
 
 

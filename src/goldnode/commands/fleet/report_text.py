@@ -76,19 +76,15 @@ def show(document: doc.FleetReportDocument | doc.FleetDiffDocument) -> None:
 
 
 def _headline(document: doc.FleetReportDocument | doc.FleetDiffDocument) -> str:
-    return (
-        _report_headline(document)
-        if isinstance(document, doc.FleetReportDocument)
-        else _diff_headline(document)
-    )
+    if isinstance(document, doc.FleetReportDocument):
+        return _report_headline(document)
+    return _diff_headline(document)
 
 
 def _sections(document: doc.FleetReportDocument | doc.FleetDiffDocument) -> Iterator[_TextSection]:
-    return (
-        _report_sections(document)
-        if isinstance(document, doc.FleetReportDocument)
-        else _diff_sections(document)
-    )
+    if isinstance(document, doc.FleetReportDocument):
+        return _report_sections(document)
+    return _diff_sections(document)
 
 
 def _report_headline(report: doc.FleetReportDocument) -> str:
@@ -236,11 +232,9 @@ def _single(report: doc.FleetReportDocument) -> Iterator[_TextSection]:
 
 
 def _diff_headline(document: doc.FleetDiffDocument) -> str:
-    away = (
-        f"; {document.not_compared.count} without a capture of one of them: {_nodes(document.not_compared)}"
-        if document.not_compared.count
-        else ""
-    )
+    away = ""
+    if document.not_compared.count:
+        away = f"; {document.not_compared.count} without a capture of one of them: {_nodes(document.not_compared)}"
     return f"{document.from_} to {document.to}: {_number(document.compared, 'node')} compared{away}"
 
 

@@ -107,7 +107,8 @@ def _statements() -> Iterator[str]:
     waiting: list[str] = []
     while True:
         try:
-            line = input("" if not sys.stdin.isatty() else "sql> " if not waiting else "...> ")
+            prompt = "...> " if waiting else "sql> "
+            line = input(prompt if sys.stdin.isatty() else "")
         except (EOFError, KeyboardInterrupt):
             line = None
         if line is not None:

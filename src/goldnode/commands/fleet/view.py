@@ -103,8 +103,6 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    return (
-        "-"
-        if seconds is None
-        else f"{dt.datetime.fromtimestamp(seconds, tz=dt.UTC):%Y-%m-%d %H:%M:%S}Z"
-    )
+    if seconds is None:
+        return "-"
+    return f"{dt.datetime.fromtimestamp(seconds, tz=dt.UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -108,11 +108,10 @@ def check(
     extras.require("floors")
     if bool(slow.baseline) == bool(change.before):
         raise click.UsageError("name either --baseline or --before")
-    report = (
-        _change(results, change, metrics)
-        if slow.baseline is None
-        else _slow(results, slow, slow.baseline, metrics)
-    )
+    if slow.baseline is None:
+        report = _change(results, change, metrics)
+    else:
+        report = _slow(results, slow, slow.baseline, metrics)
     emit(form, floors_text.report_data(report), lambda: floors_text.report_text(report))
     sys.exit(EXITS[report.answer.value])
 

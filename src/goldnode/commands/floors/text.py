@@ -71,11 +71,10 @@ def _rows(metric: FloorsMetric) -> Iterable[tuple[str, ...]]:
 def _head(learned: FloorBaseline) -> str:
     document = learned.document
     kind = "simulated baseline" if document.simulated else "baseline"
-    scope = (
-        f"{len(document.nodes)} nodes"
-        if document.scope == "class"
-        else f"{', '.join(document.nodes)} alone: other nodes are not judged"
-    )
+    if document.scope == "class":
+        scope = f"{len(document.nodes)} nodes"
+    else:
+        scope = f"{', '.join(document.nodes)} alone: other nodes are not judged"
     lines = [
         f"{kind} of class {document.class_ or 'none'} on {document.platform}: {scope}",
         f"results: {document.results}, from {document.begin} to {document.end}",
@@ -99,11 +98,9 @@ def _left_out(document: FloorsDocument) -> str:
     if not excluded:
         return "left out: nothing"
     rows = [f"  {_place(one)}: {one.why} ({one.results})" for one in excluded[:_SHOWN]]
-    more = (
-        f"\n  and {len(excluded) - _SHOWN} more; --format json has all"
-        if len(excluded) > _SHOWN
-        else ""
-    )
+    more = ""
+    if len(excluded) > _SHOWN:
+        more = f"\n  and {len(excluded) - _SHOWN} more; --format json has all"
     return "left out:\n" + "\n".join(rows) + more
 
 

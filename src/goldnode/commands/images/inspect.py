@@ -70,11 +70,10 @@ def inspect(
     rules = policies.load(policy)
     if backend is not None:
         rules.backend(backend)
-    opened = (
-        open_store(scan.store)
-        if scan.store is not None or any(not Path(name).exists() for name in targets)
-        else None
-    )
+    if scan.store is not None or any(not Path(name).exists() for name in targets):
+        opened = open_store(scan.store)
+    else:
+        opened = None
     results: list[dict[str, Any]] = []
     passed, complete = True, True
     for name in targets:

@@ -114,9 +114,9 @@ def smoke(
             click.echo(report.text(result))
     emit(form, {"records": records})
     codes = {result["exit_code"] for result in records.values()}
-    sys.exit(
-        report.BAD if report.BAD in codes else report.UNKNOWN if codes != {report.OK} else report.OK
-    )
+    if report.BAD in codes:
+        sys.exit(report.BAD)
+    sys.exit(report.OK if codes == {report.OK} else report.UNKNOWN)
 
 
 def digest_of(store: ImageStore, name: str) -> str:

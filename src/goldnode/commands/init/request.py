@@ -199,11 +199,10 @@ def _class(
     def stack_of(text: str) -> str:
         return catalog.stack(text.strip()).name
 
-    stack = (
-        stack_of(flags.stack)
-        if flags.stack is not None
-        else ask("OS and stack", stacks[0], stack_of)
-    )
+    if flags.stack is not None:
+        stack = stack_of(flags.stack)
+    else:
+        stack = ask("OS and stack", stacks[0], stack_of)
     parts = (first_class.GRAPHICS,) if flags.graphics else ()
     return first_class.class_of(chosen, stack, catalog, flags.name, parts)
 

@@ -109,9 +109,17 @@ def fleet_nodes(hosts: Iterable[InventoryNode], origin: str) -> list[FleetNode]:
 
 def share(value: float | None) -> str:
     """Return a rate for a table."""
-    return "?" if value is None else f"{value:.2%}" if value < 0.1 else f"{value:.1%}"
+    if value is None:
+        return "?"
+    if value < 0.1:
+        return f"{value:.2%}"
+    return f"{value:.1%}"
 
 
 def number(value: Any) -> str:
     """Return a count or a number of hours for a table."""
-    return "?" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
+    if value is None:
+        return "?"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return str(value)

@@ -18,7 +18,7 @@ from goldnode.core.site import load_site
 
 if TYPE_CHECKING:
     from goldnode.cache.rollout import ColdCaches
-    from goldnode.fleet.rollout.check import RolloutReport, StepOutcomes
+    from goldnode.fleet.rollout.check import RolloutReport, StepOutcomes, WaveEstimate
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,10 @@ def check(document: Path, inventory: str | None, assumed: RolloutAssumptions, fo
     if inventory is not None and assumed.size is not None:
         raise click.UsageError("--nodes and --inventory exclude each other")
     file = load(document)
-    nodes = (
-        None
-        if inventory is None
-        else nodes_of(inventory, file.document.class_, file.settings.origin)
-    )
+    if inventory is None:
+        nodes = None
+    else:
+        nodes = nodes_of(inventory, file.document.class_, file.settings.origin)
     basis = checking.EstimateBasis(assumed.confidence, assumed.minutes * 60, time.time())
     catalog = load_catalog()
     cold = caches.cold(file.document, catalog, load_site(), assumed.locks)
@@ -164,6 +163,13 @@ def _cold_text(cold: ColdCaches, has_command: bool) -> list[str]:
     return ["", table(rows), *([] if has_command else [WARM])]
 
 
+def _detects(wave: WaveEstimate) -> str:
+    """Return the least share of broken nodes at which a wave stops a change, for a table."""
+    if wave.detects is None and wave.stops_at is not None:
+        return "nothing"
+    return share(wave.detects)
+
+
 def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
     lines = [str(finding) for finding in report.findings]
     confidence = f"{report.basis.confidence:.0%}"
@@ -189,9 +195,7 @@ def _text(name: str, report: RolloutReport, caches: list[str]) -> str:
                 share(wave.excludes),
                 share(wave.excludes_all),
                 "?" if wave.stops_at is None else f"{wave.stops_at} failed",
-                share(wave.detects)
-                if wave.detects is not None or wave.stops_at is None
-                else "nothing",
+                _detects(wave),
                 number(wave.hours),
                 number(wave.ends_after),
             ]

@@ -69,7 +69,12 @@ def events(
         with store.read() as connection:
             name = rollout_view.chosen(connection, rollout) if rollout is not None else None
             last = [row["seq"] for row in store_log.entries(connection, limit=1)]
-        seen = after if after is not None else (sum(last) if follow else 0)
+        if after is not None:
+            seen = after
+        elif follow:
+            seen = sum(last)
+        else:
+            seen = 0
         away = False
         while True:
             try:

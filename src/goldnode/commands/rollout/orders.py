@@ -59,11 +59,12 @@ def approve(
         wanted = rollout_view.settings_of(connection, name).approve
         if role not in wanted.get(wave, ()):
             roles = [f"{one} ({', '.join(of)})" for one, of in wanted.items()]
+            remedy = (
+                f"it asks for: {'; '.join(roles)}" if roles else "no wave of it needs an approval"
+            )
             raise StoreError(
                 f"rollout {name} asks for no approval of wave {wave} by {role}",
-                remedy=f"it asks for: {'; '.join(roles)}"
-                if roles
-                else "no wave of it needs an approval",
+                remedy=remedy,
             )
         if document is not None and load(document).text != rollouts.document(connection, name):
             raise StoreError(
@@ -74,11 +75,10 @@ def approve(
         return orders.approve(connection, name, wave, role, order), order.who
 
     done, who = give(where, reason, work)
-    text = (
-        f"{who} has approved wave {wave} of rollout {rollout} as {role}"
-        if done
-        else f"wave {wave} of rollout {rollout} was approved as {role} already"
-    )
+    if done:
+        text = f"{who} has approved wave {wave} of rollout {rollout} as {role}"
+    else:
+        text = f"wave {wave} of rollout {rollout} was approved as {role} already"
     emit(form, {"rollout": rollout, "wave": wave, "role": role, "who": who, "changed": done}, text)
 
 
@@ -108,11 +108,14 @@ def rollback(rollout: str, what: str, reason: str, where: str | None, form: str)
     done = give(
         where, reason, lambda c, order: orders.roll_back(c, rollout, BackScope(what), order)
     )
-    text = (
-        f"rollout {rollout} is rolled back ({what}), and its target is denied; `goldnode rollout status {rollout}` "
-        "shows the progress"
-        if done
-        else f"rollout {rollout} is rolled back that far already: `goldnode rollout status {rollout}` lists the nodes "
-        "that remain, if there are any"
-    )
+    if done:
+        text = (
+            f"rollout {rollout} is rolled back ({what}), and its target is denied; `goldnode rollout status {rollout}` "
+            "shows the progress"
+        )
+    else:
+        text = (
+            f"rollout {rollout} is rolled back that far already: `goldnode rollout status {rollout}` lists the nodes "
+            "that remain, if there are any"
+        )
     emit(form, {"rollout": rollout, "what": what, "changed": done}, text)

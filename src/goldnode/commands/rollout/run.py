@@ -293,13 +293,12 @@ def _submit(
 
 
 def _submitted(file: RolloutFile, done: SubmittedRollout, count: int) -> str:
-    what = (
-        "is in the store"
-        if done.new
-        else "has a new document"
-        if done.replaced
-        else "was in the store already"
-    )
+    if done.new:
+        what = "is in the store"
+    elif done.replaced:
+        what = "has a new document"
+    else:
+        what = "was in the store already"
     moved = [
         f"{len(getattr(done.nodes, kind))} {kind}"
         for kind in ("added", "changed", "retired")

@@ -108,11 +108,10 @@ def simulate(
             line=1,
             remedy=f"run `goldnode rollout check {document}`",
         )
-    nodes = (
-        made_up(how.size, settings.origin)
-        if inventory is None
-        else nodes_of(inventory, settings.class_, settings.origin)
-    )
+    if inventory is None:
+        nodes = made_up(how.size, settings.origin)
+    else:
+        nodes = nodes_of(inventory, settings.class_, settings.origin)
     if not nodes:
         raise GoldnodeError(
             f'{inventory} has no host of class "{settings.class_}"',

@@ -177,11 +177,10 @@ def _explained(explanation: NodeExplanation, content: dict[str, Any]) -> Iterato
         more = f": {codes}" if codes else ""
         yield f"{'report:':11}{moment(report['at'])}, boot {report['boot_id']}, {verdict}{more}"
     if scheduler is not None:
-        where = (
-            "in service"
-            if scheduler["in_service"]
-            else f"out of service: {scheduler['reason'] or 'no reason'}"
-        )
+        if scheduler["in_service"]:
+            where = "in service"
+        else:
+            where = f"out of service: {scheduler['reason'] or 'no reason'}"
         yield f"{'scheduler:':11}{moment(scheduler['at'])}, {where}"
     if content["log"]:
         yield ""

@@ -25,11 +25,9 @@ def headline(document: RolloutStatusDocument) -> str:
     """Return phase and wave in one sentence."""
     present = next((wave for wave in document.waves if wave.state in ("present", "stopped")), None)
     text = f"rollout {document.rollout} of class {document.class_}: {document.phase}"
-    return (
-        text
-        if present is None
-        else f"{text}, wave {present.number} of {len(document.waves)} ({present.name})"
-    )
+    if present is None:
+        return text
+    return f"{text}, wave {present.number} of {len(document.waves)} ({present.name})"
 
 
 def controller(document: RolloutStatusDocument) -> str:

@@ -133,13 +133,12 @@ def _waves(view: RolloutStatusDocument, width: int) -> RenderableType:
         cells = [
             Text(str(_number(wave.states, name) or "-"), style=style) for name, _, style in shown
         ]
-        style = (
-            "bold"
-            if wave.state in ("present", "stopped")
-            else "dim"
-            if wave.state == "later"
-            else ""
-        )
+        if wave.state in ("present", "stopped"):
+            style = "bold"
+        elif wave.state == "later":
+            style = "dim"
+        else:
+            style = ""
         table.add_row(
             f"{wave.number} {wave.name}",
             wave.state,

@@ -183,11 +183,9 @@ class _KeyReader:
         pattern = way.get("pattern", "")
         if pattern and len(pattern) < LONG and "`" not in pattern:
             return f"text, {_code(pattern)}"
-        return (
-            f"text, {way['minLength']} characters or more"
-            if way.get("minLength", 1) > 1
-            else "text"
-        )
+        if way.get("minLength", 1) > 1:
+            return f"text, {way['minLength']} characters or more"
+        return "text"
 
     def types(self, node: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(self.type(way) for way in self.ways(node)))

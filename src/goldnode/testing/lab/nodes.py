@@ -466,11 +466,10 @@ class Lab:
         them.
         """
         gone: list[str] = []
-        used = (
-            {str(container.attrs["Config"]["Image"]) for container in self._containers()}
-            if with_images
-            else set()
-        )
+        if with_images:
+            used = {str(container.attrs["Config"]["Image"]) for container in self._containers()}
+        else:
+            used = set()
         for container in self._containers():
             with contextlib.suppress(NotFound):
                 container.remove(force=True, v=True)

@@ -262,13 +262,11 @@ def _setting(gpu: Mapping[str, Any], key: str) -> Any:
         mode = gpu["compute_mode"]
         return mode if isinstance(mode, dict) else COMPUTE_MODES.get(mode, mode)
     if key == "mig":
-        return (
-            gpu["mig"][0]
-            if isinstance(gpu["mig"], list)
-            else 0
-            if gpu["mig"]["rc"] in (NOT_SUPPORTED, NO_FUNCTION)
-            else gpu["mig"]
-        )
+        if isinstance(gpu["mig"], list):
+            return gpu["mig"][0]
+        if gpu["mig"]["rc"] in (NOT_SUPPORTED, NO_FUNCTION):
+            return 0
+        return gpu["mig"]
     if key == "clocks":
         return gpu["application_clocks"]
     return gpu.get(key)
