@@ -241,6 +241,7 @@ def save_history(layout: HistoryStore, place: str, line: ChannelLine, text: byte
     have = saved_history(layout, place, line)
     if have == text:
         return
+    # A history only grows. A shorter or other one is a restored backup, or a forgery.
     if not text.startswith(have):
         raise _diverged(place, line)
     with disk(layout):
@@ -271,6 +272,7 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
         _foreign(place, line, channel, history, pointed)
         moved = MoveResult(line, channel, digest, tag, was)
         place.whole(line, digest)
+        # An earlier run recorded the move, and was stopped before it moved the tag.
         if last is not None and was == digest:
             if pointed == digest:
                 moved.notes.append(f"{channel} of {line} is {tag} already")
@@ -283,6 +285,7 @@ def promote(place: ChannelPlace, store: HistoryStore, move: Move, judging: Judge
                 )
             save_history(store, place.name, line, history.text)
             return moved
+        # Differences are judged against what the channel points to, else against what users run.
         base = last or history.current("stable")
         results, notes = judging(history, digest, base.now if base is not None else None)
         moved.requirements = results
@@ -415,6 +418,7 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> H
                 f"{to} of {history.line} points to nothing",
                 remedy="name a digest of the history instead; `status --history` lists them",
             )
+    # A digest needs 12 characters, so that a short one does not fit by accident.
     elif to is not None:
         fits = {
             entry.now: entry
@@ -432,6 +436,7 @@ def _way_back(history: History, channel: str, to: str | None, command: str) -> H
             )
         target = next(iter(fits.values()))
     else:
+        # Images that were rolled back from do not count as previous ones.
         stack = [entry for entry in history.stack(channel) if last is None or entry.now != last.now]
         target = stack[-1] if stack else None
         good = history.current("known-good")
@@ -455,6 +460,7 @@ def _present(place: ChannelPlace, line: ChannelLine, digest: str) -> None:
     try:
         place.whole(line, digest)
     except GoldnodeError:
+        # The registry may have lost blobs, for instance by a garbage collection of its own.
         if not place.send_again(line, digest):
             raise
         place.whole(line, digest)
@@ -474,6 +480,7 @@ def _load(
         raise _diverged(place.name, line)
     known = read(there, line, keys, where=f"{place.name}/{line}")
     history = read(here, line, keys, where=str(_file(layout, place.name, line)))
+    # Moves that were made offline are published now, before anything new is decided.
     pending = history.entries[len(known.entries) :]
     for entry in pending:
         _present(place, line, entry.now)
@@ -481,6 +488,7 @@ def _load(
     time.sleep(how.settle if place.settles else 0)
     if place.text(line) != here:
         raise _raced(place, line)
+    # The last decision of each channel counts.
     for channel in dict.fromkeys(entry.channel for entry in pending):
         current = history.current(channel)
         if current is not None:
@@ -521,6 +529,7 @@ def _move(
     after = add(history, entry, move.signer)
     if place.text(line) != history.text:
         raise _raced(place, line)
+    # A registry has no compare-and-swap: read, write, wait, and read again.
     place.commit(line, after.text)  # from here on the move is decided
     time.sleep(move.settle if place.settles else 0)
     if not place.text(line).startswith(after.text):
@@ -540,6 +549,7 @@ def _move(
             f"{entry.now}: another process is moving it",
             remedy="run the same command again when no other process does",
         )
+    # Not `after.text`: another writer may have added its move by now.
     save_history(layout, place.name, line, there)
     _local_point(layout, place.name, line, entry.channel, entry.now)
 

@@ -92,11 +92,11 @@ class DiskProduct:
         line = line_of(text)
         ids = sorted(path.parent.name for path in (root / text).glob(f"*/{MANIFEST}"))
         if len(ids) != 1:
-            count = f"{len(ids)} builds" if ids else "no build"
-            raise DiskError(
-                f"{place.name} has {count} of {text}{': ' + ', '.join(ids) if ids else ''}",
-                remedy="name one as CLASS:BUILDID" if ids else f"publish one: {publishing}",
-            )
+            have, remedy = f"no build of {text}", "publish one: goldnode disks publish"
+            if ids:
+                have = f"{len(ids)} builds of {text}: {', '.join(ids)}"
+                remedy = "name one as CLASS:BUILDID"
+            raise DiskError(f"{place.name} has {have}", remedy=remedy)
         return line, ids[0]
 
     def promote(self, place: DiskPlace, move: Move) -> MoveResult:

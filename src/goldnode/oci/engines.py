@@ -98,6 +98,7 @@ def choose(name: str | None = None, *, store: Path | None = None) -> Engine:
         raise ImageError(
             f'"{wanted}" is no engine that builds images', remedy=f"use one of: {', '.join(NAMES)}"
         )
+    # Without a name, the reasons are reported only if no engine works.
     why = []
     for candidate in NAMES if wanted is None else [wanted]:
         try:
@@ -174,19 +175,20 @@ def make_root(
     """
     _root()
     # Its check of emulation needs another package. The registration here is our own.
+    foreign = [f"--architectures={plan.architecture}", "--skip=check/qemu"]
     if emulation.native(plan.architecture):
-        foreign = ()
-    else:
-        foreign = (f"--architectures={plan.architecture}", "--skip=check/qemu")
+        foreign = []
     command = [
         *_ALONE,
         *_OFFLINE,
         "--",
         "mmdebstrap",
         "--mode=root",
+        # Nothing but the named packages: their closure was resolved in the lock.
         "--variant=custom",
         *foreign,
         f"--include={','.join(packages)}",
+        # The root is a tar afterwards: nothing needs to reach the disk.
         "--dpkgopt=force-unsafe-io",
         f"--setup-hook={plan.hooks[0]}",
         f"--customize-hook={plan.hooks[1]}",
@@ -244,6 +246,7 @@ class Buildah:
             "STEP": str(step.directory),
             "ROOT": str(storage / "root"),
             "RUN": str(storage / "run"),
+            # The overlay of a user namespace depends on the kernel. vfs copies files, and always works.
             "DRIVER": "overlay" if _overlay() and native else "vfs",
             "ARCHITECTURE": step.architecture,
         }
@@ -261,6 +264,7 @@ class Buildah:
                     raise
                 shutil.rmtree(step.work / "out", ignore_errors=True)
         manifest = json.loads((step.work / "out/manifest.json").read_bytes())
+        # A squashed or split result would break the sharing of layers.
         if len(manifest["layers"]) != len(step.parent) + 1:
             raise ImageError(
                 f"buildah made {len(manifest['layers'])} layers where {len(step.parent) + 1} were expected"
@@ -337,6 +341,7 @@ class BuildKit:
         out = Layout(step.work / "out", create=False)
         manifest = out.document(out.index()[0]["digest"])
         blobs = [row["digest"] for row in manifest["layers"]]
+        # A builder with force-compression packs the parent again, under other digests.
         if blobs[:-1] != [layer.blob.digest for layer in step.parent]:
             raise ImageError(
                 "BuildKit gave other layers back than it was given",
@@ -370,6 +375,8 @@ def bake_file(step: EngineStep, parent: str) -> dict[str, object]:
                 },
                 "network": "none",
                 "args": {"SOURCE_DATE_EPOCH": str(step.epoch)},
+                # Its attestation would make an index of the output. Ours is written later, over the
+                # complete image.
                 "attest": ["type=provenance,disabled=true"],
                 "platforms": [f"linux/{step.architecture}"],
                 "output": [f"type=oci,dest={step.work / 'out'},tar=false,compression=uncompressed"],
@@ -430,6 +437,7 @@ def _parent(step: EngineStep, into: Path) -> str:
         if target.exists():
             continue
         try:
+            # A hard link takes no space. It fails across file systems.
             os.link(source, target)
         except OSError:
             shutil.copyfile(source, target)
@@ -478,6 +486,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], what: str) -> N
         done = subprocess.run(
             command,
             env=dict(environment),
+            # A maintainer script that asks a question fails instead of waiting.
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

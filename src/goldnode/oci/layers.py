@@ -116,6 +116,7 @@ def with_directories(entries: Iterable[LayerEntry]) -> list[LayerEntry]:
     newest: dict[str, int] = {}
     for entry in complete:
         folder = entry.path
+        # A date that depends on nothing but the content: the same entries give the same layer.
         while folder := folder.rpartition("/")[0]:
             newest[folder] = max(newest.get(folder, 0), entry.mtime)
     have = {entry.path for entry in complete}
@@ -124,6 +125,7 @@ def with_directories(entries: Iterable[LayerEntry]) -> list[LayerEntry]:
         for path, date in newest.items()
         if path not in have and path not in _COMMON
     ]
+    # By parts: as text "a-b" would come before "a/b", and so between a directory and its content.
     return sorted(complete, key=lambda entry: entry.path.split("/"))
 
 
@@ -177,6 +179,7 @@ def normalised(
             if not info.name or dropped.fullmatch(plain):
                 continue
             info.mtime = min(int(info.mtime), epoch)
+            # Names of owners are those of the machine that built it.
             info.uname = info.gname = ""
             info.mode &= 0o7777  # buildah writes the file type into it, BuildKit does not
             # Extended attributes stay (capabilities of files); what only repeats a field of the header goes.
@@ -229,6 +232,7 @@ class _Gzip:
         return len(data)
 
     def finish(self) -> None:
+        # An empty layer has one member too: a gzip file without a member is not valid.
         if self.buffer or (not self.size and not self.waiting):
             self._send(bytes(self.buffer))
         while self.waiting:
@@ -236,9 +240,11 @@ class _Gzip:
 
     def _send(self, piece: bytes) -> None:
         self.waiting.append(self.pool.submit(_member, piece))
+        # Bounds the memory: a disk slower than the compressors would fill it.
         if len(self.waiting) > self.width:
             self._take()
 
+    # Results are written in the order of the pieces, whichever is ready first.
     def _take(self) -> None:
         data = self.waiting.popleft().result()
         self.packed.update(data)
@@ -258,7 +264,9 @@ def _blob(layout: Layout) -> Iterator[tuple[Any, Callable[[], Layer]]]:
     """Return a sink for a plain tar that makes a blob of `layout` of it. An incomplete one leaves nothing
     behind.
     """
+    # zlib releases the GIL.
     width = max(2, os.cpu_count() or 1)
+    # In the directory of the blobs, so that the rename stays within one file system.
     place = layout.root / "blobs/sha256"
     number, name = tempfile.mkstemp(prefix=".new-", dir=place)
     temporary = Path(name)
@@ -323,6 +331,7 @@ class WheelLayout:
         first, _, rest = name.partition("/")
         if first.endswith(".dist-info"):
             return f"{self.metadata}/{name}"
+        # Files for directories outside of site-packages, by scheme (PEP 427).
         if first.endswith(".data"):
             scheme, _, rest = rest.partition("/")
             folder = {
@@ -346,6 +355,7 @@ class WheelLayout:
                 remedy="give the component `layout: python`",
             )
         folder = {
+            # The layout of NVIDIA's own packages, where compilers and linkers search.
             "lib": f"targets/{self.target}/lib",
             "include": f"targets/{self.target}/include",
             None: "share/doc",
@@ -401,8 +411,10 @@ class WheelSource:
         }
         for info in self.members:
             path = self.place.of(info.filename, self.name)
+            # Both are written again below: pip needs the new paths to uninstall or upgrade the package.
             if path is None or info.filename in (f"{self.info}/RECORD", f"{self.info}/INSTALLER"):
                 continue
+            # A zip may name `../` or an absolute path.
             if _outside(path):
                 raise ImageError(
                     f'this wheel has a file outside of itself, "{info.filename}"', file=self.path
@@ -435,6 +447,7 @@ class WheelSource:
             LayerEntry.text(f"{base}/{self.info}/RECORD", out.getvalue(), self.newest),
         ):
             by_path[entry.path] = entry
+        # Wheels have no symbolic links, so a library lacks the names that programs and linkers search for.
         for path, soname in (sonames or {}).items():
             folder = path.rpartition("/")[0]
             names = [soname] + ([soname.partition(".so")[0] + ".so"] if development else [])
@@ -454,6 +467,7 @@ class WheelSource:
                 or path.rpartition("/")[0] not in self.place.libraries
             ):
                 continue
+            # mmap needs a file, and a library of a gigabyte is not read into memory.
             with tempfile.TemporaryFile() as plain:
                 with self.zip.open(info) as packed:
                     shutil.copyfileobj(packed, plain, 1 << 20)
@@ -474,6 +488,7 @@ class WheelSource:
     def _script(self, info: zipfile.ZipInfo, path: str) -> LayerEntry:
         data = self.zip.read(info)
         if data.startswith(b"#!python"):
+            # pip replaces this line on installation (PEP 427).
             data = b"#!/usr/bin/python3" + data[data.index(b"\n") :]
         return LayerEntry.text(path, data, _date(info), 0o755)
 
@@ -485,16 +500,19 @@ class WheelSource:
             return []
         from configparser import ConfigParser
 
+        # As the packaging specification reads entry points: names keep their case, and "%" has no meaning.
         parser = ConfigParser(delimiters=("=",), interpolation=None)
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         parser.read_string(self._text(f"{self.info}/entry_points.txt"))
         rows = parser["console_scripts"].items() if parser.has_section("console_scripts") else ()
         scripts = []
         for name, target in rows:
+            # Extras in brackets are allowed, and ignored.
             module, _, attribute = target.partition("[")[0].strip().partition(":")
             if (
                 re.fullmatch(r"[\w.-]+", name)
                 and re.fullmatch(r"[\w.]+", module)
+                # The names go into a program as they are, so nothing else is accepted.
                 and re.fullmatch(r"[\w.]+", attribute)
             ):
                 scripts.append((name, (module, attribute)))
@@ -516,6 +534,8 @@ def _date(info: zipfile.ZipInfo) -> int:
 
 
 def _mode(info: zipfile.ZipInfo) -> int:
+    # The upper half of the attributes is the Unix mode. Other bits depend on the umask of the wheel's
+    # builder.
     return 0o755 if (info.external_attr >> 16) & 0o111 else 0o644
 
 
@@ -531,6 +551,7 @@ def _recorded(entry: LayerEntry, base: str) -> tuple[str, str, str]:
     assert entry.open is not None  # noqa: S101 - only files are recorded
     with entry.open() as content:
         sha256 = hashlib.file_digest(content, "sha256").digest()  # type: ignore[arg-type]
+    # The encoding of RECORD: URL-safe, without padding (PEP 376, 427).
     digest = base64.urlsafe_b64encode(sha256).rstrip(b"=").decode()
     return _relative(entry.path, base), f"sha256={digest}", str(entry.size)
 
@@ -545,6 +566,7 @@ def wheel_layer(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Layer:
     """Return one layer of these wheels. Raises ImageError if two of them contain one path with different content."""
+    # All wheels stay open until the layer is written: entries read from their zips.
     with ExitStack() as stack:
         members: dict[str, tuple[Path, LayerEntry]] = {}
         for path in wheels:
@@ -591,6 +613,7 @@ def outline(data: elf.Data) -> dict[str, Any] | None:
     A file of that size with these pieces and holes between them gives ldconfig the same entry as the complete
     library.
     """
+    # ELFCLASS64, little-endian.
     if len(data) < _HEAD_SIZE or data[:6] != elf.MAGIC + b"\x02\x01":
         return None
     head = elf.header(data)
@@ -621,5 +644,6 @@ def draw(shape: Mapping[str, Any], path: Path) -> None:
         for offset, data in shape["pieces"]:
             file.seek(offset)
             file.write(base64.b64decode(data))
+        # ldconfig checks that the headers fit into the file.
         file.truncate(shape["size"])
     path.chmod(stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IROTH)

@@ -238,6 +238,7 @@ class Registry:
         Raises UnreachableError and RefusedError.
         """
         what, body = request.what, request.body
+        # An upload continues at the address of a Location header, which may be absolute or relative.
         full = urljoin(self.base + "/", request.url)
         left, fresh = self.tries if request.again else 1, True
         while True:
@@ -259,6 +260,7 @@ class Registry:
                     if hasattr(body, "seek"):
                         body.seek(0)
                     continue
+                # The registry is overloaded or restarting. It may say for how long (Retry-After).
                 if answer.status in _AGAIN and left > 0:
                     raw.close()
                     self._wait(left, answer.headers.get("retry-after", ""))
@@ -268,6 +270,7 @@ class Registry:
                 if answer.status not in request.expected or whole:
                     answer.data = raw.read(MANIFEST_LIMIT + 1)
             except HTTPError as problem:
+                # Another try meets the same certificate.
                 if _certificate(problem):
                     raise UnreachableError(
                         f"{self.host} shows a certificate that is not trusted here: {_why(problem)}",
@@ -287,12 +290,16 @@ class Registry:
                     raise self._refusal(answer, what, place)
                 yield answer
             finally:
+                # A body that was not read to its end would be taken for the next answer, so that connection
+                # is closed.
                 raw.close() if not whole else raw.release_conn()
             return
 
     def _send(self, request: RegistryRequest, url: str) -> tuple[Any, str]:
         """Return the answer, redirects followed, and the address that gave it."""
+        # A proxy that compresses a blob would change the bytes that have the digest.
         sent = {"User-Agent": "goldnode", "Accept-Encoding": "identity", **request.headers}
+        # Registries redirect blobs to object storage, usually once.
         for _ in range(6):
             if self._own(url):
                 sent |= self._authorization(request.repository, request.actions)
@@ -376,6 +383,7 @@ class Registry:
         token = self._tokens.get(f"{repository}:{actions}")
         if token is not None:
             return {"Authorization": f"Bearer {token}"}
+        # A registry without a token service asks for the password with each request.
         if self._basic and (own := self._login(repository)) is not None:
             return {"Authorization": _basic(own)}
         return {}
@@ -393,6 +401,7 @@ class Registry:
             return False
         asked = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         realm = asked.get("realm", "")
+        # The credential helper has a token for the registry itself, so that no token service is asked.
         if own is not None and own.kind == "token":
             self._tokens[f"{repository}:{actions}"] = own.secret
             return True
@@ -405,6 +414,7 @@ class Registry:
         scope = asked.get("scope") or (f"repository:{repository}:{actions}" if repository else "")
         fields = {"service": asked.get("service", ""), **({"scope": scope} if scope else {})}
         headers = {"User-Agent": "goldnode"}
+        # An identity token is an OAuth 2.0 refresh token, which is sent in the body of a POST.
         if own is not None and own.kind == "identity":
             form = {
                 **fields,
@@ -531,6 +541,7 @@ class Repository:
                 what=f"{self}:{reference} cannot be written",
             )
         )
+        # A registry with the Referrers API confirms the subject by this header (OCI distribution 1.1).
         return "oci-subject" in answer.headers
 
     def delete(self, digest: str) -> bool:
@@ -634,6 +645,7 @@ class Repository:
             )
         except RefusedError:
             return False
+        # Only 201 is a mount.
         if answer.status == 202:  # it offers an upload instead
             self._cancel(answer)
             return False
@@ -674,9 +686,11 @@ class Repository:
             )
         )
         location = self._location(answer)
+        # Some registries refuse chunks below a size, such as the 5 MiB of S3.
         least = answer.headers.get("oci-chunk-min-length", "")
         chunk = max(self.registry.chunk, int(least) if least.isdigit() else 0)
         with source.open("rb") as file:
+            # A blob of one chunk needs no PATCH: POST, then PUT with the content.
             if descriptor.size <= chunk:
                 self._finish(location, descriptor, file.read())
                 self.registry.moved(descriptor.size)
@@ -723,6 +737,7 @@ class Repository:
                     had = _end(answer) or done + len(data)
                 if had <= done:
                     idle += 1
+                    # A registry that has less than it confirmed before has lost the upload.
                     if idle >= self.registry.tries or had < done:
                         raise _LostError(
                             f"it has {had} of {descriptor.size} bytes and takes no more"
@@ -864,6 +879,7 @@ class Repository:
             ):
                 return False
             path.unlink()  # an altered copy is useless
+        # One name for each digest: the next run continues it, and two processes wait for each other.
         partial = layout.root / "partial" / path.name
         try:
             partial.parent.mkdir(exist_ok=True)
@@ -913,6 +929,7 @@ class Repository:
                     began_anew = True
                     continue
                 raise _altered(self, descriptor, received, have)
+            # A transfer that makes progress may be cut any number of times.
             left = self.registry.tries if have - kept >= BLOCK else left - 1
             if left <= 0:
                 raise UnreachableError(
@@ -929,6 +946,7 @@ class Repository:
             if answer.status == 404:
                 raise _missing(self, descriptor)
             said = re.match(r"bytes (\d+)-", answer.headers.get("content-range", ""))
+            # The registry ignores the range and sends all of it, or another part.
             if answer.status != 206 or said is None or int(said.group(1)) != have:
                 out.truncate(0)
                 have, hasher = 0, hashlib.sha256()
@@ -963,6 +981,7 @@ class Repository:
                 )
             )
             kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+            # A registry without the API answers 404, or treats the path as that of something else.
             if answer.status == 404 or kind != INDEX:
                 return self._fallback(digest), False
             rows += json.loads(answer.data).get("manifests") or []
@@ -999,6 +1018,7 @@ class Repository:
                 time.sleep(self.registry.pause * (turn + 1))  # some registries index a little later
                 continue
             merged = [*have, *(wanted[one] for one in sorted(missing))]
+            # Two writers with equal rows write equal bytes.
             merged.sort(key=lambda row: str(row.get("digest")))
             self.put_manifest(
                 referrers_tag(digest),
@@ -1060,6 +1080,7 @@ def history_manifest(artifact_type: str, blob: Descriptor, annotations: Mapping[
 
 def _context(host: str, ca: Path | None) -> ssl.SSLContext:
     """Trust of the system (and $SSL_CERT_FILE), what docker's certs.d has for the host, and `ca`; a client certificate where there is one."""
+    # Same places as docker: a registry that docker reaches is reached here too.
     context = ssl.create_default_context()
     if ca is not None:
         try:
