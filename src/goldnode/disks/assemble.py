@@ -111,6 +111,7 @@ class Spec:
                 raise DiskError(
                     f'`{what}` of the disk is "{text}", expected letters, digits and ._+~-'
                 )
+        # The line goes into a loader entry and into grub.cfg as it is.
         if "\n" in self.command_line or not self.command_line.isascii():
             raise DiskError(
                 "the kernel's command line is not one line of ASCII",
@@ -124,6 +125,7 @@ class Spec:
                 remedy="leave the word out of `command_line` of the definition, or use layout ab, whose "
                 "loader reads it as it is",
             )
+        # Whole MiB: partitions begin at multiples of that, and so fit the blocks of any disk.
         for key, size, least in (
             ("esp_mib", self.sizes.esp, esp.LEAST),
             ("root_mib", self.sizes.root, 2 * ext4.JOURNAL),
@@ -166,6 +168,7 @@ def partitions(spec: Spec) -> tuple[Partition, ...]:
     )
     second = Partition(
         number=2,
+        # root=PARTLABEL=… finds it, on whichever device the disk is.
         name=root,
         type=gpt.ROOT,
         uuid=str(gpt.derive(spec.seed, root)),
@@ -233,7 +236,10 @@ def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
         )
     if spec.loader == "systemd-boot":
         return {
+            # The removable-media path: a new machine has no boot variable for this disk.
             "EFI/BOOT/BOOTX64.EFI": _loader(root, SYSTEMD_BOOT, "systemd-boot-efi"),
+            # The default is a pattern: the newest entry whose boot tries are left. No editor, which would
+            # be a root shell.
             "loader/loader.conf": b"default goldnode-*\ntimeout 0\neditor no\n",
             f"loader/entries/goldnode-{spec.build_id}-a.conf": loader_entry(spec, "a").encode(),
             "goldnode/a/vmlinuz": kernel,
@@ -242,6 +248,7 @@ def esp_files(root: Path, spec: Spec) -> dict[str, Content]:
         }
     return {
         "EFI/BOOT/BOOTX64.EFI": _loader(root, GRUB, "grub-efi-amd64-bin"),
+        # Debian's prefix is compiled into the image of GRUB.
         "EFI/debian/grub.cfg": grub_config(spec).encode(),
         "goldnode/slot.json": slot_document(spec),
     }
@@ -333,6 +340,7 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
             f"{out.parent} cannot be made: {problem.strerror}",
             remedy="name another place with --store",
         ) from problem
+    # Checked before minutes of work.
     free = shutil.disk_usage(out.parent).free
     if free < needed:
         raise tools.no_space(
@@ -344,6 +352,7 @@ def assemble(root: Path, spec: Spec, out: Path, progress: Progress) -> Assembled
         with _written(out):
             new.unlink(missing_ok=True)
             with new.open("xb") as file:
+                # Sparse: what no tool writes stays a hole.
                 file.truncate(size)
             progress(f"writing the partition table and the ESP, {_mib(spec.sizes.esp)}")
             gpt.write(new, str(gpt.derive(spec.seed, "disk")), table, spec.epoch)
@@ -451,12 +460,14 @@ def _check_root(root: Path) -> None:
             file=root,
             remedy="unpack it and assemble it as root, or both within one fakeroot",
         )
+    # mkdtemp gives 0700, with which no service of another user could start.
     if row.st_mode & 0o7777 != 0o755:
         raise DiskError(
             f"the root directory has mode {row.st_mode & 0o7777:04o}, expected 0755",
             file=root,
             remedy="run chmod 755 on it",
         )
+    # A root is mounted read-only at first: systemd cannot make a mount point that is missing.
     for name in ("dev", "efi", "etc", "proc", "run", "sys", "usr"):
         if not (root / name).is_dir():
             raise DiskError(

@@ -150,6 +150,7 @@ class DiskRecipe:
             layout=shape.layout,
             loader=shape.loader,
             sizes=Sizes(esp=shape.esp_mib * MIB, root=shape.root_mib * MIB),
+            # Derived, not random: the same build has the same UUIDs everywhere.
             seed=uuid.uuid5(_NAMESPACE, self.name),
             epoch=self.lock.epoch,
             command_line=self.command_line,
@@ -174,6 +175,7 @@ def parts_digest(names: Sequence[str]) -> str:
         else:
             files = []
         for path in files:
+            # Python writes these when it likes, and they have dates.
             if "__pycache__" not in path.parts:
                 executable = bool(path.stat().st_mode & 0o100)
                 digest.update(
@@ -225,6 +227,7 @@ def build(
             raise DiskError(
                 f'there is no format "{kind}" of a disk image', remedy=nearest(kind, FORMATS)
             )
+    # In the order of FORMATS, so that a manifest does not depend on the order of options.
     kinds = [kind for kind in FORMATS if kind in {"raw", *kinds}]
     target = store.built / recipe.item.name / recipe.build_id
     known = _known(target, fresh)
@@ -246,6 +249,7 @@ def build(
         root, pending, cached = _root(recipe, store, work, stages, fresh)
         spec = recipe.spec
         with stages("preparing the first boot"):
+            # Not in the cached root: they depend on the build id.
             firstboot.install(root, spec)
             date(root, spec.epoch)
         with stages("checking the root filesystem"):
@@ -267,9 +271,11 @@ def build(
                     )
                 )
         if known is not None:
+            # The verification and the evidence of the present build stay valid: its raw disk is the same.
             return _add(known, files, out), True
         disk = replace(_manifest(recipe, made, files, pending, checks), directory=target)
         replace_file(out / SUMS, _sums({item.file: item.sha256 for item in files}))
+        # Apart from the manifest: times and machines differ between equal builds.
         log = {
             "seconds": stages.seconds,
             "root_cached": cached,
@@ -280,6 +286,7 @@ def build(
         replace_file(out / BUILD_LOG, (json.dumps(log, indent=1, sort_keys=True) + "\n").encode())
         # The manifest is last: it marks a complete build.
         replace_file(out / MANIFEST, disk.text().encode())
+        # Files before the rename, then the rename: a power cut leaves the whole build or none.
         sync(out)
         target.parent.mkdir(parents=True, exist_ok=True)
         # Safe to replace: it has no manifest, or it is a second build in the temporary store of `twice`.
@@ -479,6 +486,7 @@ def twice(
     for deb in recipe.lock.debs:
         here = other.pool / deb.sha256
         if not here.exists():
+            # The packages are verified by their hash when they are read, so links are enough.
             here.symlink_to(store.pool / deb.sha256)
     first = BuiltDisk.load(store.built / recipe.item.name / recipe.build_id)
     second, _ = build(
@@ -514,6 +522,7 @@ class _Stages:
             yield
             state = "done"
         except BaseException:
+            # KeyboardInterrupt too: a stage that was stopped must not look as if it still ran.
             state = "failed"
             raise
         finally:

@@ -124,6 +124,7 @@ class FolderSource:
     def small(self, path: str) -> bytes | None:
         file = self.root / path
         try:
+            # A document is read into memory before its signature is checked.
             if file.stat().st_size > _SMALL:
                 raise DiskError(f"{path} is larger than any document", file=self.root)
             return file.read_bytes()
@@ -131,6 +132,7 @@ class FolderSource:
             return None
 
     def fetch(self, path: str, into: Path, sha256: str) -> bool:
+        # Not resumed: a comparison with what is here would read all of it too.
         if into.is_file() and sha256_of(into) == sha256:
             return False
         try:
@@ -184,6 +186,7 @@ class WebSource:
 
         answer = self._open(path, {})
         try:
+            # Only these mean that there is none. Anything else may be a fault that hides a document.
             if answer.status in (404, 410):
                 return None
             if answer.status != 200:
@@ -262,6 +265,7 @@ class WebSource:
                 for block in answer.stream(1 << 20):
                     out.write(block)
                     got += len(block)
+            # The connection was cut: go on from there.
             if wanted is not None and got < int(wanted):
                 time.sleep(_PAUSE)
                 return False
@@ -343,16 +347,19 @@ def pull(
         )
     place = f"{name}/{build_id}"
     sums, manifest = _signed(source, place, name, build_id, trust)
+    # A signature alone would accept another build that the same key signed.
     if digest is not None and f"sha256:{sums[MANIFEST]}" != digest:
         raise DiskError(
             f"{source.name}/{place} is sha256:{sums[MANIFEST][:12]}…, and {wanted} of {name} points to "
             f"{digest[:19]}…",
             remedy="find out who moved it; `goldnode disks status` at the place shows more",
         )
+    # Partial files have fixed names, so that the next run resumes; two runs would write into one.
     with using(store), _one_pull(store, f"{name}-{build_id}"):
         stage = store.root / "partial" / f"{name}-{build_id}"
         with full(store.root):
             stage.mkdir(parents=True, exist_ok=True)
+            # First: it states the files and sizes of the rest.
             replace_file(stage / MANIFEST, manifest)
             disk = BuiltDisk.load(stage)
             pulled = PulledDisk(disk, f"sha256:{sums[MANIFEST]}", notes=notes)
@@ -369,6 +376,7 @@ def pull(
                     continue
                 say(f"{place}/{file}")
                 fresh = source.fetch(f"{place}/{file}", stage / file, sums[file])
+                # Again, for all sources: `fetch` of a directory only copies.
                 if (got := sha256_of(stage / file)) != sums[file]:
                     (stage / file).unlink()
                     raise DiskError(
@@ -473,6 +481,7 @@ def _signed(
         raise DiskError(
             "it is no statement about a published disk", file=f"{source.name}/{place}/{ENVELOPE}"
         ) from None
+    # A valid envelope of another build, copied here, would otherwise be accepted.
     if reported != (PREDICATE, name, build_id):
         raise DiskError(
             f"it was signed for {reported[1]} {reported[2]}, not for {name} {build_id}",
@@ -502,6 +511,7 @@ def _files(disk: BuiltDisk, sums: Mapping[str, str], formats: Sequence[str]) -> 
             raise DiskError(
                 f"{disk.name} is not published as {form}", remedy=nearest(form, offered)
             )
+    # Small ones first: a missing document fails before gigabytes were downloaded.
     small = [file for file in sums if file not in by_format and file != MANIFEST]
     return [*small, *(disk.name + FORMATS[form] for form in formats)]
 

@@ -157,8 +157,10 @@ def accelerator() -> Accelerator:
             with machine:
                 deadline = time.monotonic() + PROBE
                 while time.monotonic() < deadline:
+                    # Any output of the firmware: the guest has executed instructions.
                     if len(machine.console().strip()) > 0:
                         return Accelerator(KVM)
+                    # A processor that KVM cannot emulate pauses the machine with internal-error.
                     status = machine.status()
                     if status != "running":
                         return Accelerator(
@@ -186,6 +188,7 @@ def overlay(base: Path, path: Path, *, size: int | None = None, form: str = "raw
         "-f",
         "qcow2",
         "-b",
+        # qemu-img resolves a relative name against the overlay, not the working directory.
         str(base.absolute()),
         "-F",
         form,
@@ -257,6 +260,7 @@ class Clock:
         lost = max(
             (value - self._waits.get(name, 0.0) for name, value in waits.items()), default=0.0
         )
+        # schedstat counts waits at their end, so a single tick may lose more than has passed.
         self.seconds += max(passed - lost, passed * LEAST)
         self._last, self._waits = now, waits
         return self.seconds
@@ -346,6 +350,7 @@ class VirtualMachine:
         """Return QEMU's command line. `qmp` is the file descriptor of its control socket."""
         words = [
             PROGRAM,
+            # No default devices and no configuration of the host: the same machine everywhere.
             "-nodefaults",
             "-no-user-config",
             "-display",
@@ -357,6 +362,7 @@ class VirtualMachine:
             "-smp",
             str(self.processors),
         ]
+        # A guest that breaks out of an emulated device cannot start programs or raise its rights.
         words += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"]
         if self.accelerator.name == KVM:
             words += ["-accel", KVM, "-cpu", "host"]
@@ -384,6 +390,7 @@ class VirtualMachine:
             "chardev:console",
         ]
         words += ["-chardev", f"socket,id=qmp,fd={qmp}", "-mon", "chardev=qmp,mode=control"]
+        # Without entropy, the first boot would wait for the random numbers of its ssh keys.
         words += ["-device", "virtio-rng-pci"]
         if not self.options.reboots:
             words += ["-no-reboot"]
@@ -413,6 +420,7 @@ class VirtualMachine:
                 "-netdev",
                 "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22",
                 "-device",
+                # Without a boot ROM, the firmware does not try the network first.
                 f"virtio-net-pci,netdev=net,mac={self.options.mac},romfile=",
             ]
         for file in sorted(self.work.glob("credential-*")):
@@ -429,6 +437,7 @@ class VirtualMachine:
         if not shutil.which(PROGRAM) or not shutil.which("setpriv"):
             check_tools()
         self.work.mkdir(parents=True, exist_ok=True)
+        # A copy: boot entries that the guest writes stay, and the file of the package is not touched.
         if not (self.work / "variables.fd").exists():
             shutil.copyfile(self.firmware.variables, self.work / "variables.fd")
         for number, (name, value) in enumerate(sorted(self.options.credentials.items())):
@@ -452,7 +461,9 @@ class VirtualMachine:
             its.close()
             mine.settimeout(60)
             self._qmp = _Qmp(mine)
+            # The greeting.
             self._qmp.read()
+            # QMP accepts no other command before this one.
             self._qmp.ask("qmp_capabilities")
             self.clock = Clock(self._process.pid)
             if self.options.network:
@@ -516,6 +527,7 @@ class VirtualMachine:
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
+                # QEMU would flush its caches on SIGTERM; a power cut does not.
                 process.send_signal(signal.SIGKILL)
             process.wait()
         self._close()
@@ -640,6 +652,7 @@ class VirtualMachine:
         """
         pid = self._live().pid
         with (
+            # Files, not pipes: a full pipe would block while this process waits for the guest.
             tempfile.TemporaryFile() as given,
             tempfile.TemporaryFile() as out,
             tempfile.TemporaryFile() as err,
@@ -697,6 +710,7 @@ class VirtualMachine:
                     f"{error.message}\nssh said last: {reported}", remedy=error.remedy
                 ) from None
             done = self.ssh(["cat", "/proc/sys/kernel/random/boot_id"], limit=limit)
+            # The guest answers until it is down, so a reboot is over only with another boot id.
             if done.rc == 0 and done.out.strip() and done.out.strip() != other_than:
                 return done.out.strip()
             reported = done.err.strip() or reported

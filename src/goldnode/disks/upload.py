@@ -82,6 +82,7 @@ def copy_build(
     files = [
         path
         for row in disk.files
+        # The raw disk is published compressed only.
         if row.format != "raw" and (path := disk.directory / row.file).is_file()
     ]
     files += [disk.directory / MANIFEST, *evidence.documents(disk)]
@@ -128,6 +129,7 @@ def copy_build(
             stage.chmod(0o755)
             target.parent.mkdir(exist_ok=True)
             if replace and target.exists():
+                # Renamed, not removed: a client may be in the middle of a download.
                 target.rename(stage.with_name(f"{disk.name}.damaged-{time.time_ns()}"))
             stage.rename(target)
             sync(target.parent)
@@ -158,6 +160,7 @@ def _check_compressed(path: Path, disk: BuiltDisk) -> None:
     hasher, size = hashlib.sha256(), 0
     with subprocess.Popen(["zstd", "-q", "-d", "-c", str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None  # noqa: S101
+        # By the program that users unpack with, not by a library.
         while block := process.stdout.read(1 << 20):
             hasher.update(block)
             size += len(block)
@@ -211,6 +214,7 @@ def _sign_sums(
             )
     text = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())).encode()
     (stage / SUMS).write_bytes(text)
+    # For tools without DSSE: a plain signature over SHA256SUMS.
     (stage / DETACHED).write_bytes(signer.sign_bytes(text))
     sums[SUMS] = sha256_of(stage / SUMS)
     predicate = {

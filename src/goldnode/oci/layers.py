@@ -331,7 +331,7 @@ class WheelLayout:
         first, _, rest = name.partition("/")
         if first.endswith(".dist-info"):
             return f"{self.metadata}/{name}"
-        # Files for directories outside of site-packages, by scheme (PEP 427).
+        # NAME.data has a folder for each scheme of installation (PEP 427).
         if first.endswith(".data"):
             scheme, _, rest = rest.partition("/")
             folder = {
