@@ -205,6 +205,7 @@ def describe(
         for path, entry in snapshot.files()
         if path not in owners
         and (entry.elf or path.startswith("usr/local/"))
+        # Metadata of unpacked wheels.
         and not path.startswith(WHEELS)
     )
     return Contents(
@@ -254,6 +255,7 @@ def _os(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _debs(snapshot: Snapshot, locks: Sequence[EvidenceLock]) -> Iterator[InstalledDeb]:
+    # By version too: a package that was upgraded after the lock is another one.
     locked = {(row.name, row.version, row.architecture): row for lock in locks for row in lock.debs}
     status = snapshot.text("var/lib/dpkg/status")  # its directory may be a link
     texts = snapshot.texts if status is None else {**snapshot.texts, "var/lib/dpkg/status": status}
@@ -266,6 +268,7 @@ def _debs(snapshot: Snapshot, locks: Sequence[EvidenceLock]) -> Iterator[Install
             name=name,
             version=version,
             architecture=architecture,
+            # `Source: NAME (VERSION)` is there only if it differs from the package.
             source=source[1] if source else name,
             source_version=(source[2] if source and source[2] else version),
             licence=_licence(snapshot, name),
@@ -350,6 +353,7 @@ def _wheels(
         origin = locked.get((canonicalize_name(name), version))
         owner = f"wheel:{canonicalize_name(name)}"
         files, altered, absent = _by_path(record, folder.rpartition("/")[0], snapshot.entries)
+        # Its RECORD has the paths of a Python layout, which the image does not have.
         if unpacked:
             files = sorted({*files, *_by_content(absent, loose, owners)})
         owners.update(dict.fromkeys(files, owner))
@@ -384,6 +388,7 @@ def _by_content(
         # Two wheels may contain files with the same content. Prefer the one with the same file name.
         name = path.rpartition("/")[2]
         named = [item for item in here if item.rpartition("/")[2] == name]
+        # Several candidates without that name: a guess would attribute a file to the wrong wheel.
         paths += named or ([] if sha256 in loose and len(loose[sha256]) > 1 else here)
     return sorted(set(paths))
 
@@ -401,6 +406,8 @@ def _by_path(
         entry = entries.get(path)
         if entry is not None and entry.kind in "fh":
             present.append(path)
+            # pip rewrites the first line of scripts, and RECORD with it, so a difference is a change after
+            # that.
             if sha256 and sha256 != entry.sha256:
                 altered.append(path)
         else:

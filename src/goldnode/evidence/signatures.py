@@ -94,6 +94,7 @@ def load_signer(path: Path) -> EnvelopeSigner:
         raise SigningKeyError(
             f"the signing key cannot be read: {problem.strerror}", file=path, remedy=_MAKE
         ) from problem
+    # As ssh does.
     if mode & 0o077:
         raise SigningKeyError(
             "the signing key can be read by others than its owner",
@@ -103,7 +104,9 @@ def load_signer(path: Path) -> EnvelopeSigner:
     password = os.environ.get(PASSWORD)
     try:
         secret = load_pem_private_key(
-            data, password.encode() if password and b"ENCRYPTED" in data else None
+            # The library refuses a password for a key that is not encrypted.
+            data,
+            password.encode() if password and b"ENCRYPTED" in data else None,
         )
         signer = CryptoSigner(secret)
     except TypeError:
@@ -153,6 +156,7 @@ def read_public(data: bytes, path: Path) -> list[SSlibKey]:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from securesystemslib.signer import SSlibKey
 
+    # Its public half could be derived, but a secret key does not belong where keys are handed out.
     if b"PRIVATE KEY" in data:
         raise SigningKeyError(
             "this is a secret key, where its public half is asked for",
@@ -248,6 +252,7 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
     tried = False
     for row in rows:
         try:
+            # securesystemslib has signatures in hexadecimal.
             value = base64.b64decode(str(row.get("sig", "")), validate=True).hex()
         except binascii.Error:
             continue
@@ -259,6 +264,7 @@ def open_envelope(data: bytes, keys: Sequence[SSlibKey]) -> Opened:
             except UnverifiedSignatureError:
                 continue
             return Opened(payload, payload_type, key.keyid)
+    # A known key with a wrong signature is worse than an unknown key, and reported as such.
     if tried:
         raise ImageError(
             "the signature does not hold: what was signed, or the signature, was altered"

@@ -93,6 +93,7 @@ class TrustPolicy:
         ]
         scope, rules = self.rules(repository, reference)
         named = f"{repository}{':' if ':' not in reference else '@'}{reference}"
+        # All requirements of a scope must be met, as in containers-policy.json(5).
         signers: list[str] = []
         for rule in rules:
             if rule.problem:
@@ -101,6 +102,7 @@ class TrustPolicy:
                     file=self.file,
                     remedy=f'change the requirement of the scope "{scope or "default"}"',
                 )
+            # A signature of ours covers the attached documents too, so it decides where there is one.
             if simple and not any(row.type == evidence.SIGNATURE for row in attached):
                 signers.append(_simple(named, digest, simple, rule))
             else:
@@ -130,6 +132,7 @@ def _simple(named: str, digest: str, simple: Sequence[tuple[bytes, str]], rule: 
         key = cosign.signed_by(payload, value, rule.keys)
         if key is None:
             continue
+        # The signature is valid. Now whether it is for this image: it may be copied from another one.
         said, repository = cosign.stated(payload)
         if said != digest:
             why = f"it is signed as {said}"
@@ -173,6 +176,7 @@ def _matches(named: str, signed: str, identity: Mapping[str, str]) -> bool:
 
 def load_trust(files: Sequence[Path]) -> TrustPolicy:
     """Read a policy file, or one or more files of public keys. Raises ImageError and SigningKeyError."""
+    # JSON or PEM: --trust takes both.
     policies = [file for file in files if _is_policy(file)]
     if not policies:
         return TrustPolicy.of_keys(key for file in files for key in load_public(file))
@@ -209,6 +213,7 @@ def load_policy(file: Path) -> TrustPolicy:
             remedy='add "default": [{"type": "reject"}]',
         )
     transports = document.get("transports") or {}
+    # The transport of registries. The others (docker-archive, dir …) are not used here.
     docker = transports.get("docker") if isinstance(transports, dict) else None
     scopes = {"": document["default"], **(docker if isinstance(docker, dict) else {})}
     return TrustPolicy({scope: _rules(rows, scope, file) for scope, rows in scopes.items()}, file)
@@ -267,5 +272,6 @@ def _scopes(repository: str, reference: str) -> list[str]:
     host, _, path = repository.partition("/")
     parts = path.split("/") if path else []
     scopes += ["/".join([host, *parts[:count]]) for count in range(len(parts), -1, -1)]
+    # Wildcards match subdomains of the registry, without its port.
     labels = host.partition(":")[0].split(".")
     return scopes + ["*." + ".".join(labels[at:]) for at in range(1, len(labels))] + [""]

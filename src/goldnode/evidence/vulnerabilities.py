@@ -171,6 +171,7 @@ class _Debian:
             if isinstance(row, dict)
             for name in row.get("releases", {})
         }
+        # The tracker's JSON has no date of its own.
         date, where = (day, "given") if day else (file_date(path), "the file's own date")
         self._about = About("debian", path.name, hashlib.sha256(data).hexdigest(), date, where)
 
@@ -205,6 +206,7 @@ class _Debian:
         # The tracker lists only the versions of the release itself.
         if "~bpo" in item.version:
             return "not checked: the Debian database does not cover backports"
+        # The tracker lists source packages.
         rows = self._db.get(item.source)
         if rows is None:
             return "no record"
@@ -247,6 +249,7 @@ class _Osv:
         self._rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
         newest, self._count = "", 0
         for data in _records(path):
+            # Over the records in their order: an archive and its unpacked directory have the same digest.
             hasher.update(data)
             read = json.loads(data)
             for row in read if isinstance(read, list) else [read]:
@@ -254,6 +257,7 @@ class _Osv:
                     raise ValueError("it has something that is no OSV record")
                 self._count += 1
                 newest = max(newest, str(row.get("modified", ""))[:10])
+                # It stays in the database, and applies to nothing.
                 if row.get("withdrawn"):
                     continue
                 for part in row.get("affected", []):
@@ -305,6 +309,7 @@ class _Osv:
         findings: dict[str, VulnerabilityFinding] = {}
         for row in rows:
             hit, fixed = affected(row["affected"], ecosystem, version)
+            # Not "no finding": an unreadable version may be affected.
             if hit is None:
                 return f"not checked: version {version} cannot be compared with the OSV database's"
             if hit:
@@ -359,6 +364,7 @@ def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool |
             continue
         inside = False
         try:
+            # The schema does not ask for an order of events.
             for event in _sorted(span.get("events", []), ecosystem):
                 if "introduced" in event and (
                     event["introduced"] == "0"
@@ -368,6 +374,7 @@ def affected(part: dict[str, Any], ecosystem: str, version: str) -> tuple[bool |
                 elif "fixed" in event:
                     if _compare(event["fixed"], version, ecosystem) <= 0:
                         inside = False
+                    # The first fix after this version. Later ones are of other branches.
                     elif (inside or listed) and fixed is None:
                         fixed = str(event["fixed"])
                 elif (
@@ -405,6 +412,7 @@ def _compare(left: str, right: str, ecosystem: str) -> int:
 
 def severity_of(record: dict[str, Any], affected: dict[str, Any]) -> str:
     for place in (affected, record):
+        # OSV standardises vectors only; words of severity are where each database puts them.
         for group in ("database_specific", "ecosystem_specific"):
             said = place.get(group, {})
             if isinstance(said, dict) and isinstance(
@@ -488,6 +496,7 @@ class VulnerabilityReport:
             other = json.loads(data)
             return (
                 isinstance(other, dict)
+                # Writing the same result again would only add a document to the image.
                 and {**self.data(), "scanned": other.get("scanned")} == other
             )
         except ValueError:
@@ -533,6 +542,7 @@ def report(
             findings += rows
         if lists:
             checked += 1
+        # A database that covers the distribution and has no record of the package counts as a check.
         elif "no record" in said:
             checked += 1
             no_record.append(name)
@@ -573,6 +583,7 @@ def _coverage(
     """
     kind = items[0].kind
     known = [database.covers(kind, contents) for database in databases]
+    # None is a report, which does not state a number.
     counts = [number for number in known if number]
     return {
         "kind": kind,

@@ -148,6 +148,7 @@ def _read(data: Data) -> Elf:
     device: dict[str, None] = {}
     device_bytes = 0
     rows, names = sections(data, head, faults)
+    # Names of sections one after the other, so that one search finds them all.
     titles = b"\0".join((b"", names, *(row[0] for row in rows)))
     if devices := dict.fromkeys(match[1] for match in _DEVICE.finditer(titles)):
         device.update((name.decode("ascii", "replace"), None) for name in devices)
@@ -165,6 +166,7 @@ def _read(data: Data) -> Elf:
     known = set(needed) | {soname}
     ranges = _data_ranges(segments, rows)
     strings = _strings(data, ranges, known)
+    # A static program has no dynamic symbols, so dlopen cannot be excluded.
     runtime = loads or not table.strings_size
     device.update(dict.fromkeys(devicecode.embedded(data, ranges, runtime=runtime)))
     if loads and (
@@ -216,6 +218,7 @@ def _data_ranges(
     ]
     if not ranges:
         loaded = [row for row in segments if row.kind == PT_LOAD]
+        # Without section headers (stripped), the segments that are not executable hold the data.
         plain = [row for row in loaded if not row.flags & 1] or loaded
         ranges = [(row.start, row.start + row.length) for row in plain]
     return ranges
@@ -226,6 +229,7 @@ def _packed_strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) 
     strings: dict[str, None] = {}
     for start, end in ranges:
         at = data.find(b".so", start, end)
+        # A bound: a file full of such names must not fill the memory.
         while at >= 0 and len(strings) < _NAMES:
             window = bytes(data[max(start, at - _LONGEST) : min(at + 3 + 20, end)])
             middle = at - max(start, at - _LONGEST)
@@ -251,6 +255,7 @@ def _strings(data: Data, ranges: list[tuple[int, int]], known: set[str]) -> tupl
         at = data.find(b".so", start, end)
         while at >= 0:
             after = data[at + 3] if at + 3 < end else 1
+            # NUL, or the dot of a version.
             if after in (0, 46):
                 tail = _TAIL.match(data[at + 3 : min(at + 3 + 48, end)])
                 if tail is not None:
@@ -294,6 +299,7 @@ def cudart_version(data: Data) -> str | None:
     versions = set()
     for match in _STORES.finditer(data):
         value = int.from_bytes(match[1], "little")
+        # CUDA 9.0 to 39.x, with a minor version below 20: other constants hardly look like that.
         if 9000 <= value < 40000 and value % 10 == 0 and value % 1000 < 200:
             versions.add(value)
     if len(versions) == 1 and (value := versions.pop()):
@@ -353,9 +359,11 @@ def symbol(data: Data, name: bytes) -> tuple[int, int] | None:
         )
         if table is None or not strings.strings_size:
             return None
+        # Elf64_Sym: st_name, st_info, st_other, st_shndx, st_value, st_size.
         rows = struct.iter_unpack("<IBBHQQ", data[table[0] : table[0] + table[1] - table[1] % 24])
         for index, _, _, section, value, size in rows:
             at = strings.strings + index
+            # Section 0 (SHN_UNDEF) is an import.
             if section and data[at : at + len(name) + 1] == name + b"\0":
                 address = (
                     row.start + value - row.address

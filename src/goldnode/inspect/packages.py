@@ -61,6 +61,7 @@ class InstalledPackages:
 
     def __init__(self, view: View, machine: str = "x86_64") -> None:
         self._view = view
+        # Markers use the names of the kernel, images those of Go.
         self._machine = {"arm64": "aarch64"}.get(view.architecture, machine)
         self.all: dict[str, InstalledPackage] = {
             package.key: package for package in (*self._wheels(), *self._debs())
@@ -167,6 +168,7 @@ class InstalledPackages:
 
     def _debs(self) -> Iterator[InstalledPackage]:
         for path, fields in dpkg_rows(self._view.texts):
+            # Recommends: apt installs them by default, so that they explain why a package is there.
             requires = deb_names(fields, "Pre-Depends", "Depends", "Recommends")
             yield InstalledPackage(
                 "deb",
@@ -201,6 +203,7 @@ def wheel_record(text: str) -> Iterator[RecordRow]:
 
 def _hex(value: str) -> str:
     try:
+        # RECORD leaves out the padding.
         return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
     except (ValueError, binascii.Error):
         return ""
@@ -209,6 +212,7 @@ def _hex(value: str) -> str:
 def wheel_headers(text: str) -> dict[str, list[str]]:
     """Return the headers of a wheel's METADATA by name in lower case."""
     headers: dict[str, list[str]] = {}
+    # METADATA is an e-mail header (PEP 566). The long description after it is not needed.
     for name, value in HeaderParser().parsestr(text.partition("\n\n")[0] + "\n\n").items():
         headers.setdefault(name.lower(), []).append(str(value).strip())
     return headers
@@ -249,6 +253,7 @@ def dpkg_rows(texts: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
         if path == "var/lib/dpkg/status" or path.startswith("var/lib/dpkg/status.d/"):
             for fields in paragraphs(text):
                 state = fields.get("Status", "install ok installed")
+                # Removed packages whose configuration remains have `deinstall ok config-files`.
                 if "Package" in fields and state.endswith(" installed"):
                     yield path, fields
 
@@ -275,6 +280,7 @@ def _joined(root: str, name: str) -> str:
     parts = root.split("/") if root else []
     for part in name.split("/"):
         if part == "..":
+            # Scripts of a wheel are listed as ../../../bin/NAME.
             parts[-1:] = []
         elif part not in ("", "."):
             parts.append(part)

@@ -254,6 +254,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
                 replace(row, severity="note", rule=f"holds-{family}", remedy="") for row in rows
             ]
     inspection.findings += _host_only(view, packages, policy.host_only)
+    # The container runtime mounts the driver's libraries, so that they are absent here on purpose.
     provided = _any(policy.host_only.libraries).match
     inspection.findings += [
         PurityFinding(**row._asdict())
@@ -294,6 +295,7 @@ def inspect(view: View, policy: Purity, backend: str, *, today: dt.date) -> Insp
     inspection.findings = [
         _waived(row, policy.waivers, view.name, today) for row in inspection.findings
     ]
+    # Worst first, and in a fixed order: reports of equal images are equal.
     inspection.findings.sort(
         key=lambda row: (_ORDER[row.severity], row.package, row.rule, row.path)
     )
@@ -328,6 +330,8 @@ def _foreign(
                 f"{package.kind} {package.name} {package.version}",
             )
         for name in package.requires:
+            # A requirement that is installed is found as a package. One that is absent would be downloaded
+            # by pip.
             if package.kind == "wheel" and family.requires(name) and not packages.has(name):
                 add(package.key, "requirement", package.path, name)
     for path, signal, what in _of_scan(view, family):
@@ -355,6 +359,7 @@ def _of_scan(scan: Scan, family: BackendFamily) -> Iterator[tuple[str, str, str]
     for path, row in scan.elf.items():
         if excepted(path):
             continue
+        # A renamed copy: the loader goes by the SONAME once it is loaded.
         if row.soname and match(plain(row.soname)) and not match(plain(path.rpartition("/")[2])):
             yield path, "file", f"{row.soname} by another name"
         # A plug-in of a runtime that also works without this backend is loaded only where the backend is.
@@ -436,6 +441,7 @@ def _finding(
     for signal, path, what in rows:
         by_signal.setdefault(signal, []).append((path, what))
     signals = tuple(signal for signal in SIGNALS if signal in by_signal)
+    # One finding for each package, with the strongest of its signals.
     severity = min((policy.signals[signal] for signal in signals), key=_ORDER.__getitem__)
     package = packages.all.get(owner)
     parts = []
@@ -461,6 +467,7 @@ def _finding(
         title = "files without a package"
     brought = policy.families[family].title
     says = f"adds {brought} to a {backend} image" if backend else f"holds {brought}"
+    # Names in data show what it may load, not that it does.
     if signals == ("dlopen",):
         says = f"may load {brought} by itself"
     strongest = min(
@@ -536,7 +543,9 @@ def _majors(
                 if match(name) and (major := number.match(name)):
                     majors.setdefault(major[1], {})[path] = entry.size
                     break
+        # Two in one process: symbols of one are bound to the other, which crashes or gives wrong results.
         if len(majors) > 1:
+            # As numbers: 9 is before 12.
             order = sorted(majors, key=int)
             says = " and ".join(
                 f"{major} ({_some([packages.title(path) or shown(path) for path in majors[major]], 2)})"
@@ -570,6 +579,7 @@ def _majors(
             for path, size in files.items()
             if "/stubs/" not in path
         }
+        # By size, since the content was not kept: equal copies are harmless.
         if len(set(copies.values())) > 1:
             places = sorted(copies)
             findings.append(
@@ -607,6 +617,7 @@ def _environment(view: View, rules: Environment) -> list[PurityFinding]:
             )
     for names in rules.together:
         absent = [name for name in names if name not in view.environment]
+        # None of them is fine: they only have a meaning together.
         if absent and len(absent) < len(names):
             add(
                 absent[0],
@@ -704,6 +715,7 @@ def _waived(
                 for _, path, _ in finding.evidence or (("", finding.path, ""),)
             )
         ):
+            # An expired waiver is named, so that its owner is found.
             if waiver.expires < today:
                 return replace(
                     finding,

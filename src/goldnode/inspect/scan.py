@@ -187,6 +187,7 @@ class _Collector:
                     )
                 if item.path:
                     scan.paths[item.path] = item.entry
+                    # No ELF file, archive or library name is that short. A negative size is not known yet.
                     if item.open is not None and not 0 <= item.entry.size < 8:
                         self._file(scan, item, depth)
         except _LimitError as error:
@@ -246,6 +247,7 @@ class _Collector:
         if not is_text and not head.startswith((MAGIC, archives.AR, b"#!")):
             self._other(scan, path, stream, head)
             return
+        # Whether its interpreter is there is checked later, for files of the installation alone.
         if head.startswith(b"#!") and not depth:
             scan.scripts[path] = head.partition(b"\n")[0][:_SHEBANG].decode("utf-8", "replace")
         self.read += max(size, 0)
@@ -260,6 +262,8 @@ class _Collector:
         with _content(stream, head, size, self.bounds) as data:
             if not head.startswith(b"#!"):
                 _one(scan, path, data)
+            # Self-extracting installers and one-file Python programs carry their libraries after the
+            # program.
             self._appended(scan, path, data, depth)
 
     def _other(self, scan: Scan, path: str, stream: IO[bytes], head: bytes) -> None:
@@ -270,6 +274,7 @@ class _Collector:
                 scan.elf[path] = elf.Elf(machine="python", strings=names, loads=True)
             return
         if devicecode.may_be_text(head):
+            # PTX is text, and its first directive may follow a long comment.
             head += stream.read(devicecode.TEXT_HEAD - len(head))
         if kind := devicecode.of_file(head):
             scan.elf[path] = elf.Elf(machine="data", device=(kind,))
@@ -329,9 +334,11 @@ class _Collector:
         self.run(inner, self._sized(rows), "", depth + 1)
         for name, why in inner.left_out.items():
             scan.left_out[f"{path}!/{name}" if name else path] = why
+        # They are reported for the outer source, with the path of the archive before them.
         inner.left_out = {}
         scan.unopened.update({f"{path}!/{name}": form for name, form in inner.unopened.items()})
         inner.unopened = {}
+        # Links and directories of an archive are not installed, so no rule asks for them.
         inner.paths = {name: row for name, row in inner.paths.items() if row.kind == "f"}
         if inner.paths:
             scan.archives[path] = inner
@@ -373,6 +380,7 @@ class _Collector:
                     open=partial(_given, cast(IO[bytes], copy)),
                 )
 
+    # One budget for the whole source: many small archives must not add up without a limit.
     def _spend(self, size: int) -> None:
         self.read += size
         if self.read > self.bounds.total:
@@ -417,6 +425,7 @@ _FOUND = re.compile(rb"""find_library\(\s*["']([\w+-]{2,60})["']""")
 
 def _loaded_by_python(source: bytes) -> tuple[str, ...]:
     """Return the names of libraries that Python source may load with ctypes or cffi."""
+    # Most files load nothing, and the patterns are slower than this.
     if b"CDLL" not in source and b"dlopen" not in source and b"cdll" not in source:
         return ()
     names = [match[1].decode() for match in _QUOTED.finditer(source)]
@@ -442,6 +451,7 @@ def _content(stream: IO[bytes], head: bytes, size: int, bounds: Limits) -> Itera
     A file on disk is mapped directly. Any other large file is copied to a temporary file first.
     """
     number = stream.fileno() if size > 1 << 20 and isinstance(stream, FileIO) else -1
+    # Pages of a mapping are read only where something is searched for.
     if number >= 0:
         with closing(mmap.mmap(number, 0, prot=mmap.PROT_READ)) as data:
             yield data
@@ -463,6 +473,7 @@ def _content(stream: IO[bytes], head: bytes, size: int, bounds: Limits) -> Itera
 def _one(scan: Scan, path: str, data: Data) -> None:
     if data[:8] == elf.ARCHIVE:
         binary = elf.read_archive(data)
+        # Static libraries are not loaded at run time, so only their device code counts.
         if binary.device:
             scan.elf[path] = binary
         return
@@ -489,6 +500,7 @@ def scan_directory(root: Path, limits: Limits | None = None) -> Scan:
 
 
 def _walk(root: str) -> Iterator[SourceFile]:
+    # /proc, /sys and volumes of a running container are not part of the image.
     device = os.lstat(root).st_dev
     cut = len(root.rstrip("/")) + 1
     todo = [root]
@@ -521,6 +533,8 @@ class _Opener:
     def __init__(self, path: str) -> None:
         self.path = path
 
+    # NONBLOCK: a file that was replaced by a FIFO would block the open. NOCTTY: a terminal would become
+    # ours.
     _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
     def begins(self) -> bytes:
@@ -588,8 +602,10 @@ class View(Scan):
         here: dict[str, ScannedPath] = {}
         for path, entry in scan.paths.items():
             folder, _, last = path.rpartition("/")
+            # An opaque whiteout hides all that lower layers have in the directory.
             if last == ".wh..wh..opq":
                 opaque.append(folder)
+            # A whiteout removes one path.
             elif last.startswith(".wh."):
                 gone.append(f"{folder}/{last[4:]}".lstrip("/"))
             else:
@@ -636,6 +652,7 @@ class View(Scan):
             self.versions.pop(path, None)
             self.scripts.pop(path, None)
         if gone.paths:
+            # Kept for the rules on lower layers: a pull still transfers it.
             self.below.append(gone)
 
     def resolve(self, path: str) -> str | None:
@@ -654,8 +671,10 @@ class View(Scan):
             entry = self.paths.get(here)
             if entry is not None and entry.kind == "l":
                 links += 1
+                # A loop. The kernel gives up too (ELOOP).
                 if links > _LINKS:
                     return None
+                # An absolute link starts at the root of the image, not of this machine.
                 resolved = "" if entry.link.startswith("/") else resolved
                 todo += [one for one in entry.link.split("/") if one not in ("", ".")][::-1]
                 continue
@@ -722,6 +741,7 @@ def kept_scan(digest: str, cache: Path | None, make: Callable[[], Scan]) -> Scan
             stack.callback(lambda: Path(name).unlink(missing_ok=True))
             with os.fdopen(handle, "wb") as out:
                 out.write(json.dumps(scan.document(), separators=(",", ":")).encode())
+            # Two processes may scan the same layer: each writes a file of its own, and the last one stays.
             os.replace(name, file)  # noqa: PTH105
     return scan
 

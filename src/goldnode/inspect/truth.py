@@ -114,6 +114,7 @@ def claimed(own: ImageIdentity) -> ImageSpec | None:
     labelled = own.ancestor or own
     if not labelled.ref:
         return None
+    # `debian12_arm64`; amd64 has no suffix.
     os, _, architecture = labelled.os.rpartition("_")
     if architecture not in MACHINES:
         os, architecture = labelled.os, AMD64
@@ -153,6 +154,7 @@ def check(view: View, lock: LockedContents | None = None) -> Truth:
     rows += _environment(view, image)
     rows += _parts(view, packages)
     rows += _architecture(view)
+    # A child adds files of its own, so flavour, image.json and lock describe its ancestor only.
     if own.kind == "child":
         rows.append(Claim("identity", image.name, own.text(), "the build steps", "not_verified"))
         return truth
@@ -170,8 +172,10 @@ def _reference(view: View) -> list[Claim]:
     own = view.identity
     head, slash, last = view.name.partition("@")[0].rpartition("/")
     name, _, tag = last.partition(":")
+    # Channel tags move, and other tags are given by others.
     if IMMUTABLE.fullmatch(tag) is None:
         return []
+    # A mirror puts a host and a prefix before the name.
     if not f"/{head}{slash}{name}".endswith(f"/{(own.ancestor or own).repository}"):
         return []
     return [
@@ -189,6 +193,7 @@ def _reference(view: View) -> list[Claim]:
 def _os(view: View, image: ImageSpec) -> Claim:
     text = view.text("etc/os-release", "usr/lib/os-release")
     fields = {} if text is None else dict(line.partition("=")[::2] for line in text.splitlines())
+    # `debian` and `12`, as in the name of an image.
     got = "".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
     return Claim(
         "os",
@@ -223,6 +228,7 @@ def _backend(view: View, image: ImageSpec) -> list[Claim]:
 
 def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[Claim]:
     wanted = image.version
+    # Packages that carry the runtime. Their version is weaker evidence than the library itself.
     of_backend = _RUNTIME.get(image.backend)
     carriers = [
         package
@@ -263,6 +269,7 @@ def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
                 ", ".join(got),
                 how,
                 result,
+                # If the library does not show its version, the package decides instead.
                 essential=not (carriers and result == "not_verified"),
             )
         )
