@@ -74,6 +74,7 @@ class LazyGroup(click.Group):
         try:
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as problem:
+            # The word after the option may be its value, so any word may be the command.
             command = next((word for word in args if word in self._places), "")
             known = self.get_command(ctx, command)
             if known is None or all(
@@ -99,6 +100,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a command as click does, with a suggestion for a misspelt name."""
+        # click suggests options and not commands.
         name = args[0]
         if (
             not name.startswith("-")

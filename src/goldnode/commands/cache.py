@@ -131,6 +131,7 @@ def _documents(
     declared = asdict(program)
     if program.image is not None:
         declared["image"] = recorded.image_digest(program.image, program.store)
+    # The node program has the same command, so that a node and a controller compute one key.
     words = Namespace(**declared, caches=caches, gpu=node.gpu, mig=node.mig, record=node.capture)
     return recorded.documents(str(node.capture), node.node_class, words, os.environ)
 

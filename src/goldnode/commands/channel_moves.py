@@ -231,6 +231,7 @@ def made_with(made: EvidenceKeys) -> tuple[EnvelopeSigner | None, tuple[Database
 
     site = load_site()
     secret = key or (site.resolve(site.images.signing_key) if site.images.signing_key else None)
+    # Files of the site file are relative to it, those of the command line to the working directory.
     base = site.file.parent if site.file is not None and not databases else None
     return (
         load_signer(secret) if secret is not None else None,
@@ -267,6 +268,7 @@ def show_verified(verifications: Iterable[tuple[str, Verification]], form: str) 
         {"results": [{"name": name, **result.data()} for name, result in rows]},
         lambda: "\n".join(f"{name}\n{result.text()}" for name, result in rows),
     )
+    # After the document: a script reads the reasons whatever the exit status is.
     if not all(result.passed for _, result in rows):
         sys.exit(1)
 
@@ -324,6 +326,7 @@ def promote(
 
     check_channel(product.requirements, channel, decision)
     waivers, approvals = decision.waivers(), decision.approvals()
+    # Options and keys before the place is opened: a wrong one must not wait for a registry.
     signer, trust = signer_of(keys.key), trusted(keys.trust)
     limits = load_site().images.vulnerability_limits
     with _delivered(product.store), product.place(signer) as place:
@@ -475,6 +478,7 @@ def show_status(
     bad = False
     with product.place() as place:
         lines = [product.line(name) for name in names]
+        # A misspelt line has no history either, and would be reported as fine.
         known = product.known() if lines else ()
         for line in lines:
             if str(line) not in known:

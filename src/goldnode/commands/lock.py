@@ -148,6 +148,7 @@ def lock(
             f"{'would write ' if options.dry_run else ''}{done.file}: {_summary(done.lock)}"
         )
     emit(form, done.data(), "\n".join(lines))
+    # Indexes of the cache may be old, and so the lock.
     if options.offline:
         click.echo("resolved from the indexes in the cache, which were not refreshed", err=True)
     if done.security is not None and done.security.state == "held-back":
@@ -197,6 +198,7 @@ def _check(checked: Any, stack: str, mode: Any, form: str) -> None:
         lines.append(f"{checked.file}: all {count} packages are in the archives, unchanged")
     emit(form, checked.data(), "\n".join(lines))
     if checked.wrong:
+        # The command that would do what was checked.
         option = {"upgrade": " --upgrade", "security": " --security"}.get(mode.value, "")
         gone = len(
             {

@@ -22,6 +22,7 @@ class _Stacks(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = [*self.commands, "-h", "--help"]
+        # `known` has the options for help, which are no stacks.
         if args and args[0] not in known:
             args = ["fetch", *args]
         return super().parse_args(ctx, args)
@@ -73,8 +74,10 @@ def fetch(
     from goldnode.lock.model import find_lock
 
     catalog, site = load_catalog(), load_site()
+    # All locks before the first download: a missing one is known at once.
     locks = {name: find_lock(catalog.stack(name), site)[0] for name in dict.fromkeys(stacks)}
     place = Mirror.of(site)
+    # A test signature comes before the downloads: a wrong key fails now, not after an hour.
     with site_signer(site) as signer, place.writing(wait):
         with progress.downloads() as watcher:
             faults = place.fetch(list(locks.values()), catalog, site, watcher, parallel=parallel)

@@ -237,9 +237,11 @@ def _measure(packages: _Packages, request: PairRequest, form: str) -> None:
         needs_tools(base=False)
     plan = pairbuild.plan_pairs(request, load_catalog(), load_site(), pairbuild.architecture())
     say(f"{len(plan.chosen)} pairs, {len(plan.chosen) - len(plan.open)} of them measured before")
+    # With --plan nothing is built, and the report has what was measured before.
     run = pairbuild.PairRun()
     if not packages.plan:
         builder = pairbuild.OverlayBuilder(plan.archives, jobs=request.jobs)
+        # Threads look at the event between two pairs; `builder.stop` ends the compilers that run.
         stop = threading.Event()
 
         def end(*_: object) -> None:

@@ -45,6 +45,7 @@ class RenamedOption(click.Option):
         """Register the option and its former spellings."""
         super().add_to_parser(parser, ctx)
         for name, value in self.former.items():
+            # click has no hidden spellings of an option, so they go to its parser.
             many = "append" if self.multiple else "store"
             if value is None:
                 action = {"action": many}
@@ -57,6 +58,7 @@ def options(*decorators: Decorator) -> Decorator:
     """Combine several options into one decorator."""
 
     def apply(command: Command) -> Command:
+        # The last decorator is the innermost: help lists options in the order they are given here.
         for option in reversed(decorators):
             command = option(command)
         return command
@@ -69,6 +71,7 @@ def grouped(name: str, kind: type[Any], *decorators: Decorator) -> Decorator:
 
     The fields of `kind` are named after the options. A field without an option has its default.
     """
+    # click names the parameters, so ask it.
     names = [
         str(param.name) for param in click.command()(options(*decorators)(lambda: None)).params
     ]

@@ -80,6 +80,7 @@ def emit(form: str, content: Mapping[str, Any], text: str | Callable[[], str] = 
     """Print `content` as the command's JSON document, or `text`. A "schema" in `content` wins over the declared one."""
     progress.stop()
     if form == "json":
+        # Shared by all contexts of one run, so that the error handler of the top group sees it.
         meta = click.get_current_context().meta
         click.echo(dumps({"schema": meta[_SCHEMA], **content}))
         meta[_EMITTED] = True
@@ -99,6 +100,7 @@ def emit_error(
 ) -> None:
     """Print an error as JSON if the command line `given` asks for it and no document was printed yet."""
     form = ctx.meta.get(_FORM)
+    # Standard output is exactly one document: not a second one, and none for text.
     if (form != "json" and (form or not _asks_for_json(given))) or ctx.meta.get(_EMITTED):
         return
     cause = problem.__cause__
@@ -119,6 +121,7 @@ def emit_error(
 
 def _asks_for_json(given: Sequence[str]) -> bool:
     """Return whether a command line asks for JSON, if it could not be parsed as far as `--format`."""
+    # Words after `--` belong to another program.
     words = list(given[: given.index("--")] if "--" in given else given)
     return "--json" in words or "--format=json" in words or ("--format", "json") in pairwise(words)
 

@@ -125,6 +125,7 @@ class OutstandingRuns:
 
         try:
             tests = deliver_stored(node, self.read)
+            # A single node cannot run it.
             jobs = tuple(job for job in outstanding(tests) if job != COHORT_JOB)
             if len(jobs) < len(outstanding(tests)):
                 self.say(
@@ -139,6 +140,7 @@ class OutstandingRuns:
         except GoldnodeError as problem:
             return NodeOutcome(node.name, error=problem)
         done = delivered(node, outcome)
+        # Without an answer after the delivery, the earlier one still shows what the gate wants.
         return replace(done, tests=done.tests or tests)
 
 

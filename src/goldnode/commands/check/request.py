@@ -57,6 +57,7 @@ def compatibility_report(
     catalog, site = catalog or load_catalog(faults=faults), site or load_site()
     selected = select(request, catalog, faults)
     named, left_out = selected.classes, selected.left_out
+    # Images are read once for each architecture: a registry or an archive is slow.
     given = functools.cache(functools.partial(given_workloads, request))
     subjects: list[tuple[str, DeclaredAt | None]] = []
     findings: list[CompatFinding] = []
@@ -158,6 +159,7 @@ def select(
         wanted = catalog.classes_of_site() or sorted(catalog.classes)
         named += [name for name in wanted if name in catalog.classes]
         others = len(catalog.classes) - len(named)
+        # Otherwise "all classes" would be taken for all of the catalog.
         if others:
             chosen.odd.append(
                 f"the {others} class{'es' * (others > 1)} in goldnode's own catalog, which -c names"
@@ -199,6 +201,7 @@ def _exclude_broken(chosen: SelectedClasses, catalog: Catalog) -> None:
         }
         if chosen.left_out or unknown:
             raise catalog.broken["site", None]
+    # A list of its own, since `names` gets shorter in the loop.
     for kind, names in (("class", chosen.classes), ("stack", chosen.stacks)):
         for name in [name for name in names if (kind, name) in catalog.broken]:
             names.remove(name)
@@ -258,6 +261,7 @@ def _not_checked(
     unlocked = sorted({host.stack for host in hosts if host.unlocked and host.stack})
     if unlocked:
         left.append(f"exact versions of {few(unlocked)}, which have no lock")
+    # Rows that need something that no class states; each has its reason.
     never = [row.id for row in known_bad.rows() if row.never is not None]
     left.append(
         f"{len(never)} known bad combinations of things that no class states ({few(never)})"
@@ -315,6 +319,7 @@ def hosts_of_inventory(inventory: str, limit: str | None, catalog: Catalog) -> I
                     remedy="keep it in one of the groups",
                 )
             cohort = variables.get(host, {}).get("goldnode_cohort")
+            # `ansible-inventory --list` prints templates as they are.
             if cohort is not None and "{{" in str(cohort):
                 raise InventoryError(
                     f'goldnode_cohort of host "{host}" is a template ({cohort}), which is not evaluated here',

@@ -157,6 +157,7 @@ def profile(rows: Sequence[DualArray]) -> list[dict[str, float | str]]:
     bars: list[dict[str, float | str]] = []
     for index, row in enumerate(rows):
         share = 1.0 if row.state == "outside" and row.l2 is None else _share(row.l2)
+        # A distance of zero is still a visible bar.
         high = max(2.0, share * _HEIGHT)
         label = (
             f"{row.role} {row.name}: {row.state.replace('_', ' ')}, relative L2 {number(row.l2)}"

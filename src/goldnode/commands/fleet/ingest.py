@@ -106,6 +106,7 @@ def _observe(reports: Sequence[NodeReport]) -> None:
 
     outbox = delivery(load_site())
     if outbox is not None:
+        # Before the events: it removes the state of hooks that the site no longer has.
         outbox.hooks()
         observe(outbox.outbox, map(state_of, reports), time.time())
         outbox.deliver()

@@ -98,6 +98,7 @@ def _away(report: doc.FleetReportDocument) -> list[_AwayNodes]:
 def _script(content: dict[str, Any]) -> Markup:
     """Return JSON for a script element: no text in it can end the element, or be markup."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    # U+2028 and U+2029 end a line in JavaScript before ES2019.
     for one in "<>&\u2028\u2029":
         text = text.replace(one, f"\\u{ord(one):04x}")
     return Markup(text)  # noqa: S704 the characters of markup are escaped above
@@ -117,6 +118,7 @@ def _data(report: doc.FleetReportDocument) -> dict[str, Any]:
     """Return what the script of the page reads; fleet_report.js describes it."""
     states, classes, cohorts, statuses = _Places(STATES), _Places(), _Places(), _Places(STATES)
     index = {node.node: place for place, node in enumerate(report.nodes)}
+    # Lists instead of objects, and numbers instead of names: a page of 10,000 nodes stays small.
     nodes = [
         [
             node.node,

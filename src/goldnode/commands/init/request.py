@@ -191,6 +191,7 @@ def _class(
             f"the catalog has no stack with the driver that {chosen} needs",
             remedy="declare a stack first",
         )
+    # To standard error: standard output may be a JSON document.
     if flags.stack is None:
         width = max(map(len, stacks))
         for name in stacks:
@@ -221,6 +222,7 @@ def _require_free(inventory: Path, hosts: Sequence[str], node_class: str, catalo
 
 def _prove(catalog: Catalog, files: Mapping[str, str]) -> None:
     """Read the new files as a part of the catalog, before anything is written. Raises GoldnodeError."""
+    # Beside the catalogs of the site, so that names which are declared twice are found too.
     with tempfile.TemporaryDirectory() as place:
         for name, text in files.items():
             path = Path(place) / name
@@ -277,6 +279,7 @@ def _next(
 ) -> Sequence[tuple[str, str]]:
     """Return the next commands, each with its purpose."""
     steps = []
+    # ansible.cfg and the site file are only found from there.
     if directory.absolute() != Path.cwd():
         steps.append((f"cd {shlex.quote(str(directory))}", "goldnode and Ansible run from here"))
     if not locked:

@@ -152,6 +152,7 @@ def run(
     file, members, hosts = _checked(document, inventory, form)
     if control.channel is not None and not control.channel_keys:
         raise click.UsageError("--channel needs a key that signs it: --channel-key FILE")
+    # Before the store is written: a node could not move to a target that this site lacks.
     assembly.check_target(file, control.channel)
     with opened(where, create=True) as store:
         phase = _ended(store, file)
@@ -227,6 +228,7 @@ def _run(
     def stop(number: int, frame: object) -> None:
         running.stop.set()
 
+    # The controller ends after its present decision, and leaves no half-written step.
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return running.run()
@@ -254,6 +256,7 @@ def _checked(
     members = fleet_nodes(hosts, file.settings.origin)
     checked = check.check(file, nodes=members, catalog=load_catalog())
     for finding in checked.findings:
+        # Warnings too: standard output is one document.
         say(str(finding))
     if checked.refused:
         content = {
@@ -273,6 +276,7 @@ def _ended(store: StoreDatabase, file: RolloutFile) -> RolloutPhase | None:
     from goldnode.fleet.store import rollouts
 
     with store.read() as connection:
+        # Byte for byte: a comment that changed is a change of what was signed.
         same = rollouts.document(connection, file.settings.name) == file.source.text
         return rollouts.ended(connection, file.settings.name) if same else None
 
@@ -286,6 +290,7 @@ def _submit(
 
     def work(connection: Connection) -> SubmittedRollout:
         if not replaces:
+            # In the same transaction, since another person may submit meanwhile.
             submission.refuse_replaced(connection, file)
         return submission.submit(connection, file, members, person(), time.time())
 

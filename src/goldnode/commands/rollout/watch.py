@@ -118,6 +118,7 @@ def _waits(view: RolloutStatusDocument) -> RenderableType:
 
 def _waves(view: RolloutStatusDocument, width: int) -> RenderableType:
     shown = [row for row in _STATES if any(_number(wave.states, row[0]) for wave in view.waves)]
+    # A narrow terminal gets the counts as text.
     shown = shown if width >= _WIDE else []
     table = Table(expand=True, box=None, header_style="bold")
     for name in ("wave", "state", "nodes"):
