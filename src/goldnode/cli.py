@@ -160,10 +160,9 @@ _OF_FILES = {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 def _of_a_file(problem: OSError) -> GoldnodeError | None:
     """Return the error for a file that cannot be used; None if `problem` is not about a file."""
     if isinstance(problem.filename, str | bytes | Path):
-        if isinstance(problem.filename, bytes):
-            name = problem.filename.decode(errors="backslashreplace")
-        else:
-            name = problem.filename
+        name = problem.filename
+        if isinstance(name, bytes):
+            name = name.decode(errors="backslashreplace")
         return GoldnodeError(
             f"cannot be read or written: {problem.strerror}",
             file=name,

@@ -46,10 +46,8 @@ class RenamedOption(click.Option):
         super().add_to_parser(parser, ctx)
         for name, value in self.former.items():
             # click has no hidden spellings of an option, so they go to its parser.
-            many = "append" if self.multiple else "store"
-            if value is None:
-                action = {"action": many}
-            else:
+            action: dict[str, Any] = {"action": "append" if self.multiple else "store"}
+            if value is not None:
                 action = {"action": "store_const", "const": value, "nargs": 0}
             parser.add_option(obj=self, opts=[name], dest=self.name, **action)
 

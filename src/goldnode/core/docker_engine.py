@@ -53,6 +53,7 @@ def connect() -> DockerClient:
     Raises EngineError with the remedy when there is none, when it refuses this user, or when it cannot run Linux nodes.
     """
     try:
+        # Commits and removals of large containers take minutes.
         client = docker.from_env(timeout=600)
         client.ping()
     except (DockerException, OSError) as error:
@@ -104,6 +105,7 @@ def ensure(*, yes: bool, state: Path, say: Say, tools: Mapping[str, str] = TOOLS
     try:
         client = connect()
     except EngineError as error:
+        # Another engine was named, or one runs: starting a second one would hide the fault.
         if "DOCKER_HOST" in os.environ or "refuses this user" in error.message:
             raise
         client = None

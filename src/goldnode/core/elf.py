@@ -66,9 +66,11 @@ def programs(data: Data, head: Header, faults: list[str]) -> list[Program]:
     """Return the program headers. Lengths are limited to the end of the file."""
     headers: list[Program] = []
     offset, entry, count, wide = head.phoff, head.phentsize, head.phnum, head.wide
+    # Elf64_Phdr has p_flags second, Elf32_Phdr has them last but one.
     shape = struct.Struct(head.order + ("IIQQQQQQ" if wide else "8I"))
     if not count:
         return headers
+    # Numbers of a damaged or hostile file: a bound before anything is read by them.
     if entry != shape.size or count > _SEGMENTS or offset + entry * count > len(data):
         faults.append(f"its {count} program headers are not within it")
         return headers
@@ -104,6 +106,7 @@ def dynamic_table(data: Data, head: Header, rows: list[Program], faults: list[st
     length = min(length - length % shape.size, _DYNAMIC * shape.size)
     soname, table, table_size = -1, -1, -1
     needed: list[int] = []
+    # 0 DT_NULL, 1 DT_NEEDED, 5 DT_STRTAB, 10 DT_STRSZ, 14 DT_SONAME.
     for tag, value in shape.iter_unpack(data[start : start + length]):
         if tag == 0:
             break

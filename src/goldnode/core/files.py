@@ -35,6 +35,7 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         try:
             out.write(data)
             out.flush()
+            # Before the rename: else a crash may leave the new name with an empty file.
             os.fsync(out.fileno())
             os.fchmod(out.fileno(), mode)
             new.replace(path)
@@ -57,6 +58,7 @@ def cache_directory() -> Path:
 def file_remedy(problem: OSError, path: Path) -> str:
     """Return the remedy for a file that cannot be read or written, by the kernel's reason."""
     cache = cache_directory()
+    # Above it too: the directory may be missing because a parent cannot be written.
     cached = path in (cache, *cache.parents) or cache in path.parents
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free space on its file system" + (f", or {_OTHER_CACHE}" if cached else "")
@@ -128,6 +130,7 @@ def second_build(parent: Path) -> Iterator[Path]:
 
 def once(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the JSON object in `file`. The first process that asks makes the value; the others wait for it."""
+    # A file of its own: the lock of a file that is replaced would be of the old one.
     with file.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():

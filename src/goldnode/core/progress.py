@@ -213,6 +213,7 @@ class _Lines:
     def advance(self, size: int) -> None:
         with self._lock:
             self.size += size
+            # Logs get a line now and then, not one for each block.
             if time.monotonic() - self.last < FILES:
                 return
             self.last = time.monotonic()
@@ -325,6 +326,7 @@ def steps() -> Iterator[Callable[[str, str, float], None]]:
             with lock:
                 if state == "started":
                     running[what] = progress.add_task(what, total=1)
+                # A step may end that never started: one that was cached.
                 elif (number := running.pop(what, None)) is not None:
                     progress.remove_task(number)
                     progress.console.print(

@@ -299,16 +299,16 @@ def _runtime(view: View, packages: InstalledPackages, image: ImageSpec) -> list[
             )
             said = [f"{path}: {shown(text)}" for path, text in files.items()]
             how = "Debian packages, whose versions differ; no version is claimed"
-            result: Result = "differs" if said else "not_verified"
+            agreed: Result = "differs" if said else "not_verified"
             if own and not said:
-                result = "ok"
+                agreed = "ok"
             return [
                 Claim(
                     "runtime",
                     expected="distro",
                     got=", ".join(said or own[:6]),
                     how=how,
-                    result=result,
+                    result=agreed,
                     essential=True,
                 )
             ]
