@@ -363,7 +363,7 @@ def _before(state: Path) -> Path:
 
 
 def _store(metadata: Path, state: Path) -> None:
-    """Replace the stored metadata. What was seen before is never lost, or an older update could be accepted."""
+    """Replace the stored metadata. The state before is never lost: an older update could be accepted then."""
     fresh, before = state.with_name(f".{state.name}.new"), _before(state)
     for left in (fresh, before):
         shutil.rmtree(left, ignore_errors=True)

@@ -90,7 +90,7 @@ class _Part(NamedTuple):
     signatures: list[_SelfSignature]
 
     def state(self, revocation: int) -> KeyPart | None:
-        """Return what can be said of it; None if it is revoked."""
+        """Return the state of the key; None if it is revoked."""
         if any(row.kind == revocation for row in self.signatures):
             return None
         algorithm, bits = _algorithm(self.body)

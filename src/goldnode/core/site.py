@@ -496,7 +496,7 @@ class SiteException(BaseModel):
         return self.class_ in (None, node_class) and self.stack in (None, stack)
 
 
-# What an error message writes where a person has to fill in a value.
+# Words that error messages have in place of a value that a person fills in.
 EXCEPTION_PLACEHOLDERS = {"owner": "NAME", "reason": "REASON"}
 
 

@@ -355,7 +355,7 @@ class WheelLayout:
                 remedy="give the component `layout: python`",
             )
         folder = {
-            # The layout of NVIDIA's own packages, where compilers and linkers search.
+            # The layout of CUDA packages, where compilers and linkers search.
             "lib": f"targets/{self.target}/lib",
             "include": f"targets/{self.target}/include",
             None: "share/doc",

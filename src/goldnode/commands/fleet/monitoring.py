@@ -13,7 +13,7 @@ from goldnode.core.data import data
 from goldnode.core.errors import GoldnodeError
 from goldnode.core.files import replace_file
 
-# What the rules link to as they are in the tree: a page of goldnode's documentation.
+# Page that the rules in the tree link to.
 RUNBOOKS = "docs/how-to/alerts.md"
 _PATTERNS = (
     "prometheus/*.rules.yml",

@@ -246,7 +246,7 @@ class LabNode:
         """Keep the node's present file system as an image named after `key` (anything JSON); return its name."""
         reference = images.snapshot_reference(key)
         repository, tag = reference.rsplit(":", 1)
-        # What is still in the page cache would be missing from the image.
+        # Data in the page cache would be missing from the image.
         self.run("sync")
         self.container.commit(repository=repository, tag=tag, changes=f"LABEL {LABEL}=snapshot")
         return reference
