@@ -27,6 +27,9 @@ STATUS = {0: (68, 0), 1: (68, 0), 2: (68, 0), 3: (68, 112)}
 # Content revision, size of the structure (0: any) -> offset of the cycles that were counted; five residencies follow. Revision 6 changed within
 # one version of the kernel. Revisions 4 and 5 have a status that the driver always fills with 0.
 RESIDENCIES = {(6, 384): 104, (6, 1664): 32, (7, 0): 40, (8, 0): 40}
+NEVER_WRITTEN = 0xFFFFFFFFFFFFFFFF
+# End of each range of bits, and what its reasons have in common.
+KINDS = ((16, "power"), (32, "current"), (56, "thermal"))
 THROTTLERS = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
 BITS = {
     0: "ppt0", 1: "ppt1", 2: "ppt2", 3: "ppt3", 4: "spl", 5: "fppt", 6: "sppt", 7: "sppt_apu", 16: "tdc_gfx", 17: "tdc_soc", 18: "tdc_mem",
@@ -38,28 +41,20 @@ BITS = {
 
 def read_gpus(context: Context) -> List[Json]:
     """Return the capture's GPU objects of the AMD functions in section ``pci``, ordered by address."""
-    pci = context.captured.get("pci")
-    functions = pci if isinstance(pci, dict) and not is_fault(pci) else {}
     mine = {
         name: one
-        for name, one in functions.items()
+        for name, one in context.functions().items()
         if one.get("kind") == "gpu" and one["pci_id"].startswith("1002:")
     }
     if not mine:
         return []
     links = _links(context, mine)
-    found = []
+    unlisted = not_exposed("KFD does not list this GPU")
+    rows = []
     for address in sorted(mine):
         with Folder(context.files, f"{BUS}/{address}") as folder:
-            found.append(
-                _gpu(
-                    folder,
-                    address,
-                    mine[address],
-                    links.get(address, not_exposed("KFD does not list this GPU")),
-                )
-            )
-    return found
+            rows.append(_gpu(folder, address, mine[address], links.get(address, unlisted)))
+    return rows
 
 
 def _gpu(folder: Folder, address: str, function: Json, links: Any) -> Json:
@@ -110,13 +105,9 @@ def _gpu(folder: Folder, address: str, function: Json, links: Any) -> Json:
 def filled(folder: Folder, name: str) -> Any:
     """Return a text, or its fault. An empty file counts as a missing one."""
     text = folder.text(name)
-    return (
-        text[:200]
-        if isinstance(text, str) and text
-        else not_exposed(f"{name} is empty")
-        if isinstance(text, str)
-        else text
-    )
+    if not isinstance(text, str):
+        return text
+    return text[:200] or not_exposed(f"{name} is empty")
 
 
 def mib(folder: Folder, name: str) -> Any:
@@ -127,24 +118,17 @@ def mib(folder: Folder, name: str) -> Any:
 
 def scaled(value: Any, unit: int) -> Any:
     """Convert millionths or thousandths to whole units, as an integer if possible."""
-    return (
-        value
-        if not isinstance(value, int)
-        else value // unit
-        if value % unit == 0
-        else value / unit
-    )
+    if not isinstance(value, int):
+        return value
+    return value / unit if value % unit else value // unit
 
 
 def _pair(folder: Folder, first: str, second: str) -> Any:
-    one, two = folder.number(first), folder.number(second)
-    return (
-        f"{one:04x}:{two:04x}"
-        if isinstance(one, int) and isinstance(two, int)
-        else one
-        if is_fault(one)
-        else two
-    )
+    numbers = [folder.number(first), folder.number(second)]
+    for number in numbers:
+        if is_fault(number):
+            return number
+    return ":".join(f"{number:04x}" for number in numbers)
 
 
 def _sensors(folder: Folder) -> Tuple[Json, Json]:
@@ -181,9 +165,9 @@ def _sensors(folder: Folder) -> Tuple[Json, Json]:
         ("shutdown_c", hot, "emergency"),
         ("memory_c", labels.get("mem"), "input"),
     ):
-        temperature[key] = (
-            scaled(folder.number(base + name), 1000) if base else not_exposed("no such sensor")
-        )
+        temperature[key] = not_exposed("no such sensor")
+        if base:
+            temperature[key] = scaled(folder.number(base + name), 1000)
     if known(temperature["gpu_c"]) and known(temperature["slowdown_c"]):
         temperature["margin_c"] = temperature["slowdown_c"] - temperature["gpu_c"]
     return power, temperature
@@ -200,7 +184,8 @@ def _clocks(folder: Folder) -> Json:
         if not isinstance(text, str):
             row["current"][key] = row["max"][key] = text
             continue
-        levels, now = [], None
+        levels: List[int] = []
+        now: Any = None
         for line in text.split("\n")[:64]:
             parts = line.split()
             # 1: 2100Mhz *
@@ -211,14 +196,14 @@ def _clocks(folder: Folder) -> Json:
                 levels.append(int(clock))
             if parts[-1] == "*":
                 now = int(clock)
-        row["max"][key] = max(levels) if levels else unread(f"no level in {text[:40]!r}")
-        row["current"][key] = (
-            now
-            if now is not None
-            else not_exposed("no level is marked as the current one")
-            if levels
-            else row["max"][key]
-        )
+        if not levels:
+            row["max"][key] = unread(f"no level in {text[:40]!r}")
+            row["current"][key] = row["max"][key] if now is None else now
+            continue
+        row["max"][key] = max(levels)
+        if now is None:
+            now = not_exposed("no level is marked as the current one")
+        row["current"][key] = now
     return row
 
 
@@ -251,26 +236,15 @@ def throttle(data: Any) -> Json:
         }
         return {"residency": {**reported, "cycles": cycles}}
     own, common = STATUS[content]
-    status = (
-        int.from_bytes(data[common : common + 8], "little") if common and size >= common + 8 else -1
-    )
-    if status not in (-1, 0xFFFFFFFFFFFFFFFF):
+    status = NEVER_WRITTEN
+    if common and size >= common + 8:
+        status = int.from_bytes(data[common : common + 8], "little")
+    if status != NEVER_WRITTEN:
         bits = [bit for bit in range(64) if status >> bit & 1]
         return {
             "status": status,
             "active": [BITS.get(bit, f"bit{bit}") for bit in bits],
-            "kinds": sorted(
-                {
-                    "power"
-                    if bit < 16
-                    else "current"
-                    if bit < 32
-                    else "thermal"
-                    if bit < 56
-                    else "other"
-                    for bit in bits
-                }
-            ),
+            "kinds": sorted({_kind_of_bit(bit) for bit in bits}),
         }
     status = int.from_bytes(data[own : own + 4], "little")
     if status == 0xFFFFFFFF:
@@ -281,25 +255,28 @@ def throttle(data: Any) -> Json:
     return {"status": 0, "active": [], "kinds": []}
 
 
+def _kind_of_bit(bit: int) -> str:
+    """Return the kind of a reason by the range of its bit (amdgpu_smu.h)."""
+    return next((kind for end, kind in KINDS if bit < end), "other")
+
+
 def _ras(folder: Folder) -> Any:
     """Return ``{BLOCK: {ue, ce, de?}}`` from ``ras/umc_err_count`` (``ue: 0``), on newer kernels from
     ``ras/aca_umc``.
     """
     names = folder.names("ras")
-    found: Json = {}
+    blocks: Json = {}
     for name in names:
-        block = (
-            name[:-10]
-            if name.endswith("_err_count")
-            else name[4:]
-            if name.startswith("aca_")
-            else ""
-        )
-        if not block or block in found:
+        block = ""
+        if name.endswith("_err_count"):
+            block = name[: -len("_err_count")]
+        elif name.startswith("aca_"):
+            block = name[len("aca_") :]
+        if not block or block in blocks:
             continue
         text = folder.text(f"ras/{name}")
         if not isinstance(text, str):
-            found[block] = text
+            blocks[block] = text
             continue
         row: Dict[str, Any] = {}
         for line in text.split("\n")[:16]:
@@ -307,10 +284,10 @@ def _ras(folder: Folder) -> Any:
             count = count.strip()
             if key.strip() in ("ue", "ce", "de") and count.isdecimal() and len(count) <= 20:
                 row[key.strip()] = int(count)
-        found[block] = (
-            row if "ue" in row and "ce" in row else unread(f"no counters in {text[:40]!r}")
-        )
-    return found or not_exposed("no error counters in ras")
+        if "ue" not in row or "ce" not in row:
+            row = unread(f"no counters in {text[:40]!r}")
+        blocks[block] = row
+    return blocks or not_exposed("no error counters in ras")
 
 
 def _ecc(ras: Any) -> Json:
@@ -320,12 +297,11 @@ def _ecc(ras: Any) -> Json:
     """
     if is_fault(ras):
         return {"volatile": {"corrected": ras, "uncorrected": ras}}
-    broken = next((row for row in ras.values() if is_fault(row)), None)
-    sums = {
-        key: broken if broken is not None else sum(row[short] for row in ras.values())
-        for key, short in (("corrected", "ce"), ("uncorrected", "ue"))
-    }
-    return {"volatile": sums}
+    for row in ras.values():
+        if is_fault(row):
+            return {"volatile": {"corrected": row, "uncorrected": row}}
+    corrected, uncorrected = (sum(row[key] for row in ras.values()) for key in ("ce", "ue"))
+    return {"volatile": {"corrected": corrected, "uncorrected": uncorrected}}
 
 
 def _bad_pages(folder: Folder) -> Any:
@@ -348,7 +324,7 @@ def _links(context: Context, mine: Json) -> Dict[str, Any]:
     """Return the number of xGMI links of each function, from its first node in KFD's topology (partitions
     have more).
     """
-    found: Dict[str, Any] = {}
+    counts: Dict[str, Any] = {}
     with Folder(context.files, NODES) as nodes:
         for node in sorted(nodes.names(), key=lambda name: (len(name), name)):
             rows = _properties(nodes, f"{node}/properties")
@@ -356,19 +332,17 @@ def _links(context: Context, mine: Json) -> Dict[str, Any]:
             if not place:
                 continue  # a processor
             address = f"{rows.get('domain', 0):04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}.0"
-            if address in found or address not in mine:
+            if address in counts or address not in mine:
                 continue
             links = nodes.names(f"{node}/io_links")
             types = [
                 _properties(nodes, f"{node}/io_links/{link}/properties").get("type")
                 for link in links
             ]
-            found[address] = (
-                types.count(XGMI)
-                if None not in types
-                else unread("a link of this node could not be read")
-            )
-    return found
+            counts[address] = types.count(XGMI)
+            if None in types:
+                counts[address] = unread("a link of this node could not be read")
+    return counts
 
 
 def _properties(nodes: Folder, name: str) -> Dict[str, int]:
@@ -387,11 +361,10 @@ def settings(row: Json) -> Json:
     """
 
     def as_answer(value: Any) -> Any:
-        return (
-            {"rc": 3 if value["fault"] == "not_exposed" else 999, "text": value["text"]}
-            if is_fault(value)
-            else value
-        )
+        if not is_fault(value):
+            return value
+        # NVML_ERROR_NOT_SUPPORTED and NVML_ERROR_UNKNOWN: the policy knows no other library's codes.
+        return {"rc": 3 if value["fault"] == "not_exposed" else 999, "text": value["text"]}
 
     power = row["power"]
     return {

@@ -13,11 +13,11 @@ from .context import Context
 from .gpus import vendor_of
 from .machine import printable
 from .machine import release as os_release
-from .values import Files, is_fault
+from .values import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Dict, List, Optional
 
 # The kernel drivers of each vendor's GPUs, and the names that their module files have in distributions.
 DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "intel": ("xe", "i915")}
@@ -43,11 +43,9 @@ MARKS = ("/.dockerenv", "/run/.containerenv")
 
 def read(context: Context) -> Json:
     """Return section `binding`; empty if every GPU has its vendor's driver."""
-    pci = context.captured.get("pci")
-    cards: Dict[str, Any] = pci if isinstance(pci, dict) and not is_fault(pci) else {}
     loose = {
         address: str(vendor_of(row))
-        for address, row in sorted(cards.items())
+        for address, row in sorted(context.functions().items())
         if isinstance(row, dict)
         and row.get("kind") == "gpu"
         and row.get("gone") is not True
@@ -68,7 +66,7 @@ def facts(context: Context, vendor: str, addresses: List[str]) -> Json:
     release = running if isinstance(running, str) else ""
     command_line = files.text("/proc/cmdline")
     built = modules(files, vendor)
-    found: Json = {
+    section: Json = {
         "vendor": vendor,
         "addresses": addresses,
         "packages": packages(files, vendor),
@@ -82,7 +80,7 @@ def facts(context: Context, vendor: str, addresses: List[str]) -> Json:
     try:
         lines = kmod.read(host, command_line if isinstance(command_line, str) else "")
     except OSError as problem:
-        return {**found, "error": f"{problem.filename}: {problem.strerror}"}
+        return {**section, "error": f"{problem.filename}: {problem.strerror}"}
     own = [*DRIVERS[vendor], *built.get(release, ())]
     ids = [str(context.captured["pci"][address].get("pci_id")) for address in addresses]
     taken = [
@@ -91,12 +89,12 @@ def facts(context: Context, vendor: str, addresses: List[str]) -> Json:
         if files.text(f"{DRIVERCTL}/{name}") == "vfio-pci"
     ]
     taken += [(line.where(), line.text()) for line in kmod.given_away(lines, ids)]
-    found["barred"] = [shown(line.where(), line.text()) for line in kmod.against(lines, own)]
-    found["given_away"] = [shown(*pair) for pair in taken]
-    found["barred_others"] = [
+    section["barred"] = [shown(line.where(), line.text()) for line in kmod.against(lines, own)]
+    section["given_away"] = [shown(*pair) for pair in taken]
+    section["barred_others"] = [
         name for name in ("nouveau", "nova_core", "radeon") if kmod.against(lines, [name])
     ]
-    return found
+    return section
 
 
 def shown(where: str, text: str) -> Json:
@@ -109,35 +107,29 @@ def packages(files: Files, vendor: str) -> Optional[List[Json]]:
     data = files.data(STATUS, MOST_STATUS)
     if not isinstance(data, bytes):
         return None
-    found = []
+    rows = []
     for stanza in data.decode("utf-8", "replace").split("\n\n"):
         name = re.match(r"\s*Package: (\S+)", stanza)
         if name is None or not PACKAGES[vendor].match(name[1]):
             continue
         status = re.search(r"^Status: \S+ (\S+) (\S+)", stanza, re.MULTILINE)
         version = re.search(r"^Version: (\S+)", stanza, re.MULTILINE)
-        state = (
-            "reinst-required"
-            if status and status[1] != "ok"
-            else status[2]
-            if status
-            else "unknown"
-        )
+        state = status[2] if status else "unknown"
+        if status and status[1] != "ok":
+            state = "reinst-required"
         if state not in ("not-installed", "config-files"):
-            found.append(
-                {"name": name[1], "version": version[1] if version else None, "state": state}
-            )
-    return found
+            rows.append({"name": name[1], "version": version and version[1], "state": state})
+    return rows
 
 
 def modules(files: Files, vendor: str) -> Dict[str, List[str]]:
     """Return kernel release -> names of the vendor's driver modules that modprobe would find for it."""
-    found = {}
+    by_release = {}
     pattern = re.compile(rf"^(?:\S*/)?({MODULES[vendor]})\.ko(?:\.\w+)?:", re.MULTILINE)
     for release in files.names("/lib/modules"):
         index = files.data(f"/lib/modules/{release}/modules.dep", MOST_INDEX)
         if isinstance(index, bytes):
             names = sorted(set(pattern.findall(index.decode("utf-8", "replace"))))
             if names:
-                found[release] = names
-    return found
+                by_release[release] = names
+    return by_release

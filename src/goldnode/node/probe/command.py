@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from ..ground.host import Host, Json
 
-MOST = (
-    64 << 20
-)  # bytes of a record; the largest real one that was seen, of 8 GPUs in XML, has 0.4 MB
+# Bytes of a record; the largest real one that was seen, of 8 GPUs in XML, has 0.4 MB.
+MOST = 64 << 20
 CLASS = "/etc/goldnode/class.json"
 # Sections of a capture and what they are, for the look at a record: anything else in their place is a fault.
 SECTIONS = {
@@ -60,16 +59,16 @@ def arguments(parser: Any) -> None:
 
 def run(host: Host, options: Any) -> int:
     """Print a capture."""
-    found = (
-        load(options.record)
-        if options.record
-        else capture(host, _document(host, options.document), options.passive)
-    )
+    if options.record:
+        captured = load(options.record)
+    else:
+        document = _document(host, options.document)
+        captured = capture(host, document, options.passive)
     if options.anonymous:
-        found = anonymous(found)
+        captured = anonymous(captured)
     try:
-        print(json.dumps(found, indent=1))
-    except BrokenPipeError:
+        print(json.dumps(captured, indent=1))
+    except BrokenPipeError:  # the reader has seen enough; Python must not fail at its exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 
@@ -82,7 +81,7 @@ def _document(host: Host, name: Optional[str]) -> Optional[Json]:
         else:
             with open(name, encoding="utf-8") as opened:
                 text = opened.read()
-        found = json.loads(text) if text is not None else None
+        document = json.loads(text) if text is not None else None
     except (OSError, ValueError) as problem:
         if name is None:
             print(
@@ -93,11 +92,11 @@ def _document(host: Host, name: Optional[str]) -> Optional[Json]:
         raise NodeError(
             f"{name}: not a class document ({problem}). Export it with `goldnode class export`."
         ) from None
-    if found is not None and not isinstance(found, dict):
+    if document is not None and not isinstance(document, dict):
         raise NodeError(
             f"{name or CLASS}: not a class document. Export it with `goldnode class export`."
         )
-    return found
+    return document
 
 
 # -- records
@@ -158,29 +157,29 @@ def recorded(data: bytes, name: str) -> Json:
     schema.
     """
     try:
-        found = cleaned(json.loads(data))
+        record = cleaned(json.loads(data))
     except (ValueError, RecursionError) as problem:
         raise NodeError(
             f"{name}: not JSON ({problem}). It may be cut off: record it again with `goldnode-node capture`."
         ) from None
-    schema = found.get("schema") if isinstance(found, dict) else None
+    schema = record.get("schema") if isinstance(record, dict) else None
     if schema != SCHEMA:
         description = f"schema {str(schema)[:60]!r}" if schema else "no capture"
         raise NodeError(
             f"{name}: {description}, not {SCHEMA}. Record it with `goldnode-node capture`."
         )
     for key, kind in SECTIONS.items():
-        value = found.get(key)
+        value = record.get(key)
         if value is not None and not isinstance(value, kind):
-            found[key] = wrong(key, value)
-    if isinstance(found.get("gpus"), list):
-        found["gpus"] = [_gpu(gpu) for gpu in found["gpus"]]
-    if isinstance(found.get("pci"), dict) and "fault" not in found["pci"]:
-        found["pci"] = {
+            record[key] = wrong(key, value)
+    if isinstance(record.get("gpus"), list):
+        record["gpus"] = [_gpu(gpu) for gpu in record["gpus"]]
+    if isinstance(record.get("pci"), dict) and "fault" not in record["pci"]:
+        record["pci"] = {
             address: row if isinstance(row, dict) else wrong(address, row)
-            for address, row in found["pci"].items()
+            for address, row in record["pci"].items()
         }
-    events = found.get("events")
+    events = record.get("events")
     if isinstance(events, dict) and "rows" in events:
         rows = events["rows"]
         events["rows"] = (
@@ -189,9 +188,9 @@ def recorded(data: bytes, name: str) -> Json:
         if events["rows"] != rows:
             events["error"] = wrong("events.rows", rows)
     for key in ("time", "source"):
-        if not isinstance(found.get(key), str):
-            found[key] = None
-    return {**found, "simulated": found.get("simulated") is True}
+        if not isinstance(record.get(key), str):
+            record[key] = None
+    return {**record, "simulated": record.get("simulated") is True}
 
 
 def wrong(key: str, value: Any) -> Json:
@@ -209,16 +208,16 @@ def _gpu(gpu: Any) -> Json:
             "lost": False,
             **dict.fromkeys(("name", "uuid", *GPU_OBJECTS), fault),
         }
-    found = dict(gpu)
+    row = dict(gpu)
     for key in GPU_OBJECTS:
-        if found.get(key) is not None and not isinstance(found[key], dict):
-            found[key] = wrong(key, found[key])
-    if not isinstance(found.get("processes", []), (list, dict)):
-        found["processes"] = wrong("processes", found["processes"])
-    links = (found.get("nvlink") or {}).get("links", [])
+        if row.get(key) is not None and not isinstance(row[key], dict):
+            row[key] = wrong(key, row[key])
+    if not isinstance(row.get("processes", []), (list, dict)):
+        row["processes"] = wrong("processes", row["processes"])
+    links = (row.get("nvlink") or {}).get("links", [])
     if not isinstance(links, list) or not all(isinstance(link, dict) for link in links):
-        found["nvlink"] = wrong("nvlink.links", links)
-    return found
+        row["nvlink"] = wrong("nvlink.links", links)
+    return row
 
 
 # -- without names
@@ -268,13 +267,9 @@ def anonymous(captured: Json, named: Optional[Callable[[str, str], str]] = None)
     made = re.compile(rf"(?:{'|'.join(sorted({*NAMES.values(), 'UUID', 'SERVER'}))})-\d+")
 
     def name(value: str, kind: str, into: Dict[str, str]) -> None:
-        if (
-            value
-            and value not in given
-            and value not in hosts
-            and not made.fullmatch(value)
-            and set(value) - set("0-:")
-        ):
+        # Zeros alone are no name: boards without a serial number or GUID report them.
+        empty = not value or not set(value) - set("0-:")
+        if not empty and value not in given and value not in hosts and not made.fullmatch(value):
             into[value] = named(kind, value) if named else f"{kind}-{counts.get(kind, 0)}"
             counts[kind] = counts.get(kind, 0) + 1
 
@@ -296,18 +291,19 @@ def anonymous(captured: Json, named: Optional[Callable[[str, str], str]] = None)
 
     def patterns(value: str, key: str) -> None:
         for kind, pattern in PATTERNS:
-            for found in re.findall(pattern, value):
-                if not any(found in known for known in given):
-                    name(found, kind, given)
+            for word in re.findall(pattern, value):
+                if not any(word in known for known in given):
+                    name(word, kind, given)
         if key in FREE:
-            for found in re.findall(INTERNET, value):
-                name(found, "SERVER", hosts)
+            for word in re.findall(INTERNET, value):
+                name(word, "SERVER", hosts)
         if key == "device" and ":/" in value:  # a file system of another machine
             name(value.partition(":/")[0], "SERVER", hosts)
 
     collect(captured)
 
     def replacer(names: Dict[str, str]) -> Any:
+        # Longest first: a name may begin with another one.
         words = "|".join(re.escape(one) for one in sorted(names, key=len, reverse=True))
         return re.compile(rf"(?<![A-Za-z0-9_])(?:{words})(?![A-Za-z0-9_])") if words else None
 
@@ -315,8 +311,8 @@ def anonymous(captured: Json, named: Optional[Callable[[str, str], str]] = None)
 
     def text(value: str, key: str) -> str:
         if others and (key in FREE or value.startswith("/")):
-            value = others.sub(lambda found: hosts[found[0]], value)
-        return own.sub(lambda found: given[found[0]], value) if own else value
+            value = others.sub(lambda match: hosts[match[0]], value)
+        return own.sub(lambda match: given[match[0]], value) if own else value
 
     def replace(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ground.host import Host, Json, is_container
-from .values import Files
+from .values import Files, is_fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class Context:
         self.passive = passive  # puts no load on the node: no reads of storage, no GPU work
         self.container = is_container(host)
         self.captured: Json = {}
-        self.question: Any = (
-            None  # what the GPU library was asked (device/stream.py), None where nothing was
-        )
+        # What the GPU library was asked (device/stream.py), None where nothing was.
+        self.question: Any = None
+
+    def functions(self) -> Json:
+        """Return the section `pci` of the capture so far; empty without a bus that can be read."""
+        pci = self.captured.get("pci")
+        return pci if isinstance(pci, dict) and not is_fault(pci) else {}

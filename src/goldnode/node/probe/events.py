@@ -35,7 +35,7 @@ def read(context: Context) -> Json:
     files = context.files
     text = files.text("/proc/sys/kernel/random/boot_id")
     boot_id = text if isinstance(text, str) and text else None
-    found: Json = {
+    section: Json = {
         "sources": [],
         "truncated": False,
         "boot_id": boot_id,
@@ -44,15 +44,15 @@ def read(context: Context) -> Json:
         "error": None,
     }
     if context.container:
-        found["error"] = not_exposed("a container shows the kernel log of its host")
-        return {"events": found}
+        section["error"] = not_exposed("a container shows the kernel log of its host")
+        return {"events": section}
     parser = logs.LogParser(boot_id)
     ring = ring_of(files.root + KMSG)
     if isinstance(ring, dict):
-        if not (context.host.live and journal(context, parser, found, None)) and not files_of(
-            context, parser, found
+        if not (context.host.live and journal(context, parser, section, None)) and not files_of(
+            context, parser, section
         ):
-            found["error"] = ring
+            section["error"] = ring
     else:
         records, first, lost = ring
         stored: List[Json] = []
@@ -60,17 +60,17 @@ def read(context: Context) -> Json:
         if lost:
             stored, after = last_capture(context, boot_id, first)
             if after >= 0:
-                found["sources"].append("capture")
-            elif not (context.host.live and journal(context, parser, found, usec(records))):
-                found["truncated"] = True
-        found["sources"].append("kmsg")
+                section["sources"].append("capture")
+            elif not (context.host.live and journal(context, parser, section, usec(records))):
+                section["truncated"] = True
+        section["sources"].append("kmsg")
         feed(parser, records, after)
         merge(parser, stored)
     rows = parser.result()
-    found.update(rows=rows, last_seq=parser.last_seq)
+    section.update(rows=rows, last_seq=parser.last_seq)
     if parser.dropped:
-        found["dropped"] = parser.dropped
-    return {"events": found}
+        section["dropped"] = parser.dropped
+    return {"events": section}
 
 
 def feed(parser: logs.LogParser, records: bytes, after: int = -1) -> None:
@@ -98,9 +98,8 @@ def ring_of(path: str) -> Any:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
-        fault = (
-            not_exposed if problem.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO) else unread
-        )
+        absent = problem.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO)
+        fault = not_exposed if absent else unread
         return fault(f"/dev/kmsg: {os.strerror(problem.errno or 0)}", problem.errno)
     try:
         if os.fstat(handle).st_mode & 0o170000 != 0o020000:
@@ -115,11 +114,8 @@ def ring_of(path: str) -> Any:
                 for line in data.split(b"\n")
                 if line[:1] not in (b" ", b"") or b"NVRM:" in line
             ]
-            return (
-                b"\n".join(lines),
-                number_of(lines[0]) if lines else 0,
-                bool(lines) and number_of(lines[0]) > 0,
-            )
+            first = number_of(lines[0]) if lines else 0
+            return b"\n".join(lines), first, first > 0
         return records_of(handle)
     except OSError as problem:
         return unread(f"/dev/kmsg: {os.strerror(problem.errno or 0)}", problem.errno)
@@ -132,7 +128,7 @@ def records_of(handle: int) -> Tuple[bytes, int, bool]:
 
     EAGAIN marks the end; EPIPE means that records were lost meanwhile.
     """
-    found: List[bytes] = []
+    records: List[bytes] = []
     size = 0
     lost = False
     while size < MOST:
@@ -145,13 +141,12 @@ def records_of(handle: int) -> Tuple[bytes, int, bool]:
             continue
         if not record:
             break
-        end = record.find(b"\n")
-        found.append(record[:end] if end >= 0 else record)
+        records.append(record.partition(b"\n")[0])
         size += len(record)
     else:
         lost = True
-    first = number_of(found[0]) if found else 0
-    return b"\n".join(found), first, lost or first > 0
+    first = number_of(records[0]) if records else 0
+    return b"\n".join(records), first, lost or first > 0
 
 
 def number_of(record: bytes) -> int:
@@ -237,7 +232,7 @@ def key_of(row: Json) -> Tuple[Any, ...]:
     return (row.get("kind"), row.get("code"), row.get("address"), row.get("mig"), *more)
 
 
-def journal(context: Context, parser: logs.LogParser, found: Json, until: Optional[int]) -> bool:
+def journal(context: Context, parser: logs.LogParser, section: Json, until: Optional[int]) -> bool:
     """Read this boot's kernel log from the journal, up to the time `until` (microseconds since boot). Return
     whether it was complete.
 
@@ -288,23 +283,20 @@ def journal(context: Context, parser: logs.LogParser, found: Json, until: Option
         out.close()
         child.wait()
     data = b"".join(pieces)
-    stamps = (
-        monotonic(data[: data.find(b"\n")]),
-        monotonic(data.rstrip(b"\n").rpartition(b"\n")[2]),
-    )
-    if stamps[0] is None:
+    first = monotonic(data[: data.find(b"\n")])
+    last = monotonic(data.rstrip(b"\n").rpartition(b"\n")[2])
+    if first is None:
         return False
-    found["sources"].append("journal")
+    section["sources"].append("journal")
     for line in logs.candidates(data):
         at = monotonic(line)
         if until is None or (at is not None and at < until):
             parser.line(line)
     # journald reads the ring from its first record on, which is of the first moments.
-    whole = stamps[0] <= 1_000_000 and (
-        ended or (until is not None and stamps[1] is not None and stamps[1] >= until)
-    )
+    reached = until is not None and last is not None and last >= until
+    whole = first <= 1_000_000 and (ended or reached)
     if until is None and not whole:
-        found["truncated"] = True
+        section["truncated"] = True
         return True
     return whole
 
@@ -316,7 +308,7 @@ def monotonic(line: bytes) -> Optional[int]:
     return int(digits) if mark and digits.isdigit() else None
 
 
-def files_of(context: Context, parser: logs.LogParser, found: Json) -> bool:
+def files_of(context: Context, parser: logs.LogParser, section: Json) -> bool:
     """Read the first existing log file: its last boot, or all of it if it does not show where a boot begins.
     Return whether there was one.
     """
@@ -324,9 +316,9 @@ def files_of(context: Context, parser: logs.LogParser, found: Json) -> bool:
         data = tail(context.files.root + name)
         if data is None:
             continue
-        found["sources"].append(name)
+        section["sources"].append(name)
         if len(data) >= MOST or (context.host.live and logs.BOOT not in data):
-            found["truncated"] = True
+            section["truncated"] = True
         for line in logs.candidates(data):
             parser.line(line)
         return True
@@ -340,10 +332,10 @@ def tail(path: str) -> Optional[bytes]:
     except OSError:
         return None
     try:
-        found = os.fstat(handle)
-        if found.st_mode & 0o170000 != 0o100000 or not found.st_size:
+        status = os.fstat(handle)
+        if status.st_mode & 0o170000 != 0o100000 or not status.st_size:
             return None
-        offset = max(0, found.st_size - MOST)
+        offset = max(0, status.st_size - MOST)
         data = os.pread(handle, MOST, offset)
         return data.partition(b"\n")[2] if offset else data
     except OSError:
@@ -358,7 +350,7 @@ def parsed(text: str) -> Json:
     data = text.encode("utf-8", "replace")
     for line in logs.candidates(data):
         parser.line(line)
-    found: Json = {
+    section: Json = {
         "sources": ["text"],
         "truncated": False,
         "boot_id": None,
@@ -367,5 +359,5 @@ def parsed(text: str) -> Json:
         "error": None,
     }
     if parser.dropped:
-        found["dropped"] = parser.dropped
-    return found
+        section["dropped"] = parser.dropped
+    return section

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from .values import ABSENT, not_exposed, unread
+from .values import error_fault, unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
 PAGE = 4096  # an attribute of sysfs is at most that, and comes whole in one read
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-
-
-def fault_of(problem: OSError) -> Fault:
-    """Return an error of the system as a fault."""
-    rc = problem.errno
-    text = os.strerror(rc) if rc else str(problem)
-    return not_exposed(text, rc) if rc in ABSENT else unread(text, rc)
 
 
 class Folder:
@@ -39,7 +32,7 @@ class Folder:
             self.handle = os.open(files.root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as problem:
             self.handle = -1
-            self.fault = fault_of(problem)
+            self.fault = error_fault(problem)
 
     def __enter__(self) -> Folder:
         return self
@@ -56,7 +49,7 @@ class Folder:
         try:
             handle = os.open(name, FLAGS, dir_fd=self.handle)
         except OSError as problem:
-            return fault_of(problem)
+            return error_fault(problem)
         try:
             data = os.read(handle, most)
             while most > PAGE and 0 < len(data) < most:  # a longer one comes page by page
@@ -66,7 +59,7 @@ class Folder:
                 data += more
             return data
         except OSError as problem:
-            return fault_of(problem)
+            return error_fault(problem)
         finally:
             os.close(handle)
 

@@ -48,10 +48,9 @@ def read(context: Context) -> Json:
     question = context.question
     context.host.pending = None
     answer = question.finish() if question is not None else None
-    pci = context.captured.get("pci")
     cards: Dict[str, Any] = {
         address: row
-        for address, row in (pci.items() if isinstance(pci, dict) and "fault" not in pci else ())
+        for address, row in context.functions().items()
         if isinstance(row, dict) and row.get("kind") == "gpu"
     }
     informed = information(context.files)
@@ -59,23 +58,23 @@ def read(context: Context) -> Json:
         address: cards.get(address)
         for address in {*informed, *(a for a, row in cards.items() if vendor_of(row) == "nvidia")}
     }
-    found, error = _nvidia(context, answer, nvidia, informed)
+    gpus, error = _nvidia(context, answer, nvidia, informed)
     for vendor in ("amd", "intel"):
         if any(vendor_of(row) == vendor for row in cards.values()):
             rows, problem = _others(
                 context, vendor, {a: row for a, row in cards.items() if vendor_of(row) == vendor}
             )
-            found += rows
+            gpus += rows
             error = error or problem
     sections: Json = {
-        "gpus": sorted(found, key=_order),
+        "gpus": sorted(gpus, key=_order),
         "gpu_error": error,
         "driver": driver(context.files, answer, [vendor_of(row) for row in cards.values()]),
         "devices": devices(context.files),
     }
     # A simulator outside of its usual directory is recognized by the serial numbers that it gives.
     if context.files.there(SIMULATOR) or any(
-        str(row.get("serial")).startswith("SIMULATED") for row in found
+        str(row.get("serial")).startswith("SIMULATED") for row in gpus
     ):
         sections["simulated"] = True
     return sections
@@ -101,12 +100,10 @@ def _nvidia(
     A GPU that the library lists without its address is matched with the only unmatched GPU of the bus.
     """
     error: Optional[Json] = answer["error"] if answer is not None else None
-    if answer is None and there:
-        error = unread(
-            "the GPU library was not asked: no NVIDIA driver is loaded"
-            if context.host.live
-            else "this root does not run"
-        )
+    if answer is None and there and context.host.live:
+        error = unread("the GPU library was not asked: no NVIDIA driver is loaded")
+    elif answer is None and there:
+        error = unread("this root does not run")
     listed: List[Json] = []
     for gpu in answer["gpus"] if answer is not None else ():
         own = dict(gpu)
@@ -120,34 +117,21 @@ def _nvidia(
     placed = {gpu["address"]: gpu for gpu in listed if isinstance(gpu.get("address"), str)}
     nowhere = [gpu for gpu in listed if not isinstance(gpu.get("address"), str)]
     alone = sorted(set(there) - set(placed))
-    found = [gpu for gpu in listed if gpu not in nowhere]
+    gpus = [gpu for gpu in listed if gpu not in nowhere]
     if nowhere and len(nowhere) == len(alone):
         # Several GPUs without an address cannot be matched, so none of them gets the library's number.
         for gpu, address in zip(nowhere, alone):
             index = gpu["index"] if len(nowhere) == 1 else None
-            found.append(
-                {
-                    **gpu,
-                    "index": index,
-                    "address": address,
-                    "_fault": gpu["_fault"] or gpu.get("address"),
-                }
-            )
+            fault = gpu["_fault"] or gpu.get("address")
+            gpus.append({**gpu, "index": index, "address": address, "_fault": fault})
         alone = []
     else:
-        found += nowhere
+        gpus += nowhere
     for address in alone:
         fault = error or unread("the GPU library does not list this GPU")
-        found.append(
-            {
-                "index": None,
-                "vendor": "nvidia",
-                "address": address,
-                "lost": False,
-                **dict.fromkeys(FROM_LIBRARY, fault),
-            }
-        )
-    for gpu in found:
+        own = {"index": None, "vendor": "nvidia", "address": address, "lost": False}
+        gpus.append({**own, **dict.fromkeys(FROM_LIBRARY, fault)})
+    for gpu in gpus:
         gpu.pop("_fault", None)
         own_address = str(gpu.get("address"))
         row = there.get(own_address)
@@ -162,7 +146,7 @@ def _nvidia(
         for key, value in informed.get(own_address, {}).items():
             if not known(gpu.get(key)):
                 gpu[key] = value
-    return found, error
+    return gpus, error
 
 
 def _others(
@@ -171,23 +155,23 @@ def _others(
     """Return AMD and Intel GPUs from sysfs. One that their reader does not describe is listed with its PCI
     data.
     """
-    found: List[Json] = []
+    gpus: List[Json] = []
     error = None
     try:
         if vendor == "amd":
             from . import amd as reader
         else:
             from . import intel as reader  # type: ignore[no-redef]
-        found = list(reader.read_gpus(context))
+        gpus = list(reader.read_gpus(context))
     except Exception as problem:  # a reader that fails must not take the GPUs away with it
         error = unread(f"the reader of {vendor}'s GPUs failed: {type(problem).__name__}: {problem}")
-    seen = {gpu.get("address") for gpu in found}
+    seen = {gpu.get("address") for gpu in gpus}
     for address, row in rows.items():
         if address not in seen and (vendor == "amd" or error):
             fault = error or unread("its driver's files do not list this GPU")
-            found.append({"index": None, "vendor": vendor, "address": address, "pci_id": row.get("pci_id"), "driver": row.get("driver"),
+            gpus.append({"index": None, "vendor": vendor, "address": address, "pci_id": row.get("pci_id"), "driver": row.get("driver"),
                           "lost": row.get("gone") is True, "memory": fault, "pcie": fault, "power": fault})  # fmt: skip
-    return found, error
+    return gpus, error
 
 
 # -- files that the NVIDIA kernel driver shows
@@ -204,7 +188,7 @@ def information(files: Files) -> Dict[str, Json]:
         "Device Minor": "minor",
         "GPU Firmware": "gsp_firmware",
     }
-    found: Dict[str, Json] = {}
+    by_address: Dict[str, Json] = {}
     for name in files.names(f"{PROC}/gpus"):
         text = files.text(f"{PROC}/gpus/{name}/information")
         if not isinstance(text, str):
@@ -214,34 +198,31 @@ def information(files: Files) -> Dict[str, Json]:
             title, _, value = line.partition(":")
             key, value = keys.get(title.strip()), value.strip()
             # Question marks: the GPU was never initialised. N/A: without GSP firmware.
-            if key and value and "?" not in value and value != "N/A":
-                fields[key] = (int(value) if value.isdigit() else None) if key == "minor" else value
-        found[name.lower()] = {key: value for key, value in fields.items() if value is not None}
-    return found
+            if not key or not value or "?" in value or value == "N/A":
+                continue
+            if key != "minor":
+                fields[key] = value
+            elif value.isdigit():
+                fields[key] = int(value)
+        by_address[name.lower()] = fields
+    return by_address
 
 
 def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -> Json:
     """Return the versions of the GPU driver's parts, each from its own source."""
     proc = files.text(f"{PROC}/version")
     loaded = files.text("/sys/module/nvidia/version")
-    if (
-        answer is None
-        and not isinstance(proc, str)
-        and not isinstance(loaded, str)
-        and "nvidia" not in vendors
-    ):
-        names = ("amdgpu",) if "amd" in vendors else ("xe", "i915") if "intel" in vendors else ()
-        name = next(
-            (name for name in names if name == "amdgpu" or files.there(f"/sys/module/{name}")), ""
-        )
-        if not name:
-            return {"vendor": None}
-        return {
-            "vendor": "amd" if name == "amdgpu" else "intel",
-            "loaded": files.text(f"/sys/module/{name}/version"),
-        }
+    there = isinstance(proc, str) or isinstance(loaded, str) or "nvidia" in vendors
+    if answer is None and not there:
+        # amdgpu is the vendor's even if it is not loaded; of Intel's two drivers the loaded one counts.
+        if "amd" in vendors:
+            return {"vendor": "amd", "loaded": files.text("/sys/module/amdgpu/version")}
+        for name in ("xe", "i915"):
+            if "intel" in vendors and files.there(f"/sys/module/{name}"):
+                return {"vendor": "intel", "loaded": files.text(f"/sys/module/{name}/version")}
+        return {"vendor": None}
     unasked = unread("the GPU library was not asked")
-    found: Json = {
+    versions: Json = {
         "vendor": "nvidia",
         "loaded": loaded,
         "proc": proc,
@@ -255,12 +236,12 @@ def driver(files: Files, answer: Optional[Json], vendors: List[Optional[str]]) -
     if isinstance(proc, str):
         # NVRM version: NVIDIA UNIX [Open Kernel Module for] x86_64 [Kernel Module]  570.86.15  Release Build …
         words = proc.splitlines()[0].split() if proc else []
-        found["proc"] = next(
+        versions["proc"] = next(
             (word for word in words if word[:1].isdigit() and "." in word),
             unread("the file names no version"),
         )
-        found["flavour"] = "open" if "Open" in words else "proprietary"
-    return found
+        versions["flavour"] = "open" if "Open" in words else "proprietary"
+    return versions
 
 
 def options(files: Files) -> Any:
@@ -275,16 +256,16 @@ def options(files: Files) -> Any:
 def library(files: Files) -> Any:
     """Return the version of the installed libnvidia-ml.so.1, from its file's name."""
     for folder in LIBRARIES:
-        found = files.real(f"{folder}/{LIBRARY}")
-        if found is not None:
-            version = os.path.basename(found).partition(".so.")[2]
-            return version if "." in version else unread(f"{found} has no version in its name")
+        path = files.real(f"{folder}/{LIBRARY}")
+        if path is not None:
+            version = os.path.basename(path).partition(".so.")[2]
+            return version if "." in version else unread(f"{path} has no version in its name")
     return not_exposed(f"there is no {LIBRARY}")
 
 
 def devices(files: Files) -> Dict[str, str]:
     """Return the device nodes that a GPU program opens, each with its mode."""
-    found: Dict[str, str] = {}
+    modes: Dict[str, str] = {}
     names = [
         f"/dev/{name}" for name in files.names("/dev") if name.startswith("nvidia") or name == "kfd"
     ]
@@ -296,5 +277,5 @@ def devices(files: Files) -> Dict[str, str]:
         except OSError:
             continue
         if mode & 0o170000 != 0o040000:
-            found[name] = f"{mode & 0o7777:04o}"
-    return found
+            modes[name] = f"{mode & 0o7777:04o}"
+    return modes

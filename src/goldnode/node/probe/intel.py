@@ -20,25 +20,20 @@ if TYPE_CHECKING:
 
 BUS = "/sys/bus/pci/devices"
 SMALL_BAR = 256 * MIB  # the window of a card whose BAR was not resized, independent of its memory
-THERMAL, POWER = (
-    ("therm", "prochot", "ratl"),
-    ("pl1", "pl2", "pl4", "psys", "iccmax", "vr_tdc", "fastvmode"),
-)
+THERMAL = ("therm", "prochot", "ratl")
+POWER = ("pl1", "pl2", "pl4", "psys", "iccmax", "vr_tdc", "fastvmode")
 
 
 def read_gpus(context: Context) -> List[Json]:
     """Return the GPU objects of the capture for Intel's functions of its section ``pci``, in the order of
     their addresses.
     """
-    pci = context.captured.get("pci")
-    functions = pci if isinstance(pci, dict) and not is_fault(pci) else {}
-    found = []
-    for address in sorted(functions):
-        function = functions[address]
+    rows = []
+    for address, function in sorted(context.functions().items()):
         if function.get("kind") == "gpu" and function["pci_id"].startswith("8086:"):
             with Folder(context.files, f"{BUS}/{address}") as folder:
-                found.append(_gpu(folder, address, function))
-    return found
+                rows.append(_gpu(folder, address, function))
+    return rows
 
 
 def _gpu(folder: Folder, address: str, function: Json) -> Json:
@@ -147,17 +142,17 @@ def _throttle(folder: Folder, tiles: List[str], gts: List[str]) -> Json:
             active.add("status")
     if not seen:
         return not_exposed("no reasons for throttling")
-    if len(active) > 1:
-        active.discard(
-            "status"
-        )  # it sums up the others, and stands alone when none of them is known
+    if (
+        len(active) > 1
+    ):  # the status sums up the others, and stands alone when none of them is known
+        active.discard("status")
     return {"active": sorted(active), "kinds": sorted({_kind(name) for name in active})}
 
 
 def _kind(reason: str) -> str:
     if any(word in reason for word in THERMAL):
         return "thermal"
-    return "power" if any(reason.startswith(word) for word in POWER) else "other"
+    return "power" if reason.startswith(POWER) else "other"
 
 
 def _sensors(folder: Folder) -> Tuple[Any, Any]:
@@ -171,10 +166,9 @@ def _sensors(folder: Folder) -> Tuple[Any, Any]:
     place = f"hwmon/{monitors[0]}"
     power = {}
     for key, name in (("limit_w", "max"), ("default_w", "rated_max")):
-        values = [folder.number(f"{place}/power{channel}_{name}") for channel in (1, 2)]
-        power[key] = scaled(
-            next((value for value in values if isinstance(value, int)), values[0]), 1000000
-        )
+        card, package = (folder.number(f"{place}/power{channel}_{name}") for channel in (1, 2))
+        # A driver limits the card or its package. Microwatts.
+        power[key] = scaled(package if is_fault(card) and not is_fault(package) else card, 1000000)
     labels = {str(folder.text(f"{place}/temp{number}_label")): number for number in (1, 2, 3)}
     package = labels.get("pkg", 2 if folder.there(f"{place}/temp2_input") else 1)
     memory = labels.get("vram", 3)

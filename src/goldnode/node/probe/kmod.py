@@ -63,18 +63,18 @@ class ModprobeLine(NamedTuple):
 
 def underscored(name: str) -> str:
     """Return the kernel's spelling of a module's name or pattern. modprobe takes both, and leaves sets as they are."""
-    return re.sub(r"\[[^]]*\]|-", lambda found: "_" if found[0] == "-" else found[0], name)
+    return re.sub(r"\[[^]]*\]|-", lambda match: "_" if match[0] == "-" else match[0], name)
 
 
 def files(host: Host) -> List[str]:
     """Return the configuration files in effect, in the order in which modprobe reads them."""
-    found: Dict[str, str] = {}
+    by_name: Dict[str, str] = {}
     for directory in DIRECTORIES:
         for path in host.glob(directory, "*"):
             name = path.rpartition("/")[2]
             if name.endswith(SUFFIXES) and not name.startswith(".") and not host.is_dir(path):
-                found.setdefault(name, path)
-    return [found[name] for name in sorted(found)]
+                by_name.setdefault(name, path)
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def read(host: Host, command_line: str = "") -> List[ModprobeLine]:
@@ -88,20 +88,20 @@ def read(host: Host, command_line: str = "") -> List[ModprobeLine]:
 
 def parsed(file: str, text: str) -> List[ModprobeLine]:
     """Return the lines of one file. A line that modprobe ignores with a warning is left out."""
-    found = []
+    lines = []
     for number, line in _logical(text):
         parts = re.split(r"[ \t]+", line.strip(" \t"), maxsplit=2)
         if line.startswith("#") or len(parts) < 2:
             continue
         command, name, rest = parts[0], underscored(parts[1]), "".join(parts[2:])
         if command == "blacklist":
-            found.append(ModprobeLine(file, number, command, name))
+            lines.append(ModprobeLine(file, number, command, name))
         elif command in ("install", "options", "alias") and rest:
-            target = (
-                underscored(re.split(r"[ \t]", rest)[0]) if command == "alias" else rest.rstrip()
-            )
-            found.append(ModprobeLine(file, number, command, name, target))
-    return found
+            target = rest.rstrip()
+            if command == "alias":
+                target = underscored(re.split(r"[ \t]", rest)[0])
+            lines.append(ModprobeLine(file, number, command, name, target))
+    return lines
 
 
 def _logical(text: str) -> Iterator[Tuple[int, str]]:
@@ -124,7 +124,7 @@ def words(command_line: str) -> List[ModprobeLine]:
     modprobe does not take a hyphen for an underscore in `modprobe.blacklist`, and the kernel does not in
     `module_blacklist`: such a word has no effect on a module with an underscore in its name.
     """
-    found = []
+    lines = []
     for word in re.findall(r'(?:[^\s"]|"[^"]*")+', command_line):
         # A quote may precede the whole word or before its value.
         key, equals, value = (word[1:-1] if word[:1] == '"' else word).partition("=")
@@ -133,18 +133,15 @@ def words(command_line: str) -> List[ModprobeLine]:
         module, dot, parameter = key.partition(".")
         if key in ("modprobe.blacklist", "module_blacklist"):
             command = "blacklist" if dot else key
-            found += [
+            lines += [
                 ModprobeLine(COMMAND_LINE, 0, command, name)
                 for name in value.strip('"').split(",")
                 if name
             ]
         elif dot and module and parameter:
-            found.append(
-                ModprobeLine(
-                    COMMAND_LINE, 0, "options", underscored(module), f"{parameter}={value}"
-                )
-            )
-    return found
+            name, option = underscored(module), f"{parameter}={value}"
+            lines.append(ModprobeLine(COMMAND_LINE, 0, "options", name, option))
+    return lines
 
 
 def against(
@@ -157,18 +154,19 @@ def against(
         run `modprobe NAME` do not obey that line.
     """
     wanted = {underscored(name) for name in names}
-    rows, found = list(lines), []
+    rows, obstacles = list(lines), []
     for line in rows:
-        if line.command == "module_blacklist" or (line.command == "blacklist" and by_alias):
-            found += [line] if line.name in wanted else []
+        listed = line.command == "module_blacklist" or (line.command == "blacklist" and by_alias)
+        if listed and line.name in wanted:
+            obstacles.append(line)
     for name in sorted(wanted):
         # The first `install` line of a name counts. All aliases of a name do.
         first = [line for line in rows if line.command == "install" and line.name == name][:1]
-        found += [line for line in first if _NOTHING.match(line.rest)]
+        obstacles += [line for line in first if _NOTHING.match(line.rest)]
         aliases = [line for line in rows if line.command == "alias" and matching([name], line.name)]
         if aliases and not any(line.rest in wanted for line in aliases):
-            found += aliases
-    return [line for line in rows if line in found]
+            obstacles += aliases
+    return [line for line in rows if line in obstacles]
 
 
 def options(
@@ -194,12 +192,12 @@ def options(
 def given_away(lines: Iterable[ModprobeLine], pci_ids: Iterable[str]) -> List[ModprobeLine]:
     """Return the lines by which vfio-pci takes one of these devices (vendor:device)."""
     ids = {str(item).lower() for item in pci_ids}
-    found = []
+    taken = []
     for line in lines:
         value = re.search(r"(?:^|\s)ids=(\S+)", line.rest.lower().replace('"', ""))
-        if line.command == "options" and line.name == "vfio_pci" and value:
-            # vendor:device[:subvendor[:subdevice[:class[:mask]]]], with commas between them
-            found += (
-                [line] if ids & {":".join(i.split(":")[:2]) for i in value[1].split(",")} else []
-            )
-    return found
+        if line.command != "options" or line.name != "vfio_pci" or not value:
+            continue
+        # vendor:device[:subvendor[:subdevice[:class[:mask]]]], with commas between them
+        if ids & {":".join(i.split(":")[:2]) for i in value[1].split(",")}:
+            taken.append(line)
+    return taken

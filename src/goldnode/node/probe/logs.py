@@ -107,12 +107,12 @@ def _re(name: str) -> Any:
 
     Most are never needed on a healthy node, so each is compiled at first use.
     """
-    found = _compiled.get(name)
-    if found is None:
+    compiled = _compiled.get(name)
+    if compiled is None:
         import re
 
-        found = _compiled[name] = re.compile(_PATTERNS[name])
-    return found
+        compiled = _compiled[name] = re.compile(_PATTERNS[name])
+    return compiled
 
 
 def clean(text: str) -> str:
@@ -159,6 +159,15 @@ def unescape(text: str) -> str:
     return out.decode("utf-8", "replace")
 
 
+# What the kernel calls a machine check that was not corrected, in lower case.
+UNCORRECTED = (
+    "event severity: fatal",
+    "event severity: recoverable",
+    "uncorrected",
+    "fatal machine check",
+)
+
+
 class LogEvent(NamedTuple):
     """Event that a line of the log reports. Lines with the same kind, code, address, MIG instance and `qualifier` share a row.
 
@@ -190,9 +199,8 @@ class LogParser:
         # message -> its row (None: not an event), and whether the row is weak; a storm repeats the same message
         self._seen: Dict[str, Tuple[Optional[Row], bool]] = {}
         self._weak = False
-        self._gpu: Optional[str] = (
-            None  # the GPU that an earlier line has named, of a message of several lines
-        )
+        # The GPU that an earlier line has named, of a message of several lines.
+        self._gpu: Optional[str] = None
         self._gpu_age = 0
         self._mismatch: Optional[Row] = None
         self.seq: Optional[int] = None
@@ -232,16 +240,16 @@ class LogParser:
     def entry(self, text: str) -> None:
         """Parse an entry of the journal, as `journalctl -o json` prints it."""
         try:
-            found = json.loads(text)
+            entry = json.loads(text)
         except (ValueError, RecursionError):
             return
         if (
-            not isinstance(found, dict)
-            or str(found.get("SYSLOG_FACILITY", "0")) != "0"
-            or found.get("_TRANSPORT", "kernel") != "kernel"
+            not isinstance(entry, dict)
+            or str(entry.get("SYSLOG_FACILITY", "0")) != "0"
+            or entry.get("_TRANSPORT", "kernel") != "kernel"
         ):
             return
-        message = found.get("MESSAGE")
+        message = entry.get("MESSAGE")
         if isinstance(message, list):  # not UTF-8
             try:
                 message = bytes(message).decode("utf-8", "replace")
@@ -250,7 +258,7 @@ class LogParser:
         if not isinstance(message, str):
             return
         try:
-            self.uptime = int(found["_SOURCE_MONOTONIC_TIMESTAMP"]) / 1e6
+            self.uptime = int(entry["_SOURCE_MONOTONIC_TIMESTAMP"]) / 1e6
         except (KeyError, TypeError, ValueError):
             self.uptime = None
         self.message(message)
@@ -284,17 +292,17 @@ class LogParser:
             if not priority.isdigit() or int(priority) >> 3:
                 return None
             text = rest
-        found = _re("uptime").match(text)
-        if found:
-            self.uptime = float(found.group(1))
-        found = _re("dmesg").match(text)
-        if found:
+        match = _re("uptime").match(text)
+        if match:
+            self.uptime = float(match.group(1))
+        match = _re("dmesg").match(text)
+        if match:
             if self.uptime is None and self.stamp is None:
-                self.stamp = clean(found.group().strip().strip("[]"))[:40]
-            text = text[found.end() :].lstrip()
-            found = _re("caller").match(text)
-            if found:
-                text = text[found.end() :]
+                self.stamp = clean(match.group().strip().strip("[]"))[:40]
+            text = text[match.end() :].lstrip()
+            match = _re("caller").match(text)
+            if match:
+                text = text[match.end() :]
         return text
 
     # -- what it says
@@ -349,62 +357,52 @@ class LogParser:
         if text[:10] == "NVRM: Xid ":
             return self.xid(text)
         if text[:21] == "NVRM: The NVIDIA GPU ":
-            found = _re("gpu").match(text)
-            self._gpu, self._gpu_age = (address(found.group(1)) if found else None), 0
+            match = _re("gpu").match(text)
+            self._gpu, self._gpu_age = (address(match.group(1)) if match else None), 0
         if "fallen off the bus" in text:
-            found = _re("gpu").match(text)
-            where = address(found.group(1)) if found else self._gpu if self._gpu_age <= 3 else None
+            match = _re("gpu").match(text)
+            where = self._gpu if self._gpu_age <= 3 else None
+            if match:
+                where = address(match.group(1))
             return self.note(text, LogEvent("bus_lost", where))
         if "API mismatch" in text:
-            found = _re("mismatch").search(text)
-            parameters = {
-                key: found.group(key)
-                for key in ("name", "pid", "client")
-                if found and found.group(key)
-            }
-            self._mismatch = self.note(
-                text, LogEvent("api_mismatch", None, parameters=_numbers(parameters))
-            )
+            match = _re("mismatch").search(text)
+            named = match.groupdict() if match else {}
+            given = {key: named[key] for key in ("name", "pid", "client") if named.get(key)}
+            self._mismatch = self.note(text, LogEvent("api_mismatch", parameters=_numbers(given)))
             return self._mismatch
         if self._mismatch is not None and "version" in text:
-            for found in _re("versions").finditer(text):
+            for match in _re("versions").finditer(text):
                 parameters = self._mismatch["parameters"]
-                if found.group(1):
-                    parameters.setdefault("client", clean(found.group(1)))
+                if match.group(1):
+                    parameters.setdefault("client", clean(match.group(1)))
                 else:
-                    parameters.setdefault("module", clean(found.group(2)))
+                    parameters.setdefault("module", clean(match.group(2)))
             return None
         if "nitAdapter failed" in text or "init_adapter failed" in text:
-            found = _re("failed").match(text)
-            if found:
-                parameters = {"status": found.group("status")} if found.group("status") else {}
-                where = address(found.group("address") or "")
+            match = _re("failed").match(text)
+            if match:
+                parameters = {"status": match.group("status")} if match.group("status") else {}
+                where = address(match.group("address") or "")
                 # Two kernel functions report the same failure, one after the other.
-                return self.note(
-                    text,
-                    LogEvent(
-                        "init_failed",
-                        where,
-                        parameters=parameters,
-                        weak=found.group("what") == "rm_init_adapter",
-                    ),
-                )
+                second = match.group("what") == "rm_init_adapter"
+                event = LogEvent("init_failed", where, parameters=parameters, weak=second)
+                return self.note(text, event)
         if "probe routine failed" in text:
-            return self.note(
-                text, LogEvent("probe_failed", None, parameters={"driver": "nvidia"}, weak=True)
-            )
+            event = LogEvent("probe_failed", parameters={"driver": "nvidia"}, weak=True)
+            return self.note(text, event)
         return None
 
     def xid(self, text: str) -> Optional[Row]:
         """Parse `Xid (PCI:0000:18:00[ GPU-I:05[ GPU-CI:00]]): 31, [pid=…, name=…, ]…[ caused by previous Xid
         94]` (kernel_rc.c).
         """
-        found = _re("xid").match(text)
-        if not found:
+        match = _re("xid").match(text)
+        if not match:
             # An unknown form is reported, never skipped.
             return self.note(text, LogEvent("xid", None)) if text[:11] == "NVRM: Xid (" else None
-        code = int(found.group("code"))
-        rest = found.group("rest") or ""
+        code = int(match.group("code"))
+        rest = match.group("rest") or ""
         parameters: Row = {}
         process = _re("process").match(rest)
         if process:
@@ -431,11 +429,8 @@ class LogParser:
                     status=nvlink.group("status"),
                 )
         elif code == 74:
-            fatal = (
-                True
-                if "atal error" in rest and "on-fatal" not in rest and "onfatal" not in rest
-                else None
-            )
+            mild = "on-fatal" in rest or "onfatal" in rest
+            fatal = True if "atal error" in rest and not mild else None
             links = _re("link").findall(rest)
             if links:
                 parameters["links"] = sorted({int(link) for link in links})
@@ -443,11 +438,11 @@ class LogParser:
             text,
             LogEvent(
                 "xid",
-                where=address(found.group("address")),
+                where=address(match.group("address")),
                 code=code,
                 parameters=parameters,
                 fatal=fatal,
-                mig="/".join(filter(None, found.group("gi", "ci"))) or None,
+                mig="/".join(filter(None, match.group("gi", "ci"))) or None,
             ),
         )
         if code == 45 and row is not None:  # alone it means another thing than after another
@@ -464,26 +459,21 @@ class LogParser:
         """Parse `nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 …`. Lines of data follow
         with the same code.
         """
-        found = _re("sxid").match(text)
-        if not found:
-            return (
-                self.note(text, LogEvent("sxid", None)) if text[:15] == "nvidia-nvswitch" else None
-            )
-        rest = found.group("rest") or ""
-        fatal = False if rest[:9] == "Non-fatal" else True if rest[:5] == "Fatal" else None
-        links = _re("link").findall(rest) if fatal is not None else []
-        parameters: Row = {"links": sorted({int(link) for link in links})} if links else {}
-        return self.note(
-            text,
-            LogEvent(
-                "sxid",
-                address(found.group("address")),
-                int(found.group("code")),
-                parameters,
-                fatal,
-                weak=fatal is None,
-            ),
-        )
+        match = _re("sxid").match(text)
+        if not match:
+            return self.note(text, LogEvent("sxid")) if text[:15] == "nvidia-nvswitch" else None
+        rest = match.group("rest") or ""
+        fatal = True if rest[:5] == "Fatal" else None
+        if rest[:9] == "Non-fatal":
+            fatal = False
+        parameters: Row = {}
+        if fatal is not None:
+            links = sorted({int(link) for link in _re("link").findall(rest)})
+            parameters.update({"links": links} if links else {})
+        # A line without the word is one of the lines of data that follow.
+        where, code = address(match.group("address")), int(match.group("code"))
+        event = LogEvent("sxid", where, code, parameters, fatal, weak=fatal is None)
+        return self.note(text, event)
 
     def aer(self, text: str) -> Optional[Row]:
         """Parse `DRIVER ADDRESS: [AER: ]PCIe Bus Error: severity=…` of the device, and `… error [message]
@@ -498,199 +488,125 @@ class LogParser:
         if not reported:
             return None
         word = reported.group("word")
-        severity = (
-            "corrected"
-            if word[:1] == "C"
-            else "nonfatal"
-            if "Non-Fatal" in word
-            else "fatal"
-            if "Fatal" in word
-            else "nonfatal"
-        )
+        severity = "nonfatal"
+        if word[:1] == "C":
+            severity = "corrected"
+        elif "Fatal" in word and "Non-Fatal" not in word:
+            severity = "fatal"
         where = (received.group("address") if received else None) or device.group("address")
         parameters: Row = {"severity": severity}
         kind = device.group("rest").partition("type=")[2].partition(",")[0]
         if bus and kind:
             parameters["type"] = clean(kind)[:40]
-        return self.note(
-            text,
-            LogEvent(
-                "aer",
-                address(where),
-                None,
-                parameters,
-                severity == "fatal",
-                qualifier=severity,
-                weak=not bus,
-            ),
-        )
+        event = LogEvent("aer", address(where), None, parameters, severity == "fatal")
+        # The port reports that an error has come; the device's own line has the error.
+        return self.note(text, event._replace(qualifier=severity, weak=not bus))
 
     def probe(self, text: str) -> Optional[Row]:
-        found = _re("probed").match(text)
-        driver = found and (found.group("d1") or found.group("d2"))
-        if not found or driver not in DRIVERS:
+        match = _re("probed").match(text)
+        driver = match and (match.group("d1") or match.group("d2"))
+        if not match or driver not in DRIVERS:
             return None
-        parameters = {"driver": driver, "status": int(found.group("rc"))}
-        return self.note(
-            text,
-            LogEvent(
-                "probe_failed",
-                address(found.group("a1") or found.group("a2")),
-                parameters=parameters,
-                qualifier=driver,
-            ),
-        )
+        parameters = {"driver": driver, "status": int(match.group("rc"))}
+        where = address(match.group("a1") or match.group("a2"))
+        event = LogEvent("probe_failed", where, parameters=parameters, qualifier=driver)
+        return self.note(text, event)
 
     def limited(self, text: str) -> Optional[Row]:
-        device, found = _re("device").match(text), _re("limited").search(text)
-        if not found or not device:
+        device, match = _re("device").match(text), _re("limited").search(text)
+        if not match or not device:
             return None
         parameters = {
-            "gbps": float(found.group("gbps")),
-            "capable_gbps": float(found.group("capable")),
-            "link": clean(found.group("link")),
-            "at": address(found.group("at")),
+            "gbps": float(match.group("gbps")),
+            "capable_gbps": float(match.group("capable")),
+            "link": clean(match.group("link")),
+            "at": address(match.group("at")),
         }
-        return self.note(
-            text,
-            LogEvent("bandwidth_limited", address(device.group("address")), parameters=parameters),
-        )
+        where = address(device.group("address"))
+        return self.note(text, LogEvent("bandwidth_limited", where, parameters=parameters))
 
     def gone(self, text: str) -> Optional[Row]:
         device = _re("device").match(text)
         if not device or "inaccessible" not in text:
             return None
-        return self.note(
-            text,
-            LogEvent(
-                "bus_lost",
-                address(device.group("address")),
-                parameters={"driver": device.group("driver")},
-            ),
-        )
+        where, parameters = address(device.group("address")), {"driver": device.group("driver")}
+        return self.note(text, LogEvent("bus_lost", where, parameters=parameters))
 
     def amd(self, text: str) -> Optional[Row]:
         device = _re("device").match(text)
         if not device or device.group("driver") != "amdgpu" or "Fatal error" not in text:
             return None
-        return self.note(
-            text,
-            LogEvent(
-                "init_failed", address(device.group("address")), parameters={"driver": "amdgpu"}
-            ),
-        )
+        where = address(device.group("address"))
+        return self.note(text, LogEvent("init_failed", where, parameters={"driver": "amdgpu"}))
 
     def storage(self, text: str) -> Optional[Row]:
-        found = _re("io").match(text)
-        name = next(filter(None, found.groups()), "") if found else ""
+        match = _re("io").match(text)
+        name = next(filter(None, match.groups()), "") if match else ""
         if not name or name[:2] in (
             "fd",
             "sr",
-        ):  # drives without a medium: errors of healthy machines
+        ):  # drives without a medium: healthy machines have such errors
             return None
-        return self.note(
-            text, LogEvent("io_error", None, parameters={"device": name}, qualifier=name)
-        )
+        return self.note(text, LogEvent("io_error", parameters={"device": name}, qualifier=name))
 
     def machine(self, text: str) -> Optional[Row]:
-        found = _re("edac").match(text)
-        if found:
-            severity = "uncorrected" if found.group("word") == "UE" else "corrected"
-            parameters = {"controller": found.group("controller"), "severity": severity}
-            return self.note(
-                text,
-                LogEvent(
-                    "mce",
-                    None,
-                    None,
-                    parameters,
-                    severity == "uncorrected",
-                    qualifier="EDAC " + severity,
-                ),
-            )
+        match = _re("edac").match(text)
+        if match:
+            bad = match.group("word") == "UE"
+            severity = "uncorrected" if bad else "corrected"
+            parameters = {"controller": match.group("controller"), "severity": severity}
+            event = LogEvent("mce", parameters=parameters, fatal=bad, qualifier="EDAC " + severity)
+            return self.note(text, event)
         if not 0 <= text.find("[Hardware Error]: ") <= 8:  # after `mce: ` or a number
             return None
         low = text.lower()
         bank = _re("bank").search(text)
-        if bank:  # MCi_STATUS: bit 61 is set where the error was not corrected (Intel SDM volume 3, machine-check architecture)
-            severity = "uncorrected" if int(bank.group(1), 16) >> 61 & 1 else "corrected"
-            return self.note(
-                text,
-                LogEvent(
-                    "mce",
-                    None,
-                    None,
-                    {"severity": severity},
-                    severity == "uncorrected",
-                    qualifier=severity,
-                ),
+        if bank:
+            # MCi_STATUS: bit 61 is set where the error was not corrected (Intel SDM volume 3, machine-check
+            # architecture).
+            bad = bool(int(bank.group(1), 16) >> 61 & 1)
+            severity = "uncorrected" if bad else "corrected"
+            event = LogEvent(
+                "mce", parameters={"severity": severity}, fatal=bad, qualifier=severity
             )
-        bad = (
-            "event severity: fatal" in low
-            or "event severity: recoverable" in low
-            or "uncorrected" in low
-            or "fatal machine check" in low
-        )
-        severity = "uncorrected" if bad else "corrected" if "correct" in low else "unknown"
-        return self.note(
-            text,
-            LogEvent(
-                "mce",
-                None,
-                None,
-                {"severity": severity},
-                True if bad else None,
-                qualifier=severity,
-                weak=severity == "unknown",
-            ),
-        )
+            return self.note(text, event)
+        severity = "corrected" if "correct" in low else "unknown"
+        bad = any(mark in low for mark in UNCORRECTED)
+        if bad:
+            severity = "uncorrected"
+        event = LogEvent("mce", parameters={"severity": severity}, fatal=bad or None)
+        # A line without a severity goes with the one that has it.
+        return self.note(text, event._replace(qualifier=severity, weak=severity == "unknown"))
 
     def down(self, text: str) -> Optional[Row]:
         if "SATA link" in text or text[:4] == "usb ":
             return None
-        found = _re("down").match(text)
-        if not found or not (found.group("address") or found.group("port")):
+        match = _re("down").match(text)
+        if not match or not (match.group("address") or match.group("port")):
             return None
         slot = text.partition("Slot(")[2].partition(")")[0] if "pciehp" in text else ""
-        parameters = (
-            {"slot": clean(slot)[:40]}
-            if slot
-            else {"interface": clean(found.group("port") or "")[:40] or None}
-        )
-        return self.note(
-            text,
-            LogEvent(
-                "link_down",
-                address(found.group("address") or ""),
-                parameters=parameters,
-                qualifier=str(parameters),
-            ),
-        )
+        parameters: Row = {"interface": clean(match.group("port") or "")[:40] or None}
+        if slot:
+            parameters = {"slot": clean(slot)[:40]}
+        where = address(match.group("address") or "")
+        event = LogEvent("link_down", where, parameters=parameters, qualifier=str(parameters))
+        return self.note(text, event)
 
     def hung(self, text: str) -> Optional[Row]:
-        found = _re("hung").match(text)
-        if not found:
+        match = _re("hung").match(text)
+        if not match:
             return None
-        return self.note(
-            text,
-            LogEvent(
-                "hung_task",
-                None,
-                parameters={
-                    "pid": int(found.group("pid")),
-                    "name": clean(found.group("name"))[:40],
-                },
-            ),
-        )
+        parameters = {"pid": int(match.group("pid")), "name": clean(match.group("name"))[:40]}
+        return self.note(text, LogEvent("hung_task", parameters=parameters))
 
     def memory(self, text: str) -> Optional[Row]:
-        found = _re("oom").match(text)
-        if not found:
+        match = _re("oom").match(text)
+        if not match:
             return None
-        group = found.group("cgroup") != "O"
+        group = match.group("cgroup") != "O"
         parameters = {
-            "pid": int(found.group("pid")),
-            "name": clean(found.group("name"))[:40],
+            "pid": int(match.group("pid")),
+            "name": clean(match.group("name"))[:40],
             "cgroup": group,
         }
         return self.note(text, LogEvent("oom", None, parameters=parameters, qualifier=str(group)))
@@ -728,18 +644,16 @@ class LogParser:
                 row["time"] = self.stamp
         if not weak and row["_weak"]:  # the line itself, after those that go with it
             row["_weak"], row["text"] = False, clean(text)
-        row["_strong"] += 0 if weak else 1
-        row["count"] = max(row["_strong"], 1)
         if fatal is not None:
             row["fatal"] = bool(row["fatal"]) or fatal
-        self.place(row)
+        self.again(row, weak)
         for name, value in (parameters or {}).items():
             self.keep(row["parameters"], name, value)
         return row
 
     def again(self, row: Row, weak: bool) -> None:
-        """Count a repetition of the same text."""
-        row["_strong"] += 0 if weak else 1
+        """Count one line of a row."""
+        row["_strong"] += not weak
         row["count"] = max(row["_strong"], 1)
         self.place(row)
 

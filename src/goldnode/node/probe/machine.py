@@ -16,7 +16,7 @@ from .values import Files, is_fault, not_exposed, unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 CPUS = "/sys/devices/system/cpu"
 DMI = "/sys/class/dmi/id/"
@@ -44,6 +44,12 @@ VIRTUAL = (
 STA_UNSYNC = 0x40  # adjtimex(2)
 BRIEF = 0.03  # seconds for the tasks of a node: thousands of them cost more than all else here
 MOST_BLOCKED = 32
+NO_KERNEL = "an image does not run"
+
+
+def _of_kernel(context: Context, read: Callable[[str], Any], name: str) -> Any:
+    """Return a value of the kernel that runs, or the fault that none does."""
+    return read(name) if context.host.live else not_exposed(NO_KERNEL)
 
 
 def read(context: Context) -> Json:
@@ -51,7 +57,7 @@ def read(context: Context) -> Json:
     files = context.files
     tasks, unseen = blocked(files) if suspects(files) else ([], 0)
     clock = files.text("/proc/uptime") if context.host.live else ""
-    found: Json = {
+    sections: Json = {
         "uptime": uptime(clock) if isinstance(clock, str) else None,
         "identity": identity(context),
         "os": system(context),
@@ -63,8 +69,8 @@ def read(context: Context) -> Json:
         "limits": limits(files),
     }
     if unseen:
-        found["blocked_unseen"] = unseen
-    return found
+        sections["blocked_unseen"] = unseen
+    return sections
 
 
 # -- identity
@@ -73,8 +79,7 @@ def read(context: Context) -> Json:
 def identity(context: Context) -> Json:
     """Return the identity of the machine, boot, class and image."""
     files, document = context.files, context.document
-    live = context.host.live
-    hostname = files.text("/proc/sys/kernel/hostname") if live else not_exposed("")
+    hostname = _of_kernel(context, files.text, "/proc/sys/kernel/hostname")
     if not isinstance(hostname, str):
         hostname = files.text("/etc/hostname")
     firmware = "vendor:sys_vendor name:product_name board:board_name bios_version:bios_version bios_date:bios_date serial:product_serial"
@@ -84,16 +89,14 @@ def identity(context: Context) -> Json:
     return {
         "hostname": hostname,
         "machine_id": files.text("/etc/machine-id"),
-        "boot_id": files.text("/proc/sys/kernel/random/boot_id")
-        if live
-        else not_exposed("an image does not run"),
+        "boot_id": _of_kernel(context, files.text, "/proc/sys/kernel/random/boot_id"),
         "class": document.get("class"),
         "class_digest": document.get("digest"),
         "lock_digest": (document.get("lock") or {}).get("digest"),
         "image_id": image_id(files),
         "product": product,
         "container": context.container,
-        "virtual": virtual(files, product) if live else not_exposed("an image does not run"),
+        "virtual": virtual(files, product) if context.host.live else not_exposed(NO_KERNEL),
     }
 
 
@@ -123,8 +126,8 @@ def release(files: Files) -> Dict[str, str]:
     lines = text.splitlines() if isinstance(text, str) else []
     return {
         key: value.strip("\"' ")
-        for key, found, value in (line.partition("=") for line in lines)
-        if found
+        for key, equals, value in (line.partition("=") for line in lines)
+        if equals
     }
 
 
@@ -173,38 +176,34 @@ def system(context: Context) -> Json:
         next_boot = not_exposed(
             str(boot.get("reason") or f"boot loader {boot.get('loader') or 'not found'}")
         )
-    taint = (
-        files.number("/proc/sys/kernel/tainted") if live else not_exposed("an image does not run")
-    )
+    taint = _of_kernel(context, files.number, "/proc/sys/kernel/tainted")
+    if seen is not None:
+        installed = list(seen.kernels)
+    else:
+        names = files.names("/boot")
+        installed = [name[8:] for name in names if name.startswith("vmlinuz-")]
     kernel: Json = {
-        "running": files.text("/proc/sys/kernel/osrelease")
-        if live
-        else not_exposed("an image does not run"),
+        "running": _of_kernel(context, files.text, "/proc/sys/kernel/osrelease"),
         "next_boot": next_boot,
-        "installed": list(seen.kernels)
-        if seen is not None
-        else [name[8:] for name in files.names("/boot") if name.startswith("vmlinuz-")],
-        "cmdline": files.text("/proc/cmdline") if live else not_exposed("an image does not run"),
+        "installed": installed,
+        "cmdline": _of_kernel(context, files.text, "/proc/cmdline"),
         "taint": taint,
         "taint_flags": letters(taint) if isinstance(taint, int) else taint,
     }
-    modules = files.data("/proc/modules", 1 << 20) if live else b""
-    found: Json = {
+    modules: Any = files.data("/proc/modules", 1 << 20) if live else b""
+    if isinstance(modules, bytes):
+        lines = modules.decode("utf-8", "replace").splitlines()
+        modules = sorted(line.split(None, 1)[0] for line in lines if line.strip())
+    section: Json = {
         "id": rows.get("ID", "") or not_exposed("no os-release"),
         "version": rows.get("VERSION_ID", ""),
         "kernel": kernel,
         "secure_boot": _secure_boot(context),
-        "modules": sorted(
-            line.split(None, 1)[0].decode("utf-8", "replace")
-            for line in modules.splitlines()
-            if line.strip()
-        )
-        if isinstance(modules, bytes)
-        else modules,
+        "modules": modules,
     }
     if seen is not None:
-        found["module_files"] = module_files(context)
-    return found
+        section["module_files"] = module_files(context)
+    return section
 
 
 def letters(taint: int) -> str:
@@ -217,28 +216,22 @@ def letters(taint: int) -> str:
 
 
 def _boot(context: Context) -> Json:
-    if not context.host.live or context.container:
-        return {
-            "reason": "a container has no boot loader"
-            if context.container
-            else "an image does not run"
-        }
+    if context.container:
+        return {"reason": "a container has no boot loader"}
+    if not context.host.live:
+        return {"reason": "an image does not run"}
     return dict(boot_choice(context.host, ""))
 
 
 def _secure_boot(context: Context) -> Any:
-    if context.seen is not None:
-        state = context.seen.secure_boot
-    else:
-        data = next(
-            (
-                context.files.data(f"/sys/firmware/efi/efivars/{name}")
-                for name in context.files.names("/sys/firmware/efi/efivars")
-                if name.startswith("SecureBoot-8be4df61")
-            ),
-            None,
-        )
-        state = bool(data[4] == 1) if isinstance(data, bytes) and len(data) > 4 else None
+    state = context.seen.secure_boot if context.seen is not None else None
+    folder = "/sys/firmware/efi/efivars"
+    for name in context.files.names(folder) if context.seen is None else ():
+        if name.startswith("SecureBoot-8be4df61"):
+            data = context.files.data(f"{folder}/{name}")
+            # Four bytes of attributes precede the value (efivarfs).
+            state = data[4] == 1 if isinstance(data, bytes) and len(data) > 4 else None
+            break
     return not_exposed("no UEFI variable confirms it") if state is None else state
 
 
@@ -247,15 +240,15 @@ def module_files(context: Context) -> Json:
     modinfo does not run for another kernel.
     """
     seen, document = context.seen, context.document
-    found: Json = {}
+    by_kernel: Json = {}
     name = (document.get("driver") or {}).get("module") or "nvidia"
     for kernel, reported in seen.modules.items():
-        found[kernel] = {name: _module(reported)}
+        by_kernel[kernel] = {name: _module(reported)}
     kernel = (document.get("kernel") or {}).get("release")
     for other, reported in seen.other_modules.items():
         if kernel:
-            found.setdefault(kernel, {})[other] = _module(reported)
-    return found
+            by_kernel.setdefault(kernel, {})[other] = _module(reported)
+    return by_kernel
 
 
 def _module(reported: Optional[Json]) -> Json:
@@ -343,46 +336,39 @@ def governors(context: Context, numbers: List[int]) -> Any:
     The engine's values are used if it has read them.
     """
     files = context.files
-    found: Dict[str, List[int]] = {}
+    by_governor: Dict[str, List[int]] = {}
     seen = context.seen.tuning.get("governor") if context.seen is not None else None
-    if (
-        isinstance(seen, dict)
-        and seen
-        and not is_fault(seen)
-        and all(isinstance(value, str) for value in seen.values())
-    ):
+    usable = isinstance(seen, dict) and not is_fault(seen)
+    if usable and all(isinstance(value, str) for value in seen.values()):
         for name, value in seen.items():
             number = "".join(letter for letter in str(name) if letter.isdigit())
             if number:
-                found.setdefault(value, []).append(int(number))
-    if not found:
+                by_governor.setdefault(value, []).append(int(number))
+    if not by_governor:
         policies = [name for name in files.names(f"{CPUS}/cpufreq") if name.startswith("policy")]
-        alone = len(policies) >= len(
-            numbers
-        )  # each CPU has a policy of its own, whose name is its number
+        # Each CPU has a policy of its own, whose name is its number.
+        alone = len(policies) >= len(numbers)
         for name in policies:
             reported = files.text(f"{CPUS}/cpufreq/{name}/scaling_governor")
             cpus = None if alone else files.text(f"{CPUS}/cpufreq/{name}/affected_cpus")
-            members = (
-                [int(word) for word in cpus.split() if word.isdigit()]
-                if isinstance(cpus, str)
-                else [int(name[6:] or 0)]
-            )
+            members = [int(name[6:] or 0)]
+            if isinstance(cpus, str):
+                members = [int(word) for word in cpus.split() if word.isdigit()]
             if isinstance(reported, str):
-                found.setdefault(reported, []).extend(members)
-    if not found:
+                by_governor.setdefault(reported, []).extend(members)
+    if not by_governor:
         return not_exposed("no frequency scaling: the firmware or a hypervisor decides")
-    return {name: ranges(cpus) for name, cpus in sorted(found.items())}
+    return {name: ranges(cpus) for name, cpus in sorted(by_governor.items())}
 
 
 def numbers_of(text: str) -> List[int]:
     """Return the numbers of a list in the kernel's format (`0-3,8`). Items in another format are left out."""
-    found: List[int] = []
+    numbers: List[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if first.isdigit() and (last.isdigit() or not last):
-            found.extend(range(int(first), min(int(last or first), int(first) + 65535) + 1))
-    return found
+            numbers.extend(range(int(first), min(int(last or first), int(first) + 65535) + 1))
+    return numbers
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -410,13 +396,13 @@ def memory(files: Files) -> Json:
 
     def mib(key: str) -> Any:
         value = rows.get(key)
-        return (
-            int(value[0]) // 1024
-            if value and value[0].isdigit()
-            else not_exposed(f"/proc/meminfo has no {key}")
-        )
+        if not value or not value[0].isdigit():
+            return not_exposed(f"/proc/meminfo has no {key}")
+        return int(value[0]) // 1024
 
-    total, free = mib("SwapTotal"), mib("SwapFree")
+    used, free = mib("SwapTotal"), mib("SwapFree")
+    if isinstance(used, int) and isinstance(free, int):
+        used -= free
     pages = {}
     for name in files.names("/sys/kernel/mm/hugepages"):
         folder = f"/sys/kernel/mm/hugepages/{name}"
@@ -435,10 +421,8 @@ def memory(files: Files) -> Json:
     return {
         "total_mib": mib("MemTotal"),
         "available_mib": mib("MemAvailable"),
-        "swap_total_mib": total,
-        "swap_used_mib": total - free
-        if isinstance(total, int) and isinstance(free, int)
-        else total,
+        "swap_total_mib": mib("SwapTotal"),
+        "swap_used_mib": used,
         "hugepages": pages,
         "shm_mib": _shm(files),
         "edac": edac or not_exposed("no memory controller reports errors (EDAC)"),
@@ -449,10 +433,10 @@ def memory(files: Files) -> Json:
 
 def _shm(files: Files) -> Any:
     try:
-        found = os.statvfs(files.root + "/dev/shm")  # noqa: S108 - the mount of shared memory
+        status = os.statvfs(files.root + "/dev/shm")  # noqa: S108 - the mount of shared memory
     except OSError as problem:
         return not_exposed(problem.strerror or "", problem.errno)
-    return found.f_blocks * found.f_frsize >> 20
+    return status.f_blocks * status.f_frsize >> 20
 
 
 def chosen(value: Any) -> Any:
@@ -472,15 +456,15 @@ def pressure(files: Files) -> Json:
 def _stall(text: Any) -> Any:
     if not isinstance(text, str):
         return text
-    found: Json = {}
+    times: Json = {}
     for line in text.splitlines():
         kind, _, rest = line.partition(" ")
         rows = dict(word.partition("=")[::2] for word in rest.split())
         try:
-            found[f"{kind}_us"], found[f"{kind}_avg10"] = int(rows["total"]), float(rows["avg10"])
+            times[f"{kind}_us"], times[f"{kind}_avg10"] = int(rows["total"]), float(rows["avg10"])
         except (KeyError, ValueError):
             return unread(f"not in the format of pressure stall information: {line[:60]!r}")
-    return found or unread("empty")
+    return times or unread("empty")
 
 
 # -- clock, tasks, limits
@@ -499,10 +483,9 @@ def time_sync(context: Context) -> Json:
 
         state = ctypes.create_string_buffer(256)  # struct timex is 208 bytes; modes 0 only reads
         answer = ctypes.CDLL(None, use_errno=True).adjtimex(state)
-        status = int.from_bytes(state.raw[40:44], "little")
-        synchronised = (
-            not status & STA_UNSYNC if answer >= 0 else unread("adjtimex", ctypes.get_errno())
-        )
+        synchronised = not int.from_bytes(state.raw[40:44], "little") & STA_UNSYNC
+        if answer < 0:
+            synchronised = unread("adjtimex", ctypes.get_errno())
     elif context.files.there("/run/systemd/timesync"):
         synchronised = context.files.there("/run/systemd/timesync/synchronized")
     else:
@@ -519,12 +502,10 @@ def suspects(files: Files) -> bool:
     load, stat = files.text("/proc/loadavg"), files.data("/proc/stat", 1 << 20)
     at = stat.find(b"procs_blocked ") if isinstance(stat, bytes) else -1
     waiting = stat[at + 14 : at + 24].split() if isinstance(stat, bytes) and at >= 0 else []
+    if waiting and waiting[0] != b"0":
+        return True
     try:
-        return (
-            not isinstance(load, str)
-            or float(load.split()[0]) >= 0.3
-            or (bool(waiting) and waiting[0] != b"0")
-        )
+        return not isinstance(load, str) or float(load.split()[0]) >= 0.3
     except (IndexError, ValueError):
         return True
 
@@ -538,10 +519,10 @@ def blocked(files: Files, limit: float = BRIEF) -> Tuple[List[Json], int]:
     """
     end = time.monotonic() + limit
     pids = sorted((int(name) for name in files.names("/proc") if name.isdigit()), reverse=True)
-    found: List[Json] = []
+    tasks: List[Json] = []
     for at, pid in enumerate(pids):
-        if time.monotonic() > end or len(found) >= MOST_BLOCKED:
-            return found, len(pids) - at
+        if time.monotonic() > end or len(tasks) >= MOST_BLOCKED:
+            return tasks, len(pids) - at
         data = files.data(f"/proc/{pid}/stat", 1024)
         if not isinstance(data, bytes):  # it has ended
             continue
@@ -549,14 +530,14 @@ def blocked(files: Files, limit: float = BRIEF) -> Tuple[List[Json], int]:
         if rest[:1] == b"D":
             wait = files.text(f"/proc/{pid}/wchan")
             command = head.partition(b" (")[2].decode("utf-8", "replace")
-            found.append(
+            tasks.append(
                 {
                     "pid": pid,
                     "command": printable(command),
                     "wait": printable(wait) if isinstance(wait, str) and wait != "0" else None,
                 }
             )
-    return found, 0
+    return tasks, 0
 
 
 def printable(text: str, most: int = 80) -> str:
@@ -569,7 +550,7 @@ def limits(files: Files) -> Json:
     text = files.text("/proc/self/limits")
     if not isinstance(text, str):
         return text
-    found: Json = {}
+    values: Json = {}
     for line in text.splitlines():
         for start, key, size in (
             ("Max locked memory", "memlock_kib", 1024),
@@ -577,5 +558,5 @@ def limits(files: Files) -> Json:
         ):
             if line.startswith(start):
                 soft = line[len(start) :].split()[:1]
-                found[key] = int(soft[0]) // size if soft and soft[0].isdigit() else "".join(soft)
-    return found
+                values[key] = int(soft[0]) // size if soft and soft[0].isdigit() else "".join(soft)
+    return values

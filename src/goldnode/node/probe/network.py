@@ -78,13 +78,13 @@ def read(context: Context) -> Json:
     jobs += [(f"ib {name}", _bind(device, files, name)) for name in devices]
     asked = reader_process.Asked(jobs)
     network = {name: interface(files, name) for name in names}
-    found = asked.finish()
+    answers = asked.finish()
     for name, row in network.items():
-        slow = found[f"net {name}"]
-        row.update(
-            dict.fromkeys(("speed_mbps", "duplex", "firmware"), slow) if is_fault(slow) else slow
-        )
-    return {"network": network, "infiniband": {name: found[f"ib {name}"] for name in devices}}
+        slow = answers[f"net {name}"]
+        if is_fault(slow):
+            slow = dict.fromkeys(("speed_mbps", "duplex", "firmware"), slow)
+        row.update(slow)
+    return {"network": network, "infiniband": {name: answers[f"ib {name}"] for name in devices}}
 
 
 def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
@@ -99,15 +99,14 @@ def interfaces(context: Context) -> List[str]:
     declared = ((context.document.get("health") or {}).get("baseline") or {}).get("network")
     wanted = {str(name) for name in declared} if isinstance(declared, dict) else set()
     wanted.update(default_routes(files))
-    found = []
-    for name in files.names(NET):
-        if (
-            name in wanted
-            or files.there(f"{NET}/{name}/device")
-            or files.there(f"{NET}/{name}/bonding")
-        ):
-            found.append(name)
-    return found[:MOST]
+    names = [
+        name
+        for name in files.names(NET)
+        if name in wanted
+        or files.there(f"{NET}/{name}/device")
+        or files.there(f"{NET}/{name}/bonding")
+    ]
+    return names[:MOST]
 
 
 def default_routes(files: Files) -> List[str]:
@@ -122,21 +121,22 @@ def default_routes(files: Files) -> List[str]:
 def interface(files: Files, name: str) -> Json:
     """Return the sysfs values of an interface that do not need its driver."""
     folder = f"{NET}/{name}"
-    there = files.there(f"{folder}/device")
+    row: Json = dict.fromkeys(("address", "driver"), not_exposed("a virtual interface"))
+    numa_node: Any = row["address"]
     bound = files.target(f"{folder}/device/driver")
-    virtual = not_exposed("a virtual interface")
+    if files.there(f"{folder}/device"):
+        row["address"] = pci_address(files, folder)
+        row["driver"] = not_exposed("no driver")
+        numa_node = files.number(f"{folder}/device/numa_node")
+    if bound:
+        row["driver"] = bound.rpartition("/")[2]
     return {
-        "address": pci_address(files, folder) if there else virtual,
-        "driver": bound.rpartition("/")[2]
-        if bound
-        else virtual
-        if not there
-        else not_exposed("no driver"),
+        **row,
         "mac": files.text(f"{folder}/address"),
         "mtu": files.number(f"{folder}/mtu"),
         "state": files.text(f"{folder}/operstate"),
         "carrier_changes": files.number(f"{folder}/carrier_changes"),
-        "numa_node": files.number(f"{folder}/device/numa_node") if there else virtual,
+        "numa_node": numa_node,
         "counters": {key: files.number(f"{folder}/statistics/{key}") for key in COUNTERS},
     }
 
@@ -157,21 +157,19 @@ def link(files: Files, name: str, real: bool) -> Json:
     returns -1, or EINVAL.
     """
     speed = files.number(f"{NET}/{name}/speed")
-    if speed == -1 or (isinstance(speed, dict) and speed.get("rc") == EINVAL):
-        speed = not_exposed(
-            "the link is down, or its driver knows no speed",
-            EINVAL if isinstance(speed, dict) else None,
-        )
+    unknown = "the link is down, or its driver knows no speed"
+    if speed == -1:
+        speed = not_exposed(unknown)
+    elif isinstance(speed, dict) and speed.get("rc") == EINVAL:
+        speed = not_exposed(unknown, EINVAL)
     duplex = files.text(f"{NET}/{name}/duplex")
     if isinstance(duplex, dict) and duplex.get("rc") == EINVAL:
         duplex = not_exposed("the link is down", EINVAL)
     if duplex == "unknown":
         duplex = not_exposed("its driver does not know")
-    version = (
-        firmware(name)
-        if real
-        else not_exposed("reported by the driver, which is asked on a live node only")
-    )
+    version = not_exposed("reported by the driver, which is asked on a live node only")
+    if real:
+        version = firmware(name)
     return {"speed_mbps": speed, "duplex": duplex, "firmware": version}
 
 
@@ -184,6 +182,7 @@ def firmware(name: str) -> Any:
     import socket
     import struct
 
+    # The kernel writes its answer over the command.
     answer = array.array("B", struct.pack("I", GDRVINFO) + bytes(192))
     request = struct.pack("16sP16x", name.encode()[:15], answer.buffer_info()[0])
     try:

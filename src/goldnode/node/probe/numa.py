@@ -22,11 +22,9 @@ NEARNESS = ("same_switch", "same_root", "same_node", "other_node")
 def read(context: Context) -> Json:
     """Read the section ``numa`` from sysfs and the section ``pci``."""
     files = context.files
-    pci = context.captured.get("pci")
-    functions = pci if isinstance(pci, dict) and "fault" not in pci else {}
     devices = {
         name: one
-        for name, one in functions.items()
+        for name, one in context.functions().items()
         if one["kind"] != "port" and "virtual_of" not in one
     }
     nodes: Json = {}
@@ -93,8 +91,6 @@ def _distances(folder: Folder) -> Any:
     if not isinstance(text, str):
         return text
     parts = text.split()
-    return (
-        [int(part) for part in parts]
-        if parts and all(part.isdecimal() for part in parts)
-        else unread(f"no distances: {text[:40]!r}")
-    )
+    if not parts or not all(part.isdecimal() for part in parts):
+        return unread(f"no distances: {text[:40]!r}")
+    return [int(part) for part in parts]

@@ -36,13 +36,10 @@ SEVERITIES = ("correctable", "nonfatal", "fatal")
 def is_address(name: str) -> bool:
     """Return whether a name is a PCI address as sysfs writes it: ``0000:18:00.0``; domains of a controller's own have more digits."""
     parts = name.split(":")
-    return (
-        len(parts) == 3
-        and 4 <= len(parts[0]) <= 8
-        and len(parts[1]) == 2
-        and len(parts[2]) == 4
-        and parts[2][2] == "."
-    )
+    if len(parts) != 3:
+        return False
+    domain, bus, place = parts
+    return 4 <= len(domain) <= 8 and len(bus) == 2 and len(place) == 4 and place[2] == "."
 
 
 def read(context: Context) -> Json:
@@ -58,40 +55,40 @@ def read(context: Context) -> Json:
     inner = health.get("on_package") if isinstance(health, dict) else None
     known = context.seen.functions if context.seen is not None else {}
     ids = identities(files, names, known)
-    found = sections(files, ids, inner if isinstance(inner, list) else [])
+    both = sections(files, ids, inner if isinstance(inner, list) else [])
     unknown = unidentified(files, names, ids)
-    return {**found, "pci_unread": unknown} if unknown else found
+    return {**both, "pci_unread": unknown} if unknown else both
 
 
 def identities(
     files: Files, names: Sequence[str], known: Mapping[str, Tuple[str, str]]
 ) -> Functions:
     """Return the :func:`identity` of each function by address. Those in `known` are not read again."""
-    found: Functions = {}
+    ids: Functions = {}
     with Folder(files, BUS) as bus:
         for address in names:
             if is_address(address):
                 own = known.get(address) or identity(bus, address)
                 if own is not None:
-                    found[address] = own
-    return found
+                    ids[address] = own
+    return ids
 
 
-def unidentified(files: Files, names: Sequence[str], found: Functions) -> List[str]:
-    """Return the addresses of functions on the bus whose :func:`identity` is not in `found`: one may be a GPU.
+def unidentified(files: Files, names: Sequence[str], ids: Functions) -> List[str]:
+    """Return the addresses of functions on the bus whose :func:`identity` is not in `ids`: one may be a GPU.
 
     A function that has been removed in the meantime is not on the bus.
     """
     return [
         name
         for name in names
-        if name not in found and is_address(name) and os.path.isdir(f"{files.root}{BUS}/{name}")
+        if name not in ids and is_address(name) and os.path.isdir(f"{files.root}{BUS}/{name}")
     ]
 
 
 def sections(files: Files, ids: Functions, inner: Sequence[str]) -> Json:
     """Return the sections for these functions. `inner`: PCI ids of bridges in packages and on cards."""
-    found: Json = {}
+    functions: Json = {}
     with Folder(files, BUS) as bus:
         for address, own in ids.items():
             kind = _kind(*own)
@@ -100,22 +97,21 @@ def sections(files: Files, ids: Functions, inner: Sequence[str]) -> Json:
             path, root = _path(files, address)
             # An upper end of a link is at an even place: a root port, then a switch's upstream and downstream ports by turns.
             for place, hop in enumerate(path[:-1]):
-                if hop not in found:
+                if hop not in functions:
+                    own_ids = ids.get(hop) or identity(bus, hop) or ("", "")
                     with Folder(files, f"{BUS}/{hop}") as folder:
-                        found[hop] = _port(
-                            folder, ids.get(hop) or identity(bus, hop) or ("", ""), root, place == 0
-                        )
+                        functions[hop] = _port(folder, own_ids, root, place == 0)
             with Folder(files, f"{BUS}/{address}") as folder:
-                found[address] = _device(folder, own, kind, path, root)
-    for one in list(found.values()):
+                functions[address] = _device(folder, own, kind, path, root)
+    for one in list(functions.values()):
         if one["path"]:
-            _judge(found, one["path"], inner)
+            _judge(functions, one["path"], inner)
     switches = [
         {"address": name, "pci_id": one["pci_id"], "driver": one["driver"]}
-        for name, one in found.items()
+        for name, one in functions.items()
         if one["kind"] == "nvswitch"
     ]
-    return {"pci": {name: found[name] for name in sorted(found)}, "nvswitches": switches}
+    return {"pci": {name: functions[name] for name in sorted(functions)}, "nvswitches": switches}
 
 
 def identity(bus: Folder, address: str) -> Optional[Tuple[str, str]]:
@@ -149,18 +145,16 @@ def _path(files: Files, address: str) -> Tuple[List[str], str]:
     The link is read as text: its target may be gone.
     """
     parts = (files.target(f"{BUS}/{address}") or "").split("/")
-    top = max(
-        (
-            place
-            for place, part in enumerate(parts)
-            if part.startswith("pci") and part[3:].count(":") == 1
-        ),
-        default=-1,
-    )
-    path = [part for part in parts[top + 1 :] if is_address(part)]
+    root = ""
+    path: List[str] = []
+    for part in parts:
+        if part.startswith("pci") and part[3:].count(":") == 1:
+            root, path = part[3:], []  # a host bridge below another one begins its own hierarchy
+        elif is_address(part):
+            path.append(part)
     if not path or path[-1] != address:
         return [address], address[:-5]
-    return path, parts[top][3:] if top >= 0 else path[0][:-5]
+    return path, root or path[0][:-5]
 
 
 def _port(folder: Folder, ids: Tuple[str, str], root: str, first: bool) -> Json:
@@ -188,7 +182,10 @@ def _port(folder: Folder, ids: Tuple[str, str], root: str, first: bool) -> Json:
 
 
 def _device(folder: Folder, ids: Tuple[str, str], kind: str, path: List[str], root: str) -> Json:
-    node, enabled = folder.number("numa_node"), folder.number("enable")
+    node: Any = folder.number("numa_node")
+    enabled = folder.number("enable")
+    if isinstance(node, int) and node < 0:
+        node = not_exposed("the firmware names no NUMA node (-1)")
     row: Json = {
         "pci_id": ids[0],
         "class": ids[1],
@@ -196,9 +193,7 @@ def _device(folder: Folder, ids: Tuple[str, str], kind: str, path: List[str], ro
         "kind": kind,
         "path": path,
         "root_bus": root,
-        "numa_node": not_exposed("the firmware names no NUMA node (-1)")
-        if isinstance(node, int) and node < 0
-        else node,
+        "numa_node": node,
         "power_state": folder.text("power_state"),
         "enabled": enabled != 0 if isinstance(enabled, int) else enabled,
     }
@@ -221,13 +216,9 @@ def _gone(folder: Folder, row: Json) -> Any:
     if row["power_state"] == "D3cold":
         return unread(SLEEPS)
     data = folder.data("config", 4)
-    if isinstance(data, bytes):
-        return (
-            data == b"\xff\xff\xff\xff"
-            if len(data) == 4
-            else unread("no configuration space could be read")
-        )
-    return data
+    if isinstance(data, bytes) and len(data) != 4:
+        return unread("no configuration space could be read")
+    return data == b"\xff\xff\xff\xff" if isinstance(data, bytes) else data
 
 
 def link(folder: Folder, asleep: bool = False) -> Json:
@@ -299,13 +290,10 @@ def errors(folder: Folder) -> Json:
                 added += int(last)
                 if last != "0":
                     counters[f"{severity}.{name.strip()[:40]}"] = int(last)
-        row[severity] = (
-            total
-            if total is not None
-            else added
-            if added or "0" in text
-            else unread("no counters in the file")
-        )
+        if total is None and not added and "0" not in text:
+            row[severity] = unread("no counters in the file")
+        else:
+            row[severity] = added if total is None else total
     row["counters"] = counters
     return row
 
@@ -327,11 +315,11 @@ def bars(folder: Folder) -> Any:
     return sizes
 
 
-def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
+def _judge(functions: Json, path: Sequence[str], inner: Sequence[str]) -> None:
     """Set ``on_package`` at both ends of links in a package, and ``edge`` and ``limits`` of the device at the
     end of `path`.
     """
-    device = found[path[-1]]
+    device = functions[path[-1]]
     narrow: Optional[Json] = None
     now: Optional[Json] = None
     unknown: List[str] = []
@@ -339,12 +327,12 @@ def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
     # From the device up, so that of hops that are as narrow the one nearest to it is named.
     for lower_place in range(len(path) - 1 if len(path) % 2 == 0 else len(path) - 2, 0, -2):
         upper, lower = path[lower_place - 1], path[lower_place]
-        if found[upper]["pci_id"] in inner:
-            found[upper]["on_package"] = found[lower]["on_package"] = True
+        if functions[upper]["pci_id"] in inner:
+            functions[upper]["on_package"] = functions[lower]["on_package"] = True
             continue
         if edge is None:
             edge = lower
-        ends = [found[end]["link"] for end in (upper, lower)]
+        ends = [functions[end]["link"] for end in (upper, lower)]
         hop = _hop(upper, lower, ends)
         gens, widths = _numbers(ends, "gen"), _numbers(ends, "width")
         if hop is None or not gens or not widths:
@@ -352,13 +340,9 @@ def _judge(found: Json, path: Sequence[str], inner: Sequence[str]) -> None:
         if hop is not None and (narrow is None or hop["gbps"] < narrow["gbps"]):
             narrow = hop
         if gens and widths:
-            here = {
-                "gen": min(gens),
-                "width": min(widths),
-                "gbps": bandwidth(min(gens), min(widths)),
-                "at": lower,
-            }
-            now = here if now is None or here["gbps"] < now["gbps"] else now
+            rate = bandwidth(min(gens), min(widths))
+            if now is None or rate < now["gbps"]:
+                now = {"gen": min(gens), "width": min(widths), "gbps": rate, "at": lower}
     device["edge"] = edge
     if "virtual_of" in device:
         return
@@ -390,11 +374,12 @@ def _hop(upper: str, lower: str, ends: Sequence[Mapping[str, Any]]) -> Optional[
     }
     row["gbps"] = bandwidth(row["gen"], row["width"])
     # A link that came up narrower than both its ends can be is the fault of neither by declaration: a seat, a riser, a lane.
-    slot = len(gens) == len(widths) == 2 and bandwidth(gens[0], widths[0]) < bandwidth(
-        gens[1], widths[1]
-    )
-    row["declared_by"] = "link" if row["width"] < min(widths) else "slot" if slot else "device"
-    row["at"] = upper if row["declared_by"] == "slot" else lower
+    rates = [bandwidth(gen, width) for gen, width in zip(gens, widths)]
+    row["declared_by"], row["at"] = "device", lower
+    if row["width"] < min(widths):
+        row["declared_by"] = "link"
+    elif len(gens) == len(widths) == 2 and rates[0] < rates[1]:
+        row["declared_by"], row["at"] = "slot", upper
     return row
 
 

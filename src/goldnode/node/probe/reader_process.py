@@ -49,17 +49,17 @@ class Asked:
 
     def finish(self) -> Dict[str, Any]:
         """Return the answers, as :func:`ask` does."""
-        found: Dict[str, Any] = {}
+        answers: Dict[str, Any] = {}
         rest = list(self.jobs)
         child = self.child
         while rest and (child or time.monotonic() < self.end):
             for name, value in _collect(child or _fork(rest), rest, self.end, self.each):
-                found[name] = value
+                answers[name] = value
             child = None
-            rest = [job for job in rest if job[0] not in found]
+            rest = [job for job in rest if job[0] not in answers]
         for name, _ in rest:
-            found[name] = unread(f"not asked: the {self.limit:g} s for such reads were over")
-        return found
+            answers[name] = unread(f"not asked: the {self.limit:g} s for such reads were over")
+        return answers
 
 
 def _fork(jobs: List[Job]) -> Any:
@@ -85,12 +85,12 @@ def _collect(child: Any, jobs: List[Job], end: float, each: float) -> List[Tuple
     if isinstance(child, dict):
         return [(name, child) for name, _ in jobs]
     pid, out = child
-    found: List[Tuple[str, Any]] = []
+    answers: List[Tuple[str, Any]] = []
     text = b""
     asked = time.monotonic()
     late = min(asked + each, end)
     hung = False
-    while len(found) < len(jobs):
+    while len(answers) < len(jobs):
         ready, _, _ = select.select([out], [], [], max(late - time.monotonic(), 0))
         if not ready:
             hung = True
@@ -101,22 +101,19 @@ def _collect(child: Any, jobs: List[Job], end: float, each: float) -> List[Tuple
         text += more
         *lines, text = text.split(b"\n")
         for line in lines:
-            found.append((jobs[len(found)][0], json.loads(line)))
+            answers.append((jobs[len(answers)][0], json.loads(line)))
             asked = time.monotonic()
             late = min(asked + each, end)
     os.close(out)
-    gone = _end(pid, len(found) < len(jobs))
-    if len(found) < len(jobs):
-        reason = f"no answer within {time.monotonic() - asked:.1f} s" + (
-            "" if gone else f", and process {pid}, which reads it, cannot be killed"
-        )
-        found.append(
-            (
-                jobs[len(found)][0],
-                unread(reason if hung else "the process that read it ended without an answer"),
-            )
-        )
-    return found
+    gone = _end(pid, len(answers) < len(jobs))
+    if len(answers) < len(jobs):
+        reason = "the process that read it ended without an answer"
+        if hung:
+            reason = f"no answer within {time.monotonic() - asked:.1f} s"
+        if hung and not gone:
+            reason += f", and process {pid}, which reads it, cannot be killed"
+        answers.append((jobs[len(answers)][0], unread(reason)))
+    return answers
 
 
 def _work(jobs: List[Job], into: int) -> None:

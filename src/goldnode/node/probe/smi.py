@@ -91,7 +91,10 @@ def captured(root: Element) -> Json:
     ):
         text = next((text for text in (_text(root, tag) for tag in tags) if text is not None), None)
         if text is not None:
-            driver[key] = text if not _absent(text) else not_exposed(text)
+            driver[key] = not_exposed(text) if _absent(text) else text
+    count = {}
+    if attached is not None and attached.isdigit() and not whole:
+        count["gpu_count"] = int(attached)
     return {
         "schema": SCHEMA,
         "time": None,
@@ -103,11 +106,7 @@ def captured(root: Element) -> Json:
         "driver": driver,
         "gpus": gpus,
         "gpu_error": None,
-        **(
-            {"gpu_count": int(attached)}
-            if attached is not None and attached.isdigit() and not whole
-            else {}
-        ),
+        **count,
     }
 
 
@@ -117,15 +116,16 @@ GUESTS = {"pass-through": "GPU passed through", "vgpu": "vGPU"}
 
 def _guest(elements: Sequence[Element]) -> Json:
     """Return the identity of the machine: only that it is a virtual one, if the driver reports it."""
-    modes = [
-        _text(element, "gpu_virtualization_mode/virtualization_mode") or "" for element in elements
-    ]
-    return next(({"virtual": GUESTS[mode.lower()]} for mode in modes if mode.lower() in GUESTS), {})
+    for element in elements:
+        mode = (_text(element, "gpu_virtualization_mode/virtualization_mode") or "").lower()
+        if mode in GUESTS:
+            return {"virtual": GUESTS[mode]}
+    return {}
 
 
 def _text(element: Element, path: str) -> Optional[str]:
-    found = element.find(path)
-    return None if found is None else (found.text or "").strip()[:LONGEST]
+    child = element.find(path)
+    return None if child is None else (child.text or "").strip()[:LONGEST]
 
 
 def _bare(text: str) -> str:
@@ -180,21 +180,17 @@ def _text_or_none(text: str) -> Optional[str]:
 def _ids(text: str) -> Optional[str]:
     """Split 233010DE into device and vendor."""
     text = text.lower()
-    text = text[2:] if text.startswith("0x") else text
-    return (
-        f"{text[4:]}:{text[:4]}"
-        if len(text) == 8 and all(letter in "0123456789abcdef" for letter in text)
-        else None
-    )
+    if text.startswith("0x"):
+        text = text[2:]
+    if len(text) != 8 or set(text) - set("0123456789abcdef"):
+        return None
+    return f"{text[4:]}:{text[:4]}"
 
 
 def _nanoseconds(text: str) -> Optional[int]:
     value, _, unit = text.partition(" ")
-    return (
-        int(value) * {"us": 1000, "ns": 1}[unit]
-        if value.isdigit() and unit in ("us", "ns")
-        else None
-    )
+    factor = {"us": 1000, "ns": 1}.get(unit)
+    return int(value) * factor if value.isdigit() and factor else None
 
 
 def _action(text: str) -> Optional[str]:
@@ -204,10 +200,12 @@ def _action(text: str) -> Optional[str]:
 
 
 def _mode(text: str) -> Optional[str]:
+    return _listed(text, ("default", "exclusive_process", "exclusive_thread", "prohibited"))
+
+
+def _listed(text: str, words: Sequence[str]) -> Optional[str]:
     word = text.lower().replace(" ", "_")
-    return (
-        word if word in ("default", "exclusive_process", "exclusive_thread", "prohibited") else None
-    )
+    return word if word in words else None
 
 
 class _Gpu:
@@ -240,31 +238,29 @@ class _Gpu:
             self.lost = True
             return unread(text)
         value = None if _bare(text) in BROKEN else to(text)
-        return (
-            unread(f"nvidia-smi says {text!r}" if text else "the element is empty")
-            if value is None
-            else value
-        )
+        if value is not None:
+            return value
+        return unread(f"nvidia-smi says {text!r}" if text else "the element is empty")
 
     def object(self, to: Callable[[str], Any], **paths: Any) -> Any:
         """Return keys with their values, without missing ones.
 
         If all have the same fault, return that; None if all are missing.
         """
-        found: Dict[str, Any] = {}
+        values: Dict[str, Any] = {}
         for key, path in paths.items():
             value = self.get(*([path] if isinstance(path, str) else path), to=to)
             if value is not None:
-                found[key] = value
-        return _one(found)
+                values[key] = value
+        return _one(values)
 
     def read(self, index: Optional[int]) -> Json:
         """Return the GPU as docs/reference/capture.md describes it."""
-        found: Json = {"index": index, "vendor": "nvidia"}
+        gpu: Json = {"index": index, "vendor": "nvidia"}
 
         def put(key: str, value: Any) -> None:
             if value is not None:
-                found[key] = value
+                gpu[key] = value
 
         where = self.get("pci/pci_bus_id") or self.element.get("id")
         put("address", address(where) if isinstance(where, str) else where)
@@ -316,8 +312,8 @@ class _Gpu:
         put("fabric", self.fabric())
         put("processes", self.processes())
         put("inforom", self.object(_text_or_none, image="inforom_version/img_version"))
-        found["lost"] = self.lost
-        return found
+        gpu["lost"] = self.lost
+        return gpu
 
     def recovery(self) -> Any:
         """Return the recovery action. Before driver 570 two flags reported a requested reset; without them
@@ -342,18 +338,18 @@ class _Gpu:
             "current": f"{link}/link_widths/current_link_width",
             "max": f"{link}/link_widths/max_link_width",
         }
-        found = {
+        parts = {
             "gen": self.object(_integer, **gen),
             "width": self.object(_integer, **width),
             "replay": self.get("pci/replay_counter", to=_integer),
         }
-        return _one({key: value for key, value in found.items() if value is not None})
+        return _one({key: value for key, value in parts.items() if value is not None})
 
     def ecc(self) -> Any:
         mode = self.object(_flag, current="ecc_mode/current_ecc", pending="ecc_mode/pending_ecc")
         if mode is None or is_fault(mode):
             return mode
-        found: Json = dict(mode)
+        section: Json = dict(mode)
         for when in ("volatile", "aggregate"):
             here = f"ecc_errors/{when}"
             # Up to Volta this is a total; since Turing there are parts, which NVML adds up.
@@ -377,7 +373,7 @@ class _Gpu:
             }
             row = {key: value for key, value in row.items() if value is not None}
             if row:
-                found[when] = row
+                section[when] = row
         sums = "ecc_errors/aggregate"
         sram = self.object(
             _integer,
@@ -386,13 +382,11 @@ class _Gpu:
             secded=f"{sums}/sram_uncorrectable_secded",
         )
         exceeded = self.get(f"{sums}/sram_threshold_exceeded", to=_flag)
-        if sram is not None or exceeded is not None:
-            rest = sram if isinstance(sram, dict) and not is_fault(sram) else {}
-            found["sram"] = {
-                **({"threshold_exceeded": exceeded} if exceeded is not None else {}),
-                **rest,
-            } or sram
-            found["sram"] = _one(found["sram"]) if not is_fault(found["sram"]) else found["sram"]
+        if exceeded is not None:
+            rest = {} if sram is None or is_fault(sram) else sram
+            sram = _one({"threshold_exceeded": exceeded, **rest})
+        if sram is not None:
+            section["sram"] = sram
         dram = {
             f"{when}_uncorrected": (
                 f"ecc_errors/{when}/dram_uncorrectable",
@@ -402,8 +396,8 @@ class _Gpu:
         }
         counters = self.object(_integer, **dram)
         if counters is not None:
-            found["dram"] = counters
-        return found
+            section["dram"] = counters
+        return section
 
     def sum(self, total: str, parts: Sequence[str]) -> Any:
         """Return a stated total, or the sum of its parts. Parts that this board does not count are left out;
@@ -415,13 +409,13 @@ class _Gpu:
         values = [
             value for value in (self.get(part, to=_integer) for part in parts) if value is not None
         ]
+        for value in values:
+            if is_fault(value) and value["fault"] == "unread":
+                return value
         numbers = [value for value in values if not is_fault(value)]
-        bad = next(
-            (value for value in values if is_fault(value) and value["fault"] == "unread"), None
-        )
-        if bad is not None:
-            return bad
-        return sum(numbers) if numbers else values[0] if values else None
+        if numbers:
+            return sum(numbers)
+        return values[0] if values else None
 
     def remapped(self) -> Any:
         whole = _text(self.element, "remapped_rows")
@@ -434,39 +428,38 @@ class _Gpu:
             pending="remapped_rows/remapped_row_pending",
             failure="remapped_rows/remapped_row_failure",
         )
-        found = self.object(
+        counts = self.object(
             _integer,
             correctable="remapped_rows/remapped_row_corr",
             uncorrectable="remapped_rows/remapped_row_unc",
         )
-        if is_fault(found) or found is None:
-            return found if flags is None or is_fault(flags) else flags
-        found.update(
-            flags
-            if flags is not None and not is_fault(flags)
-            else {key: flags for key in ("pending", "failure") if flags}
-        )
+        if is_fault(counts) or counts is None:
+            return counts if flags is None or is_fault(flags) else flags
+        if is_fault(flags):
+            flags = {"pending": flags, "failure": flags}
+        counts.update(flags or {})
         banks = "remapped_rows/row_remapper_histogram"
         text = _text(self.element, banks)
         if text:
-            found["histogram"] = self.value(text, lambda _: None)
+            counts["histogram"] = self.value(text, lambda _: None)
         elif text is not None:
-            found["histogram"] = self.object(
+            counts["histogram"] = self.object(
                 _integer,
                 **{
                     key: f"{banks}/row_remapper_histogram_{key}"
                     for key in ("max", "high", "partial", "low", "none")
                 },
             )
-        return {key: value for key, value in found.items() if value is not None}
+        return {key: value for key, value in counts.items() if value is not None}
 
     def banks(self) -> Any:
         """Return the remapped banks, which outputs of Rubin GPUs have (driver 615)."""
         here = "remapped_banks/bank_remapper"
-        found = self.object(_integer, none=f"{here}_histogram/bank_remapper_histogram_none")
+        counts = self.object(_integer, none=f"{here}_histogram/bank_remapper_histogram_none")
         pending = self.get(f"{here}_pending", to=_flag)
-        rest = found if isinstance(found, dict) and not is_fault(found) else {}
-        return _one({**({"pending": pending} if pending is not None else {}), **rest}) or found
+        if pending is None:
+            return counts
+        return _one({"pending": pending, **({} if counts is None or is_fault(counts) else counts)})
 
     def retired(self) -> Any:
         here = "retired_pages"
@@ -474,11 +467,11 @@ class _Gpu:
             "single_bit": f"{here}/multiple_single_bit_retirement/retired_count",
             "double_bit": f"{here}/double_bit_retirement/retired_count",
         }
-        found = self.object(_integer, **counts)
+        pages = self.object(_integer, **counts)
         pending = self.get(f"{here}/pending_retirement", f"{here}/pending_blacklist", to=_flag)
-        if found is None or is_fault(found):
-            return found
-        return {**found, **({"pending": pending} if pending is not None else {})}
+        if pages is not None and not is_fault(pages) and pending is not None:
+            pages["pending"] = pending
+        return pages
 
     def power(self) -> Any:
         new, old = "gpu_power_readings", "power_readings"
@@ -502,7 +495,7 @@ class _Gpu:
         )
 
     def clocks(self) -> Any:
-        found = {}
+        clocks = {}
         for key, tag in (
             ("current", "clocks"),
             ("max", "max_clocks"),
@@ -516,18 +509,18 @@ class _Gpu:
                 memory_mhz=f"{tag}/mem_clock",
             )
             if value is not None:
-                found[key] = value
-        return found or None
+                clocks[key] = value
+        return clocks or None
 
     def throttle(self) -> Any:
-        found: Json = {}
+        section: Json = {}
         for prefix in ("clocks_event_reason", "clocks_throttle_reason"):
             folder = self.element.find(f"{prefix}s")
             if folder is None:
                 continue
             text = (folder.text or "").strip()
             if text:
-                found["mask"] = found["active"] = self.value(text[:LONGEST], lambda _: None)
+                section["mask"] = section["active"] = self.value(text[:LONGEST], lambda _: None)
                 continue
             active: List[str] = []
             fault = None
@@ -542,13 +535,8 @@ class _Gpu:
                 elif reasons:
                     active.append(REASONS[bit])
             # A single missing bit leaves the mask unknown; the bits that were read are kept.
-            if fault is None or active:
-                found["active"] = active
-            found["mask"] = (
-                fault if fault is not None else sum(1 << REASONS.index(name) for name in active)
-            )
-            if fault is not None and not active:
-                found["active"] = fault
+            section["active"] = active or fault or []
+            section["mask"] = fault or sum(1 << REASONS.index(name) for name in active)
         counters = {"power": "sw_power_cap", "sync_boost": "sync_boost", "sw_thermal": "sw_therm_slowdown", "hw_thermal": "hw_therm_slowdown",
                     "hw_power_brake": "hw_power_brake"}  # fmt: skip
         here = "clocks_event_reasons_counters"
@@ -560,33 +548,26 @@ class _Gpu:
             },
         )
         if reasons is not None:
-            found["violation_ns"] = reasons
-        return found or None
+            section["violation_ns"] = reasons
+        return section or None
 
     def mig(self) -> Any:
-        found = self.object(_flag, current="mig_mode/current_mig", pending="mig_mode/pending_mig")
-        if found is None or is_fault(found):
-            return found
+        modes = self.object(_flag, current="mig_mode/current_mig", pending="mig_mode/pending_mig")
+        if modes is None or is_fault(modes):
+            return modes
         devices = self.element.findall("mig_devices/mig_device")
         text = _text(self.element, "mig_devices")
         if devices:
-            found["instances"] = not_exposed("nvidia-smi's XML names no profiles")
+            modes["instances"] = not_exposed("nvidia-smi's XML names no profiles")
         elif text is not None and text.lower() in ("none", "n/a", ""):
-            found["instances"] = []
-        return found
+            modes["instances"] = []
+        return modes
 
     def fabric(self) -> Any:
-        state = self.get(
-            "fabric/state",
-            to=lambda text: (
-                text.lower().replace(" ", "_")
-                if text.lower().replace(" ", "_") in FABRIC_STATES
-                else None
-            ),
-        )
+        state = self.get("fabric/state", to=lambda text: _listed(text, FABRIC_STATES))
         if state is None or is_fault(state):
             return state
-        found: Json = {"state": state}
+        section: Json = {"state": state}
         for key, tag, to in (
             ("status", "status", _text_or_none),
             ("clique", "cliqueId", _integer),
@@ -594,12 +575,11 @@ class _Gpu:
         ):
             value = self.get(f"fabric/{tag}", to=to)
             if value is not None:
-                found[key] = value
+                section[key] = value
         health: Json = {}
         for tag, key in HEALTH.items():
             value = self.get(
-                f"fabric/health/{tag}",
-                to=lambda text: text.lower() if text.lower() in ("true", "false") else None,
+                f"fabric/health/{tag}", to=lambda text: _listed(text, ("true", "false"))
             )
             if known(value):
                 health[key] = value
@@ -614,8 +594,8 @@ class _Gpu:
             if known(word):
                 health[key] = "correct" if word == "none" else word
         if self.element.find("fabric/health") is not None:
-            found["health"] = health
-        return found
+            section["health"] = health
+        return section
 
     def processes(self) -> Any:
         folder = self.element.find("processes")
@@ -624,7 +604,7 @@ class _Gpu:
         text = (folder.text or "").strip()
         if text and len(folder) == 0:
             return [] if text.lower() == "none" else self.value(text[:LONGEST], lambda _: None)
-        found = []
+        rows = []
         for row in folder.findall("process_info"):
             pid, used = _text(row, "pid"), _text(row, "used_memory")
             kind = _text(row, "type")
@@ -633,13 +613,13 @@ class _Gpu:
             process: Json = {"pid": self.value(pid or "", _integer)}
             if used is not None:
                 process["memory_mib"] = self.value(used, _integer)
-            found.append(process)
-        return found
+            rows.append(process)
+        return rows
 
 
-def _one(found: Dict[str, Any]) -> Any:
+def _one(values: Dict[str, Any]) -> Any:
     """Return an object, or the one fault that all its values have; None if it is empty."""
-    values = list(found.values())
-    if not values:
-        return None
-    return values[0] if all(is_fault(value) and value == values[0] for value in values) else found
+    first = next(iter(values.values()), None)
+    if is_fault(first) and all(value == first for value in values.values()):
+        return first
+    return values or None

@@ -201,11 +201,8 @@ def parse(data: bytes, name: str) -> Json:
             continue
         depth = len(line) - len(line.lstrip())
         title, colon, value = text.partition(" : ")
-        title = (
-            title.strip().rstrip(":").strip()
-            if colon or not text.endswith(":")
-            else text[:-1].strip()
-        )
+        # A colon also ends the title of a section without a value.
+        title = title.strip().rstrip(":").strip() if colon else text.rstrip(":").strip()
         if depth == 0 and text.startswith("GPU ") and not colon:
             gpu = ElementTree.SubElement(root, "gpu", {"id": text[4:].strip()})
             above = []
@@ -233,6 +230,6 @@ def _put(gpu: Element, path: str, text: str) -> None:
 
     place = gpu
     for tag in path.split("/"):
-        found = place.find(tag)
-        place = ElementTree.SubElement(place, tag) if found is None else found
+        child = place.find(tag)
+        place = ElementTree.SubElement(place, tag) if child is None else child
     place.text = text

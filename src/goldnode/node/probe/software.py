@@ -12,7 +12,7 @@ from .values import Files, is_fault, not_exposed, unread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, Optional
+    from typing import Any, List, Mapping, Optional, Sequence
 
 # Later directories take precedence (CDI specification, "CDI Spec directories").
 CDI = ("/etc/cdi", "/var/run/cdi")
@@ -41,20 +41,27 @@ TOOLKITS = ("nvidia-container-toolkit", "amd-container-toolkit")
 FABRIC = ("nvidia-fabricmanager", "nvidia-fabric-manager", "cuda-drivers-fabricmanager")
 STATUS, MOST_STATUS = "/var/lib/dpkg/status", 32 << 20
 UNSET = 2**64 - 1
+# Units that are shown without a class to say which ones matter.
+WITHOUT_CLASS = (
+    "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
+    "docker.service",
+    "containerd.service",
+)
 
 
 def read(context: Context) -> Json:
     """Read the sections runtime, services, fabric_manager and packages."""
     installed = versions(context)
     shown = services(context, installed)
-    found: Json = {
+    sections: Json = {
         "runtime": runtime(context, installed, shown),
         "services": shown,
         "fabric_manager": fabric_manager(installed, shown),
     }
     if context.seen is not None:
-        found["packages"] = packages(context)
-    return found
+        sections["packages"] = packages(context)
+    return sections
 
 
 # -- packages
@@ -78,34 +85,35 @@ def versions(context: Context) -> Any:
     """
     asked = [name for names in PACKAGES.values() for name in names] + [*TOOLKITS]
     if context.seen is not None:
-        found = {name: context.seen.version(name) for name in asked}
+        installed = {name: context.seen.version(name) for name in asked}
         for name in context.seen.packages:
             if name.startswith(FABRIC):
-                found[name] = context.seen.version(name)
-        return {name: version for name, version in found.items() if version}
+                installed[name] = context.seen.version(name)
+        return {name: version for name, version in installed.items() if version}
     data = context.files.data(STATUS, MOST_STATUS)
     if not isinstance(data, bytes):
         return data
-    found = {}
+    installed = {}
     for start in (*asked, *FABRIC):
         at = -1
         while True:
             at = data.find(b"Package: " + start.encode(), at + 1)
             if at < 0:
                 break
-            stanza = data[at : data.find(b"\n\n", at) if data.find(b"\n\n", at) > 0 else len(data)]
+            end = data.find(b"\n\n", at)
+            stanza = data[at:] if end < 0 else data[at:end]
             rows = dict(
                 line.partition(": ")[::2]
                 for line in stanza.decode("utf-8", "replace").splitlines()
                 if line[:1] not in " \t"
             )
             name = rows.get("Package", "")
-            there = (at == 0 or data[at - 1 : at] == b"\n") and rows.get("Status", "").endswith(
-                " installed"
-            )
+            begins = at == 0 or data[at - 1 : at] == b"\n"
+            there = begins and rows.get("Status", "").endswith(" installed")
+            # The branch is a part of the name of a fabric manager: nvidia-fabricmanager-570.
             if there and (name == start or (start in FABRIC and name.startswith(start))):
-                found[name] = rows.get("Version")
-    return found
+                installed[name] = rows.get("Version")
+    return installed
 
 
 # -- services
@@ -121,16 +129,13 @@ def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
         for name in stated
         if isinstance(name, str) and name and not name.startswith("-")
     }
-    driver, packages = (
-        document.get("driver") or {},
-        {str(row.get("name")) for row in document.get("packages") or ()},
-    )
+    driver = document.get("driver") or {}
+    packages = [str(row.get("name")) for row in document.get("packages") or ()]
+    if not is_fault(installed):
+        packages += installed or ()
     if driver.get("module") == "nvidia" or (document.get("gpu") or {}).get("vendor") == "nvidia":
         names.add("nvidia-persistenced.service")
-    if any(
-        name.startswith(FABRIC)
-        for name in (*packages, *(() if is_fault(installed) else installed or ()))
-    ):
+    if any(name.startswith(FABRIC) for name in packages):
         names.add("nvidia-fabricmanager.service")
     engine = (document.get("runtime") or {}).get("engine")
     if engine == "docker":
@@ -138,14 +143,7 @@ def wanted(document: Mapping[str, Any], installed: Any = None) -> List[str]:
     elif engine == "containerd":
         names.add("containerd.service")
     if not document:
-        names.update(
-            (
-                "nvidia-persistenced.service",
-                "nvidia-fabricmanager.service",
-                "docker.service",
-                "containerd.service",
-            )
-        )
+        names.update(WITHOUT_CLASS)
     return sorted(names)
 
 
@@ -172,11 +170,10 @@ def services(context: Context, installed: Any) -> Json:
         ]
         blocks = [block for block in blocks if block.get("Id")]
         # In the order in which they were asked for; `Id` is another name where one asks for an alias.
-        rows.update(
-            zip(missing, blocks)
-            if len(blocks) == len(missing)
-            else {block["Id"]: block for block in blocks}
-        )
+        keys = missing
+        if len(blocks) != len(missing):
+            keys = [block["Id"] for block in blocks]
+        rows.update(zip(keys, blocks))
         if reported.rc != 0 or not blocks:
             error = unread(
                 f"systemctl show: {printable(reported.err.strip() or 'no answer')}", reported.rc
@@ -235,47 +232,44 @@ def runtime(context: Context, installed: Any, shown: Any) -> Json:
     engine = (context.document.get("runtime") or {}).get("engine")
     if engine not in ENGINES:
         engine = next((name for name, path in PROGRAMS.items() if files.there(path)), None)
-    have = {} if is_fault(installed) else installed
-    daemon_version = (
-        (context.seen.runtime.get("info") or {}).get("version")
-        if context.seen is not None
-        else None
-    )
-    version = daemon_version or next(
-        (have[name] for name in PACKAGES.get(engine or "", ()) if name in have), None
-    )
+    version: Any = None
+    if context.seen is not None:
+        version = (context.seen.runtime.get("info") or {}).get("version")
     unit = ENGINES.get(engine or "")
-    active: Any = (
-        _active(shown, unit)
-        if unit
-        else not_exposed("an engine without a daemon" if engine else "no engine")
-    )
+    active: Any = not_exposed("an engine without a daemon" if engine else "no engine")
+    if unit:
+        active = _active(shown, unit)
     return {
         "engine": engine,
-        "version": installed if not version and is_fault(installed) else version,
-        "toolkit": installed
-        if is_fault(installed)
-        else next((have[name] for name in TOOLKITS if name in have), None),
+        "version": version or _first(installed, PACKAGES.get(engine or "", ())),
+        "toolkit": _first(installed, TOOLKITS),
         "active": active,
         "cdi": specs(files),
     }
+
+
+def _first(installed: Any, names: Sequence[str]) -> Any:
+    """Return the version of the first of these packages that is installed, or the fault of dpkg's database."""
+    if is_fault(installed):
+        return installed
+    return next((installed[name] for name in names if name in installed), None)
 
 
 def specs(files: Files) -> List[Json]:
     """Return the CDI specs: kind, number of devices, and the paths of the host that they name and that are
     missing.
     """
-    found: List[Json] = []
+    rows: List[Json] = []
     for folder in CDI:
         for name in files.names(folder):
             if name.endswith((".json", ".yaml")):
                 path = f"{folder}/{name}"
                 data = files.data(path, MOST_CDI)
                 if isinstance(data, bytes):
-                    found.append({"file": path, **_spec(files, data)})
+                    rows.append({"file": path, **_spec(files, data)})
                 else:
-                    found.append({"file": path, "error": data})
-    return found
+                    rows.append({"file": path, "error": data})
+    return rows
 
 
 def _spec(files: Files, data: bytes) -> Json:

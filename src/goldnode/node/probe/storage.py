@@ -41,6 +41,7 @@ REMOTE = (
     "panfs",
 )
 MOST_MOUNTS, MOST_DISKS = 64, 128
+MOVING = ("recovery", "resync", "reshape", "check")  # what /proc/mdstat shows as under way
 # NCCL and data loaders exchange data there. Its size is in the section memory.
 SHM = "/dev/shm"  # noqa: S108 - the name of a mount
 # NVMe: the Get Log Page command for SMART / Health Information (NVM Express Base Specification, "Get Log Page"; linux/nvme_ioctl.h).
@@ -68,17 +69,15 @@ def read(context: Context) -> Json:
     jobs += [(f"space {name}", _bind(space, files, name)) for name in ordered]
     asked = reader_process.Asked(jobs)
     disks, arrays = devices(files), raid(files)
-    found = asked.finish()
+    answers = asked.finish()
     for name in disks:
         if name in over:
-            disks[name]["smart"] = found[f"smart {over[name]}"]
+            disks[name]["smart"] = answers[f"smart {over[name]}"]
     for name, row in measured.items():
-        answer = found[f"space {name}"]
-        row.update(
-            dict.fromkeys(("size_mib", "free_mib", "inodes_free_percent"), answer)
-            if is_fault(answer)
-            else answer
-        )
+        answer = answers[f"space {name}"]
+        if is_fault(answer):
+            answer = dict.fromkeys(("size_mib", "free_mib", "inodes_free_percent"), answer)
+        row.update(answer)
     section: Json = {"devices": disks, "mounts": mounted, "raid": arrays}
     paths = named(context)
     if paths and not context.passive:
@@ -94,14 +93,11 @@ def _bind(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
 
 def named(context: Context) -> List[str]:
     """Return the paths for which the class declares a speed."""
-    found = (
-        ((context.document.get("health") or {}).get("baseline") or {}).get("storage") or {}
-    ).get("paths")
-    return (
-        [name for name in sorted(found) if isinstance(name, str) and name.startswith("/")]
-        if isinstance(found, dict)
-        else []
-    )
+    baseline = (context.document.get("health") or {}).get("baseline") or {}
+    paths = (baseline.get("storage") or {}).get("paths")
+    if not isinstance(paths, dict):
+        return []
+    return [name for name in sorted(paths) if isinstance(name, str) and name.startswith("/")]
 
 
 # -- disks
@@ -109,7 +105,7 @@ def named(context: Context) -> List[str]:
 
 def devices(files: Files) -> Dict[str, Json]:
     """Return the disks that are hardware (or virtual hardware), from sysfs."""
-    found: Dict[str, Json] = {}
+    disks: Dict[str, Json] = {}
     for name in files.names(BLOCK):
         if name.startswith(VIRTUAL_DISKS) or hidden(name):
             continue
@@ -117,9 +113,9 @@ def devices(files: Files) -> Dict[str, Json]:
         sectors = files.number(
             f"{folder}/size"
         )  # of 512 bytes, independent of the disk's sector size
-        if sectors == 0:
+        if sectors == 0:  # a drive without a medium
             continue
-        found[name] = {
+        disks[name] = {
             "model": _first(files, f"{folder}/device/model", f"{folder}/device/device/model"),
             "firmware": _first(files, f"{folder}/device/firmware_rev", f"{folder}/device/rev"),
             "size_bytes": sectors * 512 if isinstance(sectors, int) else sectors,
@@ -129,9 +125,9 @@ def devices(files: Files) -> Dict[str, Json]:
             "state": files.text(f"{folder}/device/state"),
             "ro": flag(files.text(f"{folder}/ro")),
         }
-        if len(found) >= MOST_DISKS:
+        if len(disks) >= MOST_DISKS:
             break
-    return found
+    return disks
 
 
 def hidden(name: str) -> bool:
@@ -154,22 +150,18 @@ def controller(files: Files, name: str) -> str:
 def _first(files: Files, *names: str) -> Any:
     answer: Any = None
     for name in names:
-        found = files.text(name)
-        if isinstance(found, str):
-            return found
-        answer = answer or found
+        text = files.text(name)
+        if isinstance(text, str):
+            return text
+        answer = answer or text
     return answer
 
 
 def flag(value: Any) -> Any:
     """Convert 0 and 1 to false and true."""
-    return (
-        value == "1"
-        if value in ("0", "1")
-        else value
-        if is_fault(value)
-        else unread(f"neither 0 nor 1: {str(value)[:20]!r}")
-    )
+    if is_fault(value):
+        return value
+    return value == "1" if value in ("0", "1") else unread(f"neither 0 nor 1: {str(value)[:20]!r}")
 
 
 def _chosen(value: Any) -> Any:
@@ -271,11 +263,8 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
         fields = line.split(" ")
         if len(fields) > 3:
             path = unescape(fields[1])
-            rows[path] = [
-                unescape(fields[0]),
-                fields[2],
-                fields[3],
-            ]  # the last mount on a path is what is seen there
+            # The last mount on a path is what is seen there.
+            rows[path] = [unescape(fields[0]), fields[2], fields[3]]
     needed = {"/", SHM}
     for name in wanted:
         under = [path for path in rows if name == path or name.startswith(path.rstrip("/") + "/")]
@@ -286,16 +275,16 @@ def mounts(files: Files, wanted: List[str]) -> Dict[str, Json]:
         if source.startswith("/dev/") or remote(kind):
             first.setdefault(source, path)
     paths = {*first.values(), *(path for path in needed if path in rows)}
-    found: Dict[str, Json] = {}
+    mounted: Dict[str, Json] = {}
     for path in sorted(paths, key=lambda name: (name not in needed, name))[:MOST_MOUNTS]:
         source, kind, options = rows[path]
-        found[path] = {
+        mounted[path] = {
             "device": source,
             "type": kind,
             "options": options[:400],
             "readonly": "ro" in options.split(","),
         }
-    return dict(sorted(found.items()))
+    return dict(sorted(mounted.items()))
 
 
 def unescape(text: str) -> str:
@@ -309,15 +298,13 @@ def unescape(text: str) -> str:
 
 def space(files: Files, path: str) -> Json:
     """Return the size, and the space that is free for unprivileged users."""
-    found = os.statvfs(files.root + path)
-    inodes: Any = (
-        round(100 * found.f_favail / found.f_files, 1)
-        if found.f_files
-        else not_exposed("it has no fixed number of inodes")
-    )
+    status = os.statvfs(files.root + path)
+    inodes: Any = not_exposed("it has no fixed number of inodes")
+    if status.f_files:
+        inodes = round(100 * status.f_favail / status.f_files, 1)
     return {
-        "size_mib": found.f_blocks * found.f_frsize >> 20,
-        "free_mib": found.f_bavail * found.f_frsize >> 20,
+        "size_mib": status.f_blocks * status.f_frsize >> 20,
+        "free_mib": status.f_bavail * status.f_frsize >> 20,
         "inodes_free_percent": inodes,
     }
 
@@ -329,20 +316,14 @@ def raid(files: Files) -> Any:
     text = files.text("/proc/mdstat")
     if not isinstance(text, str):
         return {} if text.get("fault") == "not_exposed" else text
-    found: Dict[str, Json] = {}
+    arrays: Dict[str, Json] = {}
     row: Optional[Json] = None
     for line in text.splitlines():
         words = line.split()
         if len(words) > 2 and words[1] == ":" and words[0].startswith("md"):
             members = [word for word in words if "[" in word and not word.startswith("[")]
-            level = next(
-                (
-                    word
-                    for word in words[2:]
-                    if word.startswith(("raid", "linear", "multipath", "faulty"))
-                ),
-                None,
-            )
+            levels = ("raid", "linear", "multipath", "faulty")
+            level = next((word for word in words[2:] if word.startswith(levels)), None)
             gone = [word.partition("[")[0] for word in members if "(F)" in word]
             use = [word for word in members if "(F)" not in word and "(S)" not in word]
             row = {
@@ -353,22 +334,21 @@ def raid(files: Files) -> Any:
             }
             if gone:
                 row["failed"] = gone
-            found[words[0]] = row
+            arrays[words[0]] = row
         elif row is not None and line[:1] in (" ", "\t"):
             for word in words:
                 have, slash, use_text = word.strip("[]").partition("/")
                 if word.startswith("[") and slash and have.isdigit() and use_text.isdigit():
                     row["devices"], row["active"] = int(have), int(use_text)
-            moving = next(
-                (word for word in words if word in ("recovery", "resync", "reshape", "check")), None
-            )
             if row["state"] == "active" and row["active"] < row["devices"]:
                 row["state"] = "degraded"
+            # A check and a resync read a whole array; a recovery and a reshape have not made it whole yet.
+            moving = next((word for word in words if word in MOVING), None)
             if moving in ("recovery", "reshape"):
                 row["state"] = "recovering"
         elif not line.strip():
             row = None
-    return found
+    return arrays
 
 
 # -- how fast
@@ -383,35 +363,29 @@ def speed(files: Files, path: str) -> Json:
     """
     here = files.real(path)
     if here is None:
-        return {key: not_exposed("no such path") for key in ("latency_ms", "read_mb_s")}
-    found = largest(files.root + here)
-    if found is None:
-        return {key: not_exposed("no file to read there") for key in ("latency_ms", "read_mb_s")}
-    name, size = found
+        return _unmeasured(not_exposed("no such path"))
+    file = largest(files.root + here)
+    if file is None:
+        return _unmeasured(not_exposed("no file to read there"))
+    name, size = file
     quiet = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_DIRECT
     try:
-        try:
-            handle = os.open(name, quiet | os.O_NOATIME)
-        except PermissionError:  # not the owner, and not root to this file system
-            return {
-                key: unread("reading it would write a time of access")
-                for key in ("latency_ms", "read_mb_s")
-            }
+        handle = os.open(name, quiet | os.O_NOATIME)
+    except PermissionError:  # not the owner, and not root to this file system
+        return _unmeasured(unread("reading it would write a time of access"))
     except OSError as problem:
         fault = not_exposed if problem.errno == 22 else unread  # EINVAL: no O_DIRECT here
-        return {
-            key: fault(f"past the page cache: {problem.strerror}", problem.errno)
-            for key in ("latency_ms", "read_mb_s")
-        }
+        return _unmeasured(fault(f"past the page cache: {problem.strerror}", problem.errno))
     try:
         return measure(handle, size)
     except OSError as problem:
-        return {
-            key: unread(problem.strerror or "", problem.errno)
-            for key in ("latency_ms", "read_mb_s")
-        }
+        return _unmeasured(unread(problem.strerror or "", problem.errno))
     finally:
         os.close(handle)
+
+
+def _unmeasured(fault: Json) -> Json:
+    return {"latency_ms": fault, "read_mb_s": fault}
 
 
 def measure(handle: int, size: int) -> Json:
@@ -441,9 +415,9 @@ def measure(handle: int, size: int) -> Json:
         if got < STEP:
             break
     spent = time.monotonic() - before
-    answer["read_mb_s"] = (
-        round(done / 1e6 / spent, 1) if done and spent > 0 else unread("nothing could be read")
-    )
+    answer["read_mb_s"] = unread("nothing could be read")
+    if done and spent > 0:
+        answer["read_mb_s"] = round(done / 1e6 / spent, 1)
     return answer
 
 

@@ -23,18 +23,26 @@ MOST = 1 << 16  # bytes of one file; larger ones have readers of their own
 
 def not_exposed(text: str, rc: Optional[int] = None) -> Fault:
     """Return the fault for something that this hardware, driver or kernel does not have."""
-    return (
-        {"fault": NOT_EXPOSED, "text": text}
-        if rc is None
-        else {"fault": NOT_EXPOSED, "text": text, "rc": rc}
-    )
+    return _fault(NOT_EXPOSED, text, rc)
 
 
 def unread(text: str, rc: Optional[int] = None) -> Fault:
     """Return the fault for something that could not be read."""
-    return (
-        {"fault": UNREAD, "text": text} if rc is None else {"fault": UNREAD, "text": text, "rc": rc}
-    )
+    return _fault(UNREAD, text, rc)
+
+
+def _fault(kind: str, text: str, rc: Optional[int]) -> Fault:
+    fault: Fault = {"fault": kind, "text": text}
+    if rc is not None:
+        fault["rc"] = rc
+    return fault
+
+
+def error_fault(problem: OSError) -> Fault:
+    """Return an error of the system as a fault."""
+    rc = problem.errno
+    text = os.strerror(rc) if rc else str(problem)
+    return not_exposed(text, rc) if rc in ABSENT else unread(text, rc)
 
 
 def is_fault(value: Any) -> bool:
@@ -58,7 +66,7 @@ class Files:
         try:
             handle = os.open(self.root + name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as problem:
-            return self._fault(problem)
+            return error_fault(problem)
         try:
             data = os.read(handle, most)
             # /proc gives a page at a time.
@@ -69,7 +77,7 @@ class Files:
                 data += more
             return data
         except OSError as problem:
-            return self._fault(problem)
+            return error_fault(problem)
         finally:
             os.close(handle)
 
@@ -111,18 +119,10 @@ class Files:
 
     def real(self, name: str) -> Optional[str]:
         """Return a path of the node with all links followed; None if that leads out of the root, or nowhere."""
-        found = os.path.realpath(self.root + name)
-        if not os.path.exists(found):
+        path = os.path.realpath(self.root + name)
+        if not os.path.exists(path):
             return None
         if not self.root:
-            return found
+            return path
         top = os.path.realpath(self.root)
-        return found[len(top) :] if found.startswith(top + "/") else None
-
-    def _fault(self, problem: OSError) -> Fault:
-        text = os.strerror(problem.errno) if problem.errno else str(problem)
-        return (
-            not_exposed(text, problem.errno)
-            if problem.errno in ABSENT
-            else unread(text, problem.errno)
-        )
+        return path[len(top) :] if path.startswith(top + "/") else None

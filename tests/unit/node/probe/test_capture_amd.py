@@ -15,8 +15,8 @@ from tests.simulators.hardware.tree import Layout
 from goldnode.node.device import amd as policy
 from goldnode.node.ground.host import Host
 from goldnode.node.probe import Context, amd, pci
-from goldnode.node.probe.folder import Folder, fault_of
-from goldnode.node.probe.values import Files
+from goldnode.node.probe.folder import Folder
+from goldnode.node.probe.values import Files, error_fault
 
 BUS = "sys/bus/pci/devices"
 FIRST = "0000:10:00.0"
@@ -235,7 +235,7 @@ def test_an_error_of_the_system_is_not_absence(
 
     def data(self: Folder, name: str, most: int = 4096) -> Any:
         return (
-            fault_of(OSError(errno.EPERM, ""))
+            error_fault(OSError(errno.EPERM, ""))
             if name == "gpu_metrics" or name.startswith("ras/")
             else bare(self, name, most)
         )
