@@ -31,14 +31,14 @@ class Wish(NamedTuple):
 def read(data: bytes, node_class: str) -> Json:
     """Return the document of a class. Raises ChannelRefusedError for another form: a later version of goldnode wrote it."""
     try:
-        found = json.loads(data)
+        document = json.loads(data)
         right = (
-            found["schema"] == SCHEMA
-            and found["class"] == node_class
-            and isinstance(found["denied"], dict)
-            and all(isinstance(row, dict) for row in found["frozen"])
-            and isinstance(found["images"], dict)
-            and (found["rollout"] is None or _is_rollout(found["rollout"]))
+            document["schema"] == SCHEMA
+            and document["class"] == node_class
+            and isinstance(document["denied"], dict)
+            and all(isinstance(row, dict) for row in document["frozen"])
+            and isinstance(document["images"], dict)
+            and (document["rollout"] is None or _is_rollout(document["rollout"]))
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         right = False
@@ -47,16 +47,16 @@ def read(data: bytes, node_class: str) -> Json:
             f"the channel has no document of schema {SCHEMA} for class {node_class}. "
             "Update goldnode on this node to the version of the publisher."
         )
-    return found  # type: ignore[no-any-return]
+    return document  # type: ignore[no-any-return]
 
 
-def _is_rollout(found: Mapping[str, Any]) -> bool:
+def _is_rollout(rollout: Mapping[str, Any]) -> bool:
     return (
-        all(isinstance(found[key], str) for key in ("name", "phase", "origin"))
-        and found["to"]["kind"] in ("lock", "disk")
-        and isinstance(found["to"]["digest"], str)
-        and all(isinstance(wave["nodes"], list) for wave in found["waves"])
-        and isinstance(found["back"], dict)
+        all(isinstance(rollout[key], str) for key in ("name", "phase", "origin"))
+        and rollout["to"]["kind"] in ("lock", "disk")
+        and isinstance(rollout["to"]["digest"], str)
+        and all(isinstance(wave["nodes"], list) for wave in rollout["waves"])
+        and isinstance(rollout["back"], dict)
     )
 
 
@@ -94,24 +94,24 @@ def freeze(document: Json, node: str) -> Optional[str]:
 
 def image_of(document: Json, build: str) -> Optional[Mapping[str, Any]]:
     """Return the image of a disk build; None if the channel has none. Raises ChannelRefusedError for a malformed one."""
-    found = document["images"].get(build)
-    if found is None:
+    image = document["images"].get(build)
+    if image is None:
         return None
-    header = found.get("header") if isinstance(found, dict) else None
-    path: Any = found.get("path") if isinstance(found, dict) else None
+    header = image.get("header") if isinstance(image, dict) else None
+    path: Any = image.get("path") if isinstance(image, dict) else None
     right = (
         isinstance(header, dict)
         and header.get("build_id") == build
         and isinstance(path, str)
         and re.fullmatch(r"images/[0-9A-Za-z._-]+", path) is not None
-        and type(found.get("size")) is int
-        and re.fullmatch("[0-9a-f]{64}", str(found.get("sha256"))) is not None
+        and type(image.get("size")) is int
+        and re.fullmatch("[0-9a-f]{64}", str(image.get("sha256"))) is not None
     )
     if not right:
         raise ChannelRefusedError(
             f"the channel describes image {build} in another form. Publish it again."
         )
-    return found  # type: ignore[no-any-return]
+    return image  # type: ignore[no-any-return]
 
 
 def lines(document: Json) -> List[str]:

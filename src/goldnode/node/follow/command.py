@@ -76,28 +76,23 @@ def run(host: Host, options: Any) -> int:
             wanted = channel.wish(document, own.node, time.time())
             lines = channel.lines(document)
             frozen = channel.freeze(document, own.node)
-            lines += [frozen] if frozen else []
-            lines.append(
-                f"wants {own.node} at {wanted.digest}"
-                if wanted
-                else f"wants nothing of {own.node} now"
-            )
-            lines = [clean(line) for line in lines]
+            lines.append(frozen or "")
+            wish = f"{own.node} at {wanted.digest}" if wanted else f"nothing of {own.node} now"
+            lines.append(f"wants {wish}")
+            lines = [clean(line) for line in lines if line]
             show(options, {"text": "; ".join(lines), "problem": False}, "\n".join(lines))
             return 0
-        found = follower.run()
-    text = clean(found.text)
-    show(options, {"text": text, "problem": found.problem}, f"{own.node}: {text}")
-    return 1 if found.problem else 0
+        outcome = follower.run()
+    text = clean(outcome.text)
+    show(options, {"text": text, "problem": outcome.problem}, f"{own.node}: {text}")
+    return 1 if outcome.problem else 0
 
 
 def show(options: Any, content: Any, text: str) -> None:
     """Print the result of a pass."""
-    print(
-        json.dumps({"schema": "goldnode.follow/1", **content}, indent=1)
-        if options.format == "json"
-        else text
-    )
+    if options.format == "json":
+        text = json.dumps({"schema": "goldnode.follow/1", **content}, indent=1)
+    print(text)
 
 
 @contextlib.contextmanager

@@ -58,11 +58,8 @@ class LockClient:
         )
         try:
             with self.opener.open(request, timeout=SILENCE) as answer:
-                kind, status, data = (
-                    answer.headers.get_content_type(),
-                    answer.status,
-                    answer.read(_LIMIT),
-                )
+                kind, status = answer.headers.get_content_type(), answer.status
+                data = answer.read(_LIMIT)
         except urllib.error.HTTPError as problem:
             return self._no(problem.code, _rest(problem))
         except (OSError, ValueError, http.client.HTTPException) as problem:
@@ -76,12 +73,12 @@ class LockClient:
         return _yes(status, data)
 
     def _no(self, status: int, data: bytes) -> LockAnswer:
-        found = _json(data)
-        if status >= 500 or not isinstance(found.get("kind"), str):
+        body = _json(data)
+        if status >= 500 or not isinstance(body.get("kind"), str):
             raise ChannelAwayError(
-                f"the lock service {self.settings.service} answers with HTTP {status}: {str(found.get('value'))[:300]}."
+                f"the lock service {self.settings.service} answers with HTTP {status}: {str(body.get('value'))[:300]}."
             )
-        return LockAnswer(False, kind=found["kind"], why=str(found.get("value") or "")[:1000])
+        return LockAnswer(False, kind=body["kind"], why=str(body.get("value") or "")[:1000])
 
 
 def _context(settings: Settings) -> ssl.SSLContext:
@@ -112,8 +109,8 @@ def _rest(answer: urllib.error.HTTPError) -> bytes:
 def _yes(status: int, data: bytes) -> LockAnswer:
     if status != 200:  # FleetLock: 200 alone is yes
         return LockAnswer(False, kind="unexpected_answer", why=f"HTTP {status}")
-    found = _json(data)  # other FleetLock servers answer without a body
-    phase, target = found.get("phase"), found.get("target")
+    body = _json(data)  # other FleetLock servers answer without a body
+    phase, target = body.get("phase"), body.get("target")
     return LockAnswer(
         True, phase if isinstance(phase, str) else None, target if isinstance(target, str) else None
     )
@@ -121,7 +118,7 @@ def _yes(status: int, data: bytes) -> LockAnswer:
 
 def _json(data: bytes) -> Mapping[str, Any]:
     try:
-        found = cleaned(json.loads(data or b"{}"))
+        document = cleaned(json.loads(data or b"{}"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -90,45 +90,29 @@ class Machine:
 
         :param wanted: the state that the node has tried to move to, if it has.
         """
-        found = slots.survey(self.host) if self.kind == "disk" else None
-        digest, given_up, settled, why = self.settings.lock, None, True, []
-        if found is not None:
-            own = found["slots"][found["running"]]
-            other = found["slots"][slots.SLOTS[1 - slots.SLOTS.index(found["running"])]]
-            digest, settled = own["build_id"], found["tried"] is None
-            if (
-                wanted
-                and other["build_id"] == wanted.digest != digest
-                and other["state"] == slots.FAILED
-            ):
-                given_up, why = wanted.digest, [FELL_BACK]
+        digest, given_up, settled = self.settings.lock, None, True
+        software: List[str] = []
+        hardware: List[str] = []
+        survey = slots.survey(self.host) if self.kind == "disk" else None
+        if survey is not None:
+            own, other = survey["slots"][survey["running"]], survey["slots"][_other(survey)]
+            digest, settled = own["build_id"], survey["tried"] is None
+            tried = wanted is not None and other["build_id"] == wanted.digest != digest
+            if wanted and tried and other["state"] == slots.FAILED:
+                given_up, software = wanted.digest, [FELL_BACK]
         verdict, fault = current.load(self.host.root)
+        judged = UNKNOWN
         if fault is None and verdict["exit_code"] in self.settings.accepted:
-            return Observation(
-                self.boot_id(),
-                digest=digest,
-                verdict=PASS,
-                software=why,
-                hardware=[],
-                fell_back_from=given_up,
-                settled=settled,
-            )
-        if fault is not None or verdict["exit_code"] == current.UNKNOWN:
-            return Observation(
-                self.boot_id(),
-                digest=digest,
-                verdict=UNKNOWN,
-                software=why,
-                hardware=[],
-                fell_back_from=given_up,
-                settled=settled,
-            )
-        software, hardware = blame.causes(verdict)
+            judged = PASS
+        elif fault is None and verdict["exit_code"] != current.UNKNOWN:
+            judged = FAIL
+            against, hardware = blame.causes(verdict)
+            software = [*software, *against]
         return Observation(
             self.boot_id(),
             digest=digest,
-            verdict=FAIL,
-            software=[*why, *software],
+            verdict=judged,
+            software=software,
             hardware=hardware,
             fell_back_from=given_up,
             settled=settled,
@@ -175,8 +159,8 @@ class Machine:
             if wanted.kind == "lock":
                 self._apply_lock(wanted)
             elif self._in_other_slot(wanted.digest):
-                found = slots.survey(self.host) or {}
-                if found["slots"][found["next"]]["build_id"] != wanted.digest:
+                survey = slots.survey(self.host) or {}
+                if survey["slots"][survey["next"]]["build_id"] != wanted.digest:
                     slots.back(self.host)
             else:
                 self._write(document, wanted, program)
@@ -193,15 +177,15 @@ class Machine:
 
     def _in_other_slot(self, build: str) -> bool:
         """Return whether the other slot holds a good image of a build, or one that boots next."""
-        found = slots.survey(self.host)
-        if found is None:
+        survey = slots.survey(self.host)
+        if survey is None:
             return False
-        other = slots.SLOTS[1 - slots.SLOTS.index(found["running"])]
-        row = found["slots"][other]
+        other = _other(survey)
+        row = survey["slots"][other]
         if row["build_id"] != build or row["state"] == slots.EMPTY:
             return False
-        known = slots.known(self.host, found["place"], other)
-        return row["state"] == slots.GOOD or bool(known.get("good")) or found["next"] == other
+        known = slots.known(self.host, survey["place"], other)
+        return row["state"] == slots.GOOD or bool(known.get("good")) or survey["next"] == other
 
     def _staged(self, image: Mapping[str, Any]) -> str:
         return self.host.located(f"{STAGED}/{os.path.basename(image['path'])}")
@@ -214,6 +198,7 @@ class Machine:
             raise NotAppliedError(
                 "this node has no slots: only a disk of layout `ab` with systemd-boot has"
             )
+        # The writer comes from the channel: the program of this node may not know the format of the image.
         copy = self.host.located(COPY)
         self.host.write(COPY, program, 0o700)
         head, tail = os.pipe()
@@ -245,12 +230,12 @@ class Machine:
         """Open the image: the download, or the channel. The header has the digest of the whole."""
         if os.path.exists(self._staged(image)):
             return open(self._staged(image), "rb")
-        found = self.source.opened(image["path"])
-        if found is None:
+        opened = self.source.opened(image["path"])
+        if opened is None:
             raise NotAppliedError(
                 f"{self.source.source} has no {image['path']}. Publish the image again."
             )
-        return found
+        return opened
 
     def _apply_lock(self, wanted: Wish) -> None:
         """Run the site's command. It has the rollout and the digest in its environment."""
@@ -275,12 +260,15 @@ class Machine:
         for line in text.splitlines():
             self.say(line)
         if done.returncode != 0:
-            last = next(
-                (line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output"
-            )
+            last = (text.strip().splitlines() or ["no output"])[-1].strip()
             raise NotAppliedError(
                 f"{self.settings.apply[0]} ended with {done.returncode}: {last}"[:REASON]
             )
+
+
+def _other(survey: Json) -> str:
+    """Return the slot that does not run."""
+    return slots.SLOTS[1 - slots.SLOTS.index(survey["running"])]
 
 
 def _feed(

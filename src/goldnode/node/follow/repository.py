@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 16
 SILENCE = 30.0  # seconds without a byte
-PATIENCE = (
-    120.0  # seconds for one document: a server that sends a byte now and then cannot hold a node
-)
+# Seconds for one document: a server that sends a byte now and then cannot hold a node.
+PATIENCE = 120.0
 
 
 class ChannelAwayError(NodeError):
@@ -69,10 +68,10 @@ class ChannelSource(NamedTuple):
         request = urllib.request.Request(f"{self.source.rstrip('/')}/{name}", headers=headers)  # noqa: S310
         try:
             handlers = [NoRedirect(), urllib.request.HTTPSHandler(context=self._context())]
-            found = urllib.request.build_opener(*handlers).open(request, timeout=SILENCE)
-            if offset and found.status != 206:  # the server sends all of it again
-                _skip(found, offset)
-            return found  # type: ignore[no-any-return]
+            answer = urllib.request.build_opener(*handlers).open(request, timeout=SILENCE)
+            if offset and answer.status != 206:  # the server sends all of it again
+                _skip(answer, offset)
+            return answer  # type: ignore[no-any-return]
         except urllib.error.HTTPError as problem:
             problem.close()
             if problem.code in (403, 404, 410):
@@ -92,15 +91,14 @@ class ChannelSource(NamedTuple):
             raise ChannelAwayError(f"no certificates can be read from {self.ca}: {why}.") from None
 
     def _file(self, name: str, offset: int) -> Optional[IO[bytes]]:
-        path = os.path.join(
-            self.source[7:] if self.source.startswith("file://") else self.source, name
-        )
+        folder = self.source[7:] if self.source.startswith("file://") else self.source
+        path = os.path.join(folder, name)
         try:
-            found = open(path, "rb")  # noqa: SIM115 - the caller closes it
-            found.seek(offset)
-            return found
+            opened = open(path, "rb")  # noqa: SIM115 - the caller closes it
+            opened.seek(offset)
+            return opened
         except FileNotFoundError:
-            if os.path.isdir(self.source[7:] if self.source.startswith("file://") else self.source):
+            if os.path.isdir(folder):
                 return None
             raise ChannelAwayError(f"{self.source} does not exist.") from None
         except OSError as problem:
@@ -149,9 +147,8 @@ def blocks(opened: IO[bytes], name: str) -> Iterator[bytes]:
             part = opened.read(BLOCK)
         except (OSError, ValueError) as problem:
             raise ChannelAwayError(f"{name}: {problem}.") from None
-        except (
-            Exception
-        ) as problem:  # http.client has errors of its own, and costs time to import for their names
+        # http.client has errors of its own, and costs time to import for their names.
+        except Exception as problem:
             raise ChannelAwayError(f"{name}: {problem or type(problem).__name__}.") from None
         if not part:
             return

@@ -57,7 +57,7 @@ def load(host: Host, options: Any) -> Settings:
                 "site.yml, or give CHANNEL and --service."
             )
     name = options.node or given.get("node") or socket.gethostname()
-    found = Settings(
+    settings = Settings(
         channel=str(channel),
         service=str(service),
         node=str(name),
@@ -71,21 +71,25 @@ def load(host: Host, options: Any) -> Settings:
         apply=tuple(given.get("apply") or ()),
         accepted=tuple(given.get("accepted") or (0,)),
     )
-    for path in (found.ca, found.certificate, found.key):
+    for path in (settings.ca, settings.certificate, settings.key):
         if path and not os.path.isfile(path):
             raise NodeError(
                 f"{path} does not exist. Put it there, or correct `follow` of the class."
             )
-    _trusted(host, found)
-    return found
+    _trusted(host, settings)
+    return settings
 
 
-def _trusted(host: Host, found: Settings) -> None:
+def _trusted(host: Host, settings: Settings) -> None:
     """Raise NodeError if others than root can change a file that decides what this node runs or trusts."""
     again = "put it there again, from a place that you trust"
-    named = [(path, again) for path in (found.root, found.ca, found.certificate, found.key) if path]
-    if found.apply and found.apply[0].startswith("/"):
-        named.append((found.apply[0], "install it again, as root"))
+    named = [
+        (path, again)
+        for path in (settings.root, settings.ca, settings.certificate, settings.key)
+        if path
+    ]
+    if settings.apply and settings.apply[0].startswith("/"):
+        named.append((settings.apply[0], "install it again, as root"))
     for path, remedy in named:
         owners.believe(host, os.path.realpath(path), remedy)  # the site may put links there
     for name in ("root", "timestamp", "snapshot", "targets"):
@@ -102,11 +106,11 @@ def _trusted(host: Host, found: Settings) -> None:
 def _document(host: Host) -> Mapping[str, Any]:
     owners.believe(host, CLASS)  # it names the command that a pass runs as root
     try:
-        found = json.loads(host.text(CLASS) or "null")
+        document = json.loads(host.text(CLASS) or "null")
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("class"), str):
+        document = None
+    if not isinstance(document, dict) or not isinstance(document.get("class"), str):
         raise NodeError(
             f"{CLASS} is missing or damaged: this node has no class. Run site.yml for this host."
         )
-    return found
+    return document

@@ -47,10 +47,10 @@ def public_pem(key: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
 
 def verified(key: Mapping[str, Any], signature: str, data: bytes) -> bool:
     """Return whether `signature` (hex) over `data` is of this key. Raises NodeError if openssl cannot be used."""
-    found = public_pem(key)
-    if found is None or not _HEX.fullmatch(signature) or len(signature) > 1024:
+    pem = public_pem(key)
+    if pem is None or not _HEX.fullmatch(signature) or len(signature) > 1024:
         return False
-    return _verified(*found, signature, data)
+    return _verified(*pem, signature, data)
 
 
 @lru_cache(maxsize=64)  # a pass looks at stored documents more than once
@@ -63,22 +63,11 @@ def _verified(pem: str, digest: str, signature: str, data: bytes) -> bool:
             with open(os.path.join(place, name), "wb") as out:
                 out.write(content)
         key_file, signed, message = (os.path.join(place, name) for name in files)
-        words: Tuple[str, ...]
         if digest:
-            words = ("dgst", f"-{digest}", "-verify", key_file, "-signature", signed, message)
+            words = ["dgst", f"-{digest}", "-verify", key_file, "-signature", signed, message]
         else:
-            words = (
-                "pkeyutl",
-                "-verify",
-                "-pubin",
-                "-inkey",
-                key_file,
-                "-rawin",
-                "-in",
-                message,
-                "-sigfile",
-            )
-            words = (*words, signed)
+            words = ["pkeyutl", "-verify", "-pubin", "-inkey", key_file, "-rawin"]
+            words += ["-in", message, "-sigfile", signed]
         done = Host("/").run(OPENSSL, *words, timeout=30)
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -131,7 +131,7 @@ class Verifier:
         """Return the root to start from: the newest of the one seen before and the one of the trusted place."""
         given = _parsed(self.first, ROOT)
         _signed(given, given["signed"], ROOT)
-        found: Json = given["signed"]
+        root: Json = given["signed"]
         seen = self._stored(ROOT)
         try:
             before = None if seen is None else _parsed(seen, ROOT)
@@ -139,26 +139,26 @@ class Verifier:
                 _signed(before, before["signed"], ROOT)
         except ChannelRefusedError:  # damaged on this node: the way from the given root is the same
             before = None
-        if before is not None and before["signed"]["version"] >= found["version"]:
-            found = before["signed"]
-        return found
+        if before is not None and before["signed"]["version"] >= root["version"]:
+            root = before["signed"]
+        return root
 
     def _timestamp(self, root: Json) -> Json:
         before = self._before(TIMESTAMP, root)
         data = self._fetched(TIMESTAMP, f"metadata/{TIMESTAMP}.json", LIMITS[TIMESTAMP])
-        found = _verified(data, TIMESTAMP, root)
-        about = _meta(found, SNAPSHOT)
+        stamp = _verified(data, TIMESTAMP, root)
+        about = _meta(stamp, SNAPSHOT)
         if before is not None:
-            if found["version"] < before["version"]:
-                raise _older(TIMESTAMP, found["version"], before["version"])
-            if found["version"] == before["version"]:
-                found = before  # one version has one content: the one seen first
+            if stamp["version"] < before["version"]:
+                raise _older(TIMESTAMP, stamp["version"], before["version"])
+            if stamp["version"] == before["version"]:
+                stamp = before  # one version has one content: the one seen first
             elif about["version"] < _meta(before, SNAPSHOT)["version"]:
                 raise _older(SNAPSHOT, about["version"], _meta(before, SNAPSHOT)["version"])
-        self._current(found, TIMESTAMP)
-        if found is not before:
+        self._current(stamp, TIMESTAMP)
+        if stamp is not before:
             self._store(TIMESTAMP, data)
-        return found
+        return stamp
 
     def _snapshot(self, root: Json, stamp: Json) -> Json:
         about, before = _meta(stamp, SNAPSHOT), self._before(SNAPSHOT, root)
@@ -169,21 +169,21 @@ class Verifier:
                 SNAPSHOT, self._named(root, SNAPSHOT, about), about.get("length", LIMITS[SNAPSHOT])
             )
         _whole(data, about, SNAPSHOT)
-        found = _verified(data, SNAPSHOT, root)
-        if found["version"] != about["version"]:
+        snapshot = _verified(data, SNAPSHOT, root)
+        if snapshot["version"] != about["version"]:
             raise ChannelRefusedError(
-                f"{SNAPSHOT} has version {found['version']}, and {TIMESTAMP} names {about['version']}: refused."
+                f"{SNAPSHOT} has version {snapshot['version']}, and {TIMESTAMP} names {about['version']}: refused."
             )
         for name in before["meta"] if before is not None else ():
-            if name not in found["meta"]:
+            if name not in snapshot["meta"]:
                 raise ChannelRefusedError(f"{SNAPSHOT} does not name {name} any more: refused.")
-            was, now = before["meta"][name]["version"], found["meta"][name]["version"]  # type: ignore[index]
+            was, now = before["meta"][name]["version"], snapshot["meta"][name]["version"]  # type: ignore[index]
             if now < was:
                 raise _older(name, now, was)
-        self._current(found, SNAPSHOT)
+        self._current(snapshot, SNAPSHOT)
         if not known:
             self._store(SNAPSHOT, data)
-        return found
+        return snapshot
 
     def _targets(self, root: Json, snapshot: Json) -> Json:
         about = _meta(snapshot, TARGETS)
@@ -194,16 +194,16 @@ class Verifier:
                 TARGETS, self._named(root, TARGETS, about), about.get("length", LIMITS[TARGETS])
             )
         _whole(data, about, TARGETS)
-        found = _verified(data, TARGETS, root)
-        if found["version"] != about["version"]:
+        targets = _verified(data, TARGETS, root)
+        if targets["version"] != about["version"]:
             raise ChannelRefusedError(
-                f"{TARGETS} has version {found['version']}, and {SNAPSHOT} names {about['version']}: refused."
+                f"{TARGETS} has version {targets['version']}, and {SNAPSHOT} names {about['version']}: refused."
             )
-        self._current(found, TARGETS)
-        _check_targets(found)
+        self._current(targets, TARGETS)
+        _check_targets(targets)
         if not known:
             self._store(TARGETS, data)
-        return found
+        return targets
 
     # Files
 
@@ -248,8 +248,8 @@ class Verifier:
     def _store(self, role: str, data: bytes) -> None:
         self.host.write(f"{self.folder}/{role}.json", data)
 
-    def _current(self, found: Json, role: str) -> None:
-        if float(boot.seconds(found["expires"]) or 0) > self.now:
+    def _current(self, signed: Json, role: str) -> None:
+        if float(boot.seconds(signed["expires"]) or 0) > self.now:
             return
         if role == ROOT:  # publishing again does not help
             why, remedy = (
@@ -259,7 +259,7 @@ class Verifier:
         else:
             why, remedy = "it again", "Publish the channel again"
         raise ChannelExpiredError(
-            f"{role} of {self.repository.source} has expired on {found['expires']}: the publisher has not signed {why}, "
+            f"{role} of {self.repository.source} has expired on {signed['expires']}: the publisher has not signed {why}, "
             f"or this is an old copy. {remedy}, and check the clock of this node."
         )
 
@@ -270,8 +270,8 @@ class Verifier:
 def _parsed(data: bytes, role: str) -> Json:
     """Return a document in the form of its role. Raises ChannelRefusedError."""
     try:
-        found = json.loads(data.decode("utf-8"))
-        signed, signatures = found["signed"], found["signatures"]
+        document = json.loads(data.decode("utf-8"))
+        signed, signatures = document["signed"], document["signatures"]
         keyids = [row["keyid"] for row in signatures]
         right = (
             signed["_type"] == role
@@ -285,10 +285,10 @@ def _parsed(data: bytes, role: str) -> Json:
         )
         right = right and _FORMS[role](signed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        right, found = False, {}
+        right, document = False, {}
     if not right:
         raise ChannelRefusedError(f"{role} is no metadata of TUF 1.0: refused.")
-    return found  # type: ignore[no-any-return]
+    return document  # type: ignore[no-any-return]
 
 
 def _number(value: Any) -> bool:
@@ -345,22 +345,22 @@ def _check_targets(signed: Json) -> None:
 
 def _verified(data: bytes, role: str, root: Json) -> Json:
     """Return the signed part of a document that enough keys of a role have signed. Raises ChannelRefusedError."""
-    found = _parsed(data, role)
-    _signed(found, root, role)
-    return found["signed"]  # type: ignore[no-any-return]
+    document = _parsed(data, role)
+    _signed(document, root, role)
+    return document["signed"]  # type: ignore[no-any-return]
 
 
-def _signed(found: Json, root: Json, role: str) -> None:
+def _signed(document: Json, root: Json, role: str) -> None:
     """Raise ChannelRefusedError unless enough keys that `root` names for a role have signed a document.
 
     A key counts once, also if it is listed under two ids.
     """
     about = root["roles"][role]
     try:
-        data = canonical.encoded(found["signed"])
+        data = canonical.encoded(document["signed"])
     except ValueError as problem:
         raise ChannelRefusedError(f"{role} has no canonical form ({problem}): refused.") from None
-    signatures = {row["keyid"]: row["sig"] for row in found["signatures"]}
+    signatures = {row["keyid"]: row["sig"] for row in document["signatures"]}
     good = set()
     for keyid in about["keyids"]:
         key = root["keys"].get(keyid)
@@ -379,10 +379,10 @@ def _signed(found: Json, root: Json, role: str) -> None:
 
 
 def _meta(signed: Json, role: str) -> Json:
-    found = signed["meta"].get(f"{role}.json")
-    if not isinstance(found, dict):
+    about = signed["meta"].get(f"{role}.json")
+    if not isinstance(about, dict):
         raise ChannelRefusedError(f"{signed['_type']} does not name {role}.json: refused.")
-    return found
+    return about
 
 
 def _whole(data: bytes, about: Mapping[str, Any], name: str) -> None:
