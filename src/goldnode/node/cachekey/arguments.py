@@ -151,9 +151,9 @@ def request(
     libraries: Dict[str, Json] = {}
     recipe = None
     if options.image_json:
-        found = components.described(_data(options.image_json), options.image_json)
-        libraries.update(found["libraries"])
-        recipe = found["recipe"]
+        description = components.described(_data(options.image_json), options.image_json)
+        libraries.update(description["libraries"])
+        recipe = description["recipe"]
     if options.libraries:
         libraries.update(components.installed(options.libraries))
     for text in options.library:

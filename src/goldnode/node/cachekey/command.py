@@ -9,7 +9,6 @@ from ..ground.errors import NodeError
 from ..probe.machine import printable
 from . import components, directory, key
 from .arguments import arguments, request
-from .caches import CACHES
 from .node import capture_of, class_of
 
 __all__ = ["arguments", "run"]
@@ -54,10 +53,10 @@ def run(host: Host, options: Any) -> int:
 def made(host: Host, options: Any) -> List[Json]:
     """Return the key documents that a command line asks for."""
     document = class_of(host, options.document, recorded=bool(options.record))
-    found = components.components(
+    parts = components.components(
         capture_of(host, options.record, document), request(options, os.environ, document)
     )
-    return [key.document(cache, options.strength, found) for cache in dict.fromkeys(options.caches)]
+    return [key.document(cache, options.strength, parts) for cache in dict.fromkeys(options.caches)]
 
 
 def node_components(host: Host, options: Any) -> Json:
@@ -69,11 +68,9 @@ def node_components(host: Host, options: Any) -> Json:
 
 def keys_of(documents: Sequence[Json]) -> Json:
     """Return the report of `key`: one key document, or several."""
-    return (
-        documents[0]
-        if len(documents) == 1
-        else {"schema": "goldnode.cache-keys/1", "keys": list(documents)}
-    )
+    if len(documents) == 1:
+        return documents[0]
+    return {"schema": "goldnode.cache-keys/1", "keys": list(documents)}
 
 
 def keys_text(documents: Sequence[Json]) -> str:
@@ -141,7 +138,8 @@ def comparison_text(report: Json) -> str:
 
 
 def _cell(value: Any) -> str:
-    return printable(value if isinstance(value, str) else json.dumps(value, sort_keys=True), 72)
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return printable(text, 72)
 
 
 def verified(names: Sequence[str], node: Optional[Json] = None) -> Json:
@@ -165,8 +163,3 @@ def verified_text(report: Json) -> str:
 def show(form: str, report: Json, text: str) -> None:
     """Print a report as JSON, or its text."""
     print(json.dumps(report, indent=1, sort_keys=True) if form == "json" else text)
-
-
-def titles() -> List[str]:
-    """Return one line for each cache: its name, title and variable."""
-    return [f"{row.name}: {row.title} ({row.variable or 'no variable'})" for row in CACHES.values()]

@@ -97,10 +97,10 @@ def _of_this_class(capture: Mapping[str, Any], document: Optional[Mapping[str, A
     own = identity.get("class") if isinstance(identity, dict) else None
     given = document.get("class") if document is not None else None
     if own != given and isinstance(own, str):
+        what = f"the class document is of {given}" if given else "no class document was given"
         raise NodeError(
-            f"the node is of class {own}, and "
-            + (f"the class document is of {given}" if given else "no class document was given")
-            + f". Give --class with the document of {own}: its policy of clocks and power is part of the key."
+            f"the node is of class {own}, and {what}. Give --class with the document of {own}: its policy of clocks "
+            "and power is part of the key."
         )
 
 
@@ -122,6 +122,7 @@ def chosen(capture: Mapping[str, Any], wanted: Optional[str] = None) -> Mapping[
         )
     seen: Dict[str, str] = {}
     for row in rows:
+        # GPUs are alike if all readings are, faults included: an unknown value may be another one.
         made = json.dumps(_readings(row), sort_keys=True, default=str)
         seen.setdefault(made, str(row.get("address") or row.get("index")))
     if len(seen) > 1:
@@ -163,25 +164,26 @@ def _readings(gpu: Mapping[str, Any]) -> Json:
 
 def _device(gpu: Mapping[str, Any], request: KeyRequest, unknown: List[str]) -> Json:
     """Return the component `device`, with `gsp_firmware`, which belongs to the driver."""
-    found: Json = {}
+    device: Json = {}
     readings = _readings(gpu)
     if readings["vendor"] != "nvidia":
+        # Without a library that reports what a GPU lacks, a missing reading is one that it lacks.
         readings = {
             name: not_exposed("") if value is None and name not in ALWAYS else value
             for name, value in readings.items()
         }
     mig, instances = readings.pop("mig"), readings.pop("mig_instances")
     for name, value in readings.items():
-        found[name] = _reading(f"gpu.{name}", value, unknown)
-    found["mig"] = _profile(mig, instances, request.mig, unknown)
-    found["clocks"] = {
-        "max": found.pop("max_clocks"),
-        "application": found.pop("application_clocks"),
+        device[name] = _reading(f"gpu.{name}", value, unknown)
+    device["mig"] = _profile(mig, instances, request.mig, unknown)
+    device["clocks"] = {
+        "max": device.pop("max_clocks"),
+        "application": device.pop("application_clocks"),
     }
     policy = (request.document or {}).get("policy")
     policy = policy if isinstance(policy, dict) else {}
-    found["policy"] = {name: _canonical(policy[name]) for name in POLICY if policy.get(name)}
-    return found
+    device["policy"] = {name: _canonical(policy[name]) for name in POLICY if policy.get(name)}
+    return device
 
 
 def _profile(mig: Any, instances: Any, wanted: Optional[str], unknown: List[str]) -> Optional[str]:
@@ -206,33 +208,22 @@ def _driver(capture: Mapping[str, Any], gsp_firmware: Any, unknown: List[str]) -
     version = next((driver[name] for name in names if isinstance(driver.get(name), str)), None)
     if version is None:
         unknown.append("driver.loaded")
-    flavour, cuda = (
-        _reading(f"driver.{name}", driver.get(name), unknown)
-        if driver.get("vendor") == "nvidia"
-        else None
-        for name in ("flavour", "cuda")
-    )
+    # Drivers in the kernel's tree have one flavour, and no CUDA.
+    own: Json = {"flavour": None, "cuda": None}
+    if driver.get("vendor") == "nvidia":
+        own = {name: _reading(f"driver.{name}", driver.get(name), unknown) for name in own}
     return {
         "vendor": driver.get("vendor"),
         "version": version,
-        "flavour": flavour,
-        "cuda": cuda,
+        **own,
         "gsp_firmware": gsp_firmware,
     }
 
 
 def _reading(name: str, value: Any, unknown: List[str]) -> Any:
     """Return a reading as a component: null if the hardware has no such value. Record it if it is unknown."""
-    if is_fault(value):
-        if value["fault"] != "not_exposed":
-            unknown.append(name)
-        return None
-    if value is None:
-        unknown.append(name)
-        return None
-    if isinstance(value, dict) and any(
-        is_fault(item) and item["fault"] != "not_exposed" for item in value.values()
-    ):
+    parts = list(value.values()) if isinstance(value, dict) and not is_fault(value) else [value]
+    if value is None or any(is_fault(part) and part["fault"] != "not_exposed" for part in parts):
         unknown.append(name)
     return _canonical(value)
 
@@ -255,13 +246,13 @@ def _canonical(value: Any) -> Any:
 
 def image(text: str) -> str:
     """Return the digest of an image: given as such, or as REPOSITORY@DIGEST."""
-    found = text.rpartition("@")[2]
-    if not DIGEST.match(found):
+    digest = text.rpartition("@")[2]
+    if not DIGEST.match(digest):
         raise NodeError(
             f"{text!r} names no content: a tag can move. Give the digest, sha256: and 64 hexadecimal digits, as "
             "`docker inspect --format '{{index .RepoDigests 0}}' IMAGE` prints it."
         )
-    return found
+    return digest
 
 
 def described(data: bytes, origin: str) -> Json:
@@ -271,20 +262,20 @@ def described(data: bytes, origin: str) -> Json:
     Raises NodeError if it is no such description.
     """
     try:
-        found = json.loads(data)
+        description = json.loads(data)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or found.get("schema") != IMAGE_SCHEMA:
+        description = None
+    if not isinstance(description, dict) or description.get("schema") != IMAGE_SCHEMA:
         raise NodeError(
             f"{origin} is not a description of an image (/usr/lib/goldnode/image.json in goldnode's images)."
         )
-    recipe = found.get("recipe")
+    recipe = description.get("recipe")
     libraries: Dict[str, Json] = {}
-    parts = found.get("parts")
+    parts = description.get("parts")
     for name, value in (parts if isinstance(parts, dict) else {}).items():
         version = value.get("version") if isinstance(value, dict) else value
         libraries[str(name)] = {"version": str(version), "sha256": None}
-    wheels = found.get("wheels")
+    wheels = description.get("wheels")
     for row in wheels if isinstance(wheels, list) else ():
         if isinstance(row, dict) and isinstance(row.get("name"), str):
             libraries[normal(row["name"])] = {
@@ -327,17 +318,17 @@ def installed(directory: str) -> Dict[str, Json]:
         raise NodeError(
             f"{directory} cannot be read: {problem.strerror}. Give the directory site-packages."
         ) from None
-    found: Dict[str, Json] = {}
+    libraries: Dict[str, Json] = {}
     for entry in names:
-        if not entry.endswith(".dist-info") or len(found) >= MOST_LIBRARIES:
+        if not entry.endswith(".dist-info") or len(libraries) >= MOST_LIBRARIES:
             continue
         name, _, version = entry[: -len(".dist-info")].partition("-")
         try:
             digest: Optional[str] = content(f"{directory}/{entry}/RECORD")
         except NodeError:
             digest = None  # a Debian package of Python has no RECORD
-        found[normal(name)] = {"version": version, "sha256": digest}
-    return found
+        libraries[normal(name)] = {"version": version, "sha256": digest}
+    return libraries
 
 
 def content(path: str) -> str:
@@ -359,21 +350,19 @@ def source(names: Sequence[str]) -> Optional[str]:
     if not names:
         return None
     rows = [name if DIGEST.match(name) else f"sha256:{content(name)}" for name in names]
-    return (
-        rows[0]
-        if len(rows) == 1
-        else "sha256:" + hashlib.sha256("\n".join(rows).encode()).hexdigest()
-    )
+    if len(rows) == 1:
+        return rows[0]
+    return "sha256:" + hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
 def pairs(texts: Sequence[str], option: str) -> Dict[str, str]:
     """Return NAME=VALUE words as a mapping. Raises NodeError for another word, and for a name that is given twice."""
-    found: Dict[str, str] = {}
+    values: Dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not NAME.match(name):
             raise NodeError(f"{option} {text!r} is not NAME=VALUE.")
-        if name in found:
+        if name in values:
             raise NodeError(f"{option} {name} is given twice.")
-        found[name] = value
-    return found
+        values[name] = value
+    return values

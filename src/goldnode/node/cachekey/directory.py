@@ -97,32 +97,29 @@ def verify(
     name = os.path.basename(os.path.normpath(place))
     if not NAME.match(name):
         return ["its name is no key of a cache"]
-    found = [
-        fault
-        for fault in (_owned(place, stat.S_ISDIR), _owned(f"{place}/{DATA}", stat.S_ISDIR))
-        if fault
-    ]
+    folders = (_owned(place, stat.S_ISDIR), _owned(f"{place}/{DATA}", stat.S_ISDIR))
+    faults = [fault for fault in folders if fault]
     fault = _owned(f"{place}/{MANIFEST}", stat.S_ISREG)
     if fault:
-        return [*found, fault]
+        return [*faults, fault]
     try:
         document = manifest(place)
     except NodeError as problem:
-        return [*found, str(problem).rstrip(".")]
+        return [*faults, str(problem).rstrip(".")]
     if document["key"] != name:
-        found.append(f"its manifest is of the key {document['key']}")
+        faults.append(f"its manifest is of the key {document['key']}")
     if expected is not None and name != expected:
-        found.append(f"this node has the key {expected}")
+        faults.append(f"this node has the key {expected}")
     if node is not None:
-        found += foreign(document, node)
-    return found
+        faults += foreign(document, node)
+    return faults
 
 
 def foreign(document: Mapping[str, Any], node: Mapping[str, Any]) -> List[str]:
     """Return the decisive components in which a key differs from a node. Pure."""
     stored, own = (
-        keys.of_node(document["cache"], document["strength"], found)
-        for found in (document["components"], node)
+        keys.of_node(document["cache"], document["strength"], parts)
+        for parts in (document["components"], node)
     )
     were, here = keys.leaves(stored), keys.leaves(own)
     return [
@@ -132,13 +129,15 @@ def foreign(document: Mapping[str, Any], node: Mapping[str, Any]) -> List[str]:
 
 
 def _shown(value: Any) -> str:
-    return printable(value if isinstance(value, str) else json.dumps(value), 60)
+    text = value if isinstance(value, str) else json.dumps(value)
+    return printable(text, 60)
 
 
 def manifest(place: str) -> keys.Json:
     """Return the manifest of a directory. Raises NodeError if it is missing or damaged."""
     name = f"{place}/{MANIFEST}"
     try:
+        # Without waiting: somebody may have put a pipe in its place.
         handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as opened:
             data = opened.read(keys.MOST + 1)
@@ -150,30 +149,29 @@ def manifest(place: str) -> keys.Json:
 def _owned(name: str, kind: Any) -> Optional[str]:
     """Return why others could have written what is at a path, or why it is of another kind."""
     try:
-        found = os.lstat(name)
+        status = os.lstat(name)
     except OSError as problem:
         return f"{os.path.basename(name)} cannot be read: {problem.strerror}"
     base = printable(os.path.basename(name), 120)
-    if not kind(found.st_mode):
-        return f"{base} is a link, or no {'directory' if kind is stat.S_ISDIR else 'file'}"
-    if found.st_uid not in (0, os.geteuid()):
-        return f"{base} belongs to user {found.st_uid}, whose code would run"
-    if found.st_mode & 0o022:
+    if not kind(status.st_mode):
+        wanted = "directory" if kind is stat.S_ISDIR else "file"
+        return f"{base} is a link, or no {wanted}"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"{base} belongs to user {status.st_uid}, whose code would run"
+    if status.st_mode & 0o022:
         return f"{base} can be written by others: chmod go-w"
     return None
 
 
 def exports(places: Mapping[str, str]) -> List[str]:
     """Return the lines of a shell that point the tools to their directories. `places` maps caches to paths. Pure."""
-    import shlex
+    import shlex  # only one of four commands needs it
 
-    found = []
+    lines = []
     for name, place in places.items():
-        variable = CACHES[name].variable
+        variable, data = CACHES[name].variable, shlex.quote(f"{place}/{DATA}")
         if variable is None:
-            found.append(
-                f"# {CACHES[name].title}: no variable; store them in {shlex.quote(f'{place}/{DATA}')}"
-            )
+            lines.append(f"# {CACHES[name].title}: no variable; store them in {data}")
         else:
-            found.append(f"export {variable}={shlex.quote(f'{place}/{DATA}')}")
-    return found
+            lines.append(f"export {variable}={data}")
+    return lines

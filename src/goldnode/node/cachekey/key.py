@@ -39,60 +39,60 @@ def decisive(cache: str, strength: str, components: Mapping[str, Any]) -> Json:
     tuning of the device, and libraries that the cache does not use.
     """
     row = CACHES[cache]
-    found = {name: components.get(name) for name in SECTIONS}
+    parts = {name: components.get(name) for name in SECTIONS}
     if not row.processor:
-        host = found["host"] or {}
-        found["host"] = {name: value for name, value in host.items() if name not in _PROCESSOR}
+        host = parts["host"] or {}
+        parts["host"] = {name: value for name, value in host.items() if name not in _PROCESSOR}
     if strength == PORTABLE:
-        del found["image"]
-        device, libraries = found["device"] or {}, found["libraries"] or {}
-        found["device"] = {name: value for name, value in device.items() if name not in TUNING}
-        found["libraries"] = {
+        del parts["image"]
+        device, libraries = parts["device"] or {}, parts["libraries"] or {}
+        parts["device"] = {name: value for name, value in device.items() if name not in TUNING}
+        parts["libraries"] = {
             name: value for name, value in libraries.items() if name in row.libraries
         }
-    return found
+    return parts
 
 
 def of_node(cache: str, strength: str, components: Mapping[str, Any]) -> Json:
     """Return the decisive components that a node has, without those of the program. Pure."""
-    found = decisive(cache, strength, components)
-    host = found["host"] or {}
+    parts = decisive(cache, strength, components)
+    host = parts["host"] or {}
     own = {name: host.get(name) for name in ("architecture", *_PROCESSOR) if name in host}
-    return {"device": found["device"], "driver": found["driver"], "host": own}
+    return {"device": parts["device"], "driver": parts["driver"], "host": own}
 
 
 def missing(cache: str, strength: str, components: Mapping[str, Any]) -> List[str]:
     """Return what is missing for a key, each as a sentence with its remedy. Pure."""
     row = CACHES[cache]
-    found = []
+    sentences = []
     if strength == PORTABLE and row.portable is None:
-        found.append(
+        sentences.append(
             f"no document states that {row.title} may be shared without the image, clocks and power limit; "
             "use the exact key"
         )
     libraries = components.get("libraries") or {}
     covered = strength == EXACT and components.get("image")
     if row.needs and not covered and not any(name in libraries for name in row.needs):
-        found.append(
+        sentences.append(
             f"the version of {row.needs[0]} is unknown; give --image, --libraries DIR, or "
             f"--library {row.needs[0]}=VERSION"
         )
     host = components.get("host") or {}
     if row.stubs and not covered:
-        found += [
+        sentences += [
             f"{name} is unknown; give --{name.replace('_', '-')}, or --image"
             for name in ("glibc", "python_abi")
             if not host.get(name)
         ]
     if row.processor and not host.get("cpu_flags"):
-        found.append(
+        sentences.append(
             "the flags of the processor are unknown; use a capture of this version of goldnode-node"
         )
     if row.own_source and not components.get("source"):
-        found.append(
+        sentences.append(
             f"{row.title} are not separated by their network; give --source FILE (network and weights)"
         )
-    return found
+    return sentences
 
 
 def key(cache: str, strength: str, components: Mapping[str, Any]) -> str:
@@ -100,14 +100,14 @@ def key(cache: str, strength: str, components: Mapping[str, Any]) -> str:
 
     Raises NodeError for a component that has no canonical form.
     """
-    found = {
+    content = {
         "schema": SCHEMA,
         "cache": cache,
         "strength": strength,
         "components": decisive(cache, strength, components),
     }
     try:
-        data = canonical.encoded(found)
+        data = canonical.encoded(content)
     except (ValueError, AttributeError, TypeError) as problem:
         raise NodeError(f"the components of the key have no canonical form: {problem}.") from None
     return f"{cache}-{strength}-{hashlib.sha256(data).hexdigest()}"
@@ -142,52 +142,46 @@ def parsed(data: bytes, origin: str) -> Json:
     if len(data) > MOST:
         raise NodeError(f"{origin} is larger than {MOST >> 20} MiB, and no key of a cache.")
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
         raise NodeError(
             f"{origin} is not JSON. `goldnode-node cache key --format json` writes one."
         ) from None
-    fault = fault_of(found)
+    fault = fault_of(document)
     if fault is not None:
         raise NodeError(f"{origin} {fault}.")
-    return {name: found[name] for name in ("schema", "cache", "strength", "key", "components")}
+    return {name: document[name] for name in ("schema", "cache", "strength", "key", "components")}
 
 
-def fault_of(found: Any) -> Optional[str]:
+def fault_of(document: Any) -> Optional[str]:
     """Return why a value is not a key document; None if it is one. Pure."""
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         return f"is not a document of schema {SCHEMA}"
-    if found.get("cache") not in list(CACHES) or found.get("strength") not in list(STRENGTHS):
+    if document.get("cache") not in list(CACHES) or document.get("strength") not in list(STRENGTHS):
         return "names a cache or a strength that this version does not have"
-    components = found.get("components")
+    components = document.get("components")
     if not isinstance(components, dict) or set(components) != set(SECTIONS):
         return "has other components than a key of this version"
-    if any(
-        not isinstance(components[name], dict)
-        for name in SECTIONS
-        if name not in ("image", "source")
-    ):
+    objects = [name for name in SECTIONS if name not in ("image", "source")]
+    if not all(isinstance(components[name], dict) for name in objects):
         return "has components of another type"
     try:
-        made = key(found["cache"], found["strength"], components)
+        made = key(document["cache"], document["strength"], components)
     except NodeError as problem:
         return str(problem).rstrip(".")
-    return None if found.get("key") == made else f"was changed: its components give the key {made}"
+    return (
+        None if document.get("key") == made else f"was changed: its components give the key {made}"
+    )
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> List[KeyDifference]:
     """Return the components that two key documents do not share, each with the strengths that it decides. Pure."""
-    cache = first["cache"]
-    decide = {
-        strength: set(
-            differing(
-                *(decisive(cache, strength, document["components"]) for document in (first, second))
-            )
-        )
-        for strength in STRENGTHS
-        if strength == EXACT or CACHES[cache].portable is not None
-    }
-    a, b = (leaves(document["components"]) for document in (first, second))
+    cache, parts = first["cache"], (first["components"], second["components"])
+    decide = {}
+    for strength in STRENGTHS:
+        if strength == EXACT or CACHES[cache].portable is not None:
+            decide[strength] = differing(*(decisive(cache, strength, part) for part in parts))
+    a, b = map(leaves, parts)
     return [
         KeyDifference(
             ".".join(path),
@@ -195,7 +189,7 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> List[Key
             b.get(path),
             tuple(strength for strength, paths in decide.items() if path in paths),
         )
-        for path in differing(first["components"], second["components"])
+        for path in differing(*parts)
     ]
 
 
@@ -203,8 +197,9 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> List[Tuple
     """Return the paths of leaves that two objects do not share. A leaf that is null is there. Pure."""
     a, b = leaves(first), leaves(second)
 
-    def at(found: Mapping[Tuple[str, ...], Any], path: Tuple[str, ...]) -> Tuple[bool, str]:
-        return path in found, json.dumps(found.get(path), sort_keys=True)  # as text: True is not 1
+    def at(values: Mapping[Tuple[str, ...], Any], path: Tuple[str, ...]) -> Tuple[bool, str]:
+        # As text: True is not 1.
+        return path in values, json.dumps(values.get(path), sort_keys=True)
 
     return [path for path in sorted(set(a) | set(b)) if at(a, path) != at(b, path)]
 
@@ -213,7 +208,7 @@ def leaves(value: Any, path: Tuple[str, ...] = ()) -> Dict[Tuple[str, ...], Any]
     """Return the leaves of nested objects by their path. An empty object is a leaf."""
     if not isinstance(value, dict) or not value:
         return {path: value}
-    found: Dict[Tuple[str, ...], Any] = {}
+    values: Dict[Tuple[str, ...], Any] = {}
     for name, item in value.items():
-        found.update(leaves(item, (*path, str(name))))
-    return found
+        values.update(leaves(item, (*path, str(name))))
+    return values

@@ -25,15 +25,14 @@ MOST = 64 << 20  # bytes of a file
 def capture_of(host: Host, record: Optional[str], document: Optional[Json]) -> Json:
     """Return the capture that `record` names, the node's last one if it holds, or a new one. Raises NodeError."""
     if record is not None:
-        from ..probe.command import (
-            load,
-        )  # the readers of a record take as long to import as a key to make
+        # The readers of a record take as long to import as a key to make.
+        from ..probe.command import load
 
         return load(record)
     if current.load(host.root)[1] is None:
-        found = public(host)
-        if found is not None:
-            return found
+        last = public(host)
+        if last is not None:
+            return last
     if not host.live:
         raise NodeError("there is no current verdict. Give --from with a capture of this node.")
     from ..probe import capture
@@ -44,10 +43,10 @@ def capture_of(host: Host, record: Optional[str], document: Optional[Json]) -> J
 def public(host: Host) -> Optional[Json]:
     """Return the public part of the last capture; None if it is missing or damaged."""
     try:
-        found = json.loads(host.text(PUBLIC) or "null")
+        capture = json.loads(host.text(PUBLIC) or "null")
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("schema") == PUBLIC_SCHEMA else None
+    return capture if isinstance(capture, dict) and capture.get("schema") == PUBLIC_SCHEMA else None
 
 
 def class_of(host: Host, name: Optional[str], recorded: bool = False) -> Optional[Json]:
@@ -65,13 +64,13 @@ def class_of(host: Host, name: Optional[str], recorded: bool = False) -> Optiona
         else:
             with open(name, "rb") as opened:
                 data = opened.read(MOST)
-        found = json.loads(data)
+        document = json.loads(data)
     except (OSError, ValueError, RecursionError) as problem:
         raise NodeError(
             f"{name or CLASS} cannot be read as a class document: {problem}. `goldnode class export` writes one."
         ) from None
-    if not isinstance(found, dict) or not isinstance(found.get("class"), str):
+    if not isinstance(document, dict) or not isinstance(document.get("class"), str):
         raise NodeError(
             f"{name or CLASS} is not a class document. `goldnode class export` writes one."
         )
-    return found
+    return document

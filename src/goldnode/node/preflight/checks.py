@@ -13,7 +13,7 @@ from ..probe.machine import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, TypeAlias
+    from typing import Any, Dict, Mapping, Optional, Sequence, TypeAlias
 
 Json: TypeAlias = "Dict[str, Any]"
 
@@ -90,6 +90,7 @@ def cohort_line(
     for name in SHARED:
         if own.get(name) is None:
             continue
+        # What another node does not know is no difference: its own pre-flight reports it.
         values = {node: row.get(name) for node, row in others.items() if isinstance(row, dict)}
         different = sorted(
             node for node, value in values.items() if value is not None and value != own[name]
@@ -136,7 +137,9 @@ def image_line(image: Mapping[str, Any], capture: Mapping[str, Any], table: Any)
     name = printable(str(image.get("name") or "the image"), 80)
     backend, cuda = image.get("backend"), image.get("cuda")
     driver = capture.get("driver")
-    vendor = driver.get("vendor") if isinstance(driver, dict) else None
+    vendor, newest = None, None
+    if isinstance(driver, dict):
+        vendor, newest = driver.get("vendor"), driver.get("cuda")
     if backend == "cpu":
         return PreflightLine("image", OK, f"{name} needs no GPU")
     wanted = VENDORS.get(str(backend)) or ("nvidia" if cuda else None)
@@ -153,30 +156,18 @@ def image_line(image: Mapping[str, Any], capture: Mapping[str, Any], table: Any)
     if wanted != "nvidia":
         return PreflightLine("image", OK, f"{name} is for {wanted}")
     loaded = driver_of(driver)
-    found = judge(cuda, loaded, driver.get("cuda") if isinstance(driver, dict) else None, table)
-    if found == "":
+    verdict = judge(cuda, loaded, newest, table)
+    if verdict == "":
         return PreflightLine("image", OK, f"{name}: CUDA {cuda} with driver {loaded}")
-    if found is None or image.get("forward_compat"):
-        why = (
-            "its forward compatibility package decides" if found else "no row of the facts decides"
-        )
-        text = f"{name}: CUDA {cuda or '?'} with driver {loaded or '?'}: {why}"
-        return PreflightLine(
-            "image",
-            UNKNOWN,
-            text,
-            "Compare it with `goldnode check -c CLASS --image IMAGE`",
-            COULD_NOT_CHECK,
-        )
-    newest = (
-        driver.get("cuda") if isinstance(driver, dict) and version(driver.get("cuda")) else None
-    )
-    least = (
-        f"Use an image of CUDA {newest} or older, or nodes with a newer driver"
-        if newest
-        else "Use an older image"
-    )
-    return PreflightLine("image", FAILED, f"{name}: CUDA {cuda} {found}", least, MISFIT)
+    if verdict is None or image.get("forward_compat"):
+        why = "its forward compatibility package" if verdict else "no row of the facts"
+        text = f"{name}: CUDA {cuda or '?'} with driver {loaded or '?'}: {why} decides"
+        remedy = "Compare it with `goldnode check -c CLASS --image IMAGE`"
+        return PreflightLine("image", UNKNOWN, text, remedy, COULD_NOT_CHECK)
+    remedy = "Use an older image"
+    if version(newest):
+        remedy = f"Use an image of CUDA {newest} or older, or nodes with a newer driver"
+    return PreflightLine("image", FAILED, f"{name}: CUDA {cuda} {verdict}", remedy, MISFIT)
 
 
 def caches_line(
@@ -193,34 +184,33 @@ def caches_line(
         more = f" (and {len(bad) - 1} more variables)" if len(bad) > 1 else ""
         remedy = "Set it with `goldnode-node cache path CACHE --caches DIR --export`, or unset it"
         return PreflightLine("caches", FAILED, f"{name}: {'; '.join(rows)}{more}", remedy, MISFIT)
-    return PreflightLine(
-        "caches", OK, f"{len(used)} keyed for this node" if used else "no variable is set"
-    )
+    if not used:
+        return PreflightLine("caches", OK, "no variable is set")
+    return PreflightLine("caches", OK, f"{len(used)} keyed for this node")
 
 
 def report(lines: Sequence[PreflightLine], node: str) -> Json:
     """Return the report. Its reason is that of the first line with the gravest status."""
     order = (BAD_NODE, OTHER_CLASS, COULD_NOT_CHECK, MISFIT)
     failed = [line for line in lines if line.state != OK]
-    first = min(failed, key=lambda line: order.index(line.status)) if failed else None
+    status, reason, remedy = FITS, None, None
+    if failed:
+        # A node that must not run jobs is the reason of all else that does not fit.
+        first = min(failed, key=lambda line: order.index(line.status))
+        status, reason, remedy = first.status, f"{first.check}: {first.text}", first.remedy
     return {
         "schema": SCHEMA,
         "node": node,
-        "exit_code": FITS if first is None else first.status,
-        "reason": None if first is None else f"{first.check}: {first.text}",
-        "remedy": None if first is None else first.remedy,
+        "exit_code": status,
+        "reason": reason,
+        "remedy": remedy,
         "checks": [{"check": line.check, "state": line.state, "text": line.text} for line in lines],
     }
 
 
-def text(found: Json) -> str:
+def text(report: Json) -> str:
     """Return the report as one line."""
-    if found["reason"] is None:
-        passed = "; ".join(f"{row['check']} {row['text']}" for row in found["checks"])
-        return f"goldnode: {found['node']} fits: {passed}"
-    return f"goldnode: {found['node']}: {found['reason']}. {found['remedy']}."
-
-
-def lines_of(values: Sequence[Optional[PreflightLine]]) -> List[PreflightLine]:
-    """Return the lines of the checks that were asked for."""
-    return [line for line in values if line is not None]
+    if report["reason"] is None:
+        passed = "; ".join(f"{row['check']} {row['text']}" for row in report["checks"])
+        return f"goldnode: {report['node']} fits: {passed}"
+    return f"goldnode: {report['node']}: {report['reason']}. {report['remedy']}."

@@ -50,7 +50,7 @@ def others(place: str, node: str) -> "Tuple[Dict[str, Any], List[str]]":
 
     `place` is a directory, or a file with all nodes. Raises NodeError if it cannot be read.
     """
-    found: Dict[str, Any] = {}
+    nodes: Dict[str, Any] = {}
     broken: List[str] = []
     try:
         names = sorted(os.listdir(place)) if os.path.isdir(place) else None
@@ -59,7 +59,7 @@ def others(place: str, node: str) -> "Tuple[Dict[str, Any], List[str]]":
             f"{printable(place, 200)} cannot be read: {problem.strerror}. Correct --cohort."
         ) from None
     if names is None:
-        found = _nodes(place)
+        nodes = _nodes(place)
     else:
         rows = [name for name in names if name.endswith(".json") and not name.startswith(".")]
         if len(rows) > MOST_NODES:
@@ -70,10 +70,10 @@ def others(place: str, node: str) -> "Tuple[Dict[str, Any], List[str]]":
             if name == f"{node}.json":
                 continue
             try:
-                found.update(_nodes(f"{place}/{name}"))
+                nodes.update(_nodes(f"{place}/{name}"))
             except NodeError:
                 broken.append(name[: -len(".json")])
-    return {name: row for name, row in found.items() if name != node}, broken
+    return {name: row for name, row in nodes.items() if name != node}, broken
 
 
 def _nodes(name: str) -> Dict[str, Any]:
@@ -82,16 +82,15 @@ def _nodes(name: str) -> Dict[str, Any]:
         handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as opened:
             data = opened.read((MOST_BYTES * 256) + 1)
-        found = json.loads(data)
+        content = json.loads(data)
     except OSError as problem:
         raise NodeError(
             f"{printable(name, 200)} cannot be read: {problem.strerror}. Correct --cohort."
         ) from None
     except (ValueError, RecursionError):
-        found = None
-    nodes = (
-        found.get("nodes") if isinstance(found, dict) and found.get("schema") == SCHEMA else None
-    )
+        content = None
+    right = isinstance(content, dict) and content.get("schema") == SCHEMA
+    nodes = content.get("nodes") if right else None
     if not isinstance(nodes, dict) or not all(isinstance(row, dict) for row in nodes.values()):
         raise NodeError(
             f"{printable(name, 200)} has no values of nodes (schema {SCHEMA}). `goldnode-node preflight --print` writes them."

@@ -75,13 +75,8 @@ def run(host: Host, options: Any) -> int:
             raise NodeError(
                 f"{fault or 'the capture of the last check cannot be read'}. Run `goldnode-node check`."
             )
-        print(
-            json.dumps(
-                cohort.document(node, checks.shared(capture, digest, nccl)),
-                indent=1,
-                sort_keys=True,
-            )
-        )
+        values = cohort.document(node, checks.shared(capture, digest, nccl))
+        print(json.dumps(values, indent=1, sort_keys=True))
         return 0
     lines = [checks.verdict_line(verdict, fault, boot.uptime(host.text("/proc/uptime") or ""))]
     if fault is None and capture is None:
@@ -105,11 +100,10 @@ def run(host: Host, options: Any) -> int:
         if options.caches:
             lines.append(_caches(host, capture, options, os.environ))
     report = checks.report(lines, node)
-    print(
-        json.dumps(report, indent=1, sort_keys=True)
-        if options.format == "json"
-        else checks.text(report)
-    )
+    if options.format == "json":
+        print(json.dumps(report, indent=1, sort_keys=True))
+    else:
+        print(checks.text(report))
     return int(report["exit_code"])
 
 
@@ -120,11 +114,11 @@ def _image(options: Any) -> Optional[Dict[str, Any]]:
         return None
     if name != "inside":
         return image.read(name)
-    found = image.inside(os.environ)
-    return found if found is not None else {"name": "this container"}
+    return image.inside(os.environ) or {"name": "this container"}
 
 
 def _cohort(place: str, node: str, own: Json, size: Optional[int]) -> checks.PreflightLine:
+    # A file of all nodes was written before the job; in a directory each node writes its own first.
     if os.path.isdir(place) or not place.endswith(".json"):
         cohort.publish(place.rstrip("/") or "/", node, own)
     rows, broken = cohort.others(place, node)
@@ -134,10 +128,10 @@ def _cohort(place: str, node: str, own: Json, size: Optional[int]) -> checks.Pre
 def _table(host: Host) -> Any:
     """Return the drivers of CUDA releases: of the class document, or of this program."""
     try:
-        found = json.loads(host.text(CLASS) or "null")
+        document = json.loads(host.text(CLASS) or "null")
     except (OSError, ValueError, RecursionError):
-        found = None
-    health = found.get("health") if isinstance(found, dict) else None
+        document = None
+    health = document.get("health") if isinstance(document, dict) else None
     if isinstance(health, dict) and isinstance(health.get("cuda"), dict):
         return health["cuda"]
     from ..ground.known import facts  # they take time to read

@@ -20,18 +20,20 @@ def read(name: str) -> Dict[str, Any]:
     """Return {name, backend, cuda, forward_compat, nccl} of the image that a file describes. Raises NodeError."""
     try:
         with open(name, "rb") as opened:
-            found = json.loads(opened.read(MOST))
+            content = json.loads(opened.read(MOST))
     except OSError as problem:
         raise NodeError(
             f"{printable(name, 200)} cannot be read: {problem.strerror}. Correct --image."
         ) from None
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, list) and len(found) == 1:  # docker inspect
-        found = found[0]
-    if isinstance(found, dict) and found.get("schema") == "goldnode.image/1":
-        return described(found)
-    settings = (found.get("config") or found.get("Config")) if isinstance(found, dict) else None
+        content = None
+    if isinstance(content, list) and len(content) == 1:  # docker inspect
+        content = content[0]
+    if isinstance(content, dict) and content.get("schema") == "goldnode.image/1":
+        return described(content)
+    settings = (
+        (content.get("config") or content.get("Config")) if isinstance(content, dict) else None
+    )
     if not isinstance(settings, dict):
         raise NodeError(
             f"{printable(name, 200)} does not describe an image. Give image.json of an image of goldnode, or the output of "
@@ -43,7 +45,7 @@ def read(name: str) -> Dict[str, Any]:
     found_image = of_environment(dict(pairs)) or _image(None, None, None)
     if isinstance(labels, dict) and labels.get(f"{LABELS}backend"):
         found_image["backend"] = labels[f"{LABELS}backend"]
-    tags = found.get("RepoTags")
+    tags = content.get("RepoTags")
     found_image["name"] = str(tags[0]) if isinstance(tags, list) and tags else None
     return found_image
 
@@ -55,11 +57,10 @@ def described(document: Mapping[str, Any]) -> Dict[str, Any]:
     parts = document.get("parts")
     nccl = parts.get("nccl") if isinstance(parts, dict) else None
     nccl = nccl.get("version") if isinstance(nccl, dict) else nccl
-    found = _image(
-        backend, version if backend == "cuda" else None, None if nccl is None else str(nccl)
-    )
-    found["name"] = document.get("name")
-    return found
+    cuda = version if backend == "cuda" else None
+    image = _image(backend, cuda, None if nccl is None else str(nccl))
+    image["name"] = document.get("name")
+    return image
 
 
 def of_environment(environment: Mapping[str, str]) -> Optional[Dict[str, Any]]:
@@ -67,21 +68,23 @@ def of_environment(environment: Mapping[str, str]) -> Optional[Dict[str, Any]]:
     cuda = environment.get("CUDA_VERSION")
     if not cuda:
         return None
-    found = _image("cuda", cuda, environment.get("NCCL_VERSION"))
-    found["forward_compat"] = any(
+    image = _image("cuda", cuda, environment.get("NCCL_VERSION"))
+    image["forward_compat"] = any(
         environment.get(name) for name in ("NV_CUDA_COMPAT_PACKAGE", "_CUDA_COMPAT_PATH")
     )
-    return found
+    return image
 
 
 def inside(environment: Mapping[str, str]) -> Optional[Dict[str, Any]]:
     """Return the image that this process runs in, by its own files and variables; None if they describe none."""
     try:
         with open(PLACE, "rb") as opened:
-            found = json.loads(opened.read(MOST))
+            document = json.loads(opened.read(MOST))
     except (OSError, ValueError, RecursionError):
         return of_environment(environment)
-    return described(found) if isinstance(found, dict) else of_environment(environment)
+    if not isinstance(document, dict):
+        return of_environment(environment)
+    return described(document)
 
 
 def _image(backend: Any, cuda: Any, nccl: Optional[str]) -> Dict[str, Any]:
