@@ -21,13 +21,13 @@ def cards(root: str) -> Iterator[Tuple[str, Json]]:
     """Return (directory of the device, its uevent fields) of each card that amdgpu drives, in the order of
     PCI addresses.
     """
-    found = []
+    rows = []
     for name in glob.glob(os.path.join(root, "sys/class/drm/card*[0-9]/device/uevent")):
         with open(name, encoding="utf-8", errors="replace") as opened:
             fields = dict(line.rstrip("\n").split("=", 1) for line in opened if "=" in line)
         if fields.get("DRIVER") == "amdgpu":
-            found.append((os.path.dirname(name), fields))
-    return iter(sorted(found, key=lambda row: str(row[1].get("PCI_SLOT_NAME"))))
+            rows.append((os.path.dirname(name), fields))
+    return iter(sorted(rows, key=lambda row: str(row[1].get("PCI_SLOT_NAME"))))
 
 
 def value(name: str, convert: Callable[[str], Any]) -> Any:

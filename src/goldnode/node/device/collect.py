@@ -92,8 +92,8 @@ class NvmlGpu:
     def ask(self, name: str, *arguments: Any) -> Any:
         """Return the result of a getter, or its fault; text as str."""
         try:
-            found = getattr(nvml, name)(self.handle, *arguments)
-            return found.decode() if isinstance(found, bytes) else found
+            value = getattr(nvml, name)(self.handle, *arguments)
+            return value.decode() if isinstance(value, bytes) else value
         except nvml.NVMLError as problem:
             return self.fault(problem.value)
         except UnicodeDecodeError:
@@ -101,36 +101,36 @@ class NvmlGpu:
 
     def fault(self, rc: int) -> Json:
         """Return a return code as a fault, and note a lost GPU."""
-        found = fault(rc)
+        why = fault(rc)
         if rc in LOST and not self.lost:
-            self.lost, self.why = True, found
-        return found
+            self.lost, self.why = True, why
+        return why
 
     def either(self, names: Sequence[str], *arguments: Any) -> Any:
         """Return the first of several getters that this driver has. Some were renamed."""
-        found: Any = None
+        value: Any = None
         for name in names:
-            found = self.ask(name, *arguments)
-            if not is_fault(found) or found["rc"] != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            value = self.ask(name, *arguments)
+            if not is_fault(value) or value["rc"] != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
                 break
-        return found
+        return value
 
     def flag(self, name: str, *arguments: Any) -> Any:
         """Return a number as true or false."""
-        found = self.ask(name, *arguments)
-        return found if is_fault(found) else bool(found)
+        value = self.ask(name, *arguments)
+        return value if is_fault(value) else bool(value)
 
     def watts(self, name: str) -> Any:
         """Convert milliwatts to watts."""
-        found = self.ask(name)
-        return found if is_fault(found) else watts(found)
+        value = self.ask(name)
+        return value if is_fault(value) else watts(value)
 
     def batch(self, wanted: Sequence[Any]) -> List[Any]:
         """Read values of fields in one call. Each field is a number, or a pair of number and scope."""
-        found = self.ask("nvmlDeviceGetFieldValues", list(wanted))
-        if is_fault(found):
-            return [found] * len(wanted)
-        return [self.fault(row.nvmlReturn) if row.nvmlReturn else number(row) for row in found]
+        rows = self.ask("nvmlDeviceGetFieldValues", list(wanted))
+        if is_fault(rows):
+            return [rows] * len(wanted)
+        return [self.fault(row.nvmlReturn) if row.nvmlReturn else number(row) for row in rows]
 
 
 def number(row: Any) -> Any:
@@ -140,8 +140,8 @@ def number(row: Any) -> Any:
     kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
     if row.valueType >= len(kinds):
         return unknown("value type", row.valueType)
-    found = getattr(row.value, kinds[row.valueType])
-    return found if math.isfinite(found) else None
+    value = getattr(row.value, kinds[row.valueType])
+    return value if math.isfinite(value) else None
 
 
 def watts(milli: int) -> float:
@@ -163,10 +163,10 @@ def bits(mask: int) -> List[str]:
 
 def identity(gpu: NvmlGpu) -> Json:
     pci = gpu.ask("nvmlDeviceGetPciInfo")
-    found: Json = {"address": pci, "pci_id": pci, "subsystem_id": pci}
+    ids: Json = {"address": pci, "pci_id": pci, "subsystem_id": pci}
     if not is_fault(pci):
         device, board = int(pci.pciDeviceId), int(pci.pciSubSystemId)
-        found = {
+        ids = {
             "address": address(pci.busId.decode() if isinstance(pci.busId, bytes) else pci.busId),
             "pci_id": f"{device & 0xFFFF:04x}:{device >> 16:04x}",
             "subsystem_id": f"{board & 0xFFFF:04x}:{board >> 16:04x}",
@@ -178,12 +178,12 @@ def identity(gpu: NvmlGpu) -> Json:
         "board_part": "BoardPartNumber",
         "minor": "MinorNumber",
     }
-    found.update({key: gpu.ask(f"nvmlDeviceGet{name}") for key, name in names.items()})
+    ids.update({key: gpu.ask(f"nvmlDeviceGet{name}") for key, name in names.items()})
     architecture = gpu.ask("nvmlDeviceGetArchitecture")
     if not is_fault(architecture):
         architecture = ARCHITECTURES.get(architecture) or unknown("architecture", architecture)
     return {
-        **found,
+        **ids,
         "vbios": gpu.ask("nvmlDeviceGetVbiosVersion"),
         "gsp_firmware": gpu.ask("nvmlDeviceGetGspFirmwareVersion"),
         "architecture": architecture,
@@ -300,8 +300,8 @@ def repairs(gpu: NvmlGpu) -> Json:
     if not (is_fault(pending) and pending["rc"] in ABSENT):
         pages = {"pending": pending}
         for name, cause in (("single_bit", 0), ("double_bit", 1)):
-            found = gpu.ask("nvmlDeviceGetRetiredPages", cause)
-            pages[name] = found if is_fault(found) else len(found)
+            addresses = gpu.ask("nvmlDeviceGetRetiredPages", cause)
+            pages[name] = addresses if is_fault(addresses) else len(addresses)
     repair = gpu.ask("nvmlDeviceGetRepairStatus")
     return {
         "remapped_rows": rows,
@@ -348,8 +348,8 @@ def throttle(gpu: NvmlGpu) -> Json:
     )
     counters: Json = {}
     for name, policy in POLICIES.items():
-        found = gpu.ask("nvmlDeviceGetViolationStatus", policy)
-        counters[name] = found if is_fault(found) else found.violationTime
+        violation = gpu.ask("nvmlDeviceGetViolationStatus", policy)
+        counters[name] = violation if is_fault(violation) else violation.violationTime
     counters.update({name: gpu.fields[field] for name, field in POLICY_FIELDS.items()})
     return {
         "throttle": {
@@ -421,23 +421,23 @@ def nvlink(gpu: NvmlGpu) -> Json:
 
 
 def fabric(gpu: NvmlGpu) -> Json:
-    found: Any = None
+    reported: Any = None
     for name, kind in (
         ("V", "c_nvmlGpuFabricInfo_v3_t"),
         ("V", "c_nvmlGpuFabricInfo_v2_t"),
         ("", "c_nvmlGpuFabricInfo_t"),
     ):
         answer = getattr(nvml, kind)()
-        found = gpu.ask(f"nvmlDeviceGetGpuFabricInfo{name}", byref(answer))
-        if not is_fault(found):
+        reported = gpu.ask(f"nvmlDeviceGetGpuFabricInfo{name}", byref(answer))
+        if not is_fault(reported):
             break
-        if found["rc"] not in (
+        if reported["rc"] not in (
             nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
             nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
         ):
-            return {"fabric": found}
-    if is_fault(found):
-        return {"fabric": found}
+            return {"fabric": reported}
+    if is_fault(reported):
+        return {"fabric": reported}
     result: Json = {
         "state": FABRIC_STATES[answer.state]
         if answer.state < len(FABRIC_STATES)
@@ -476,9 +476,9 @@ def fabric(gpu: NvmlGpu) -> Json:
 
 
 def processes(gpu: NvmlGpu) -> Json:
-    found = gpu.either(settings.PROCESSES)
-    if is_fault(found):
-        return {"processes": found}
+    rows = gpu.either(settings.PROCESSES)
+    if is_fault(rows):
+        return {"processes": rows}
     return {
         "processes": [
             {
@@ -487,7 +487,7 @@ def processes(gpu: NvmlGpu) -> Json:
                 if row.usedGpuMemory is None
                 else row.usedGpuMemory // MIB,
             }
-            for row in found
+            for row in rows
         ]
     }
 
@@ -509,7 +509,7 @@ def inforom(gpu: NvmlGpu) -> Json:
 
 def parts(with_settings: bool) -> List[Tuple[str, Callable[[NvmlGpu], Json]]]:
     """Return name and reader of each part in reading order. The GPU's identity and its driver's verdict come first."""
-    found: List[Tuple[str, Callable[[NvmlGpu], Json]]] = [
+    readers: List[Tuple[str, Callable[[NvmlGpu], Json]]] = [
         ("identity", identity),
         ("recovery_action", recovery),
         ("modes", modes),
@@ -529,8 +529,8 @@ def parts(with_settings: bool) -> List[Tuple[str, Callable[[NvmlGpu], Json]]]:
         ("inforom", inforom),
     ]
     if with_settings:
-        found.append(("settings", lambda gpu: {"settings": settings.of(gpu.handle)}))
-    return found
+        readers.append(("settings", lambda gpu: {"settings": settings.of(gpu.handle)}))
+    return readers
 
 
 # -- lines
@@ -599,24 +599,24 @@ def _one(
     names = [name for name, _ in wanted]
     for place, (name, read) in enumerate(wanted):
         try:
-            found = read(gpu)
+            values = read(gpu)
         except (
             Exception
         ) as problem:  # one part that this version cannot read must not cost the others
-            found = {name: {"fault": "unread", "text": f"{type(problem).__name__}: {problem}"}}
+            values = {name: {"fault": "unread", "text": f"{type(problem).__name__}: {problem}"}}
         if gpu.lost:  # it would say the same to each further question, and each may take its time
-            say({"i": index, "next": None, "set": {**found, "lost": True, "error": gpu.why}})
+            say({"i": index, "next": None, "set": {**values, "lost": True, "error": gpu.why}})
             return
         if place == len(wanted) - 1:
-            found["lost"] = False
-        say({"i": index, "next": (*names[place + 1 :], None)[0], "set": found})
+            values["lost"] = False
+        say({"i": index, "next": (*names[place + 1 :], None)[0], "set": values})
 
 
 def _system(function: Callable[[], Any]) -> Any:
-    found = settings.get(function)
-    if settings.is_fault(found):
-        return fault(found["rc"])
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+    value = settings.get(function)
+    if settings.is_fault(value):
+        return fault(value["rc"])
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _rss() -> int:

@@ -18,7 +18,7 @@ def is_value(value: Any) -> bool:
 
 def settings(gpu: Mapping[str, Any]) -> Json:
     """Return the settings of one GPU in the keys of a class; unreadable ones are left out."""
-    found: Json = {
+    values: Json = {
         key: gpu[key]
         for key in ("persistence_mode", "compute_mode", "performance_level")
         if is_value(gpu.get(key))
@@ -30,19 +30,19 @@ def settings(gpu: Mapping[str, Any]) -> Json:
         if is_value(application.get(name))
     }
     if clocks:
-        found["clocks"] = clocks
+        values["clocks"] = clocks
     limit = gpu.get("power", {}).get("limit")
     if is_value(limit):
-        found["power_limit_watts"] = int(limit)
+        values["power_limit_watts"] = int(limit)
     if is_value(gpu.get("ecc")):
-        found["ecc"] = gpu["ecc"]["pending"]
+        values["ecc"] = gpu["ecc"]["pending"]
     if is_value(gpu.get("mig")):
         mig = gpu["mig"]
-        found["mig"] = {
+        values["mig"] = {
             "enabled": mig["pending"],
             **({"profiles": sorted(mig["instances"])} if mig["instances"] else {}),
         }
-    return found
+    return values
 
 
 def policy(answer: Mapping[str, Any]) -> Json:

@@ -84,12 +84,12 @@ def get(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def first(names: Sequence[str], *arguments: Any) -> Any:
     """Return the result of the first of several getters that this driver has, or its fault."""
-    found: Any = None
+    value: Any = None
     for name in names:
-        found = get(getattr(nvml, name), *arguments)
-        if not is_fault(found) or found["rc"] != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+        value = get(getattr(nvml, name), *arguments)
+        if not is_fault(value) or value["rc"] != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
             break
-    return found
+    return value
 
 
 def is_fault(value: Any) -> bool:
@@ -151,8 +151,8 @@ def of(handle: Any) -> Json:
 
 def processes(handle: Any) -> Any:
     """Return the pids of the processes on a GPU. Branch 470 does not have the third version of the call."""
-    found = first(PROCESSES, handle)
-    return found if is_fault(found) else [process.pid for process in found]
+    rows = first(PROCESSES, handle)
+    return rows if is_fault(rows) else [process.pid for process in rows]
 
 
 def _text(value: Any) -> str:
@@ -198,15 +198,15 @@ def clocks(handle: Any) -> Json:
 
 def runs(values: List[int]) -> List[List[int]]:
     """Return a list of clocks as runs of first, last and step: eighty numbers 15 MHz apart are one run."""
-    found: List[List[int]] = []
+    ranges: List[List[int]] = []
     for value in sorted(values):
-        if found and found[-1][2] == 0:
-            found[-1][1:] = [value, value - found[-1][0]]
-        elif found and value - found[-1][1] == found[-1][2]:
-            found[-1][1] = value
+        if ranges and ranges[-1][2] == 0:
+            ranges[-1][1:] = [value, value - ranges[-1][0]]
+        elif ranges and value - ranges[-1][1] == ranges[-1][2]:
+            ranges[-1][1] = value
         else:
-            found.append([value, value, 0])
-    return found
+            ranges.append([value, value, 0])
+    return ranges
 
 
 # -- MIG
@@ -247,10 +247,10 @@ def profiles(handle: Any) -> Iterator[Tuple[str, Any]]:
 
 def instances(handle: Any, info: Any) -> List[Any]:
     """Return the GPU instances of one profile."""
-    found = (nvml.c_nvmlGpuInstance_t * max(int(info.instanceCount), 1))()
+    array = (nvml.c_nvmlGpuInstance_t * max(int(info.instanceCount), 1))()
     count = ctypes.c_uint(0)
-    nvml.nvmlDeviceGetGpuInstances(handle, info.id, found, ctypes.byref(count))
-    return list(found[: count.value])
+    nvml.nvmlDeviceGetGpuInstances(handle, info.id, array, ctypes.byref(count))
+    return list(array[: count.value])
 
 
 def set_mig(handle: Any, value: Mapping[str, Any]) -> Json:
@@ -301,12 +301,12 @@ def clear(handle: Any) -> None:
                     )
                 except nvml.NVMLError:  # the GPU instance is too small for this one
                     continue
-                found = (nvml.c_nvmlComputeInstance_t * max(int(profile.instanceCount), 1))()
+                array = (nvml.c_nvmlComputeInstance_t * max(int(profile.instanceCount), 1))()
                 count = ctypes.c_uint(0)
                 nvml.nvmlGpuInstanceGetComputeInstances(
-                    instance, profile.id, found, ctypes.byref(count)
+                    instance, profile.id, array, ctypes.byref(count)
                 )
-                for compute in found[: count.value]:
+                for compute in array[: count.value]:
                     nvml.nvmlComputeInstanceDestroy(compute)
             nvml.nvmlGpuInstanceDestroy(instance)
 

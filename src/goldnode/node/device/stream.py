@@ -78,11 +78,11 @@ class Pending:
             }
         gpus: Json = {}
         for gpu in answer["gpus"]:
-            found = gpu.get("settings")
-            if not isinstance(found, dict) or "fault" in found:
-                why = found or gpu.get("error") or {}
-                found = {"rc": why.get("rc", 999), "text": why.get("text", "it was not read")}
-            gpus[str(gpu["index"])] = found
+            values = gpu.get("settings")
+            if not isinstance(values, dict) or "fault" in values:
+                why = values or gpu.get("error") or {}
+                values = {"rc": why.get("rc", 999), "text": why.get("text", "it was not read")}
+            gpus[str(gpu["index"])] = values
         driver = answer["driver"]
         return {
             **head,
@@ -253,7 +253,7 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
     count = head.get("count")
     if not isinstance(count, int) or not 0 <= count <= 1024:
         return _nothing("the GPU library reported no number of GPUs")
-    found: Dict[int, Json] = {}
+    by_index: Dict[int, Json] = {}
     waiting: Dict[int, Any] = {}
     cost = None
     for row in rows[1:]:
@@ -261,7 +261,7 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
         if row.get("done"):
             cost = {key: row.get(key) for key in ("cpu_ms", "rss_kib", "init_ms")}
         elif isinstance(index, int) and 0 <= index < count and isinstance(values, dict):
-            found.setdefault(index, {}).update(values)
+            by_index.setdefault(index, {}).update(values)
             waiting[index] = row.get("next")
     error: Optional[Json] = None
     if cost is None:
@@ -272,7 +272,7 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
         error = {"fault": "unread", "text": f"{end} ({at})" if at else end}
     gpus = []
     for index in range(count):
-        gpu: Json = {"index": index, "vendor": vendor, **found.get(index, {})}
+        gpu: Json = {"index": index, "vendor": vendor, **by_index.get(index, {})}
         if waiting.get(index, "") is not None:  # its answer is incomplete
             gpu["error"] = error or {
                 "fault": "unread",

@@ -118,10 +118,10 @@ def diagnose(
         joining(before, second, seconds),
         compatibility(second, document),
     ]
-    found = sorted((line for line in lines if line.status == FOUND), key=lambda line: -line.weight)
+    faulty = sorted((line for line in lines if line.status == FOUND), key=lambda line: -line.weight)
     unknown = [line.check for line in lines if line.status == UNKNOWN]
-    if found:
-        kind, text, command = str(found[0].kind), found[0].text, found[0].next
+    if faulty:
+        kind, text, command = str(faulty[0].kind), faulty[0].text, faulty[0].next
     else:
         kind, text, command = without_fault(second, unknown)
     return {
@@ -132,7 +132,7 @@ def diagnose(
         "bottleneck": kind,
         "verdict": text,
         "next": command,
-        "exit_code": 1 if found else 3 if unknown else 0,
+        "exit_code": 1 if faulty else 3 if unknown else 0,
     }
 
 
@@ -196,12 +196,12 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         or driver.get("vendor")
     )
     bus = _on_bus(sample, vendor)
-    found = _unbound(sample, document) or _library(driver, error, bool(bus or declared))
+    suspects = _unbound(sample, document) or _library(driver, error, bool(bus or declared))
     counts: Dict[str, Optional[int]] = {
         "declared": declared if isinstance(declared, int) else None,
         "on the bus": bus,
     }
-    if not found:
+    if not suspects:
         listed = [
             gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"
         ]
@@ -223,17 +223,17 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
             if vendor == "nvidia"
             else "lspci -nn"
         )
-        found.append(Suspect(text, COMPUTE, 97, look))
+        suspects.append(Suspect(text, COMPUTE, 97, look))
     for gpu in gpus:
-        found += _lost(gpu)
-    if not found and not gpus and not bus and not declared:
+        suspects += _lost(gpu)
+    if not suspects and not gpus and not bus and not declared:
         return Line(
             "gpus",
             UNKNOWN,
             "no GPU on the bus, and no class document says that there should be one",
         )
     unknown = ["the GPUs were not read"] if is_fault(sample.get("gpus")) else []
-    return line_of("gpus", found, text, unknown)
+    return line_of("gpus", suspects, text, unknown)
 
 
 def _unbound(sample: Json, document: Mapping[str, Any]) -> List[Suspect]:
@@ -278,9 +278,9 @@ def _library(driver: Json, error: Any, expected: bool) -> List[Suspect]:
 
 def _lost(gpu: Json) -> List[Suspect]:
     """Return the faults of a GPU that cannot be used: it is lost, or its fabric is not ready."""
-    found = []
+    suspects = []
     if gpu.get("lost") is True:
-        found.append(
+        suspects.append(
             Suspect(
                 f"{_where(gpu)} is lost",
                 COMPUTE,
@@ -290,7 +290,7 @@ def _lost(gpu: Json) -> List[Suspect]:
         )
     state = get(gpu, "fabric", "state")
     if isinstance(state, str) and state in ("not_started", "in_progress"):
-        found.append(
+        suspects.append(
             Suspect(
                 f"{_where(gpu)}: the NVSwitch fabric is {state.replace('_', ' ')}, CUDA does not start",
                 COMMUNICATION,
@@ -298,7 +298,7 @@ def _lost(gpu: Json) -> List[Suspect]:
                 "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A3 Fabric",
             )
         )
-    return found
+    return suspects
 
 
 def _on_bus(sample: Json, vendor: Any) -> Optional[int]:
@@ -319,13 +319,13 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
     """Judge the kernel log since boot, recovery actions of the GPUs, uncorrectable memory errors, and PCIe
     errors.
     """
-    found, unknown, lines = _events(second, document)
+    suspects, unknown, lines = _events(second, document)
     for gpu in gpus_of(second):
         where = _where(gpu)
         query = f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {_which(gpu)}"
         action = gpu.get("recovery_action")
         if isinstance(action, str) and action != "none":
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{where}: the driver asks for {action.replace('_', ' ')}", COMPUTE, 94, query
                 )
@@ -344,7 +344,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             (("unrepairable_memory",), "its memory cannot be repaired"),
         ):
             if get(gpu, *keys) is True:
-                found.append(Suspect(f"{where}: {text}", COMPUTE, 90, query))
+                suspects.append(Suspect(f"{where}: {text}", COMPUTE, 90, query))
         count = get(gpu, "ecc", "volatile", "uncorrected")
         for value, what in (
             (count, "memory errors"),
@@ -354,7 +354,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             if _unread(value) and gpu.get("lost") is not True:
                 unknown.append(f"{where}: its {what} could not be read")
         if _number(count) and count > 0:
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{where}: {count} uncorrectable memory errors since the driver was loaded",
                     COMPUTE,
@@ -364,7 +364,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             )
     for address, row in rows_of(second, "pci"):
         if get(row, "gone") is True:
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{address} has gone from the bus",
                     COMPUTE,
@@ -376,7 +376,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             count = get(row, "aer", kind)
             new = grown(get(first, "pci", address, "aer", kind), count)
             if kind == "fatal" and _number(count) and count > 0:
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{address}: {count} fatal PCIe errors since boot",
                         COMPUTE,
@@ -385,7 +385,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
                     )
                 )
             elif new:
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{address}: {new} {kind} PCIe errors while it was watched",
                         COMPUTE,
@@ -399,7 +399,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
             get(before.get(str(gpu.get("address"))), "pcie", "replay"), get(gpu, "pcie", "replay")
         )
         if new:
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{_where(gpu)}: {new} PCIe replays while it was watched",
                     COMPUTE,
@@ -408,7 +408,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
                 )
             )
     fine = "no errors since boot" + (f"; of no concern: {lines}" if lines else "")
-    return line_of("errors", found, fine, unknown)
+    return line_of("errors", suspects, fine, unknown)
 
 
 def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], List[str], str]:
@@ -418,7 +418,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
     that concern only the program that caused them).
     """
     section, table = sample.get("events"), document.get("xid")
-    found: List[Suspect] = []
+    suspects: List[Suspect] = []
     unknown: List[str] = []
     lines: List[str] = []
     if not isinstance(section, dict) or is_fault(section) or is_fault(section.get("error")):
@@ -446,7 +446,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
             name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}{where}{times}"
             known_row = (table or {}).get(str(code)) if isinstance(table, dict) else None
             if row.get("fatal") is True:
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{name} (fatal)",
                         COMMUNICATION if kind == "sxid" else COMPUTE,
@@ -459,7 +459,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                     lines.append(name)
                 else:
                     text = f"{name}: {printable(str(known_row[2] or known_row[0]), 120)}"
-                    found.append(
+                    suspects.append(
                         Suspect(
                             text,
                             COMPUTE,
@@ -468,7 +468,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                         )
                     )
             elif isinstance(table, dict) and kind == "xid":
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{name}: a number that the table does not know",
                         COMPUTE,
@@ -480,7 +480,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                 unknown.append(f"{name}: no class document explains it (goldnode xid {word(code)})")
         elif kind in LINES:
             bottleneck, weight, text = LINES[kind]
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{text}{where}{times} since boot",
                     bottleneck,
@@ -488,7 +488,7 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
                     f"dmesg -T | grep -iF -m5 {_quoted(row)}",
                 )
             )
-    return found, unknown, ", ".join(lines[:4])
+    return suspects, unknown, ", ".join(lines[:4])
 
 
 def _quoted(row: Json) -> str:
@@ -507,7 +507,7 @@ def throttling(
     first: Optional[Json], second: Json, seconds: Optional[float], document: Mapping[str, Any]
 ) -> Line:
     """Judge how busy each GPU is, and how much of the interval heat, power or a setting throttled it."""
-    found: List[Suspect] = []
+    suspects: List[Suspect] = []
     gpus = gpus_of(second)
     before = _by_address(first)
     judged = 0
@@ -534,7 +534,7 @@ def throttling(
         judged += bool(shares)
         for name, reason in SLOWDOWNS.items():
             if shares.get(name, 0.0) > SLOWED:
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{where}: slowed down by {reason} {_percent(shares[name])} of the time",
                         COMPUTE,
@@ -546,7 +546,9 @@ def throttling(
         active = [str(name) for name in active] if isinstance(active, list) else []
         hot = [name for name in active if name in SLOWED_NOW]
         if hot and not any(shares.get(name, 0.0) > SLOWED for name in SLOWDOWNS):
-            found.append(Suspect(f"{where}: slowed down now ({', '.join(hot)})", COMPUTE, 86, look))
+            suspects.append(
+                Suspect(f"{where}: slowed down now ({', '.join(hot)})", COMPUTE, 86, look)
+            )
         capped = shares.get("power", 0.0) > CAPPED
         if (
             capped
@@ -556,7 +558,7 @@ def throttling(
             and not _declares_power(document)
         ):
             text = f"{where}: held at {limit:.0f} W of {default:.0f} W {_percent(shares['power'])} of the time"
-            found.append(Suspect(text, COMPUTE, 84, look))
+            suspects.append(Suspect(text, COMPUTE, 84, look))
         clock, top = get(gpu, "clocks", "current", "sm_mhz"), get(gpu, "clocks", "max", "sm_mhz")
         slow = (
             _number(clock)
@@ -566,7 +568,7 @@ def throttling(
             and clock < SLOW_CLOCK * top
         )
         if slow and not capped and not hot:
-            found.append(Suspect(f"{where}: busy at {clock} of {top} MHz", COMPUTE, 75, look))
+            suspects.append(Suspect(f"{where}: busy at {clock} of {top} MHz", COMPUTE, 75, look))
     if not gpus:
         return Line("load", UNKNOWN, "no GPU was read")
     uses = [value for value in (get(gpu, "utilization", "gpu") for gpu in gpus) if _number(value)]
@@ -582,7 +584,7 @@ def throttling(
         and not any(isinstance(get(gpu, "throttle", "active"), list) for gpu in gpus)
     ):
         unknown.append("the GPUs do not report the cause of slowdowns")
-    return line_of("load", found, fine, unknown)
+    return line_of("load", suspects, fine, unknown)
 
 
 def _declares_power(document: Mapping[str, Any]) -> bool:
@@ -611,7 +613,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     """Judge how long tasks waited for storage, memory and processors, and which tasks are blocked in the
     kernel.
     """
-    found: List[Suspect] = []
+    suspects: List[Suspect] = []
     unknown: List[str] = []
     parts: List[str] = []
     busy = _utilization(second)
@@ -648,7 +650,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
                 continue
             parts.append(f"{name} {_percent(share)}")
             if share > limit:
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{text} {_percent(share)} of the time",
                         INPUT,
@@ -660,8 +662,8 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     total = grown(get(first, "cpu_time", "total"), get(second, "cpu_time", "total"))
     if waited is not None and total:
         parts.append(f"iowait {_percent(waited / total)}")
-        if waited / total > IOWAIT and not found:
-            found.append(
+        if waited / total > IOWAIT and not suspects:
+            suspects.append(
                 Suspect(
                     f"processors waited for storage {_percent(waited / total)} of the time",
                     INPUT,
@@ -684,7 +686,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             for task in stuck[:4]
         )
         more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
-        found.append(
+        suspects.append(
             Suspect(
                 f"blocked in the kernel: {names}{more}",
                 _blocked_kind(stuck),
@@ -698,7 +700,7 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     fine = "; nothing blocked" + (
         f" ({unseen} tasks not inspected)" if _number(unseen) and unseen else ""
     )
-    return line_of("input", found, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
+    return line_of("input", suspects, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
 
 
 def _stalls(
@@ -765,7 +767,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     This covers drops, errors and flaps of interfaces, errors and retransmissions of InfiniBand and RoCE
     ports, and NVLink errors.
     """
-    found: List[Suspect] = []
+    suspects: List[Suspect] = []
     unknown: List[str] = []
     network, ports = second.get("network"), second.get("infiniband")
     busy = _utilization(second)
@@ -782,7 +784,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         )
         flaps = grown(get(earlier, "carrier_changes"), get(row, "carrier_changes"))
         if flaps:
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{name}: its link went {flaps} times up or down while it was watched",
                     COMMUNICATION,
@@ -803,7 +805,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             pace = new / seconds if new and seconds else 0.0
             if pace > (DROPS if key.endswith("dropped") else 0):
                 kind = key.replace("rx_", "received ").replace("tx_", "sent ").replace("_", " ")
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{name}: {pace:.0f} packets a second {kind}"
                         if pace >= 1
@@ -815,7 +817,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
                 )
     for name, row in rows_of(ports):
         if is_fault(row):
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{name}: its firmware gave no answer ({printable(str(row.get('text')))})",
                     COMMUNICATION,
@@ -826,7 +828,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             continue
         for number, port in rows_of(row, "ports"):
             earlier = get(first, "infiniband", name, "ports", number)
-            found += _port(
+            suspects += _port(
                 f"{name} port {number}",
                 path=f"{name}/{number}",
                 first=earlier,
@@ -836,7 +838,7 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             )
     before = _by_address(first)
     for gpu in gpus_of(second):
-        found += _nvlinks(gpu, before.get(str(gpu.get("address"))))
+        suspects += _nvlinks(gpu, before.get(str(gpu.get("address"))))
     if first is None:
         unknown.append("rates need two samples of one boot")
     elif not counted and not unknown:
@@ -845,17 +847,17 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         f"{len(network)} interfaces and {len(ports) if isinstance(ports, dict) else 0} InfiniBand or RoCE "
         "devices: no drops, errors or flaps"
     )
-    return line_of("network", found, fine, unknown)
+    return line_of("network", suspects, fine, unknown)
 
 
 def _port(
     name: str, path: str, first: Any, port: Any, seconds: Optional[float], *, light: int
 ) -> List[Suspect]:
-    found = []
+    suspects = []
     look = f"perfquery -x; grep -H . /sys/class/infiniband/{word(path.replace('/', '/ports/'))}/counters/*err*"
     state, physical = get(port, "state"), get(port, "physical")
     if physical == "linkup" and isinstance(state, str) and state != "active":
-        found.append(
+        suspects.append(
             Suspect(
                 f"{name}: the link is up and the port is {state}: no subnet manager?",
                 COMMUNICATION,
@@ -864,7 +866,7 @@ def _port(
             )
         )
     if get(first, "state") == "active" and isinstance(state, str) and state != "active":
-        found.append(
+        suspects.append(
             Suspect(
                 f"{name} went from active to {state} while it was watched",
                 COMMUNICATION,
@@ -880,20 +882,20 @@ def _port(
             new = grown(get(first, group, key), get(port, group, key))
             if new:
                 pace = f"{new / seconds:.0f} a second" if seconds else str(new)
-                found.append(
+                suspects.append(
                     Suspect(f"{name}: {key} grows by {pace}{text}", COMMUNICATION, weight, look)
                 )
-    return found
+    return suspects
 
 
 def _nvlinks(gpu: Json, first: Any) -> List[Suspect]:
     before, links = get(first, "nvlink", "links"), get(gpu, "nvlink", "links")
     earlier = {str(get(row, "link")): row for row in before} if isinstance(before, list) else {}
-    found = []
+    suspects = []
     for row in links if isinstance(links, list) else ():
         number = str(get(row, "link"))
         if get(earlier.get(number), "active") is True and get(row, "active") is False:
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{_where(gpu)}: NVLink {number} went down while it was watched",
                     COMMUNICATION,
@@ -904,7 +906,7 @@ def _nvlinks(gpu: Json, first: Any) -> List[Suspect]:
         for key in ("replay", "recovery", "crc_flit", "crc_data"):
             new = grown(get(earlier.get(number), "errors", key), get(row, "errors", key))
             if new:
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{_where(gpu)}: NVLink {number}: {new} {key.replace('_', ' ')} errors",
                         COMMUNICATION,
@@ -912,7 +914,7 @@ def _nvlinks(gpu: Json, first: Any) -> List[Suspect]:
                         "nvidia-smi nvlink -e",
                     )
                 )
-    return found
+    return suspects
 
 
 # -- conclusion

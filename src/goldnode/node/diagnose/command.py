@@ -77,29 +77,29 @@ def load(name: str) -> Json:
     """
     try:
         with open(name, "rb") as opened:
-            found = cleaned(json.loads(opened.read(MOST)))
+            capture = cleaned(json.loads(opened.read(MOST)))
     except (OSError, ValueError, RecursionError) as problem:
         raise NodeError(f"{printable(name, 200)} cannot be read as a capture: {problem}") from None
-    if not isinstance(found, dict) or found.get("schema") != "goldnode.capture/1":
+    if not isinstance(capture, dict) or capture.get("schema") != "goldnode.capture/1":
         raise NodeError(
             f"{printable(name, 200)} is not a capture of schema goldnode.capture/1 (goldnode-node capture "
             "prints one)."
         )
-    return found
+    return capture
 
 
 def _document(host: Host, name: str) -> Optional[Mapping[str, Any]]:
     """Return the class document; None without one. Only a document named explicitly must exist."""
     try:
         with open(host.located(name) if name == CLASS else name, "rb") as opened:
-            found = json.loads(opened.read(MOST))
+            document = json.loads(opened.read(MOST))
     except (OSError, ValueError):
         if name != CLASS:
             raise NodeError(
                 f"{printable(name, 200)} is not there, or is no class document."
             ) from None
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def text(report: Json) -> str:

@@ -49,7 +49,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
             "processes could not be listed: "
             f"{printable(str(error.get('text') if isinstance(error, dict) else error), 120)}",
         )
-    found: List[Suspect] = []
+    suspects: List[Suspect] = []
     unknown: List[str] = []
     versions: Dict[str, List[str]] = {}
     rows = [row for row in rows if isinstance(row, dict)]
@@ -67,7 +67,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         libraries = [item for item in libraries if isinstance(item, dict)]
         looked += 1
         new, missing = _driver(who, libraries, sample, document)
-        found += (
+        suspects += (
             new
             + _copies(who, row, libraries)
             + _networks(who, row, sample)
@@ -81,7 +81,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         reported = ", ".join(
             f"{version} in {names[0]}" for version, names in sorted(versions.items())
         )
-        found.append(
+        suspects.append(
             Suspect(
                 f"processes use different NCCL versions: {reported}",
                 MISMATCH,
@@ -96,7 +96,7 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
             "the driver counts processes that cannot be seen from here (another PID namespace?)"
         )
     fine = f"{looked} processes on the GPUs fit the driver" if looked else "nothing runs"
-    return line_of("fit", found, fine, unknown)
+    return line_of("fit", suspects, fine, unknown)
 
 
 def _occupied(sample: Json) -> bool:
@@ -119,7 +119,7 @@ def version(text: Any) -> Tuple[int, ...]:
 def _driver(
     who: str, libraries: List[Json], sample: Json, document: Mapping[str, Any]
 ) -> Tuple[List[Suspect], List[str]]:
-    found: List[Suspect] = []
+    suspects: List[Suspect] = []
     driver = dict(rows_of(sample, "driver"))
     loaded = next(
         (driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)),
@@ -144,14 +144,14 @@ def _driver(
                 if item.get("deleted")
                 else f"ls -l {word(item['path'])}; cat /proc/driver/nvidia/version"
             )
-            found.append(Suspect(text, MISMATCH, 95, after))
+            suspects.append(Suspect(text, MISMATCH, 95, after))
     runtimes = [
         (item.get("path"), item.get("version"))
         for item in libraries
         if item.get("name") == "cudart"
     ]
     if not runtimes or forward:
-        return found, []
+        return suspects, []
     unknown = []
     for path, cuda in runtimes:
         verdict = judge(cuda, loaded, driver.get("cuda"), get(document, "health", "cuda"))
@@ -161,7 +161,7 @@ def _driver(
                 "class document"
             )
         elif verdict:
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{who}: {path} {verdict}",
                     MISMATCH,
@@ -169,7 +169,7 @@ def _driver(
                     "goldnode compat; or run the container image of this driver's CUDA",
                 )
             )
-    return found, unknown
+    return suspects, unknown
 
 
 def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
@@ -212,13 +212,13 @@ def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
 
 
 def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
-    found: List[Suspect] = []
+    suspects: List[Suspect] = []
     seen: Dict[str, Dict[str, str]] = {}
     for item in libraries:
         seen.setdefault(str(item.get("name")), {})[str(item.get("path"))] = str(item.get("version"))
         if item.get("deleted"):
             text = f"{who} still uses {item['path']}, which has been replaced under it"
-            found.append(
+            suspects.append(
                 Suspect(
                     text,
                     MISMATCH,
@@ -230,7 +230,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
     for name, paths in sorted(seen.items()):
         if len(paths) > 1:
             reported = ", ".join(f"{path} ({text})" for path, text in sorted(paths.items()))
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{who} has {len(paths)} copies of lib{name}: {reported}", MISMATCH, 76, maps
                 )
@@ -239,7 +239,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
     for folder in search:
         if "/stubs" in folder:
             text = f"{who}: LD_LIBRARY_PATH names {folder}, whose libraries are stubs for linking"
-            found.append(
+            suspects.append(
                 Suspect(
                     text,
                     MISMATCH,
@@ -256,7 +256,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
             f"{who}: PyTorch was built with CUDA {row['torch']}, and libcudart "
             f"{'.'.join(map(str, runtime))} is mapped"
         )
-        found.append(Suspect(text, MISMATCH, 76, maps))
+        suspects.append(Suspect(text, MISMATCH, 76, maps))
     for folder in search:
         named = _cuda_folder(folder)
         if named and runtime and named[: len(runtime)] != runtime[: len(named)]:
@@ -264,11 +264,11 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
                 f"{who}: LD_LIBRARY_PATH names {folder}, and the program runs with CUDA "
                 f"{'.'.join(map(str, runtime[:2]))}"
             )
-            found.append(Suspect(text, MISMATCH, 60, maps))
+            suspects.append(Suspect(text, MISMATCH, 60, maps))
     gone = row.get("missing")
     for folder in gone if isinstance(gone, list) else ():
         if "cuda" in str(folder) or "nccl" in str(folder) or "nvidia" in str(folder):
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{who}: LD_LIBRARY_PATH names {printable(str(folder), 200)}, which is not there",
                     MISMATCH,
@@ -276,7 +276,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
                     f"ls -d {word(folder)}",
                 )
             )
-    return found
+    return suspects
 
 
 def _cuda_folder(folder: str) -> Tuple[int, ...]:
@@ -297,7 +297,7 @@ def _environment(row: Json) -> Dict[str, str]:
 
 
 def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
-    found: List[Suspect] = []
+    suspects: List[Suspect] = []
     settings = _environment(row)
     names, wanted = row.get("interfaces"), settings.get("NCCL_SOCKET_IFNAME")
     if wanted and isinstance(names, list):
@@ -308,7 +308,7 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
                 f"{who}: NCCL_SOCKET_IFNAME={wanted} names no interface there is "
                 f"({', '.join(map(str, names[:6]))})"
             )
-            found.append(Suspect(text, COMMUNICATION, 89, look))
+            suspects.append(Suspect(text, COMMUNICATION, 89, look))
         elif row.get("same_network"):
             down = [
                 name
@@ -317,7 +317,7 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
                 in ("down", "lowerlayerdown", "notpresent")
             ]
             if down and len(down) == len(chosen):
-                found.append(
+                suspects.append(
                     Suspect(
                         f"{who}: NCCL_SOCKET_IFNAME={wanted} names {', '.join(down)}, which is down",
                         COMMUNICATION,
@@ -327,7 +327,7 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
                 )
     devices = dict(rows_of(sample, "infiniband"))
     if not isinstance(sample.get("infiniband"), dict) or is_fault(sample["infiniband"]):
-        return found
+        return suspects
     wanted = settings.get("NCCL_IB_HCA")
     active = [
         (name, number)
@@ -342,11 +342,11 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
                 f"{who}: NCCL_IB_HCA={wanted} names no device there is "
                 f"({', '.join(sorted(devices)[:6]) or 'there are no devices'})"
             )
-            found.append(
+            suspects.append(
                 Suspect(text, COMMUNICATION, 89, "ibdev2netdev; NCCL_DEBUG=INFO on the job")
             )
         elif not any(selects(wanted, name, number) for name, number in active):
-            found.append(
+            suspects.append(
                 Suspect(
                     f"{who}: NCCL_IB_HCA={wanted} names no port that is active",
                     COMMUNICATION,
@@ -356,8 +356,8 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
             )
     if settings.get("NCCL_IB_DISABLE", "0") not in ("", "0") and active:
         text = f"{who}: NCCL_IB_DISABLE is set, and {active[0][0]} is there and active: NCCL goes over TCP"
-        found.append(Suspect(text, COMMUNICATION, 69, "NCCL_DEBUG=INFO on the job"))
-    return found
+        suspects.append(Suspect(text, COMMUNICATION, 69, "NCCL_DEBUG=INFO on the job"))
+    return suspects
 
 
 def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:

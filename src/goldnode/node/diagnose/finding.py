@@ -43,18 +43,18 @@ class Suspect(NamedTuple):
 
 def gpus_of(sample: Mapping[str, Any]) -> List[Json]:
     """Return the GPUs of a capture; empty if the section is not usable."""
-    found = sample.get("gpus")
+    gpus = sample.get("gpus")
     return (
-        [gpu for gpu in found if isinstance(gpu, dict) and not is_fault(gpu)]
-        if isinstance(found, list)
+        [gpu for gpu in gpus if isinstance(gpu, dict) and not is_fault(gpu)]
+        if isinstance(gpus, list)
         else []
     )
 
 
 def rows_of(value: Any, *keys: str) -> List[Tuple[str, Any]]:
     """Return the sorted entries of the object below these keys; empty if there is no object."""
-    found = get(value, *keys)
-    return sorted(found.items()) if isinstance(found, dict) and not is_fault(found) else []
+    rows = get(value, *keys)
+    return sorted(rows.items()) if isinstance(rows, dict) and not is_fault(rows) else []
 
 
 def get(value: Any, *keys: str) -> Any:
@@ -74,22 +74,22 @@ def word(value: Any) -> str:
     return shlex.quote(printable(str(value), 240))
 
 
-def line_of(check: str, found: List[Suspect], fine: str, unknown: List[str]) -> Line:
+def line_of(check: str, suspects: List[Suspect], fine: str, unknown: List[str]) -> Line:
     """Return the line of a check.
 
     It lists the heaviest faults; without faults, the parts that could not be checked; without either, `fine`.
     """
-    if found:
-        found = sorted(found, key=lambda item: -item.weight)
-        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-        text = "; ".join(item.text for item in found[:3]) + more
+    if suspects:
+        suspects = sorted(suspects, key=lambda item: -item.weight)
+        more = f" (and {len(suspects) - 3} more)" if len(suspects) > 3 else ""
+        text = "; ".join(item.text for item in suspects[:3]) + more
         return Line(
             check,
             status=FOUND,
             text=text,
-            kind=found[0].kind,
-            weight=found[0].weight,
-            next=found[0].next,
+            kind=suspects[0].kind,
+            weight=suspects[0].weight,
+            next=suspects[0].next,
         )
     return Line(check, UNKNOWN, "; ".join(unknown[:3])) if unknown else Line(check, OK, fine)
 

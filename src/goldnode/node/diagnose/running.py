@@ -49,10 +49,10 @@ def read(files: Files) -> Json:
 
     :func:`process` documents the shape of PROCESS.
     """
-    found = reader_process.ask([("scan", lambda: scan(files))], 2.0)["scan"]
-    if is_fault(found):
-        return {"processes": [], "unseen": 0, "error": found}
-    pids, unseen = found
+    scanned = reader_process.ask([("scan", lambda: scan(files))], 2.0)["scan"]
+    if is_fault(scanned):
+        return {"processes": [], "unseen": 0, "error": scanned}
+    pids, unseen = scanned
     jobs = [(str(pid), _bind(files, pid)) for pid in pids[:MOST]]
     rows = reader_process.ask(jobs, 6.0) if jobs else {}
     processes = [
@@ -74,16 +74,16 @@ def scan(files: Files, limit: float = SCAN) -> List[Any]:
     """
     end = time.monotonic() + limit
     pids = sorted((int(name) for name in files.names("/proc") if name.isdigit()), reverse=True)
-    found: List[int] = []
+    holders: List[int] = []
     for at, pid in enumerate(pids):
         if time.monotonic() > end:
-            return [found, len(pids) - at]
+            return [holders, len(pids) - at]
         folder = f"/proc/{pid}/fd"
         if any(
             DEVICE.match(files.target(f"{folder}/{name}") or "") for name in files.names(folder)
         ):
-            found.append(pid)
-    return [found, 0]
+            holders.append(pid)
+    return [holders, 0]
 
 
 def process(files: Files, pid: int) -> Optional[Json]:
@@ -138,12 +138,12 @@ def process(files: Files, pid: int) -> Optional[Json]:
 
 def mapped(maps: bytes) -> List[str]:
     """Return the files of a memory map (proc_pid_maps(5)), each once."""
-    found: Dict[str, None] = {}
+    paths: Dict[str, None] = {}
     for line in maps.splitlines():
         fields = line.split(None, 5)
         if len(fields) > 5 and fields[5].startswith(b"/"):
-            found.setdefault(fields[5].decode("utf-8", "replace"))
-    return list(found)
+            paths.setdefault(fields[5].decode("utf-8", "replace"))
+    return list(paths)
 
 
 def library(files: Files, root: str, path: str) -> Optional[Json]:
@@ -174,8 +174,8 @@ def _wheel(files: Files, root: str, path: str, distribution: str) -> Optional[st
 
     Its dist-info directory is next to `nvidia` in …/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12.
     """
-    place, found, _ = path.partition("/nvidia/")
-    if not found:
+    place, inside, _ = path.partition("/nvidia/")
+    if not inside:
         return None
     for name in files.names(root + place):
         match = re.match(rf"{distribution}(?:_cu\d+)?-(\d[\d.]*)\.dist-info$", name)
@@ -199,10 +199,10 @@ def _embedded_version(path: str) -> Optional[str]:
     except OSError:
         return None
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
             return None
-        with mmap.mmap(handle, min(found.st_size, SEARCHED), access=mmap.ACCESS_READ) as view:
+        with mmap.mmap(handle, min(status.st_size, SEARCHED), access=mmap.ACCESS_READ) as view:
             match = VERSION_TEXT.search(view)
             return match.group(1).decode() if match else None
     except (OSError, ValueError):
@@ -213,13 +213,13 @@ def _embedded_version(path: str) -> Optional[str]:
 
 def variables(data: Any) -> Dict[str, str]:
     """Return the non-confidential variables of an environment, each on one line."""
-    found: Dict[str, str] = {}
+    values: Dict[str, str] = {}
     for item in data.split(b"\0") if isinstance(data, bytes) else ():
         name, _, value = item.partition(b"=")
         if name in (b"LD_LIBRARY_PATH", b"CUDA_VISIBLE_DEVICES") or re.match(
             rb"NCCL_[A-Z0-9_]{1,48}$", name
         ):
-            found[name.decode()] = printable(value.decode("utf-8", "replace"), 1000)
-        if len(found) >= 40:
+            values[name.decode()] = printable(value.decode("utf-8", "replace"), 1000)
+        if len(values) >= 40:
             break
-    return found
+    return values

@@ -102,8 +102,8 @@ def _sample(host: Host, document: Json, earlier: Optional[Json]) -> Json:
 
 
 def _text(files: Files, name: str) -> str:
-    found = files.text(name)
-    return found if isinstance(found, str) else ""
+    text = files.text(name)
+    return text if isinstance(text, str) else ""
 
 
 def _safely(name: str, reader: Any, context: Context) -> Json:
