@@ -232,7 +232,7 @@ class Follower:
             what = f"fell back from {seen.fell_back_from}"
         if step.failed:
             what = step.failed
-            # The verdict is of the state before, and says nothing of the one that failed.
+            # The verdict judges the state before, and not the one that failed.
             more.update(not_applied=step.failed, verdict=None, software=None, hardware=None)
         answer = self.service.ask(STEADY_STATE, more)
         if not answer.yes:

@@ -90,7 +90,7 @@ def cohort_line(
     for name in SHARED:
         if own.get(name) is None:
             continue
-        # What another node does not know is no difference: its own pre-flight reports it.
+        # A value that another node does not know is no difference: its own pre-flight reports it.
         values = {node: row.get(name) for node, row in others.items() if isinstance(row, dict)}
         different = sorted(
             node for node, value in values.items() if value is not None and value != own[name]

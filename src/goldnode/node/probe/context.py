@@ -33,7 +33,7 @@ class Context:
         self.passive = passive  # puts no load on the node: no reads of storage, no GPU work
         self.container = is_container(host)
         self.captured: Json = {}
-        # What the GPU library was asked (device/stream.py), None where nothing was.
+        # The question to the GPU library (device/stream.py), None without one.
         self.question: Any = None
 
     def functions(self) -> Json:

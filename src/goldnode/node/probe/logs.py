@@ -159,7 +159,7 @@ def unescape(text: str) -> str:
     return out.decode("utf-8", "replace")
 
 
-# What the kernel calls a machine check that was not corrected, in lower case.
+# Words of the kernel for a machine check that was not corrected, in lower case.
 UNCORRECTED = (
     "event severity: fatal",
     "event severity: recoverable",

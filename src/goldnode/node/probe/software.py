@@ -249,7 +249,7 @@ def runtime(context: Context, installed: Any, shown: Any) -> Json:
 
 
 def _first(installed: Any, names: Sequence[str]) -> Any:
-    """Return the version of the first of these packages that is installed, or the fault of dpkg's database."""
+    """Return the version of the first of these packages that is installed, or the fault of the package database."""
     if is_fault(installed):
         return installed
     return next((installed[name] for name in names if name in installed), None)
