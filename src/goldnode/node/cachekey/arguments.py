@@ -159,6 +159,7 @@ def request(
     for text in options.library:
         name, row = components.library(text)
         libraries[name] = row
+    # Triton runs this assembler in place of the one that it comes with.
     if "TRITON_PTXAS_PATH" in environment:
         libraries["ptxas"] = {
             "version": None,

@@ -75,11 +75,8 @@ def keys_of(documents: Sequence[Json]) -> Json:
 
 def keys_text(documents: Sequence[Json]) -> str:
     """Return keys as text, one a line."""
-    label = (
-        "SIMULATED HARDWARE: "
-        if any(item["components"]["device"].get("simulated") for item in documents)
-        else ""
-    )
+    simulated = any(item["components"]["device"].get("simulated") for item in documents)
+    label = "SIMULATED HARDWARE: " if simulated else ""
     return "\n".join(f"{label}{item['key']}" for item in documents)
 
 

@@ -61,6 +61,7 @@ def components(capture: Mapping[str, Any], request: KeyRequest) -> Json:
     device = _device(chosen(capture, request.gpu), request, unknown)
     if capture.get("simulated") is not False:
         device["simulated"] = True  # a key of a simulator is never that of a real GPU
+    # The firmware of the GPU's system processor is released with the driver, and loaded by it.
     driver = _driver(capture, device.pop("gsp_firmware"), unknown)
     cpu = capture.get("cpu")
     cpu = cpu if isinstance(cpu, dict) and not is_fault(cpu) else {}
@@ -204,6 +205,7 @@ def _profile(mig: Any, instances: Any, wanted: Optional[str], unknown: List[str]
 def _driver(capture: Mapping[str, Any], gsp_firmware: Any, unknown: List[str]) -> Json:
     driver = capture.get("driver")
     driver = driver if isinstance(driver, dict) and not is_fault(driver) else {}
+    # The version that runs; an installed one may wait for a reboot.
     names = ("loaded", "proc", "reported")
     version = next((driver[name] for name in names if isinstance(driver.get(name), str)), None)
     if version is None:
@@ -230,6 +232,7 @@ def _reading(name: str, value: Any, unknown: List[str]) -> Any:
 
 def _canonical(value: Any) -> Any:
     """Return a value with a canonical form: a fraction becomes text, and a whole float an integer."""
+    # The canonical form of JSON has no floats, whose text may differ between programs.
     if isinstance(value, float):
         return int(value) if value.is_integer() else repr(value)
     if isinstance(value, dict):
@@ -293,6 +296,7 @@ def library(text: str) -> Tuple[str, Json]:
         raise NodeError(
             f"{text!r} is no library. Write NAME=VERSION, NAME=VERSION@sha256:DIGEST or NAME=@PATH."
         )
+    # A library without a version of its own is known by its content.
     if value.startswith("@"):
         return normal(name), {"version": None, "sha256": content(value[1:])}
     version, at, digest = value.partition("@")

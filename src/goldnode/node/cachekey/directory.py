@@ -67,6 +67,7 @@ def _make(root: str, place: str, document: Mapping[str, Any]) -> None:
     fresh = f"{root}/{FRESH}{os.urandom(8).hex()}"
     os.mkdir(fresh, 0o700)
     try:
+        # For the owner alone: the content is code.
         os.mkdir(f"{fresh}/{DATA}", 0o700)
         handle = os.open(
             f"{fresh}/{MANIFEST}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444
@@ -156,6 +157,7 @@ def _owned(name: str, kind: Any) -> Optional[str]:
     if not kind(status.st_mode):
         wanted = "directory" if kind is stat.S_ISDIR else "file"
         return f"{base} is a link, or no {wanted}"
+    # Root and this user could change the program itself; any other owner could only add code.
     if status.st_uid not in (0, os.geteuid()):
         return f"{base} belongs to user {status.st_uid}, whose code would run"
     if status.st_mode & 0o022:

@@ -43,6 +43,7 @@ def decisive(cache: str, strength: str, components: Mapping[str, Any]) -> Json:
     if not row.processor:
         host = parts["host"] or {}
         parts["host"] = {name: value for name, value in host.items() if name not in _PROCESSOR}
+    # A portable key trusts the tool's documentation that only these parts decide.
     if strength == PORTABLE:
         del parts["image"]
         device, libraries = parts["device"] or {}, parts["libraries"] or {}
@@ -71,6 +72,7 @@ def missing(cache: str, strength: str, components: Mapping[str, Any]) -> List[st
             "use the exact key"
         )
     libraries = components.get("libraries") or {}
+    # The digest of an image covers the versions of all libraries in it.
     covered = strength == EXACT and components.get("image")
     if row.needs and not covered and not any(name in libraries for name in row.needs):
         sentences.append(

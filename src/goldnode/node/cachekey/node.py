@@ -54,6 +54,7 @@ def class_of(host: Host, name: Optional[str], recorded: bool = False) -> Optiona
 
     The node's own document does not count for a recorded capture. Raises NodeError.
     """
+    # A record may be of another node, whose class this node's document is not.
     if name is None and recorded:
         return None
     try:

@@ -94,15 +94,14 @@ def change(root: str, settings: Sequence[Mapping[str, Any]]) -> Json:
         if device is None:
             text, rc = "no such card", 6
         else:
-            level = setting["field"] == "performance_level"
-            name = (
-                f"{device}/power_dpm_force_performance_level"
-                if level
-                else f"{hwmon(device)}/power1_cap"
-            )
+            name, written = f"{hwmon(device)}/power1_cap", setting["value"]
+            if setting["field"] == "performance_level":
+                name = f"{device}/power_dpm_force_performance_level"
+            else:
+                written *= MICRO
             try:
                 with open(name, "w", encoding="utf-8") as opened:
-                    opened.write(str(setting["value"]) if level else str(setting["value"] * MICRO))
+                    opened.write(str(written))
             except OSError as problem:
                 text, rc = f"{os.path.basename(name)}: {problem.strerror}", 999
         results.append({**setting, "rc": rc, "text": text})

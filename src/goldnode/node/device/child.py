@@ -46,9 +46,8 @@ def ask(host: Host, request: Mapping[str, Any], limit: float = LIMIT) -> Json:
     """
     pending = host.pending
     if pending is not None and request["do"] == "read" and request["vendor"] == pending.vendor:
-        settings: Json = (
-            pending.settings()
-        )  # a capture is being made: one process asks the library, for all
+        # A capture is being made: one process asks the library, for all.
+        settings: Json = pending.settings()
         return settings
     argv = (*asking(host), "device")
     host.commands.append(argv)

@@ -240,10 +240,11 @@ def load(gpu: NvmlGpu) -> Json:
         gpu.ask("nvmlDeviceGetPerformanceState"),
         gpu.ask("nvmlDeviceGetUtilizationRates"),
     )
-    return {
-        "pstate": state if is_fault(state) or state < 16 else unknown("performance state", state),
-        "utilization": rates if is_fault(rates) else {"gpu": rates.gpu, "memory": rates.memory},
-    }
+    if not is_fault(state) and state >= 16:  # P0 to P15; 32 is NVML's own unknown
+        state = unknown("performance state", state)
+    if not is_fault(rates):
+        rates = {"gpu": rates.gpu, "memory": rates.memory}
+    return {"pstate": state, "utilization": rates}
 
 
 def ecc(gpu: NvmlGpu) -> Json:
@@ -259,6 +260,13 @@ def ecc(gpu: NvmlGpu) -> Json:
 
     status = nvml.c_nvmlEccSramErrorStatus_v1_t()
     sram = gpu.ask("nvmlDeviceGetSramEccErrorStatus", byref(status))
+    if not is_fault(sram):
+        sram = {
+            "threshold_exceeded": bool(status.bThresholdExceeded),
+            "corrected": status.aggregateCor,
+            "parity": status.aggregateUncParity,
+            "secded": status.aggregateUncSecDed,
+        }
     device = nvml.NVML_MEMORY_LOCATION_DEVICE_MEMORY
     return {
         "ecc": {
@@ -266,14 +274,7 @@ def ecc(gpu: NvmlGpu) -> Json:
             "pending": mode if is_fault(mode) else bool(mode[1]),
             "volatile": errors(0),
             "aggregate": errors(1),
-            "sram": sram
-            if is_fault(sram)
-            else {
-                "threshold_exceeded": bool(status.bThresholdExceeded),
-                "corrected": status.aggregateCor,
-                "parity": status.aggregateUncParity,
-                "secded": status.aggregateUncSecDed,
-            },
+            "sram": sram,
             "dram": {
                 "volatile_uncorrected": gpu.ask("nvmlDeviceGetMemoryErrorCounter", 1, 0, device),
                 "aggregate_uncorrected": gpu.ask("nvmlDeviceGetMemoryErrorCounter", 1, 1, device),
@@ -286,14 +287,16 @@ def repairs(gpu: NvmlGpu) -> Json:
     rows = gpu.ask("nvmlDeviceGetRemappedRows")
     if not is_fault(rows):
         banks = gpu.ask("nvmlDeviceGetRowRemapperHistogram")
+        if not is_fault(banks):
+            banks = {
+                name: getattr(banks, name) for name in ("max", "high", "partial", "low", "none")
+            }
         rows = {
             "correctable": rows[0],
             "uncorrectable": rows[1],
             "pending": bool(rows[2]),
             "failure": bool(rows[3]),
-            "histogram": banks
-            if is_fault(banks)
-            else {name: getattr(banks, name) for name in ("max", "high", "partial", "low", "none")},
+            "histogram": banks,
         }
     pending = gpu.flag("nvmlDeviceGetRetiredPagesPendingStatus")
     pages = pending
@@ -303,12 +306,12 @@ def repairs(gpu: NvmlGpu) -> Json:
             addresses = gpu.ask("nvmlDeviceGetRetiredPages", cause)
             pages[name] = addresses if is_fault(addresses) else len(addresses)
     repair = gpu.ask("nvmlDeviceGetRepairStatus")
+    if not is_fault(repair):
+        repair = {"channel_pending": bool(repair[0]), "tpc_pending": bool(repair[1])}
     return {
         "remapped_rows": rows,
         "retired_pages": pages,
-        "repair": repair
-        if is_fault(repair)
-        else {"channel_pending": bool(repair[0]), "tpc_pending": bool(repair[1])},
+        "repair": repair,
         "unrepairable_memory": gpu.flag("nvmlDeviceGetUnrepairableMemoryFlag_v1"),
     }
 
@@ -395,13 +398,11 @@ def nvlink(gpu: NvmlGpu) -> Json:
     if is_fault(count) and count["rc"] not in ABSENT:
         return {"nvlink": count}
     links: List[Json] = []
+    # Answers for a link that the GPU does not have.
+    end = (*ABSENT, nvml.NVML_ERROR_INVALID_ARGUMENT)
     for link in range(nvml.NVML_NVLINK_MAX_LINKS if is_fault(count) else count):
         state = gpu.flag("nvmlDeviceGetNvLinkState", link)
-        if (
-            is_fault(count)
-            and is_fault(state)
-            and state["rc"] in (*ABSENT, nvml.NVML_ERROR_INVALID_ARGUMENT)
-        ):
+        if is_fault(count) and is_fault(state) and state["rc"] in end:
             break
         links.append({"link": link, "active": state})
     if not links:
@@ -410,9 +411,8 @@ def nvlink(gpu: NvmlGpu) -> Json:
     for place, row in enumerate(links):
         row["version"] = gpu.ask("nvmlDeviceGetNvLinkVersion", row["link"])
         row["errors"] = dict(zip(LINK_FIELDS, values[3 * place : 3 * place + 3]))
-        if any(
-            is_fault(value) and value["rc"] in ABSENT for value in row["errors"].values()
-        ):  # before Hopper they are no fields
+        # Before Hopper they are no fields.
+        if any(is_fault(value) and value["rc"] in ABSENT for value in row["errors"].values()):
             row["errors"] = {
                 name: gpu.ask("nvmlDeviceGetNvLinkErrorCounter", row["link"], counter)
                 for name, counter in LINK_COUNTERS.items()
@@ -438,18 +438,15 @@ def fabric(gpu: NvmlGpu) -> Json:
             return {"fabric": reported}
     if is_fault(reported):
         return {"fabric": reported}
-    result: Json = {
-        "state": FABRIC_STATES[answer.state]
-        if answer.state < len(FABRIC_STATES)
-        else unknown("fabric state", answer.state)
-    }
-    if result["state"] == "not_supported":
+    state = dict(enumerate(FABRIC_STATES)).get(answer.state)
+    result: Json = {"state": state or unknown("fabric state", answer.state)}
+    if state == "not_supported":
         return {"fabric": result}
-    cluster = bytes(answer.clusterUuid).hex()
+    cluster, status = bytes(answer.clusterUuid).hex(), "Success"
+    if answer.status != nvml.NVML_SUCCESS:
+        status = str(nvml.NVMLError(answer.status))
     result.update(
-        status="Success"
-        if answer.status == nvml.NVML_SUCCESS
-        else str(nvml.NVMLError(answer.status)),
+        status=status,
         clique=answer.cliqueId,
         cluster="-".join(
             (cluster[:8], cluster[8:12], cluster[12:16], cluster[16:20], cluster[20:])
@@ -479,32 +476,23 @@ def processes(gpu: NvmlGpu) -> Json:
     rows = gpu.either(settings.PROCESSES)
     if is_fault(rows):
         return {"processes": rows}
-    return {
-        "processes": [
-            {
-                "pid": row.pid,
-                "memory_mib": fault(3, "the driver does not report it")
-                if row.usedGpuMemory is None
-                else row.usedGpuMemory // MIB,
-            }
-            for row in rows
-        ]
-    }
+    listed = []
+    for row in rows:
+        used: Any = fault(3, "the driver does not report it")
+        if row.usedGpuMemory is not None:
+            used = row.usedGpuMemory // MIB
+        listed.append({"pid": row.pid, "memory_mib": used})
+    return {"processes": listed}
 
 
 def inforom(gpu: NvmlGpu) -> Json:
     """Read the InfoROM image, and whether its checksums are right."""
     valid = gpu.ask("nvmlDeviceValidateInforom")
-    return {
-        "inforom": {
-            "image": gpu.ask("nvmlDeviceGetInforomImageVersion"),
-            "valid": True
-            if valid is None
-            else False
-            if valid["rc"] == nvml.NVML_ERROR_CORRUPTED_INFOROM
-            else valid,
-        }
-    }
+    if valid is None:  # the call returns nothing but its code
+        valid = True
+    elif valid["rc"] == nvml.NVML_ERROR_CORRUPTED_INFOROM:
+        valid = False
+    return {"inforom": {"image": gpu.ask("nvmlDeviceGetInforomImageVersion"), "valid": valid}}
 
 
 def parts(with_settings: bool) -> List[Tuple[str, Callable[[NvmlGpu], Json]]]:
@@ -554,16 +542,16 @@ def stream(to: int, with_settings: bool) -> None:
         say({**head, "error": str(problem), "rc": problem.value})
         return
     cuda = settings.get(nvml.nvmlSystemGetCudaDriverVersion)
+    if settings.is_fault(cuda):
+        cuda = fault(cuda["rc"])
+    else:
+        cuda = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else unknown("CUDA", 0)
     say(
         {
             **head,
             "driver": _system(nvml.nvmlSystemGetDriverVersion),
             "nvml": _system(nvml.nvmlSystemGetNVMLVersion),
-            "cuda": fault(cuda["rc"])
-            if settings.is_fault(cuda)
-            else f"{cuda // 1000}.{cuda % 1000 // 10}"
-            if cuda
-            else unknown("CUDA", 0),
+            "cuda": cuda,
             "count": count,
         }
     )
@@ -588,21 +576,15 @@ def _one(
     try:
         gpu = NvmlGpu(nvml.nvmlDeviceGetHandleByIndex(index))
     except nvml.NVMLError as problem:
-        say(
-            {
-                "i": index,
-                "next": None,
-                "set": {"lost": problem.value in LOST, "error": fault(problem.value)},
-            }
-        )
+        lost = {"lost": problem.value in LOST, "error": fault(problem.value)}
+        say({"i": index, "next": None, "set": lost})
         return
     names = [name for name, _ in wanted]
     for place, (name, read) in enumerate(wanted):
         try:
             values = read(gpu)
-        except (
-            Exception
-        ) as problem:  # one part that this version cannot read must not cost the others
+        # One part that this version cannot read must not cost the others.
+        except Exception as problem:
             values = {name: {"fault": "unread", "text": f"{type(problem).__name__}: {problem}"}}
         if gpu.lost:  # it would say the same to each further question, and each may take its time
             say({"i": index, "next": None, "set": {**values, "lost": True, "error": gpu.why}})

@@ -37,11 +37,9 @@ def settings(gpu: Mapping[str, Any]) -> Json:
     if is_value(gpu.get("ecc")):
         values["ecc"] = gpu["ecc"]["pending"]
     if is_value(gpu.get("mig")):
-        mig = gpu["mig"]
-        values["mig"] = {
-            "enabled": mig["pending"],
-            **({"profiles": sorted(mig["instances"])} if mig["instances"] else {}),
-        }
+        values["mig"] = {"enabled": gpu["mig"]["pending"]}
+        if gpu["mig"]["instances"]:
+            values["mig"]["profiles"] = sorted(gpu["mig"]["instances"])
     return values
 
 
@@ -60,6 +58,7 @@ def policy(answer: Mapping[str, Any]) -> Json:
     common: Json = {}
     for key in sorted({key for value in values for key in value}):
         here = [json.dumps(value.get(key), sort_keys=True) for value in values]
+        # Of values that are equally frequent, the first as text: the export must not depend on the order of GPUs.
         most = max(sorted(set(here)), key=here.count)
         if json.loads(most) is not None:
             common[key] = json.loads(most)
@@ -68,7 +67,9 @@ def policy(answer: Mapping[str, Any]) -> Json:
         other = {key: value[key] for key in value if value[key] != common.get(key)}
         if other:
             overrides.append({"uuid": uuid, **other})
-    return {"policy": {**common, **({"overrides": overrides} if overrides else {})}}
+    if overrides:
+        common["overrides"] = overrides
+    return {"policy": common}
 
 
 def yaml(value: Mapping[str, Any], indent: int = 0) -> List[str]:

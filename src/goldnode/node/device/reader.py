@@ -26,11 +26,11 @@ def main() -> int:
     if request["vendor"] == "amd":
         from . import amd
 
-        answer = (
-            amd.read(request["root"])
-            if request["do"] == "read"
-            else amd.change(request["root"], request["settings"])
-        )
+        if request["do"] == "read":
+            answer = amd.read(request["root"])
+        else:
+            settings = request["settings"]
+            answer = amd.change(request["root"], settings)
     else:
         from . import nvidia
 

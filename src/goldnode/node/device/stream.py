@@ -31,6 +31,9 @@ PIPE = 1 << 20
 # The process that an earlier check left behind, and when it began: while it is there no other joins it in the driver.
 LEFT = "/run/goldnode/gpu-process"
 SET_PIPE_SIZE = 1031  # fcntl.F_SETPIPE_SZ, which Python names from 3.10
+FOREIGN = (
+    f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
+)
 
 
 class Pending:
@@ -71,11 +74,10 @@ class Pending:
         head = {"schema": SCHEMA, "vendor": self.vendor}
         if answer["count"] is None:
             error = answer["error"]
-            code = f" (return code {error['rc']})" if "rc" in error else ""
-            return {
-                **head,
-                "error": f"NVML cannot be used: {error['text']}{code}" if code else error["text"],
-            }
+            if "rc" not in error:
+                return {**head, "error": error["text"]}
+            text = f"NVML cannot be used: {error['text']} (return code {error['rc']})"
+            return {**head, "error": text}
         gpus: Json = {}
         for gpu in answer["gpus"]:
             values = gpu.get("settings")
@@ -84,13 +86,9 @@ class Pending:
                 values = {"rc": why.get("rc", 999), "text": why.get("text", "it was not read")}
             gpus[str(gpu["index"])] = values
         driver = answer["driver"]
-        return {
-            **head,
-            "driver": {"rc": driver.get("rc", 999), "text": driver["text"]}
-            if isinstance(driver, dict)
-            else driver,
-            "gpus": gpus,
-        }
+        if isinstance(driver, dict):  # a fault of the capture, as the policy has faults
+            driver = {"rc": driver.get("rc", 999), "text": driver["text"]}
+        return {**head, "driver": driver, "gpus": gpus}
 
     def _read(self, limit: float, stall: float) -> Tuple[List[bytes], Optional[str]]:
         """Return the complete lines, and the fault of the process."""
@@ -124,9 +122,8 @@ class Pending:
                     _kill(process, 0, self.host)
                     end = "the process that calls the GPU library said more than a capture can hold, and was killed"
         if end is None:
-            end = _ended(
-                process, bytes(reported[err]), max(0.1, deadline - time.monotonic()), self.host
-            )
+            left = max(0.1, deadline - time.monotonic())
+            end = _ended(process, bytes(reported[err]), left, self.host)
         process.close()
         return bytes(reported[out]).split(b"\n"), end
 
@@ -144,11 +141,11 @@ def start(host: Host, settings: bool = True, vendor: str = "nvidia") -> Pending:
         if error is None:
             host.commands.append(argv)
             # The same code as this process runs? A fork needs no interpreter of its own.
-            process = (
-                Forked(lambda: stream(argv[-1:]))
-                if own_archive(host)
-                else Process(argv, {**os.environ, **ENVIRONMENT}, session=True)
-            )
+            if own_archive(host):
+                process = Forked(lambda: stream(argv[-1:]))
+            else:
+                environment = {**os.environ, **ENVIRONMENT}
+                process = Process(argv, environment, session=True)
     except FileNotFoundError:
         error = f"{host.program} reads the GPUs, and is not on the node yet"
     except OSError as problem:
@@ -205,7 +202,8 @@ def _ended(process: AnyProcess, err: bytes, left: float, host: Host) -> Optional
         return None
     err += process.output[process.err]  # the reason that it ended, if it printed one
     last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][:200]
-    return f"the process that calls the GPU library ended {f'by signal {-status}' if status < 0 else f'with status {status}'}: {last}"
+    how = f"by signal {-status}" if status < 0 else f"with status {status}"
+    return f"the process that calls the GPU library ended {how}: {last}"
 
 
 def _nothing(text: str, rc: Optional[int] = None) -> Json:
@@ -235,18 +233,12 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
         except ValueError:
             row = None
         if not isinstance(row, dict):
-            end = (
-                end
-                or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
-            )
+            end = end or FOREIGN
             break
         rows.append(row)
     head = rows[0] if rows else {}
     if head.get("schema") != SCHEMA or head.get("vendor") != vendor:
-        return _nothing(
-            end
-            or f"the process that calls the GPU library answered something that is not of schema {SCHEMA}"
-        )
+        return _nothing(end or FOREIGN)
     if "error" in head:
         rc = head.get("rc")
         return _nothing(str(head["error"]), rc if isinstance(rc, int) else None)
@@ -266,18 +258,14 @@ def _assemble(lines: List[bytes], end: Optional[str], vendor: str) -> Json:
     error: Optional[Json] = None
     if cost is None:
         end = end or "the process that calls the GPU library ended before it had said all"
-        at = next(
-            (f"GPU {index}: {part}" for index, part in waiting.items() if part is not None), None
-        )
-        error = {"fault": "unread", "text": f"{end} ({at})" if at else end}
+        at = [f"GPU {index}: {part}" for index, part in waiting.items() if part is not None]
+        error = {"fault": "unread", "text": f"{end} ({at[0]})" if at else end}
     gpus = []
     for index in range(count):
         gpu: Json = {"index": index, "vendor": vendor, **by_index.get(index, {})}
         if waiting.get(index, "") is not None:  # its answer is incomplete
-            gpu["error"] = error or {
-                "fault": "unread",
-                "text": "the process that calls the GPU library did not report this GPU",
-            }
+            text = "the process that calls the GPU library did not report this GPU"
+            gpu["error"] = error or {"fault": "unread", "text": text}
         gpus.append(gpu)
     return {
         **{key: head.get(key) for key in ("driver", "nvml", "cuda", "count")},

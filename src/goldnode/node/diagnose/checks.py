@@ -122,8 +122,10 @@ def diagnose(
     unknown = [line.check for line in lines if line.status == UNKNOWN]
     if faulty:
         kind, text, command = str(faulty[0].kind), faulty[0].text, faulty[0].next
+        exit_code = 1
     else:
         kind, text, command = without_fault(second, unknown)
+        exit_code = 3 if unknown else 0
     return {
         "schema": "goldnode.diagnosis/1",
         "simulated": bool(second.get("simulated")),
@@ -132,7 +134,7 @@ def diagnose(
         "bottleneck": kind,
         "verdict": text,
         "next": command,
-        "exit_code": 1 if faulty else 3 if unknown else 0,
+        "exit_code": exit_code,
     }
 
 
@@ -140,6 +142,7 @@ def elapsed(first: Optional[Json], second: Json) -> Optional[float]:
     """Return the seconds between two samples of one boot; None if unknown, or if the second is not later."""
     if first is None:
         return None
+    # Counters start again with a boot, so that samples of two boots have no rates.
     boots = [get(sample, "identity", "boot_id") for sample in (first, second)]
     ups = [float(sample["uptime"]) for sample in (first, second) if _number(sample.get("uptime"))]
     if (known(boots[0]) and known(boots[1]) and boots[0] != boots[1]) or len(ups) < 2:
@@ -178,7 +181,8 @@ def _by_address(sample: Optional[Json]) -> Dict[str, Json]:
 
 def _where(gpu: Json) -> str:
     address, index = gpu.get("address"), gpu.get("index")
-    return f"GPU {index if index is not None else '?'} ({address if isinstance(address, str) else 'no address'})"
+    place = address if isinstance(address, str) else "no address"
+    return f"GPU {'?' if index is None else index} ({place})"
 
 
 def _which(gpu: Json) -> str:
@@ -201,16 +205,14 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
         "declared": declared if isinstance(declared, int) else None,
         "on the bus": bus,
     }
+    # Without its library no GPU answers, which is the finding already.
     if not suspects:
-        listed = [
-            gpu for gpu in gpus if gpu.get("index") is not None or gpu.get("vendor") != "nvidia"
-        ]
-        counts["answering"] = len(listed)
-        if (
-            vendor == "nvidia"
-            and isinstance(sample.get("devices"), dict)
-            and not is_fault(sample["devices"])
-        ):
+        # Only NVML numbers GPUs; those of other vendors are listed from the driver's files.
+        counts["answering"] = sum(
+            gpu.get("index") is not None or gpu.get("vendor") != "nvidia" for gpu in gpus
+        )
+        devices = sample.get("devices")
+        if vendor == "nvidia" and isinstance(devices, dict) and not is_fault(devices):
             counts["in /dev"] = sum(
                 name.startswith("/dev/nvidia") and name[11:].isdigit()
                 for name, _ in rows_of(sample, "devices")
@@ -218,11 +220,9 @@ def visible(sample: Json, document: Mapping[str, Any]) -> Line:
     numbers = {name: count for name, count in counts.items() if count is not None}
     text = f"GPUs: {', '.join(f'{count} {name}' for name, count in numbers.items())}"
     if len(set(numbers.values())) > 1:
-        look = (
-            "lspci -d 10de: ; nvidia-smi -L; dmesg | grep -i 'fallen off'"
-            if vendor == "nvidia"
-            else "lspci -nn"
-        )
+        look = "lspci -nn"
+        if vendor == "nvidia":
+            look = "lspci -d 10de: ; nvidia-smi -L; dmesg | grep -i 'fallen off'"
         suspects.append(Suspect(text, COMPUTE, 97, look))
     for gpu in gpus:
         suspects += _lost(gpu)
@@ -375,6 +375,7 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
         for kind in ("fatal", "nonfatal", "correctable"):
             count = get(row, "aer", kind)
             new = grown(get(first, "pci", address, "aer", kind), count)
+            # A fatal error is a fault whenever it was; others are of interest while they grow.
             if kind == "fatal" and _number(count) and count > 0:
                 suspects.append(
                     Suspect(
@@ -407,7 +408,9 @@ def errors(first: Optional[Json], second: Json, document: Mapping[str, Any]) -> 
                     "nvidia-smi -q -d PCIE",
                 )
             )
-    fine = "no errors since boot" + (f"; of no concern: {lines}" if lines else "")
+    fine = "no errors since boot"
+    if lines:
+        fine += f"; of no concern: {lines}"
     return line_of("errors", suspects, fine, unknown)
 
 
@@ -421,20 +424,11 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
     suspects: List[Suspect] = []
     unknown: List[str] = []
     lines: List[str] = []
-    if not isinstance(section, dict) or is_fault(section) or is_fault(section.get("error")):
-        reason = (
-            section.get("text")
-            if isinstance(section, dict) and is_fault(section)
-            else get(section, "error")
-        )
-        reason = reason.get("text") if isinstance(reason, dict) else reason
-        return (
-            [],
-            [
-                f"the kernel's log was not read: {printable(str(reason or 'not in this capture'), 120)}"
-            ],
-            "",
-        )
+    fault = section if is_fault(section) else get(section, "error")
+    if not isinstance(section, dict) or is_fault(fault):
+        reason = fault.get("text") if isinstance(fault, dict) else fault
+        text = printable(str(reason or "not in this capture"), 120)
+        return [], [f"the kernel's log was not read: {text}"], ""
     rows = section.get("rows") or ()
     for row in rows if isinstance(rows, (list, tuple)) else ():
         if not isinstance(row, dict):
@@ -445,28 +439,17 @@ def _events(sample: Json, document: Mapping[str, Any]) -> Tuple[List[Suspect], L
         if kind in ("xid", "sxid"):
             name = f"{'Xid' if kind == 'xid' else 'SXid'} {code}{where}{times}"
             known_row = (table or {}).get(str(code)) if isinstance(table, dict) else None
+            look = f"goldnode xid {word(code)}"
             if row.get("fatal") is True:
-                suspects.append(
-                    Suspect(
-                        f"{name} (fatal)",
-                        COMMUNICATION if kind == "sxid" else COMPUTE,
-                        92,
-                        f"goldnode xid {word(code)}",
-                    )
-                )
+                bottleneck = COMMUNICATION if kind == "sxid" else COMPUTE
+                suspects.append(Suspect(f"{name} (fatal)", bottleneck, 92, look))
             elif isinstance(known_row, (list, tuple)) and len(known_row) > 2:
                 if known_row[1] == "none" or row.get("fatal") is False:
                     lines.append(name)
                 else:
                     text = f"{name}: {printable(str(known_row[2] or known_row[0]), 120)}"
-                    suspects.append(
-                        Suspect(
-                            text,
-                            COMPUTE,
-                            92 if known_row[1] == "drain" else 80,
-                            f"goldnode xid {word(code)}",
-                        )
-                    )
+                    weight = 92 if known_row[1] == "drain" else 80
+                    suspects.append(Suspect(text, COMPUTE, weight, look))
             elif isinstance(table, dict) and kind == "xid":
                 suspects.append(
                     Suspect(
@@ -513,16 +496,11 @@ def throttling(
     judged = 0
     unknown: List[str] = []
     for gpu in gpus:
-        where, look = (
-            _where(gpu),
-            f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {_which(gpu)}",
-        )
+        where = _where(gpu)
+        look = f"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE,CLOCK -i {_which(gpu)}"
         earlier = before.get(str(gpu.get("address")))
-        use, limit, default = (
-            get(gpu, "utilization", "gpu"),
-            get(gpu, "power", "limit_w"),
-            get(gpu, "power", "default_w"),
-        )
+        use = get(gpu, "utilization", "gpu")
+        limit, default = get(gpu, "power", "limit_w"), get(gpu, "power", "default_w")
         shares = {}
         if _unread(get(gpu, "throttle", "active")) and gpu.get("lost") is not True:
             unknown.append(f"{where}: what slows it down could not be read")
@@ -545,32 +523,25 @@ def throttling(
         active = get(gpu, "throttle", "active")
         active = [str(name) for name in active] if isinstance(active, list) else []
         hot = [name for name in active if name in SLOWED_NOW]
+        # The share of the interval is better evidence than the state at its end.
         if hot and not any(shares.get(name, 0.0) > SLOWED for name in SLOWDOWNS):
             suspects.append(
                 Suspect(f"{where}: slowed down now ({', '.join(hot)})", COMPUTE, 86, look)
             )
         capped = shares.get("power", 0.0) > CAPPED
-        if (
-            capped
-            and _number(limit)
-            and _number(default)
-            and limit < default - 1
-            and not _declares_power(document)
-        ):
+        lowered = _number(limit) and _number(default) and limit < default - 1
+        # A limit that the class declares is meant.
+        if capped and lowered and not _declares_power(document):
             text = f"{where}: held at {limit:.0f} W of {default:.0f} W {_percent(shares['power'])} of the time"
             suspects.append(Suspect(text, COMPUTE, 84, look))
         clock, top = get(gpu, "clocks", "current", "sm_mhz"), get(gpu, "clocks", "max", "sm_mhz")
-        slow = (
-            _number(clock)
-            and _number(top)
-            and _number(use)
-            and use >= BUSY
-            and clock < SLOW_CLOCK * top
-        )
+        readable = _number(clock) and _number(top) and _number(use)
+        slow = readable and use >= BUSY and clock < SLOW_CLOCK * top
         if slow and not capped and not hot:
             suspects.append(Suspect(f"{where}: busy at {clock} of {top} MHz", COMPUTE, 75, look))
     if not gpus:
         return Line("load", UNKNOWN, "no GPU was read")
+    reasons = any(isinstance(get(gpu, "throttle", "active"), list) for gpu in gpus)
     uses = [value for value in (get(gpu, "utilization", "gpu") for gpu in gpus) if _number(value)]
     draws = [value for value in (get(gpu, "power", "draw_w") for gpu in gpus) if _number(value)]
     fine = f"busy {_span(uses)} %" if uses else "their utilization is not reported"
@@ -578,11 +549,7 @@ def throttling(
     fine += ", not held back"
     if first is None:
         unknown.append("throttling needs two samples of one boot")
-    elif (
-        not judged
-        and any(gpu.get("vendor") == "nvidia" for gpu in gpus)
-        and not any(isinstance(get(gpu, "throttle", "active"), list) for gpu in gpus)
-    ):
+    elif not judged and any(gpu.get("vendor") == "nvidia" for gpu in gpus) and not reasons:
         unknown.append("the GPUs do not report the cause of slowdowns")
     return line_of("load", suspects, fine, unknown)
 
@@ -650,13 +617,9 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
                 continue
             parts.append(f"{name} {_percent(share)}")
             if share > limit:
+                heavy = weight if name == "io" else weight - 4
                 suspects.append(
-                    Suspect(
-                        f"{text} {_percent(share)} of the time",
-                        INPUT,
-                        weight - (0 if name == "io" else 4),
-                        look,
-                    )
+                    Suspect(f"{text} {_percent(share)} of the time", INPUT, heavy, look)
                 )
     waited = grown(get(first, "cpu_time", "iowait"), get(second, "cpu_time", "iowait"))
     total = grown(get(first, "cpu_time", "total"), get(second, "cpu_time", "total"))
@@ -673,18 +636,17 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             )
         if shares is None:
             unknown = []  # iowait answers instead, on kernels without PSI
+    elif shares is None and first is None:
+        unknown.append("waiting needs two samples of one boot")
     elif shares is None:
-        unknown.append(
-            "waiting needs two samples of one boot"
-            if first is None
-            else "the kernel reports neither pressure (PSI) nor iowait"
-        )
+        unknown.append("the kernel reports neither pressure (PSI) nor iowait")
     stuck = _stuck(first, second)
     if stuck:
-        names = ", ".join(
-            f"{task['command']} (pid {task['pid']}{', ' + str(task['wait']) if task.get('wait') else ''})"
-            for task in stuck[:4]
-        )
+        texts = []
+        for task in stuck[:4]:
+            wait = f", {task['wait']}" if task.get("wait") else ""
+            texts.append(f"{task['command']} (pid {task['pid']}{wait})")
+        names = ", ".join(texts)
         more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
         suspects.append(
             Suspect(
@@ -697,9 +659,9 @@ def feeding(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
     elif not isinstance(second.get("blocked"), list):
         unknown.append("blocked tasks could not be listed")
     unseen = second.get("blocked_unseen")
-    fine = "; nothing blocked" + (
-        f" ({unseen} tasks not inspected)" if _number(unseen) and unseen else ""
-    )
+    fine = "; nothing blocked"
+    if _number(unseen) and unseen:
+        fine += f" ({unseen} tasks not inspected)"
     return line_of("input", suspects, "waiting: " + (", ".join(parts) or "none") + fine, unknown)
 
 
@@ -711,11 +673,8 @@ def _stalls(
     Return None if there is only one sample, or if the kernel has no pressure information.
     """
     now = second.get("pressure")
-    if (
-        first is None
-        or not seconds
-        or not any(isinstance(get(now, name, "some_us"), int) for name in ("io", "memory", "cpu"))
-    ):
+    there = any(isinstance(get(now, name, "some_us"), int) for name in ("io", "memory", "cpu"))
+    if first is None or not seconds or not there:
         return None
     result: Dict[Tuple[str, str], Optional[float]] = {}
     for name, key in (("io", "some_us"), ("memory", "full_us"), ("cpu", "some_us")):
@@ -726,25 +685,24 @@ def _stalls(
 
 def _stuck(first: Optional[Json], second: Json) -> List[Json]:
     """Return the tasks that are blocked in both samples; with a single sample, those in it."""
-    lists = [get(sample, "blocked") for sample in (first, second)]
-    rows = [
-        [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
-        for found in lists
-    ]
-    earlier = {(row.get("pid"), row.get("command")) for row in rows[0]}
-    found = (
-        rows[1]
-        if first is None
-        else [row for row in rows[1] if (row.get("pid"), row.get("command")) in earlier]
-    )
+    before, now = (_tasks(sample) for sample in (first, second))
+    if first is not None:
+        # A process number may be another process by now; its command tells the two apart.
+        earlier = {(row.get("pid"), row.get("command")) for row in before}
+        now = [row for row in now if (row.get("pid"), row.get("command")) in earlier]
     return [
         {
             **row,
             "command": printable(str(row.get("command"))),
             "wait": printable(str(row["wait"])) if row.get("wait") else None,
         }
-        for row in found
+        for row in now
     ]
+
+
+def _tasks(sample: Optional[Json]) -> List[Json]:
+    tasks = get(sample, "blocked")
+    return [row for row in tasks if isinstance(row, dict)] if isinstance(tasks, list) else []
 
 
 def _blocked_kind(stuck: List[Json]) -> str:
@@ -778,9 +736,9 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         network = {}
     counted = 0
     for name, row in sorted(network.items()):
-        earlier, look = (
-            get(first, "network", name),
-            f"ethtool -S {word(name)} | grep -iE 'drop|err|disc'; ip -s -s link show {word(name)}",
+        earlier = get(first, "network", name)
+        look = (
+            f"ethtool -S {word(name)} | grep -iE 'drop|err|disc'; ip -s -s link show {word(name)}"
         )
         flaps = grown(get(earlier, "carrier_changes"), get(row, "carrier_changes"))
         if flaps:
@@ -805,16 +763,10 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
             pace = new / seconds if new and seconds else 0.0
             if pace > (DROPS if key.endswith("dropped") else 0):
                 kind = key.replace("rx_", "received ").replace("tx_", "sent ").replace("_", " ")
-                suspects.append(
-                    Suspect(
-                        f"{name}: {pace:.0f} packets a second {kind}"
-                        if pace >= 1
-                        else f"{name}: {new} packets {kind}",
-                        COMMUNICATION,
-                        68 - light,
-                        look,
-                    )
-                )
+                text = f"{name}: {new} packets {kind}"
+                if pace >= 1:
+                    text = f"{name}: {pace:.0f} packets a second {kind}"
+                suspects.append(Suspect(text, COMMUNICATION, 68 - light, look))
     for name, row in rows_of(ports):
         if is_fault(row):
             suspects.append(
@@ -843,10 +795,8 @@ def joining(first: Optional[Json], second: Json, seconds: Optional[float]) -> Li
         unknown.append("rates need two samples of one boot")
     elif not counted and not unknown:
         unknown.append("no interface could be watched")
-    fine = (
-        f"{len(network)} interfaces and {len(ports) if isinstance(ports, dict) else 0} InfiniBand or RoCE "
-        "devices: no drops, errors or flaps"
-    )
+    devices = len(ports) if isinstance(ports, dict) else 0
+    fine = f"{len(network)} interfaces and {devices} InfiniBand or RoCE devices: no drops, errors or flaps"
     return line_of("network", suspects, fine, unknown)
 
 
@@ -856,6 +806,7 @@ def _port(
     suspects = []
     look = f"perfquery -x; grep -H . /sys/class/infiniband/{word(path.replace('/', '/ports/'))}/counters/*err*"
     state, physical = get(port, "state"), get(port, "physical")
+    # A subnet manager takes a port from init to active; without one it stays there.
     if physical == "linkup" and isinstance(state, str) and state != "active":
         suspects.append(
             Suspect(
@@ -922,6 +873,7 @@ def _nvlinks(gpu: Json, first: Any) -> List[Suspect]:
 
 def _utilization(sample: Json) -> Optional[float]:
     """Return the lowest utilization among the GPUs with work; None if unknown."""
+    # The slowest GPU of a job is the one that the others wait for.
     uses = [get(gpu, "utilization", "gpu") for gpu in gpus_of(sample) if _works(gpu)]
     numbers = [value for value in uses if _number(value)]
     return min(numbers) if numbers else None

@@ -54,6 +54,7 @@ def run(host: Host, options: Any) -> int:
     """Take or load two samples, judge them, and print the report."""
     if len(options.captures) > 2:
         raise NodeError("--from is given once or twice: the earlier capture, then the later one.")
+    # One recorded sample has no rates; two are like the two that a live node takes.
     if options.captures:
         samples = [load(name) for name in options.captures]
         first, second = (samples[0], samples[1]) if len(samples) == 2 else (None, samples[0])
@@ -64,9 +65,8 @@ def run(host: Host, options: Any) -> int:
 
         first, second = sample.take(host, _document(host, options.document))
     report = checks.diagnose(first, second, _document(host, options.document))
-    print(
-        json.dumps(report, indent=1, sort_keys=True) if options.format == "json" else text(report)
-    )
+    as_json = options.format == "json"
+    print(json.dumps(report, indent=1, sort_keys=True) if as_json else text(report))
     return int(report["exit_code"])
 
 

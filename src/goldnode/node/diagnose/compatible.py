@@ -36,19 +36,12 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     """Return the line about running GPU processes. It is ok if none run."""
     workloads = sample.get("workloads")
     if not isinstance(workloads, dict) or is_fault(workloads):
-        return (
-            Line("fit", UNKNOWN, "this capture has no processes")
-            if _occupied(sample)
-            else Line("fit", OK, "nothing runs")
-        )
+        if _occupied(sample):
+            return Line("fit", UNKNOWN, "this capture has no processes")
+        return Line("fit", OK, "nothing runs")
     error, rows = workloads.get("error"), workloads.get("processes")
     if error or not isinstance(rows, list):
-        return Line(
-            "fit",
-            UNKNOWN,
-            "processes could not be listed: "
-            f"{printable(str(error.get('text') if isinstance(error, dict) else error), 120)}",
-        )
+        return Line("fit", UNKNOWN, f"processes could not be listed: {_reason(error)}")
     suspects: List[Suspect] = []
     unknown: List[str] = []
     versions: Dict[str, List[str]] = {}
@@ -58,11 +51,8 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
         who = f"{printable(str(row.get('command', '?')))} (pid {row.get('pid')})"
         libraries = row.get("libraries")
         if is_fault(row.get("error")) or is_fault(libraries) or not isinstance(libraries, list):
-            reason = row.get("error") or libraries
-            unknown.append(
-                f"{who} could not be inspected: "
-                f"{printable(str(reason.get('text') if isinstance(reason, dict) else reason), 120)}"
-            )
+            reason = _reason(row.get("error") or libraries)
+            unknown.append(f"{who} could not be inspected: {reason}")
             continue
         libraries = [item for item in libraries if isinstance(item, dict)]
         looked += 1
@@ -99,6 +89,11 @@ def compatibility(sample: Json, document: Mapping[str, Any]) -> Line:
     return line_of("fit", suspects, fine, unknown)
 
 
+def _reason(fault: Any) -> str:
+    text = fault.get("text") if isinstance(fault, dict) else fault
+    return printable(str(text), 120)
+
+
 def _occupied(sample: Json) -> bool:
     return any(
         isinstance(gpu.get("processes"), list) and gpu["processes"] for gpu in gpus_of(sample)
@@ -108,9 +103,9 @@ def _occupied(sample: Json) -> bool:
 def version(text: Any) -> Tuple[int, ...]:
     """Return a version as numbers; empty if it is not a version."""
     parts = str(text).split(".")
-    return (
-        tuple(int(part) for part in parts) if text and all(part.isdigit() for part in parts) else ()
-    )
+    if not text or not all(part.isdigit() for part in parts):
+        return ()
+    return tuple(int(part) for part in parts)
 
 
 # -- driver and CUDA
@@ -125,25 +120,19 @@ def _driver(
         (driver[key] for key in ("loaded", "proc", "reported") if isinstance(driver.get(key), str)),
         None,
     )
+    # With NVIDIA's compat package the version of the module does not limit CUDA.
     forward = any(
         item.get("name") == "cuda" and COMPAT in str(item.get("path")) for item in libraries
     )
     for item in libraries:
         own = version(item.get("version"))
-        if (
-            item.get("name") in ("cuda", "nvidia-ml")
-            and len(own) > 1
-            and version(loaded)
-            and own != version(loaded)
-        ):
-            if COMPAT in str(item.get("path")):
-                continue
+        # These two libraries must have the version of the module; a compat package is made not to.
+        tied = item.get("name") in ("cuda", "nvidia-ml") and COMPAT not in str(item.get("path"))
+        if tied and len(own) > 1 and version(loaded) and own != version(loaded):
             text = f"{who} uses {item['path']}, and the loaded driver is {loaded}"
-            after = (
-                "restart the program"
-                if item.get("deleted")
-                else f"ls -l {word(item['path'])}; cat /proc/driver/nvidia/version"
-            )
+            after = f"ls -l {word(item['path'])}; cat /proc/driver/nvidia/version"
+            if item.get("deleted"):
+                after = "restart the program"
             suspects.append(Suspect(text, MISMATCH, 95, after))
     runtimes = [
         (item.get("path"), item.get("version"))
@@ -194,12 +183,10 @@ def judge(cuda: Any, driver: Any, reported: Any, table: Any) -> Optional[str]:
         if bundled and have >= bundled:
             return ""
         minimum = get(table, "families", str(needs[0]))
+        if version(minimum) and have >= version(minimum):
+            return ""
         if version(minimum):
-            return (
-                ""
-                if have >= version(minimum)
-                else f"needs driver {minimum} or newer, and {driver} is loaded"
-            )
+            return f"needs driver {minimum} or newer, and {driver} is loaded"
     if own and needs[0] > own[0]:
         return (
             f"is of CUDA {'.'.join(map(str, needs[:2]))}, and driver {driver or '?'} runs CUDA up to "
@@ -218,14 +205,9 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
         seen.setdefault(str(item.get("name")), {})[str(item.get("path"))] = str(item.get("version"))
         if item.get("deleted"):
             text = f"{who} still uses {item['path']}, which has been replaced under it"
-            suspects.append(
-                Suspect(
-                    text,
-                    MISMATCH,
-                    90 if item.get("name") in ("cuda", "nvidia-ml") else 62,
-                    "restart the program",
-                )
-            )
+            # An old driver library meets a new module; any other one still fits the program.
+            weight = 90 if item.get("name") in ("cuda", "nvidia-ml") else 62
+            suspects.append(Suspect(text, MISMATCH, weight, "restart the program"))
     maps = f"grep -E 'libcuda|libcu|libnccl' /proc/{word(row.get('pid'))}/maps | awk '{{print $6}}' | sort -u"
     for name, paths in sorted(seen.items()):
         if len(paths) > 1:
@@ -236,6 +218,7 @@ def _copies(who: str, row: Json, libraries: List[Json]) -> List[Suspect]:
                 )
             )
     search = [name for name in _environment(row).get("LD_LIBRARY_PATH", "").split(":") if name]
+    # A stub has the symbols of a driver library and calls nothing: CUDA fails to initialise with it.
     for folder in search:
         if "/stubs" in folder:
             text = f"{who}: LD_LIBRARY_PATH names {folder}, whose libraries are stubs for linking"
@@ -309,6 +292,7 @@ def _networks(who: str, row: Json, sample: Json) -> List[Suspect]:
                 f"({', '.join(map(str, names[:6]))})"
             )
             suspects.append(Suspect(text, COMMUNICATION, 89, look))
+        # The states in the sample are those of the host's interfaces.
         elif row.get("same_network"):
             down = [
                 name
@@ -371,11 +355,8 @@ def selects(wanted: str, name: str, port: Optional[str] = None) -> bool:
     exact = text.startswith("=")
     for item in text.lstrip("=").split(","):
         start, colon, number = item.strip().partition(":")
-        if (
-            start
-            and (name == start if exact else name.startswith(start))
-            and (not colon or port is None or number == port)
-        ):
+        named = name == start or (not exact and name.startswith(start))
+        if start and named and (not colon or port is None or number == port):
             return not exclude
     return exclude
 
@@ -388,9 +369,9 @@ def _devices(who: str, row: Json, sample: Json) -> List[Suspect]:
     uuids = [gpu["uuid"] for gpu in gpus if isinstance(gpu.get("uuid"), str)]
     wrong = []
     for item in map(str.strip, wanted.split(",")):
-        if (item.isdigit() and int(item) >= len(gpus)) or (
-            item.startswith("GPU-") and uuids and not any(uuid.startswith(item) for uuid in uuids)
-        ):
+        # A UUID may be cut to the part that makes it unique (CUDA, environment variables).
+        other = item.startswith("GPU-") and not any(uuid.startswith(item) for uuid in uuids)
+        if (item.isdigit() and int(item) >= len(gpus)) or (other and uuids):
             wrong.append(item)
     if not wrong:
         return []

@@ -44,11 +44,9 @@ class Suspect(NamedTuple):
 def gpus_of(sample: Mapping[str, Any]) -> List[Json]:
     """Return the GPUs of a capture; empty if the section is not usable."""
     gpus = sample.get("gpus")
-    return (
-        [gpu for gpu in gpus if isinstance(gpu, dict) and not is_fault(gpu)]
-        if isinstance(gpus, list)
-        else []
-    )
+    if not isinstance(gpus, list):
+        return []
+    return [gpu for gpu in gpus if isinstance(gpu, dict) and not is_fault(gpu)]
 
 
 def rows_of(value: Any, *keys: str) -> List[Tuple[str, Any]]:
@@ -81,16 +79,11 @@ def line_of(check: str, suspects: List[Suspect], fine: str, unknown: List[str]) 
     """
     if suspects:
         suspects = sorted(suspects, key=lambda item: -item.weight)
-        more = f" (and {len(suspects) - 3} more)" if len(suspects) > 3 else ""
-        text = "; ".join(item.text for item in suspects[:3]) + more
-        return Line(
-            check,
-            status=FOUND,
-            text=text,
-            kind=suspects[0].kind,
-            weight=suspects[0].weight,
-            next=suspects[0].next,
-        )
+        text = "; ".join(item.text for item in suspects[:3])
+        if len(suspects) > 3:
+            text += f" (and {len(suspects) - 3} more)"
+        _, *rest = suspects[0]
+        return Line(check, FOUND, text, *rest)
     return Line(check, UNKNOWN, "; ".join(unknown[:3])) if unknown else Line(check, OK, fine)
 
 

@@ -30,12 +30,17 @@ NAME = re.compile(
     r"(?:-[0-9a-f]{6,16})?\.so(?:\.([0-9][0-9.]*))?(?:$| )"
 )
 # NVIDIA's wheels (PyPI): the distribution that has the version of the library.
-WHEELS = {(
-    "cudart"
-): (
-    "nvidia_cuda_runtime"
-), "cublas": "nvidia_cublas", "cublasLt": "nvidia_cublas", "cudnn": "nvidia_cudnn", "nccl": "nvidia_nccl",
-          "cufft": "nvidia_cufft", "cusolver": "nvidia_cusolver", "cusparse": "nvidia_cusparse", "nvrtc": "nvidia_cuda_nvrtc"}  # fmt: skip
+WHEELS = {
+    "cudart": "nvidia_cuda_runtime",
+    "cublas": "nvidia_cublas",
+    "cublasLt": "nvidia_cublas",
+    "cudnn": "nvidia_cudnn",
+    "nccl": "nvidia_nccl",
+    "cufft": "nvidia_cufft",
+    "cusolver": "nvidia_cusolver",
+    "cusparse": "nvidia_cusparse",
+    "nvrtc": "nvidia_cuda_nvrtc",
+}
 # src/init.cc of NCCL compiles this string into the library
 VERSION_TEXT = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
 TORCH = re.compile(r"^cuda\b[^=\n]*=\s*['\"]([0-9.]+)['\"]", re.MULTILINE)
@@ -116,7 +121,11 @@ def process(files: Files, pid: int) -> Optional[Json]:
     folders = [
         name for name in environment.get("LD_LIBRARY_PATH", "").split(":") if name.startswith("/")
     ]
+    # The interfaces of its own network namespace, which may be a container's.
     net = files.text(f"{folder}/net/dev")
+    interfaces = None
+    if isinstance(net, str):
+        interfaces = [line.partition(":")[0].strip() for line in net.splitlines() if ":" in line]
     return {
         "pid": pid,
         "command": printable(command),
@@ -128,9 +137,7 @@ def process(files: Files, pid: int) -> Optional[Json]:
             for name in folders
             if "/.." not in name and not files.there(f"{folder}/root{name}")
         ],
-        "interfaces": [line.partition(":")[0].strip() for line in net.splitlines() if ":" in line]
-        if isinstance(net, str)
-        else None,
+        "interfaces": interfaces,
         # Compare namespaces, because the states of interfaces in the capture are those of the host.
         "same_network": files.target(f"{folder}/ns/net") == files.target("/proc/self/ns/net"),
     }
@@ -156,16 +163,15 @@ def library(files: Files, root: str, path: str) -> Optional[Json]:
     if not match:
         return None
     gone = path.endswith(" (deleted)")
-    path = path[: -len(" (deleted)")] if gone else path
+    if gone:
+        path = path[: -len(" (deleted)")]
     name, version = match.group(1), match.group(2)
+    # The name often has only the major version, as in libcudart.so.12. A path out of the root is not followed.
     if name in WHEELS and (version or "").count(".") < 2 and "/.." not in path:
-        version = (
-            _wheel(files, root, path, WHEELS[name])
-            or (
-                _embedded_version(files.root + root + path) if name == "nccl" and not gone else None
-            )
-            or version
-        )
+        exact = _wheel(files, root, path, WHEELS[name])
+        if exact is None and name == "nccl" and not gone:
+            exact = _embedded_version(files.root + root + path)
+        version = exact or version
     return {"name": name, "path": printable(path, 240), "version": version, "deleted": gone}
 
 

@@ -46,6 +46,7 @@ def verdict_line(verdict: Any, fault: Optional[str], uptime: Optional[float]) ->
         status = OTHER_CLASS if verdict["exit_code"] == OTHER_CLASS else BAD_NODE
         remedy = "Submit the job to another node; `goldnode-node check --cached` shows all findings"
         return PreflightLine("verdict", FAILED, gate.sentence(reasons), remedy, status)
+    # Uptimes, because the clock may have been set since the check.
     age = max(0.0, (uptime or 0.0) - float(verdict["uptime"]))
     label = " SIMULATED" if verdict.get("simulated") else ""
     return PreflightLine("verdict", OK, f"{verdict.get('status')}, {age:.0f} s old{label}")
@@ -87,6 +88,7 @@ def cohort_line(
     own: Mapping[str, Any], others: Mapping[str, Any], broken: Sequence[str], size: Optional[int]
 ) -> PreflightLine:
     """Compare this node with the other nodes of its job. `broken` are nodes whose values cannot be read."""
+    # In the order of SHARED: a difference of the class explains those that follow.
     for name in SHARED:
         if own.get(name) is None:
             continue

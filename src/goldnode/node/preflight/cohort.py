@@ -67,6 +67,7 @@ def others(place: str, node: str) -> "Tuple[Dict[str, Any], List[str]]":
                 f"{printable(place, 200)} has more than {MOST_NODES} files. Use a directory for each job."
             )
         for name in rows:
+            # This node has written its own file before; a damaged one must not count against others.
             if name == f"{node}.json":
                 continue
             try:

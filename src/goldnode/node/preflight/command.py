@@ -134,6 +134,7 @@ def _table(host: Host) -> Any:
     health = document.get("health") if isinstance(document, dict) else None
     if isinstance(health, dict) and isinstance(health.get("cuda"), dict):
         return health["cuda"]
+    # The class document has the drivers that its lock was made with; without one the program's facts count.
     from ..ground.known import facts  # they take time to read
 
     return facts()["cuda"]
@@ -158,6 +159,7 @@ def _caches(
     except NodeError as problem:
         return checks.caches_line({}, [], str(problem).rstrip("."))
     for variable, place in used.items():
+        # The variable names the directory `data`; its manifest is beside that.
         data = os.path.normpath(place)
         if os.path.basename(data) == directory.DATA:
             faults[variable] = directory.verify(os.path.dirname(data), node=own)

@@ -39,6 +39,7 @@ def read(name: str) -> Dict[str, Any]:
             f"{printable(name, 200)} does not describe an image. Give image.json of an image of goldnode, or the output of "
             "`docker inspect IMAGE`."
         )
+    # CUDA's images have no label for their version, only variables.
     rows = settings.get("Env")
     pairs = [str(row).partition("=")[::2] for row in rows] if isinstance(rows, list) else []
     labels = settings.get("Labels")

@@ -50,6 +50,7 @@ def settle(
         if fnmatchcase(identity, name) and about(what):
             del lasting[key]
             done.append(f"{identity} {what}".strip())
+    # A counter is stored by the GPU's UUID, and a person names the PCI address.
     owners = {f"gpu/{uuid}": address for uuid, address in _addresses(capture).items()}
     for key, row in as_map(memory.get("counters")).items():
         parts = key.split("/")

@@ -221,6 +221,7 @@ def connected(findings: List[Finding], capture: Mapping[str, Any]) -> List[Findi
     whole = rules.sanitized(error.get("text")) if isinstance(error, dict) else None
     linked = []
     for item in findings:
+        # A finding that repeats the driver's absence gets the remedy of that; the same fault is fixed once.
         root: Optional[Finding] = None
         if item.outcome in (MISMATCH, UNREAD):
             if cause is not None and item.id in NEED_DRIVER:

@@ -387,10 +387,12 @@ def exit_code(findings: List[Finding]) -> int:
     An item that could not be judged outranks `degraded`, since it may hide a `drain`.
     """
     bad = [finding for finding in findings if finding.outcome == MISMATCH]
+    # A node of another class is not degraded: no other finding about it means anything.
     if any(finding.id in ("node.os", "gpu.ids") for finding in bad):
         return NOT_THIS_CLASS
     if any(finding.severity == "drain" for finding in bad):
         return DRAIN
+    # No finding at all means that nothing was judged.
     if any(unknown(finding) for finding in findings) or not findings:
         return UNKNOWN
     return DEGRADED if bad else HEALTHY

@@ -42,6 +42,7 @@ def fault(
     if identity is None or uptime is None:
         return "this boot cannot be identified: /proc is not readable"
     at = verdict.get("uptime")
+    # A verdict from the future of this boot was written by another one: the clock here is uptime, which never jumps.
     if (
         verdict.get("boot_identity") != identity
         or not isinstance(at, (int, float))
@@ -131,7 +132,7 @@ def answer(form: str, quiet: bool, root: str = "/") -> int:
     if form == "json":
         print(_text(root, VERDICT))  # as the check wrote it
     else:
-        from .report import verdict_table
+        from .report import verdict_table  # the other forms of the answer do not need it
 
         text = verdict_table(verdict)
         print(text.splitlines()[-1] if quiet else text)

@@ -198,6 +198,7 @@ def _change(
     if not fresh:
         value = now - before
     elif kind == LOAD and same and before < WRAP and before > 0.9 * WRAP and now < 0.1 * WRAP:
+        # 32 bits have overflowed, within one boot and from near the end to near the start.
         value = WRAP - before + now
     elif kind == LOAD:
         value = now
@@ -266,7 +267,8 @@ def step(memory: Mapping[str, Any], capture: Mapping[str, Any]) -> Tuple[Deltas,
                 name, kind=kind, now=now, row=row, uptime=uptime, passed=passed, same=same
             )
         rows[name] = {"last": now, "base": base, "time": changed.rows[name].base_time}
-    for name, row in last_counters.items():  # what did not answer this time is remembered
+    # A counter that did not answer this time is remembered: its owner may be back at the next check.
+    for name, row in last_counters.items():
         if name not in rows and isinstance(row, dict) and len(rows) < MOST:
             rows[name] = row
     last_identity, reported = changes(
@@ -417,6 +419,7 @@ def changes(
         # The kernel's part of the memory differs a little from version to version.
         if kind == "memory" and (not is_number(was) or is_now >= was * 0.99):
             continue
+        # A mount that was made writable again is no damage.
         if kind == "mount" and not (was is False and is_now is True):
             continue
         keep[name] = was
@@ -486,6 +489,7 @@ def persistent(
                 severity="degraded",
             )
         )
+    # The oldest are dropped first: the file must not grow without limit on a node without repair.
     memory["standing"] = dict(list(rows.items())[-256:])
     return unseen
 

@@ -79,6 +79,7 @@ def _support(version: str, row: Mapping[str, Any], facts: Facts, today: str) -> 
         return _finding(
             "driver.support", expected, f"branch {branch}, without a stated end of life", None
         )
+    # The facts may know only the month of an end of life: then the whole month is supported.
     if today[: len(ends)] <= ends:
         return _finding("driver.support", expected, f"branch {branch}, until {ends}", None)
     newer = ", ".join(fixed(facts))
@@ -203,6 +204,7 @@ def within(version: str, wanted: str) -> bool:
         limit = part.lstrip("<>=")
         sign = part[: len(part) - len(limit)] or "="
         own, other = _numbers(version), _numbers(limit)
+        # A version with fewer numbers than the limit counts as if zeros followed.
         own = (own + (0,) * len(other))[: max(len(own), len(other))]
         if own[: len(other)] == other:
             own = other

@@ -141,6 +141,7 @@ def acknowledge(
         if matching and (subject is None or any(like(item, subject) for item in about)):
             acked[_key(row)] = [row["count"], row["last_seq"]]
             done.add(matching[0])
+    # A gap in the log has no subject, so that an acknowledgement with one does not settle it.
     truncated = bool(log.get("truncated")) and subject is None and like("events.log", name)
     if truncated:
         done.add("events.log")
@@ -342,6 +343,7 @@ def _gpus(
     table = document.get("xid") if isinstance(document.get("xid"), dict) else None
     by_gpu: Dict[Optional[str], List[Fault]] = {}
     by_switch: Dict[Optional[str], List[Fault]] = {}
+    # Lines without an address are judged together: the driver did not name the GPU.
     for row in rows:
         kind, where = row.get("kind"), text_of(row.get("address"))
         if kind == "sxid":
@@ -610,6 +612,7 @@ def _programs(
     ((where, faults),) = having.items()
     programs = {str(name) for fault in faults for name in _parameters(fault.row).get("names") or ()}
     processes = {str(pid) for fault in faults for pid in _parameters(fault.row).get("pids") or ()}
+    # One job with many processes has one program name, and its bug shows on its GPUs alone.
     if len(programs) < names or len(processes) < numbers:
         return []
     text = f"{len(programs)} programs ({', '.join(sorted(programs))}) failed on this GPU, and none on another: {_fault_text(faults[0])}"
@@ -914,6 +917,7 @@ def _repeated(history: Sequence[Json], limits: Json, capture: Mapping[str, Any])
     if not isinstance(days, (int, float)) or not isinstance(times, int) or now is None:
         return []
     by_address: Dict[str, List[Json]] = {}
+    # The clock may have been set back since; a time in the future is as near as one in the past.
     for item in history:
         if abs(now - item["time"]) <= days * 86400:
             by_address.setdefault(item["address"], []).append(item)

@@ -152,6 +152,7 @@ def visible(node: Node) -> Answer:
         or (node.container and not node.simulated)
     ):
         return None
+    # Library, bus and device nodes are counted each by itself: a GPU may be missing from any one of them.
     want = node.declared.get("count")
     addresses = {str(row.get("address")) for row in node.listed if row.get("index") is not None}
     counts = {"library": len([row for row in node.listed if row.get("index") is not None])}
@@ -199,6 +200,7 @@ def uuid_known(node: Node, gpu: Any) -> Answer:
     value = gpu.get("uuid")
     if not isinstance(value, str):
         return node.absent(value, None)
+    # The driver writes question marks for a GPU that it never initialised.
     return bad("a UUID", value) if "?" in value else None
 
 
@@ -209,6 +211,7 @@ def recovery(node: Node, gpu: Any) -> Answer:
         return node.absent(value, None)
     if value == "none":
         return ok("none")
+    # The action has no reason with it; the counters that may be one are its evidence.
     details = []
     for path, what in (
         ("ecc.volatile.uncorrected", "uncorrected errors since the driver was loaded"),
@@ -257,6 +260,7 @@ def vram(node: Node, gpu: Any) -> Answer:
     own = node.overrides.get(str(gpu.get("address")), {})
     if node.gpu_baseline.get("memory_mib") or own.get("memory_mib"):
         return ok_if(value in want, expected, f"{value} MiB", str(why))
+    # The data sheet has the memory of the board, of which ECC and firmware reserve a part.
     share = node.limit("memory_reserved", 0)
     if want and (value < min(want) * (1 - share) or value > max(want) * (1 + share)):
         return bad(expected, f"{value} MiB", str(why))
@@ -393,6 +397,7 @@ def _ecc_evidence(gpu: Any) -> List[str]:
 def aggregate(node: Node, gpu: Any) -> Answer:
     """Judge uncorrected errors over the card's life. Only those since the last acknowledgement count."""
     value, result = node.number(gpu, "ecc.aggregate.uncorrected", None)
+    # The facts state no such counter for a model, so that a GPU without it is no finding.
     if value is None:
         return result if result is not None and result.outcome == UNREAD else None
     delta = node.counted("gpu", gpu_key(gpu), "ecc.aggregate.uncorrected")
@@ -459,6 +464,7 @@ def remap_spare(node: Node, gpu: Any) -> Answer:
     count, counted = node.number(gpu, "remapped_rows.uncorrectable")
     if none is None and count is None:
         return result or counted
+    # The histogram has the number of banks by spare rows that are left; without it the number of remaps counts.
     most = node.limit("remap_uncorrectable")
     expected = "spare rows in each bank"
     if none:
@@ -469,6 +475,7 @@ def remap_spare(node: Node, gpu: Any) -> Answer:
 
 @gpu_rule("gpu.retired_pages")
 def retired(node: Node, gpu: Any) -> Answer:
+    # Boards before Ampere retire pages; later ones remap rows.
     pages = gpu.get("retired_pages")
     if is_fault(pages) or pages is None:
         return node.absent(pages, None)
@@ -508,6 +515,7 @@ def repair(node: Node, gpu: Any) -> Answer:
 
 @gpu_rule("gpu.modes")
 def modes(node: Node, gpu: Any) -> Answer:
+    # Declared modes are judged by the policy domain, which also plans them.
     declared = policy.effective(node.document, gpu) if as_map(node.document.get("policy")) else {}
     for key in ("ecc", "mig"):
         now, later = fetch(gpu, f"{key}.current"), fetch(gpu, f"{key}.pending")
@@ -672,6 +680,7 @@ def enforced(node: Node, gpu: Any) -> Answer:
 
 @rule("gpu.processes")
 def processes(node: Node) -> Answer:
+    # Before the first check of a boot no job may run; later, processes are what the node is for.
     if node.deltas is None or not node.deltas.first_of_boot or node.partial or not node.gpus:
         return None
     own = [
@@ -687,6 +696,7 @@ def agree(node: Node) -> Answer:
     driver = as_map(node.capture.get("driver"))
     if not driver or node.vendor != "nvidia" or (node.container and not node.simulated):
         return None
+    # An update without a reboot leaves the old module loaded and installs a new library.
     names = {"loaded": "module", "proc": "/proc", "library": "library", "reported": "NVML"}
     have = {text: driver[key] for key, text in names.items() if isinstance(driver.get(key), str)}
     if len(set(have.values())) > 1:

@@ -209,6 +209,7 @@ def drops(node: Node) -> Answer:
             "tx_errors",
         ):
             delta = node.counted("net", name, key)
+            # The first reading has no time to divide by.
             if delta is None or delta.value is None or not delta.seconds or not share or not rate:
                 continue
             seen += 1
@@ -232,6 +233,7 @@ def flaps(node: Node) -> Answer:
     seen = 0
     for name in _real(node):
         delta = node.counted("net", name, "carrier_changes")
+        # A counter that restarted belongs to a driver that was loaded again, which takes the link down.
         if delta is not None and delta.value is not None and not delta.reset:
             seen += 1
             if most and delta.value >= most:
@@ -373,6 +375,7 @@ def disks(node: Node) -> Answer:
     rows = fetch(section, "devices")
     if result is not None or is_fault(rows) or not isinstance(rows, dict):
         return result or node.absent(rows, expected)
+    # A foreign model is named before the number: it explains a wrong one.
     foreign = [
         f"{name} {fetch(row, 'model')}"
         for name, row in sorted(rows.items())
@@ -568,6 +571,7 @@ def services(node: Node) -> Answer:
 
 @rule("runtime.cdi_paths")
 def cdi(node: Node) -> Answer:
+    # With a toolkit of the class, the runtime domain compares the whole spec.
     if as_map(node.document.get("runtime")).get("toolkit"):
         return None
     results: List[RuleResult] = []

@@ -246,6 +246,7 @@ def replay(node: Node, gpu: Any) -> Answer:
     value, result = node.number(gpu, "pcie.replay")
     delta = node.counted("gpu", gpu_key(gpu), "pcie.replay")
     table = as_map(node.limit("replay_per_lane_minute"))
+    # The declared generation, not the present one: a link at rest runs slower than it is judged for.
     gen = wanted(node, gpu, "gen")[0] or fetch(gpu, "pcie.gen.max")
     width = fetch(gpu, "pcie.width.current")
     if value is None:

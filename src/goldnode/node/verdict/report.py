@@ -132,6 +132,7 @@ def _undeclared(verdict: Mapping[str, Any], shown: Set[str]) -> List[str]:
 
 
 def _urgency(finding: Mapping[str, Any]) -> Tuple[int, bool]:
+    # An outcome of a later version sorts first, so that it is not overlooked.
     outcome = finding["outcome"]
     return (FIRST.index(outcome) if outcome in FIRST else 0, finding["severity"] != "drain")
 
@@ -186,6 +187,7 @@ def _reason(finding: Mapping[str, Any]) -> Any:
 
 def _together(group: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the shared row of items that could not be read for the same reason."""
+    # The most frequent reading represents all of them.
     readings = [finding["got"] for finding in group]
     return {
         **group[0],

@@ -242,6 +242,7 @@ def _link(gpu: Mapping[str, Any], facts: Mapping[str, Any], remedy: Remedy) -> I
         now, most = rules.fetch(gpu, f"pcie.{key}.current"), rules.fetch(gpu, f"pcie.{key}.max")
         if stated.get(key) is not None or not rules.is_number(now) or not rules.is_number(most):
             continue
+        # The number of lanes of a laptop is no fault, and is listed for a class to declare.
         if key == "width" and laptop_width(gpu) is not None:
             continue
         expected = f"{mark}{most}, which GPU and slot can do together"

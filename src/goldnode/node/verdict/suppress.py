@@ -54,6 +54,7 @@ def _one(finding: Finding, rows: Sequence[Mapping[str, Any]], today: str) -> Fin
         text = f"accepted by {sanitized(row.get('owner'), 60)} until {row['expires']}: {sanitized(row.get('reason'))}"
         return finding._replace(outcome=SUPPRESSED, evidence=(text, *finding.evidence))
     if covering:
+        # Expired: the finding counts again, and names the suppression that ended last.
         row = max(covering, key=lambda item: str(item["expires"]))
         text = f"was accepted by {sanitized(row.get('owner'), 60)} until {row['expires']}, which is past: {sanitized(row.get('reason'))}"
         return finding._replace(evidence=(text, *finding.evidence))

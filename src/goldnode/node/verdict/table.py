@@ -101,6 +101,7 @@ def _each(node: Node, entry: Rule) -> List[Finding]:
     result = [
         (str(gpu.get("address")), answer) for gpu in node.gpus for answer in _ask(node, entry, gpu)
     ]
+    # Hundreds of matches on a node with many GPUs hide what is wrong: equal ones are one finding.
     wrong = [
         _finding(entry, answer, address) for address, answer in result if answer.outcome != MATCH
     ]

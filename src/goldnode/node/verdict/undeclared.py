@@ -323,6 +323,7 @@ def gpus(capture: Mapping[str, Any], facts: Mapping[str, Any]) -> KnownGpus:
         for row in rules.as_map(capture.get("pci")).values()
         if isinstance(row, dict) and row.get("kind") == "gpu"
     ]
+    # The bus shows GPUs without a driver too; a record of nvidia-smi has only the library's list.
     for vendor, prefix in VENDORS:
         ids = [
             str(row.get("pci_id")) for row in on_bus if str(row.get("pci_id")).startswith(prefix)
