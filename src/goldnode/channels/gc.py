@@ -63,6 +63,7 @@ class Collection:
             dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=dt.UTC)
             for text in times
         ]
+        # Not a reason to remove it: it may be of this minute.
         if not dates:
             return "the time of its publication is not recorded"
         newest = max(dates)
@@ -101,6 +102,7 @@ def named_at(
     digests: dict[str, str] = {}
     for line in lines:
         text = place.text(line)
+        # All entries, not only the present targets: a rollback needs the earlier ones.
         digests |= named(place.name, line, text, trust)
         # Leave the store's copy alone if the history of the place does not continue it.
         if text.startswith(saved_history(store, place.name, line)):
@@ -115,6 +117,7 @@ def named_here(
 ) -> dict[str, str]:
     """Return what a store's copies of histories name, and why. Raises GoldnodeError for an unreadable one."""
     digests: dict[str, str] = {}
+    # Places that cannot be reached now, too: their copies name what they need.
     for place, one in saved_places(keeper):
         digests |= named(place, as_line(one), saved_history(keeper, place, one), trust)
     return digests

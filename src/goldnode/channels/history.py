@@ -178,8 +178,10 @@ class History:
             if entry.channel != channel:
                 continue
             if entry.action == "rollback":
+                # A rollback takes back all moves since the image that it returns to.
                 while entries and entries[-1].now != entry.now:
                     back[entries.pop().now] = entry
+            # Promoted again: it is not bad any more.
             back.pop(entry.now, None)
             if entry.action != "rollback" or not entries:
                 entries.append(entry)
@@ -227,6 +229,7 @@ def read(text: bytes, line: ChannelLine, trust: Sequence[SSlibKey] = (), *, wher
     signers: list[str] = []
     previous: str | None = None
     for number, row in enumerate(text.splitlines(keepends=True), start=1):
+        # The chain hashes rows with their line ends, so a cut row would change the next one.
         if not row.endswith(b"\n"):
             raise wrong(number, "is cut short")
         try:
@@ -237,8 +240,10 @@ def read(text: bytes, line: ChannelLine, trust: Sequence[SSlibKey] = (), *, wher
             raise wrong(number, "cannot be read") from None
         if kind != ENTRY or document.get("schema") != SCHEMA:
             raise wrong(number, f"is of another kind than {SCHEMA}")
+        # The hash of the row before: no row can be removed, exchanged or inserted.
         if entry.number != number or entry.previous != previous:
             raise wrong(number, "does not follow the one before it")
+        # A valid history of another line, copied here.
         if entry.line != str(line):
             raise wrong(number, f"is of the line {entry.line}")
         if entry.channel not in CHANNELS or entry.action not in ("promote", "rollback"):

@@ -110,6 +110,7 @@ class Requirements:
         """
         asked = self.asked[step]
         for waiver in waivers:
+            # One waiver would let any part change, not only the one that was looked at.
             if waiver.requirement == "majors":
                 raise ImageError(
                     "a new major version is approved part by part",
@@ -148,6 +149,7 @@ class Requirements:
                 results += majors()
             else:
                 result = order(step, digest, given.history) if name == "order" else one(name)
+                # Judged first: the history records what was waived.
                 results.append(waived(result, given.waivers))
         return results
 
@@ -174,6 +176,7 @@ def requirements(
 def waived(result: Requirement, waivers: Sequence[RequirementWaiver]) -> Requirement:
     """Return the result; one that is not met is waived if a waiver names it."""
     let = next((waiver for waiver in waivers if waiver.requirement == result.name), None)
+    # A waiver that is not needed is not recorded.
     if let is None or result.met:
         return result
     why = f"{result.state}: {result.why}"
@@ -195,6 +198,7 @@ def refuse(step: str, what: str, results: Sequence[Requirement]) -> None:
         return
     reasons = "; ".join(f"{result.name}: {result.why}" for result in unmet)
     remedies = list(dict.fromkeys(result.remedy for result in unmet if result.remedy))
+    # Major versions are approved, and have that in their own remedy.
     other = next((result.name for result in unmet if not result.name.startswith("major")), None)
     if other is not None:
         remedies.append(f"record why it may pass: --waive {other} --by WHO --reason WHY")
@@ -208,6 +212,7 @@ def order(step: str, digest: str, history: History | None) -> Requirement:
     It still counts if a later image replaced it there.
     """
     before = BEFORE[step]
+    # A rollback is a judgement on the image, so that having been there is not enough.
     back = history.taken_back(before).get(digest) if history is not None else None
     if back is not None:
         why = f"{before} was rolled back from it on {back.date[:10]}{f' ({back.reason})' if back.reason else ''}"

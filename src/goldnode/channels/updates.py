@@ -93,8 +93,10 @@ def rotate(
     before = _document(newest)
     if keys.threshold is None:
         keys = replace(keys, threshold=before.signed.roles[ROOT].threshold)
+    # Versions without a gap: a client fetches N+1 until there is none.
     document = _root(before.signed.version + 1, keys, online, days)
     try:
+        # Signed by both: a client that trusts the root before can verify the next one (TUF, section 5.3).
         before.signed.verify_delegate(ROOT, document.signed_bytes, document.signatures)
     except UnsignedMetadataError:
         raise UpdateError(
@@ -185,16 +187,20 @@ def publish(
     for name, data in sorted(files.items()):
         target = TargetFile.from_data(name, data, ["sha256"])
         targets.targets[name] = target
+        # With the digest in the name (consistent snapshots): a file of an earlier version is not
+        # overwritten.
         path = repository / "targets" / target.get_prefixed_paths()[0]
         replace_file(path, data)
     snapshot = Snapshot(version, expires=expires, meta={f"{TARGETS}.json": MetaFile(version)})
     timestamp = Timestamp(version, expires=expires, snapshot_meta=MetaFile(version))
     serializer = JSONSerializer(compact=False)
+    # In this order: each document is named by the next one, and a client starts with the timestamp.
     for role, signed in ((TARGETS, targets), (SNAPSHOT, snapshot), (TIMESTAMP, timestamp)):
         document: Metadata[Any] = Metadata(signed)
         for signer in online:
             document.sign(signer.signer, append=True)
         try:
+            # A key that the root does not name would publish what no client accepts.
             root.signed.verify_delegate(role, document.signed_bytes, document.signatures)
         except UnsignedMetadataError:
             raise UpdateError(
@@ -223,6 +229,7 @@ def published(repository: Path, online: Sequence[EnvelopeSigner]) -> Update | No
     stamp = repository / "metadata" / f"{TIMESTAMP}.json"
     if root is None or newest is None or not stamp.is_file():
         return None
+    # A key may have been removed from the root since.
     named = _document(root).signed.roles[TARGETS].keyids
     signed, timestamp = _document(newest), _document(stamp)
     if not all(
@@ -289,6 +296,7 @@ def bundle(repository: Path, out: Path) -> None:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(item for item in repository.rglob("*") if item.is_file()):
+            # A fixed date, the first that a zip can have.
             entry = zipfile.ZipInfo(path.relative_to(repository).as_posix(), (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
@@ -322,6 +330,7 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
     before = _before(state)
     if before.is_dir() and not state.is_dir():  # an earlier run was interrupted between two renames
         before.rename(state)
+    # A copy: tuf writes metadata as it verifies it, and a refused update must leave nothing.
     with tempfile.TemporaryDirectory(prefix="goldnode-update-") as work:
         metadata, targets = Path(work, "metadata"), Path(work, "targets")
         if state.is_dir():
@@ -336,6 +345,7 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
                 str(targets),
                 "targets/",
                 fetcher,
+                # A client that was off for years walks through all roots.
                 UpdaterConfig(max_root_rotations=256),
                 bootstrap=_bootstrap(state, trusted),
             )
@@ -343,6 +353,7 @@ def fetch(source: str, root: Path, state: Path, names: Sequence[str]) -> Update:
             files = {name: data for name in names if (data := _target(updater, name)) is not None}
         except (RepositoryError, ValueError) as problem:
             raise _refused(problem, source, root) from problem
+        # The fetcher may raise anything: of http, zip files or the file system.
         except Exception as problem:
             raise UpdateError(
                 f"the update cannot be read from {source}: {_reason(problem)}",
@@ -368,6 +379,7 @@ def _store(metadata: Path, state: Path) -> None:
     for left in (fresh, before):
         shutil.rmtree(left, ignore_errors=True)
     state.parent.mkdir(parents=True, exist_ok=True)
+    # Complete beside the old one, then two renames.
     shutil.copytree(metadata, fresh)
     if state.is_dir():
         state.rename(before)
@@ -386,6 +398,7 @@ def newest_root(repository: Path) -> Path | None:
 
 def _bootstrap(state: Path, trusted: bytes) -> bytes:
     """Return the root document to start from: the newest that was verified before, else the given one."""
+    # The given document may be older than what was verified since.
     newest = state / f"{ROOT}.json"
     return newest.read_bytes() if newest.is_file() else trusted
 
@@ -394,6 +407,7 @@ def _target(updater: Updater, name: str) -> bytes | None:
     info = updater.get_targetinfo(name)
     if info is None:
         return None
+    # Before the download. The length is signed, and a stolen key could sign a huge one.
     if info.length > LARGEST:
         raise ValueError(f"{name} has {info.length} bytes, more than {LARGEST}")
     return Path(updater.download_target(info)).read_bytes()

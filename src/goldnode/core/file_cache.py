@@ -35,8 +35,3 @@ class FileCache(Generic[_Content]):
         with self._lock:
             self._found[path] = (state, content)
         return content
-
-    def forget_others(self, paths: set[Path]) -> None:
-        """Forget files that are not among these."""
-        with self._lock:
-            self._found = {path: known for path, known in self._found.items() if path in paths}

@@ -131,6 +131,7 @@ def snapshot(image: OciImage, cache: Path | None = None) -> Snapshot:
         layers.append({path: replace(entry, layer=number) for path, entry in index.entries.items()})
         texts.append(index.texts)
         licences.append(index.licences)
+    # Whiteouts applied: what a later layer removes is not part of the image's contents.
     entries = overlay(layers, lambda entry: entry.kind == "d")
     # Use the text of the layer the path comes from: a file replaced by one that is not indexed has no text.
     return Snapshot(
@@ -164,6 +165,7 @@ def layer_index(image: OciImage, number: int, cache: Path | None = None) -> Laye
 def kept_index(name: str, cache: Path | None, make: Callable[[], LayerIndex]) -> LayerIndex:
     """Return the result of `make`, cached in `cache` under `name` (`KIND-DIGEST`)."""
     kind, _, digest = name.partition("-")
+    # The version of the format is in the name: an index of another version is not read.
     kept = None if cache is None else cache / f"{kind}-{_VERSION}-{digest}.json.gz"
     if kept is not None:
         try:
@@ -262,6 +264,7 @@ def read_file(
 
     Return its content too if it is one of the indexed texts, or if `keep` is set.
     """
+    # SPDX 2.3 requires a SHA1 of each file.
     sha256, sha1 = hashlib.sha256(), hashlib.sha1(usedforsecurity=False)
     wanted = size <= _TEXT_LIMIT and (keep or _is_text(path))
     block = stream.read(_BLOCK) if stream is not None else b""

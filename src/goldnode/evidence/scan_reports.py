@@ -76,6 +76,7 @@ class ScanReport:
             if not foreign:
                 return
             why = f"lists {', '.join(foreign[:3])}, which {image.digest} does not contain"
+        # Scanners name an image by its manifest or, as docker does, by its configuration.
         elif {image.digest, str(image.manifest["config"]["digest"])} & self.subjects:
             return
         else:
@@ -111,6 +112,7 @@ class ScanReport:
         """Return the findings for a package, or the reason why there is no result."""
         if not self._covers(item, contents):
             return f"not checked: the report of {self.label} does not cover {_what(item, contents)}"
+        # A scanner lists what it found alone: no match is an answer, for packages that it covers.
         return [row for kind, row in self.matches if _is(kind, row, item)]
 
     def others(self, contents: Contents) -> list[VulnerabilityFinding]:
@@ -229,6 +231,7 @@ def _trivy(document: Mapping[str, Any]) -> _Read:
     classes = {(str(row.get("Class")), str(row.get("Type"))) for row in results}
     own = str(system.get("Family", "")), str(system.get("Name", "")).split(".")[0]
     covered = _Covered(
+        # A distribution without a class in the results was recognised, and not compared.
         own if ("os-pkgs", own[0]) in classes else None,
         wheels=any(("lang-pkgs", kind) in classes for kind in _PYTHON),
     )
@@ -240,6 +243,7 @@ def _trivy(document: Mapping[str, Any]) -> _Read:
             kind = "wheel"
         else:
             kind = ""
+        # Findings that VEX documents or rules of the scanner suppress.
         ignored += len(result.get("ExperimentalModifiedFindings") or [])
         for row in result.get("Vulnerabilities") or []:
             fixed = str(row["FixedVersion"]) if row.get("FixedVersion") else None
@@ -277,6 +281,7 @@ def _osv(document: Mapping[str, Any]) -> _Read:
                 str(package[key]) for key in ("ecosystem", "name", "version")
             )
             kind = "wheel" if ecosystem == "PyPI" else "deb"
+            # As PyPI compares names.
             name = canonicalize_name(name) if kind == "wheel" else name
             listed.add((kind, name, version))
             groups = row.get("groups") or []

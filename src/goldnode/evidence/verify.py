@@ -163,6 +163,7 @@ def sign(layout: Layout, digest: str, name: str, signer: EnvelopeSigner) -> str:
             if signer.keyid in row.data.decode("utf-8", "replace") or not _listed(row.data) <= here:
                 layout.detach(row.artefact)
             continue
+        # The same documents: a new signature would only differ in its random number (ECDSA).
         if opened.payload == payload:
             return row.artefact
         layout.detach(row.artefact)
@@ -224,6 +225,7 @@ def _about(row: AttachedDocument, digest: str) -> str | None:
         return problem.message
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return "it cannot be read"
+    # Evidence of another image, attached to this one.
     wrong = [item for item in said if item != digest]
     return f"it is about {wrong[0]}" if wrong else None
 
@@ -281,6 +283,7 @@ def signed(
     rows: list[VerificationRow] = []
     listed: set[tuple[str, str]] | None = None
     signature_rows = [row for row in attached if row.type == evidence.SIGNATURE]
+    # Not refused: without a key, nothing is known about the signature.
     if not keys:
         why = "there is no signature, and no public key was named"
         if signature_rows:
@@ -305,6 +308,7 @@ def signed(
         # Documents covered by any valid signature count as signed, so several keys can sign parts of the
         # evidence.
         listed = (listed or set()) | _listed(row.data)
+    # Without a valid signature the documents are neither covered nor missing.
     if listed is None:
         return rows
     here = {(row.type, row.digest) for row in attached}
@@ -333,6 +337,7 @@ def signed(
             )
         else:
             rows.append(VerificationRow(_name(row), "note", "the signature does not cover it"))
+        # Provenance has a signature of its own, for programs that read it alone.
         if row.type == evidence.PROVENANCE and signatures.is_envelope(row.data):
             try:
                 signatures.open_envelope(row.data, keys)

@@ -18,7 +18,6 @@ from goldnode.documents.dual import (
 _ROWS = 400  # of the table of layers in a page
 _WIDTH, _HEIGHT = 900, 150  # of a chart
 SIMULATED = "SIMULATED: a side declares simulated hardware"
-ANSWERS = {"pass": "pass", "fail": "fail", "unknown": "unknown"}
 
 
 def text(document: DualDocument) -> str:
