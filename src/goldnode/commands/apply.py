@@ -44,6 +44,7 @@ def apply(
     target = machine.choose(name)
     planned = machine.plan(target)
     shown = machine.text(target, planned, full)
+    # The plan is seen before the question, in JSON on standard error.
     click.echo(shown, err=form == "json")
     todo = planned.state == machine.CHANGE
     applied = False
@@ -59,6 +60,7 @@ def apply(
                 emit(form, machine.document(target, planned, applied=False))
                 sys.exit(1)
         machine.run(target, quiet=form == "json")
+        # Planned again: what is left needs a reboot, or did not work.
         applied, planned = True, machine.plan(target)
     emit(
         form,

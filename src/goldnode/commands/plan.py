@@ -89,6 +89,7 @@ def plan(
     from goldnode.fleet.nodes import plan as planning
 
     classes = ClassDocuments()
+    # A broken file of the catalog stops only the classes that need it.
     for fault in classes.faults():
         say(f"warning: not used: {fault}")
     options = ["--become"] if root.become else []

@@ -35,6 +35,7 @@ def _class(name: str) -> ClassDocument:
     catalog = load_catalog()
     declared = declaration(name, catalog, load_site())
     driver = catalog.stacks[catalog.node_class(name).item.stack].item.driver
+    # The features of a node name the branch of its driver, which the stack declares.
     part = {**declared, "driver": None if driver is None else {"branch": driver.branch}}
     return cast(ClassDocument, part)
 
@@ -90,12 +91,14 @@ def check(file: Any, name: str, form: str) -> None:
     from goldnode.node.ground.errors import NodeError
     from goldnode.node.program import slurm as node
 
+    # A bound, since the file may be anything.
     text = file.read(MOST).decode("utf-8", "replace")
     answer = node.parsed(text)
     try:
         wanted = node.wanted(_class(name))
     except NodeError as problem:
         raise GoldnodeError(str(problem).rstrip(".")) from None
+    # An empty file is no evidence that slurmd finds no GPU.
     if wanted and not answer.lines and not answer.problems:
         raise GoldnodeError(
             "there is no line of `slurmd -G`",

@@ -39,6 +39,7 @@ def xid(what: tuple[str, ...], form: str) -> None:
                 "nothing to explain",
                 remedy="give a number (`goldnode xid 79`), a line, or a log on standard input",
             )
+        # Enough for a kernel log; a bound against an endless stream.
         texts = [sys.stdin.read(64 << 20)]
     rows = [row for text in texts for row in table.explain(text)]
     if not rows:
@@ -47,6 +48,7 @@ def xid(what: tuple[str, ...], form: str) -> None:
             remedy="give a number, or the line as the kernel wrote it",
         )
     emit(form, {"errors": rows}, lambda: "\n\n".join("\n".join(_lines(row)) for row in rows))
+    # A log may have codes of newer drivers; only a code that was asked for must be known.
     if what and not all(row["known"] for row in rows if row["code"] is not None):
         sys.exit(1)
 

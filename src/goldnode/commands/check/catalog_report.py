@@ -90,6 +90,7 @@ def check() -> CatalogReport:
             for finding in findings_of(view):
                 if finding.rule == "lock-integrity":
                     continue  # the locks are checked below, once for each stack
+                # Of all findings: an exception that matches none of them is out of date.
                 judged.append((name, entry.item.stack, finding))
                 if finding.fatal:
                     report.wrong.append(error(finding))
@@ -138,6 +139,7 @@ def site_faults(site: Site) -> Iterator[SiteError]:
     def fault(message: str, *path: str | int, remedy: str) -> SiteError:
         return SiteError(message, file=site.file, line=source.line(path), remedy=remedy)
 
+    # Public files only: `absent_secrets` has the secret ones, which need not be here.
     files: list[tuple[tuple[str, str], str | None]] = [
         (("images", "public_key"), site.images.public_key)
     ]
@@ -146,6 +148,7 @@ def site_faults(site: Site) -> Iterator[SiteError]:
     if site.mirror is not None:
         files.append((("mirror", "key"), site.mirror.key))
         place = site.resolve(site.mirror.directory)
+        # The first `goldnode mirror` makes the directory, and not its parents.
         if not place.is_dir() and (place.exists() or not place.parent.is_dir()):
             if place.exists():
                 what = f"{place} is no directory"
@@ -175,6 +178,7 @@ def site_faults(site: Site) -> Iterator[SiteError]:
                 *place_of,
                 remedy=remedy,
             )
+        # A directory or an archive of records is fine too.
         elif not site.resolve(re.sub(r"@\d{4}-\d\d-\d\d$", "", rest)).exists():
             yield fault(
                 f"the vulnerability database {rest} is not there",
@@ -182,6 +186,7 @@ def site_faults(site: Site) -> Iterator[SiteError]:
                 remedy="fetch it, or correct its name",
             )
     if site.indexes:
+        # Only sites with indexes of their own pay for loading the matrix.
         from goldnode.images.matrix import load_matrix
 
         try:

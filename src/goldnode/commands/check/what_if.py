@@ -117,6 +117,7 @@ def what_if(
             f"there is nothing to compare: {'; '.join(f'class {name} stays: {why}' for name, why in stays.items())}",
             remedy="name another stack or lock, or the classes to move with -c",
         )
+    # The same checks run on a catalog in which the classes are on the new stack.
     moved = _moved(catalog, moving, target)
     given: Given = functools.cache(functools.partial(given_workloads, request))
     judge = functools.partial(_judged, request=request, site=site, given=given, on=on)
@@ -129,6 +130,7 @@ def what_if(
         )
         judged = judge(name, catalog), judge(name, moved, target.lock)
         compared[name] = ComparedClass(entry, *judged, lock, refusals)
+    # They do not move, and may share a cohort with one that does.
     staying = {name: judge(name, catalog) for name in stays}
     pairs = [pair for pair in selected.cohorts if pair[0] not in selected.broken]
     cohorts = _cohorts(pairs, compared, staying, target)
@@ -183,6 +185,7 @@ def target_of(to: str, catalog: Catalog, site: Site) -> UpgradeTarget:
     Raises LockError for a lock that is edited, unreadable or stale if it is a file, and CatalogError for an unknown
     stack.
     """
+    # Names of stacks have no slash and no suffix.
     if "/" not in to and not to.endswith((".yml", ".yaml")):
         stack = catalog.stack(to)
         try:
@@ -218,6 +221,7 @@ def _stays(
                 ", with this lock" if target.lock else ""
             )
         return None
+    # The person has asked for this class, whatever else has the backend.
     if name in request.classes:
         return None
     if target.file is not None:
@@ -282,6 +286,7 @@ def _cohorts(
     classes: dict[str, list[str]] = {}
     for name, cohort in pairs:
         classes.setdefault(cohort, []).append(name)
+    # Thousands of cohorts have a few combinations of classes.
     alike: dict[tuple[str, ...], list[str]] = {}
     for cohort, members in sorted(classes.items()):
         if not compared.keys().isdisjoint(members):
@@ -301,6 +306,7 @@ def _cohorts(
             for name, side in zip(names, new, strict=True)
             if name in compared
         ]
+        # Before, after, and while some of the nodes have moved.
         judged = (old, new, [*old, *later])
         before, after, between = (_cohort_findings(cohorts[0], side) for side in judged)
         results.append(ComparedCohorts(cohorts, names, before, after, between))
@@ -371,6 +377,7 @@ def _refuse_cohorts(
                     compared[name].refusals.append(
                         (f"{finding.subject}: {finding.message}", finding.remedy)
                     )
+    # A cohort moves as a whole, so one class that cannot move holds all of them.
     for names, shared in _together(compared, cohorts):
         refused = [name for name in names if compared[name].refusals]
         for name in names if refused else ():
@@ -390,6 +397,7 @@ def _together(
     groups: list[tuple[set[str], list[str]]] = [({name}, []) for name in compared]
     for cohort in cohorts:
         if cohort.complete:
+            # A cohort joins all groups that have a class of it.
             joined = [group for group in groups if not group[0].isdisjoint(cohort.classes)]
             names = [
                 *(name for group in joined for name in group[1]),
@@ -414,6 +422,7 @@ def _subjects(name: str, item: ComparedClass) -> list[WhatIfSubject]:
     of.update((subject, ([], [])) for subject in kinds)
     for index, side in enumerate((item.before, item.after)):
         for finding in side.findings:
+            # A finding about a workload names its host, and the sides have different ones.
             about = finding.subject.removesuffix(f" on {side.host.subject}")
             of[about if about in of else ""][index].append(finding)
     return [
@@ -576,6 +585,7 @@ def _rollouts(upgrade: Upgrade) -> list[RolloutDocument]:
     for group, shared in _together(upgrade.compared, upgrade.cohorts):
         for name in group:
             item = upgrade.compared[name]
+            # Without the present lock the document could not state where a rollback leads.
             if item.refusals or item.lock is None:
                 continue
             document = {

@@ -77,6 +77,7 @@ def _log_to_stderr() -> None:
     logger = logging.getLogger("goldnode.events")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    # Not the root logger: libraries would log each connection.
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
 
@@ -91,6 +92,7 @@ class _Sources:
 
     def open(self) -> None:
         """Open the store, unless it is open. One that is away is reported once."""
+        # A file of SQLite that is not there yet must not be created by a reader.
         if self._store is not None or ("://" not in self.place and not Path(self.place).exists()):
             return
         extras.require("fleet")

@@ -114,6 +114,7 @@ def _statements() -> Iterator[str]:
         if line is not None:
             waiting.append(line)
         joined = "\n".join(waiting).strip()
+        # The end of the input ends the last statement, too.
         if joined and (line is None or joined.endswith(";")):
             yield joined.rstrip(";").strip()
             waiting = []

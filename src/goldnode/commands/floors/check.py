@@ -141,6 +141,7 @@ def _change(
     arms = change.arms_of(before, after, options.control)
     wanted = tuple(change.metric_of(one) for one in metrics)
     canary.check_metrics([one.name for one in wanted], [*before, *after])
+    # An inconclusive answer prints the command to run again with more results.
     repeat = ["goldnode", "floors", "check", *map(str, results)]
     for name, values in (("--before", options.before), ("--control", options.control)):
         repeat += [word for value in values for word in (name, str(value))]

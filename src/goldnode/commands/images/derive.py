@@ -94,6 +94,7 @@ def derive(
             load_declaration(place), store, options, lambda name: _pulled(name, store, ca), watcher
         )
     recipe, builder = ready.recipe, DerivedBuilder(store)
+    # Asked before the build, which returns an existing result too.
     there = builder.built(recipe)
     built = builder.build(recipe)
     for note in ready.notes:
@@ -161,5 +162,6 @@ def _pulled(name: str, store: ImageStore, ca: Path | None) -> str:
         )
     place = reached(RegistryAddress(base.registry, plain_http=name.startswith("http://")))
     registry = Registry(place.host, RegistryOptions(place.plain_http, ca))
+    # The trust of the site: a base is content that others publish.
     how = ImagePull(shared.trust_policy(()))
     return pull(store.layout, registry.repository(base.name), wanted, how).digest

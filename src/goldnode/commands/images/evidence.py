@@ -93,6 +93,7 @@ def evidence(
         builder=builder,
         registry=str(registry_address(about.to)) if about.to else "",
     )
+    # A list, so that a wrong name fails before anything is attached.
     todo = list(_chosen(opened, load_matrix(matrix_file), patterns))
     images = {image.name for image, _, _ in todo}
     if about.against and len(images) > 1:
@@ -149,6 +150,7 @@ def _chosen(
     named = tuple(name for name in patterns if name not in taken)
     rows = [] if patterns and not named else matrix.select(named)
     for row in rows:
+        # Without names, images that were never built are not worth a line.
         if not patterns and all(item.image != row.name for item in built):
             continue
         locks = [find_lock(item) for item in matrix.chain(row.name)]

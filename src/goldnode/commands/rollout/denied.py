@@ -51,6 +51,7 @@ def denied(write: bool, accept_older: bool, where: str | None, form: str) -> Non
         _accept(where, form)
         return
     with opened(where) as store:
+        # Written first: the list that is shown is then the one in the file.
         done = _written(store, _place(where)) if write else None
         entries = _in_force(store)
     rows = _rows(entries)
@@ -123,6 +124,7 @@ def _accept(where: str | None, form: str) -> None:
     if place is None:
         denylist.place_to_write(place)  # raises what is missing
         return
+    # Forgotten before it is read, since the reader refuses an older number.
     before = denylist_seen.forget(place)
     denials = denylist.DenyList(denylist.read(place), denylist_seen.number(place) or 0)
     rows = _rows(denials)

@@ -68,10 +68,12 @@ def events(
     with opened(where) as store:
         with store.read() as connection:
             name = rollout_view.chosen(connection, rollout) if rollout is not None else None
+            # Numbers are of the whole store, so that they go on across rollouts.
             last = [row["seq"] for row in store_log.entries(connection, limit=1)]
         if after is not None:
             seen = after
         elif follow:
+            # The number of the last event, or 0 without one.
             seen = sum(last)
         else:
             seen = 0
@@ -83,6 +85,7 @@ def events(
             except StoreUnavailableError as problem:
                 if not follow:
                     raise
+                # Once for each outage.
                 if not away:
                     say(f"{problem}; waiting for it")
                 rows, away = [], True

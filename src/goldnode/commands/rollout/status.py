@@ -109,6 +109,7 @@ def explain(node: str, rollout: str | None, where: str | None, form: str) -> Non
         reader = _reader(store, rollout)
         with store.read() as connection:
             facts = reader.facts(connection)
+            # Not an empty answer: a misspelt name would look like a node without any news.
             if node not in facts.state.nodes:
                 raise StoreError(
                     f'class {facts.settings.class_} of rollout {reader.name} has no node "{node}"',
