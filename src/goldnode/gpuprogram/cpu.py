@@ -14,7 +14,7 @@ import time
 from typing import Any, List, Optional, Tuple
 
 from . import image, linear, native
-from .report import Failed, Json, NotRun, passed
+from .results import Failed, Json, NotRun, passed
 
 # The first one found is used. Debian's libblas.so.3 is the BLAS that update-alternatives selects, including
 # its CBLAS symbols.
@@ -24,26 +24,21 @@ COLUMN_MAJOR, NO_TRANSPOSE = 102, 111  # cblas.h
 
 def blas() -> Optional[Tuple[str, ctypes.CDLL]]:
     """Return name and handle of a BLAS with C symbols; None if none is installed."""
-    here = [soname for soname in BLAS if not native.absent(soname)]
-    return next(
-        (
-            (soname, native.load(soname))
-            for soname in here
-            if hasattr(native.load(soname), "cblas_sgemm")
-        ),
-        None,
-    )
+    for soname in BLAS:
+        if not native.absent(soname):
+            library = native.load(soname)
+            # A BLAS may have Fortran's symbols alone.
+            if hasattr(library, "cblas_sgemm"):
+                return soname, library
+    return None
 
 
 def call(
     library: ctypes.CDLL, kind: str, m: int, n: int, k: int, *, left: Any, right: Any, out: Any
 ) -> None:
     """Compute out = left x right, column-major."""
-    function, real = (
-        (library.cblas_sgemm, ctypes.c_float)
-        if kind == "fp32"
-        else (library.cblas_dgemm, ctypes.c_double)
-    )
+    name, real = {"fp32": ("sgemm", ctypes.c_float), "fp64": ("dgemm", ctypes.c_double)}[kind]
+    function = getattr(library, f"cblas_{name}")
     function.argtypes = [ctypes.c_int] * 6 + [
         real,
         ctypes.c_void_p,
@@ -60,18 +55,17 @@ def call(
 
 def gemm(size: int = 0, seconds: float = 1.0) -> Json:
     """Multiply two square matrices in single and double precision, and compare every element."""
-    found = blas()
-    if found is None:
-        return _plain(size or 96)
-    name, library = found
+    chosen = blas()
+    if chosen is None:
+        return _gemm_in_python(size or 96)
+    name, library = chosen
     n = size or 768
     figures: Json = {}
     for kind in ("fp32", "fp64"):
         left, right = linear.matrix_a(n, n, kind), linear.matrix_b(n, n, kind)
         out = ctypes.create_string_buffer(n * n * linear.KINDS[kind][1])
-        call(
-            library, kind=kind, m=n, n=n, k=n, left=left, right=right, out=out
-        )  # the first call starts the library's threads
+        # The first call starts the library's threads.
+        call(library, kind=kind, m=n, n=n, k=n, left=left, right=right, out=out)
         started, runs = time.perf_counter(), 0
         while not runs or time.perf_counter() - started < seconds / 2:
             call(library, kind=kind, m=n, n=n, k=n, left=left, right=right, out=out)
@@ -87,7 +81,7 @@ def gemm(size: int = 0, seconds: float = 1.0) -> Json:
     )
 
 
-def _plain(n: int) -> Json:
+def _gemm_in_python(n: int) -> Json:
     """Multiply small matrices in Python, for images without a BLAS."""
     left = [[float(linear.a(i, k)) for k in range(n)] for i in range(n)]
     right = [[float(linear.b(k, j)) for j in range(n)] for k in range(n)]
@@ -118,16 +112,16 @@ def inference() -> Json:
 
     The result is compared with integer arithmetic.
     """
-    found = blas()
+    chosen = blas()
     x, first, second = linear.network()
     started = time.perf_counter()
-    if found is None:
+    if chosen is None:
         name = "none: computed by Python"
         out = linear.multiply(
             linear.relu(linear.multiply([[float(v) for v in row] for row in x], first)), second
         )
     else:
-        name, library = found
+        name, library = chosen
         hidden = linear.relu(_product(library, x, first))
         out = _product(library, hidden, second)
     took = time.perf_counter() - started
@@ -166,9 +160,8 @@ def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
     ranks = ranks or max(2, min(4, os.cpu_count() or 2))
     count -= count % ranks  # every rank reduces an equal part
     shared = mmap.mmap(-1, ranks * count * 8)
-    pairs = [
-        socket.socketpair() for _ in range(ranks)
-    ]  # rank r sends into pairs[r][0]; r + 1 receives from pairs[r][1]
+    # Rank r sends into pairs[r][0]; r + 1 receives from pairs[r][1].
+    pairs = [socket.socketpair() for _ in range(ranks)]
     started = time.perf_counter()
     children = []
     for rank in range(ranks):
@@ -217,8 +210,9 @@ def ring(
     values = array.array("d", (rank + 1 + index % 97 for index in range(count)))
     part = count // ranks
     for step in range(2 * (ranks - 1)):
-        # Each step sends the part that the previous step received.
-        out = (rank - step) % ranks if step < ranks - 1 else (rank + 1 - (step - ranks + 1)) % ranks
+        # Each step sends the part that the previous step received. The second half begins with the part that
+        # the first has completed.
+        out = (rank - step) % ranks
         into = (out - 1) % ranks
         got = exchange(to, of, values[out * part : (out + 1) * part].tobytes())
         received = array.array("d", got)
@@ -262,7 +256,9 @@ def memory(share: float = 0.0, root: str = "/") -> Json:
     The default is 5 %, at most 256 MiB.
     """
     free = image.memory(root)
-    size = int(free * share) if share else min(int(free * 0.05), 256 << 20)
+    size = int(free * share)
+    if not share:
+        size = min(int(free * 0.05), 256 << 20)
     size -= size % BLOCK
     if not size:
         raise NotRun(f"no memory is free: {free >> 20} MiB", required=True)

@@ -7,8 +7,8 @@ import os
 from typing import Any, Dict, List, Tuple
 
 from . import libraries, native, ptx
-from .device import Driver, Gpu
-from .report import Failed, Json, passed
+from .device import GpuDevice, GpuDriver, simulated
+from .results import Failed, Json, passed
 
 LIBCUDA = native.LIBCUDA
 # cudaError_t and CUresult (driver_types.h, cuda.h): the same numbers for these two.
@@ -46,7 +46,9 @@ def driver_library(devices: bool, foreign: bool) -> Json:
 def runtime_code(version: str, devices: bool) -> Json:
     """Check cudaGetDeviceCount: 0 with a device, 35 without a driver, 100 with a driver and no device."""
     library = native.need(libraries.sonames("cudart", version), "the CUDA runtime")
-    wanted = 0 if devices else INSUFFICIENT_DRIVER if native.absent(LIBCUDA) else NO_DEVICE
+    wanted = 0
+    if not devices:
+        wanted = INSUFFICIENT_DRIVER if native.absent(LIBCUDA) else NO_DEVICE
     count = ctypes.c_int(-1)
     status = native.integer(library, "cudaGetDeviceCount", ctypes.byref(count))
     if status != wanted:
@@ -118,7 +120,7 @@ def _nvrtc(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
 # -- with one
 
 
-class Cuda(Driver):
+class Cuda(GpuDriver):
     """The driver API, with the primary context of each device, which cuBLAS and NCCL use too."""
 
     kind = "cuda"
@@ -152,10 +154,10 @@ class Cuda(Driver):
         self.call(function, ctypes.byref(value), *arguments)
         return int(value.value)
 
-    def gpus(self) -> List[Gpu]:
+    def gpus(self) -> List[GpuDevice]:
         return [self._gpu(index) for index in range(self.number("cuDeviceGetCount"))]
 
-    def _gpu(self, index: int) -> Gpu:
+    def _gpu(self, index: int) -> GpuDevice:
         device = self.number("cuDeviceGet", index)
         name = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", name, 256, device)
@@ -168,7 +170,7 @@ class Cuda(Driver):
             self.number("cuDeviceGetAttribute", what, device) for what in (75, 76, 16)
         )
         self.units[index] = units
-        return Gpu(
+        return GpuDevice(
             index,
             name=name.value.decode("utf-8", "replace"),
             memory=size.value,
@@ -225,9 +227,9 @@ class Cuda(Driver):
             module = ctypes.c_void_p()
             self.call("cuModuleLoadData", ctypes.byref(module), ptx.SOURCE.encode())
             for name in ("goldnode_fill", "goldnode_verify", "goldnode_relu", "goldnode_gemm"):
-                found = ctypes.c_void_p()
-                self.call("cuModuleGetFunction", ctypes.byref(found), module, name.encode())
-                self.functions[self.current, name] = found
+                entry = ctypes.c_void_p()
+                self.call("cuModuleGetFunction", ctypes.byref(entry), module, name.encode())
+                self.functions[self.current, name] = entry
         return self.functions[self.current, kernel]
 
     def launch(self, kernel: str, *arguments: Tuple[str, Any]) -> None:
@@ -256,14 +258,13 @@ class Cuda(Driver):
     def kernels(self) -> str:
         return "compiled from PTX by the driver"
 
-    def precisions(self, gpu: Gpu) -> Tuple[str, ...]:
+    def precisions(self, gpu: GpuDevice) -> Tuple[str, ...]:
         if not self.blas:
             return ()
         # TF32 needs compute capability 8.0; older units compute in FP32.
         return ("fp16", "tf32") if gpu.capability >= (8, 0) else ("fp16", "fp32")
 
     def gemm(self, kind: str, n: int, left: Any, right: Any, out: Any) -> None:
-        assert self.cublas is not None  # noqa: S101 - `precisions` names none without it
         if self.current not in self.handles:
             handle = ctypes.c_void_p()
             self._cublas("cublasCreate_v2", ctypes.byref(handle))
@@ -279,9 +280,8 @@ class Cuda(Driver):
         )  # fmt: skip
 
     def _cublas(self, function: str, *arguments: Any) -> None:
-        status = (
-            native.integer(self.cublas, function, *arguments) if self.cublas is not None else -1
-        )
+        assert self.cublas is not None  # noqa: S101 - `precisions` names none without it
+        status = native.integer(self.cublas, function, *arguments)
         if status:
             raise Failed(f"{function} fails", expected=0, got=status)
 
@@ -298,24 +298,22 @@ def compiled_inference(version: str) -> Json:
     """
     library = native.need(libraries.sonames("nvrtc", version), "NVRTC")
     text = compiled(library, SOURCE)
-    found = Cuda()
-    gpus = found.gpus()
-    from .device import simulated
-
+    driver = Cuda()
+    gpus = driver.gpus()
     simulated(gpus)
     for gpu in gpus:
-        found.use(gpu.number)
+        driver.use(gpu.number)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        found.call("cuModuleLoadData", ctypes.byref(module), text)
-        found.call("cuModuleGetFunction", ctypes.byref(function), module, b"goldnode_compiled")
-        memory = found.alloc(4 * 1024)
+        driver.call("cuModuleLoadData", ctypes.byref(module), text)
+        driver.call("cuModuleGetFunction", ctypes.byref(function), module, b"goldnode_compiled")
+        memory = driver.alloc(4 * 1024)
         data = (ctypes.c_float * 1024)(*range(1024))
-        found.put(memory, bytes(data))
+        driver.put(memory, bytes(data))
         address, count = ctypes.c_uint64(memory), ctypes.c_int(1024)
         pointers = (ctypes.c_void_p * 2)(ctypes.addressof(address), ctypes.addressof(count))
-        found.call("cuLaunchKernel", function, 4, 1, 1, 256, 1, 1, 0, None, pointers, None)
-        got = (ctypes.c_float * 1024).from_buffer_copy(found.get(memory, 4 * 1024))
-        found.release(memory)
+        driver.call("cuLaunchKernel", function, 4, 1, 1, 256, 1, 1, 0, None, pointers, None)
+        got = (ctypes.c_float * 1024).from_buffer_copy(driver.get(memory, 4 * 1024))
+        driver.release(memory)
         if list(got) != [2.0 * value for value in range(1024)]:
             raise Failed(
                 f"GPU {gpu.number}: the compiled kernel computes wrong",
@@ -327,4 +325,4 @@ def compiled_inference(version: str) -> Json:
 
 def chosen() -> bool:
     """Return whether the environment selects some of the devices."""
-    return any(os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES",))
+    return bool(os.environ.get("CUDA_VISIBLE_DEVICES"))

@@ -10,14 +10,14 @@ import struct
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import image, linear
-from .report import Failed, Json, NotRun, passed
+from . import image, linear, native
+from .results import Failed, Json, NotRun, passed
 
 MIB = 1 << 20
 SIMULATED = "SIMULATED"  # first word of the name of a simulated device
 
 
-class Gpu(NamedTuple):
+class GpuDevice(NamedTuple):
     """One device as its driver reports it.
 
     `memory` is in bytes. `address` is the PCI address, empty if the driver does not report it. `capability`
@@ -32,7 +32,7 @@ class Gpu(NamedTuple):
     units: int
 
 
-class Driver:
+class GpuDriver:
     """Interface to a backend's library.
 
     Addresses of device memory are integers or handles, as the library returns them.
@@ -42,7 +42,7 @@ class Driver:
     blas: Tuple[str, ...] = ()  # precisions that `gemm` takes, best first, beyond the plain kernel
     largest = 4 << 30  # bytes of one allocation
 
-    def gpus(self) -> List[Gpu]:
+    def gpus(self) -> List[GpuDevice]:
         """Return the devices in the library's order."""
         raise NotImplementedError
 
@@ -90,34 +90,26 @@ class Driver:
         """Return the name of the kernels' compiler."""
         raise NotImplementedError
 
-    def precisions(self, gpu: Gpu) -> Tuple[str, ...]:
+    def precisions(self, gpu: GpuDevice) -> Tuple[str, ...]:
         """Return the precisions of `blas` to measure on a device."""
         return self.blas
 
 
-def driver(kind: str, **options: Any) -> Driver:
-    """Open the driver of a backend."""
-    found: Driver = importlib.import_module(f"{__package__}.{kind}").open_driver(**options)
-    return found
-
-
-def simulated(gpus: Sequence[Gpu]) -> bool:
+def simulated(gpus: Sequence[GpuDevice]) -> bool:
     """Return whether the devices are simulated, by their names.
 
     This also marks the whole result as simulated.
     """
     if any(gpu.name.startswith(SIMULATED) for gpu in gpus):
-        from . import native
-
         native.SIMULATED.append(SIMULATED)
         return True
     return False
 
 
-def devices(kind: str, **options: Any) -> Tuple[Driver, List[Gpu]]:
+def devices(kind: str, **options: Any) -> Tuple[GpuDriver, List[GpuDevice]]:
     """Open a driver and return it with its devices. Raises Failed without a device."""
-    found = driver(kind, **options)
-    gpus = found.gpus()
+    driver: GpuDriver = importlib.import_module(f"{__package__}.{kind}").open_driver(**options)
+    gpus = driver.gpus()
     simulated(gpus)
     if not gpus:
         raise Failed(
@@ -125,20 +117,20 @@ def devices(kind: str, **options: Any) -> Tuple[Driver, List[Gpu]]:
             expected="1 or more",
             got=0,
         )
-    return found, gpus
+    return driver, gpus
 
 
-def shown(gpu: Gpu) -> Json:
+def shown(gpu: GpuDevice) -> Json:
     """Return a device for a result.
 
     It has no serial number and no UUID, because a record is published along with its image.
     """
-    found: Json = {"name": gpu.name, "memory_mib": gpu.memory // MIB}
+    row: Json = {"name": gpu.name, "memory_mib": gpu.memory // MIB}
     if gpu.address:
-        found["address"] = gpu.address
+        row["address"] = gpu.address
     if gpu.capability:
-        found["compute_capability"] = ".".join(str(number) for number in gpu.capability)
-    return found
+        row["compute_capability"] = ".".join(str(number) for number in gpu.capability)
+    return row
 
 
 def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> Json:
@@ -147,10 +139,10 @@ def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> J
     `expected` is the required number. Without it, the number of device files (`files`) counts, unless a
     device is a MIG instance or the environment selects devices.
     """
-    found, gpus = devices(kind, **options)
+    driver, gpus = devices(kind, **options)
     partial = any("MIG" in gpu.name for gpu in gpus)
     wanted = expected or (0 if partial else files)
-    got = {"count": len(gpus), "devices": [shown(gpu) for gpu in gpus], **found.versions()}
+    got = {"count": len(gpus), "devices": [shown(gpu) for gpu in gpus], **driver.versions()}
     if wanted and len(gpus) != wanted:
         raise Failed(
             "the library finds another number of devices",
@@ -164,7 +156,7 @@ def discovery(kind: str, expected: int = 0, files: int = 0, **options: Any) -> J
 # -- GEMM
 
 
-def model(gpu: Gpu, floors: Sequence[Json], root: str) -> Optional[Json]:
+def model(gpu: GpuDevice, floors: Sequence[Json], root: str) -> Optional[Json]:
     """Return the row of the floors for a device, by its PCI ids in sysfs."""
     number = image.pci_id(gpu.address, root) if gpu.address else None
     return next((row for row in floors if number in row["pci_ids"]), None)
@@ -182,11 +174,11 @@ def gemm(
 
     Every element of the product is compared, and the throughput must reach the floor.
     """
-    found, gpus = devices(kind, **options)
+    driver, gpus = devices(kind, **options)
     rows, slow = [], []
     for gpu in gpus:
-        found.use(gpu.number)
-        row = one_gemm(found, gpu, model(gpu, floors, root), size, seconds)
+        driver.use(gpu.number)
+        row = one_gemm(driver, gpu, model(gpu, floors, root), size, seconds)
         rows.append(row)
         slow += [
             f"GPU {gpu.number} {name}"
@@ -199,7 +191,9 @@ def gemm(
         for row in rows
     ]
     unknown = sorted({row["name"] for row in rows if not row["floor"]})
-    why = f"no floor is known for {', '.join(unknown)}: {rows[0]['no_floor']}" if unknown else ""
+    why = ""
+    if unknown:
+        why = f"no floor is known for {', '.join(unknown)}: {rows[0]['no_floor']}"
     figures = {
         f"gpu{gpu.number}_{name}_tflops": value
         for gpu, row in zip(gpus, rows)
@@ -212,28 +206,31 @@ def gemm(
     return passed(expected, got, figures, why)
 
 
-def one_gemm(found: Driver, gpu: Gpu, row: Optional[Json], size: int, seconds: float) -> Json:
+def one_gemm(
+    driver: GpuDriver, gpu: GpuDevice, row: Optional[Json], size: int, seconds: float
+) -> Json:
     """Measure one device. Return {name, model, size, by, tflops, floor, no_floor}."""
     # The plain kernel is slow, so it gets small matrices.
-    kinds = found.precisions(gpu)
-    n = size or fitting(found.free(), 8192 if kinds else 512)
-    floor = dict(row["floor_tflops"]) if row is not None else {}
-    reason = "its PCI id is in no row of the facts, or cannot be read here" if row is None else ""
+    kinds = driver.precisions(gpu)
+    n = size or fitting(driver.free(), 8192 if kinds else 512)
+    floor: Dict[str, float] = {}
+    reason = "its PCI id is in no row of the facts, or cannot be read here"
+    if row is not None:
+        floor, reason = row["floor_tflops"], "the facts state none for its precisions"
     if "MIG" in gpu.name:
         floor, reason = {}, "it is a part of a board"
     elif not kinds:
         floor, reason = {}, "there is no BLAS here, and the plain kernel is not made to be fast"
     elif size and size < 2048:
         floor, reason = {}, f"matrices of {size} are too small to measure"
-    tflops = {}
-    for name in kinds or ("fp32",):
-        tflops[name] = round(multiply(found, name if kinds else "", n, seconds), 3)
-    by = "the vendor's BLAS" if kinds else f"a plain kernel, {found.kernels()}"
-    kept = {name: value for name, value in floor.items() if name in tflops}
+    # Without precisions of a BLAS the plain kernel computes, named "" to `multiply`.
+    tflops = {
+        kind or "fp32": round(multiply(driver, kind, n, seconds), 3) for kind in kinds or ("",)
+    }
+    by = "the vendor's BLAS" if kinds else f"a plain kernel, {driver.kernels()}"
     return {
-        "name": gpu.name, "model": None if row is None else row["model"], "size": n, "by": by,
-        "tflops": tflops, "floor": kept,
-        "no_floor": reason or "the facts state none for its precisions",
+        "name": gpu.name, "model": row and row["model"], "size": n, "by": by, "tflops": tflops, "no_floor": reason,
+        "floor": {kind: value for kind, value in floor.items() if kind in tflops},
     }  # fmt: skip
 
 
@@ -248,36 +245,36 @@ def fitting(free: int, most: int) -> int:
     return n
 
 
-def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
+def multiply(driver: GpuDriver, kind: str, n: int, seconds: float) -> float:
     """Multiply n x n matrices, after a warm-up, and return 10 ** 12 operations per second.
 
     Every element of the last product is compared. An empty `kind` selects the plain kernel.
     """
     # TF32 multiplies FP32 data; FP16 products are accumulated and returned in FP32.
-    element = "fp16" if kind == "fp16" else "fp64" if kind == "fp64" else "fp32"
+    element = kind if kind in ("fp16", "fp64") else "fp32"
     result = "fp64" if kind == "fp64" else "fp32"
     left, right = linear.matrix_a(n, n, element), linear.matrix_b(n, n, element)
     out_size = n * n * linear.KINDS[result][1]
     held = []
     try:
         for data in (left, right):
-            held.append(found.alloc(len(data)))
-            found.put(held[-1], data)
-        held.append(found.alloc(out_size))
-        found.put(held[2], b"\xff" * out_size)  # NaN reveals elements that are never written
+            held.append(driver.alloc(len(data)))
+            driver.put(held[-1], data)
+        held.append(driver.alloc(out_size))
+        driver.put(held[2], b"\xff" * out_size)  # NaN reveals elements that are never written
 
         def once() -> None:
             if kind:
-                found.gemm(kind, n, *held)
+                driver.gemm(kind, n, *held)
             else:
                 size = (("u32", n),) * 3
-                found.launch("goldnode_gemm", *(("memory", memory) for memory in held), *size)
+                driver.launch("goldnode_gemm", *(("memory", memory) for memory in held), *size)
 
-        each = timed(found, once, seconds)
-        bad = linear.wrong(found.get(held[2], out_size), n, n, n, result)
+        each = timed(driver, once, seconds)
+        bad = linear.wrong(driver.get(held[2], out_size), n, n, n, result)
     finally:
         for memory in held:
-            found.release(memory)
+            driver.release(memory)
     if bad:
         i, j, got, expected = bad[0]
         raise Failed(
@@ -288,19 +285,19 @@ def multiply(found: Driver, kind: str, n: int, seconds: float) -> float:
     return float(2 * n**3 / each / 1e12)
 
 
-def timed(found: Driver, work: Callable[[], None], seconds: float) -> float:
+def timed(driver: GpuDriver, work: Callable[[], None], seconds: float) -> float:
     """Return the average seconds that `work` takes on the device.
 
     It runs for about `seconds`, after three runs that do not count.
     """
     for _ in range(3):
         work()
-    found.sync()
+    driver.sync()
     started, runs, batch = time.perf_counter(), 0, 1
     while True:
         for _ in range(batch):
             work()
-        found.sync()
+        driver.sync()
         runs += batch
         took = time.perf_counter() - started
         if took >= seconds:
@@ -317,12 +314,12 @@ def inference(kind: str, **options: Any) -> Json:
 
     Its output is the same integers everywhere.
     """
-    found, gpus = devices(kind, **options)
+    driver, gpus = devices(kind, **options)
     expected = linear.logits()
     figures: Dict[str, float] = {}
     for gpu in gpus:
-        found.use(gpu.number)
-        out, took = forward(found)
+        driver.use(gpu.number)
+        out, took = forward(driver)
         if out != expected:
             raise Failed(
                 f"GPU {gpu.number}: the network's output is wrong",
@@ -331,11 +328,11 @@ def inference(kind: str, **options: Any) -> Json:
             )
         figures[f"gpu{gpu.number}_milliseconds"] = round(took * 1e3, 3)
     return passed(
-        linear.classes(expected), linear.classes(expected), figures, f"kernels: {found.kernels()}"
+        linear.classes(expected), linear.classes(expected), figures, f"kernels: {driver.kernels()}"
     )
 
 
-def forward(found: Driver) -> Tuple[List[List[float]], float]:
+def forward(driver: GpuDriver) -> Tuple[List[List[float]], float]:
     """Return the logits of the batch, and the seconds they took, including copies."""
     x, first, second = linear.network()
     sizes = (linear.BATCH, linear.INPUT, linear.HIDDEN, linear.CLASSES)
@@ -344,12 +341,12 @@ def forward(found: Driver) -> Tuple[List[List[float]], float]:
     try:
         for rows in (x, first, second):
             data = linear.flat(rows)
-            held.append(found.alloc(len(data)))
-            found.put(held[-1], data)
-        held.append(found.alloc(4 * sizes[0] * sizes[2]))
-        held.append(found.alloc(4 * sizes[0] * sizes[3]))
+            held.append(driver.alloc(len(data)))
+            driver.put(held[-1], data)
+        held.append(driver.alloc(4 * sizes[0] * sizes[2]))
+        held.append(driver.alloc(4 * sizes[0] * sizes[3]))
         put, one, two, hidden, out = (("memory", memory) for memory in held)
-        found.launch(
+        driver.launch(
             "goldnode_gemm",
             put,
             one,
@@ -358,8 +355,8 @@ def forward(found: Driver) -> Tuple[List[List[float]], float]:
             ("u32", sizes[2]),
             ("u32", sizes[1]),
         )
-        found.launch("goldnode_relu", hidden, ("u64", sizes[0] * sizes[2]))
-        found.launch(
+        driver.launch("goldnode_relu", hidden, ("u64", sizes[0] * sizes[2]))
+        driver.launch(
             "goldnode_gemm",
             hidden,
             two,
@@ -368,10 +365,10 @@ def forward(found: Driver) -> Tuple[List[List[float]], float]:
             ("u32", sizes[3]),
             ("u32", sizes[2]),
         )
-        result = linear.rows_of(found.get(held[4], 4 * sizes[0] * sizes[3]), sizes[0], sizes[3])
+        result = linear.rows_of(driver.get(held[4], 4 * sizes[0] * sizes[3]), sizes[0], sizes[3])
     finally:
         for memory in held:
-            found.release(memory)
+            driver.release(memory)
     return result, time.perf_counter() - started
 
 
@@ -383,27 +380,28 @@ def memory(kind: str, share: float = 0.9, most: int = 0, **options: Any) -> Json
 
     The device itself verifies. `most` limits the size in bytes.
     """
-    found, gpus = devices(kind, **options)
+    driver, gpus = devices(kind, **options)
     figures: Json = {}
     for gpu in gpus:
-        found.use(gpu.number)
-        size, took = pressure(found, gpu, share, most)
+        driver.use(gpu.number)
+        size, took = pressure(driver, gpu, share, most)
         figures[f"gpu{gpu.number}_mib"] = size // MIB
         # 4: two passes, each writes and reads every byte.
         figures[f"gpu{gpu.number}_gib_per_second"] = round(4 * size / 2**30 / took, 1)
     return passed("what was written", "what was written", figures)
 
 
-def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, float]:
+def pressure(driver: GpuDriver, gpu: GpuDevice, share: float, most: int) -> Tuple[int, float]:
     """Return the bytes that were written and verified on a device, and the seconds of two passes."""
-    count = found.alloc(4)  # counter of wrong words
+    count = driver.alloc(4)  # counter of wrong words
     held: List[Tuple[Any, int]] = []
-    left = int(found.free() * share)
-    left = min(left, most) if most else left
+    left = int(driver.free() * share)
+    if most:
+        left = min(left, most)
     try:
         while left >= MIB:
-            size = min(left, found.largest) // MIB * MIB
-            held.append((found.alloc(size), size))
+            size = min(left, driver.largest) // MIB * MIB
+            held.append((driver.alloc(size), size))
             left -= size
         if not held:
             raise NotRun(f"GPU {gpu.number} has no memory free", required=True)
@@ -411,20 +409,20 @@ def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, flo
         # The second pass inverts every bit, so that stuck bits of both kinds show.
         for turn in (0, 0xFFFFFFFF):
             for number, (piece, size) in enumerate(held):
-                found.launch(
+                driver.launch(
                     "goldnode_fill", ("memory", piece), ("u64", size // 4), ("u32", number ^ turn)
                 )
-            found.sync()
-            found.put(count, bytes(4))
+            driver.sync()
+            driver.put(count, bytes(4))
             for number, (piece, size) in enumerate(held):
-                found.launch(
+                driver.launch(
                     "goldnode_verify",
                     ("memory", piece),
                     ("u64", size // 4),
                     ("u32", number ^ turn),
                     ("memory", count),
                 )
-            wrong = struct.unpack("<I", found.get(count, 4))[0]
+            wrong = struct.unpack("<I", driver.get(count, 4))[0]
             if wrong:
                 raise Failed(
                     f"GPU {gpu.number}: memory differs from what was written",
@@ -434,6 +432,6 @@ def pressure(found: Driver, gpu: Gpu, share: float, most: int) -> Tuple[int, flo
         took = time.perf_counter() - started
     finally:
         for piece, _ in held:
-            found.release(piece)
-        found.release(count)
+            driver.release(piece)
+        driver.release(count)
     return sum(size for _, size in held), took

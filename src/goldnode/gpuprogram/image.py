@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any, List, Optional
 
-from .report import Json
+from .results import Json
 
 PLACE = "/usr/lib/goldnode/image.json"
 BACKENDS = ("cuda", "rocm", "oneapi", "cpu")
@@ -39,10 +39,10 @@ def described(root: str = "/") -> Json:
     text = read(under(root, PLACE))
     if text is None:
         return {}
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    description = json.loads(text)
+    if not isinstance(description, dict):
         raise ValueError("it is no JSON object")
-    return found
+    return description
 
 
 def parts(image: Json) -> Json:
@@ -50,12 +50,12 @@ def parts(image: Json) -> Json:
 
     A part may be a version, or an object with `version`.
     """
-    found = {}
+    versions = {}
     stated = image.get("parts")
     for name, value in (stated if isinstance(stated, dict) else {}).items():
         version = value.get("version") if isinstance(value, dict) else value
-        found[str(name)] = str(version) if version is not None else ""
-    return found
+        versions[str(name)] = str(version) if version is not None else ""
+    return versions
 
 
 def devices(backend: str, root: str = "/") -> List[str]:
@@ -88,17 +88,17 @@ def devices(backend: str, root: str = "/") -> List[str]:
 
 def vendor(path: str, root: str = "/") -> Optional[str]:
     """Return the PCI vendor of a DRM device file, from sysfs."""
-    found = read(under(root, f"/sys/class/drm/{os.path.basename(path)}/device/vendor"))
-    return None if found is None else str(found)
+    number = read(under(root, f"/sys/class/drm/{os.path.basename(path)}/device/vendor"))
+    return None if number is None else str(number)
 
 
 def pci_id(address: str, root: str = "/") -> Optional[str]:
     """Return the PCI ids of an address (`10de:2335`), from sysfs; None if the container hides them."""
     folder = under(root, f"/sys/bus/pci/devices/{address}")
-    found = [read(f"{folder}/{name}") for name in ("vendor", "device")]
-    if None in found:
+    ids = [read(f"{folder}/{name}") for name in ("vendor", "device")]
+    if None in ids:
         return None
-    return ":".join(str(item)[2:] for item in found)
+    return ":".join(str(item)[2:] for item in ids)
 
 
 def memory(root: str = "/") -> int:
@@ -108,7 +108,7 @@ def memory(root: str = "/") -> int:
     """
     text = read(under(root, "/proc/meminfo")) or ""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    found = int(match[1]) * 1024 if match else 0
+    available = int(match[1]) * 1024 if match else 0
     # Control group v2, then v1.
     for most, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -119,5 +119,5 @@ def memory(root: str = "/") -> int:
     ):
         limit, now = read(under(root, most)), read(under(root, used))
         if limit and now and limit.isdigit() and now.isdigit():
-            found = min(found, max(0, int(limit) - int(now)))
-    return found
+            available = min(available, max(0, int(limit) - int(now)))
+    return available

@@ -7,7 +7,7 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from . import native
-from .report import Failed, Json, NotRun, passed
+from .results import Failed, Json, NotRun, passed
 
 Numbers = Tuple[int, ...]
 
@@ -67,25 +67,25 @@ def _cudart(library: ctypes.CDLL) -> Numbers:
 
 def split(value: int, steps: Tuple[int, ...]) -> Numbers:
     """Split a packed version: 12040 with steps (1000, 10) is (12, 4)."""
-    found = []
+    numbers = []
     for step in steps:
-        found.append(value // step)
+        numbers.append(value // step)
         value %= step
-    return tuple(found)
+    return tuple(numbers)
 
 
 def _property(function: str) -> Callable[[ctypes.CDLL], Numbers]:
     """NVIDIA's libraryPropertyType: 0 major, 1 minor, 2 patch (library_types.h). Needs no device."""
 
     def read(library: ctypes.CDLL) -> Numbers:
-        found = []
+        numbers = []
         for kind in range(3):
             value = ctypes.c_int(-1)
             status = native.integer(library, function, kind, ctypes.byref(value))
             if status != 0:
                 raise Failed(f"{function} fails", expected=0, got=status)
-            found.append(value.value)
-        return tuple(found)
+            numbers.append(value.value)
+        return tuple(numbers)
 
     return read
 
@@ -234,17 +234,16 @@ def component(part: str) -> Optional[str]:
     """Return the component that a part's name means; None if it is not a known shared library."""
     name = part.lower()
     for candidate in (name, re.sub(r"-cu\d+$", "", re.sub(r"^(nvidia-|lib)", "", name))):
-        found = ALIASES.get(candidate, candidate)
-        if found in COMPONENTS:
-            return found
+        known = ALIASES.get(candidate, candidate)
+        if known in COMPONENTS:
+            return known
     return None
 
 
 def numbers(version: str) -> Numbers:
     """Return the leading numbers of a version: 12.4.127~12.4.1-2 gives (12, 4, 127)."""
-    match = re.match(
-        r"\d+(?:\.\d+)*", version.partition(":")[2] if re.match(r"\d+:", version) else version
-    )
+    # An epoch of Debian (2:1.0) is no part of the vendor's version.
+    match = re.match(r"\d+(?:\.\d+)*", re.sub(r"^\d+:", "", version))
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
@@ -254,7 +253,7 @@ def sonames(name: str, version: str = "") -> List[str]:
     major = str(numbers(version)[0]) if numbers(version) else ""
     wanted = known.odd.get(major, major)
     names = [wanted] if wanted in known.majors else list(known.majors)
-    return [*(f"{known.stem}.so.{found}" for found in names), *known.others]
+    return [*(f"{known.stem}.so.{number}" for number in names), *known.others]
 
 
 def check(part: str, version: str) -> Json:
@@ -286,24 +285,26 @@ def check(part: str, version: str) -> Json:
             {"loads": soname},
             why="the library does not tell its version" if version else "",
         )
-    said = known.version(library)
-    if not said:
+    reported = known.version(library)
+    if not reported:
         return passed(
             {"loads": soname},
             {"loads": soname},
             why="the library tells its version only where a driver is",
         )
-    told = ".".join(str(number) for number in said)
-    compared = min(len(said), len(numbers(version)), known.compared)
+    version_text = ".".join(str(number) for number in reported)
+    compared = min(len(reported), len(numbers(version)), known.compared)
     expected = numbers(version)[:compared]
     if not compared:
-        why = (
-            "the library counts otherwise than its part"
-            if version
-            else "the image states no version"
-        )
-        return passed({"loads": soname}, {"loads": soname, "version": told}, why=why)
+        why = "the image states no version"
+        if version:
+            why = "the library counts otherwise than its part"
+        return passed({"loads": soname}, {"loads": soname, "version": version_text}, why=why)
     shown = ".".join(str(number) for number in expected)
-    if said[:compared] != expected:
-        raise Failed(f"{soname} is another version than the image states", expected=shown, got=told)
-    return passed({"loads": soname, "version": shown}, {"loads": soname, "version": told}, why=held)
+    if reported[:compared] != expected:
+        raise Failed(
+            f"{soname} is another version than the image states", expected=shown, got=version_text
+        )
+    return passed(
+        {"loads": soname, "version": shown}, {"loads": soname, "version": version_text}, why=held
+    )

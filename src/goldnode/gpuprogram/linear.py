@@ -48,8 +48,9 @@ def matrix_a(rows: int, inner: int, kind: str) -> bytes:
 
 def matrix_b(inner: int, columns: int, kind: str) -> bytes:
     """Return b, `inner` x `columns`."""
-    found = [column([b(k, j) for k in range(5)], inner, kind) for j in range(5)]
-    return b"".join(found[j % 5] for j in range(columns))
+    # Only five of the columns differ.
+    different = [column([b(k, j) for k in range(5)], inner, kind) for j in range(5)]
+    return b"".join(different[j % 5] for j in range(columns))
 
 
 def wrong(
@@ -120,11 +121,11 @@ def rows_of(data: bytes, rows: int, columns: int) -> List[List[float]]:
 
 def classes(rows: Sequence[Sequence[float]]) -> List[int]:
     """Return the class of each row: the index with the largest softmax."""
-    found = []
+    winners = []
     for row in rows:
         top = max(row)
         weights = [math.exp(value - top) for value in row]
         total = sum(weights)
         shares = [weight / total for weight in weights]
-        found.append(shares.index(max(shares)))
-    return found
+        winners.append(shares.index(max(shares)))
+    return winners

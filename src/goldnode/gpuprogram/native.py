@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Any, List, Optional, Sequence
 
-from .report import Failed, NotRun
+from .results import Failed, NotRun
 
 # Sonames of loaded libraries that are simulators: they export an int `goldnode_simulated` other than 0.
 SIMULATED: List[str] = []
@@ -25,22 +25,24 @@ def load(soname: str, wheels: bool = True) -> ctypes.CDLL:
     Raises Failed with the loader's message.
     """
     try:
-        found = ctypes.CDLL(soname, mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(soname, mode=ctypes.RTLD_GLOBAL)
     except OSError as problem:
-        told = _ABSENT.match(str(problem))
-        path = in_wheels(soname) if wheels and told is not None and told[1] == soname else None
+        missing = _ABSENT.match(str(problem))
+        path = (
+            in_wheels(soname) if wheels and missing is not None and missing[1] == soname else None
+        )
         if path is None:
             raise Failed(
                 f"{soname} cannot be loaded: {problem}", expected="it loads", got=str(problem)
             ) from None
-        found = _with_needed(path)
+        library = _with_needed(path)
     try:
-        said = ctypes.c_int.in_dll(found, "goldnode_simulated")
+        marker = ctypes.c_int.in_dll(library, "goldnode_simulated")
     except ValueError:
-        return found
-    if said.value:
+        return library
+    if marker.value:
         SIMULATED.append(soname)
-    return found
+    return library
 
 
 def absent(soname: str, wheels: bool = True) -> bool:
@@ -56,8 +58,8 @@ def lacks(problem: Failed, soname: str) -> bool:
     """Return whether loading failed because the file `soname` is missing: the library itself, or a
     dependency.
     """
-    told = _ABSENT.match(str(problem.result["got"]))
-    return told is not None and told[1] == soname
+    missing = _ABSENT.match(str(problem.result["got"]))
+    return missing is not None and missing[1] == soname
 
 
 def which(sonames: Sequence[str]) -> Optional[str]:
@@ -76,10 +78,10 @@ def first(sonames: Sequence[str]) -> Optional[ctypes.CDLL]:
 
 def need(sonames: Sequence[str], what: str) -> ctypes.CDLL:
     """Load the first available library. Raises NotRun without any: the test does not apply here."""
-    found = first(sonames)
-    if found is None:
+    library = first(sonames)
+    if library is None:
         raise NotRun(f"{what} is not here ({', '.join(sonames)})")
-    return found
+    return library
 
 
 def wheel_directories() -> List[str]:
@@ -95,9 +97,9 @@ def wheel_directories() -> List[str]:
         "/usr/lib/python3/dist-packages",
     ]
     return [
-        found
+        folder
         for site in dict.fromkeys(sites)
-        for found in sorted(glob.glob(f"{glob.escape(site)}/nvidia/*/lib"))
+        for folder in sorted(glob.glob(f"{glob.escape(site)}/nvidia/*/lib"))
     ]
 
 
@@ -120,8 +122,8 @@ def _with_needed(path: str) -> ctypes.CDLL:
         try:
             return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
         except OSError as problem:
-            told = _ABSENT.match(str(problem))
-            other = in_wheels(told[1]) if told is not None else None
+            missing = _ABSENT.match(str(problem))
+            other = in_wheels(missing[1]) if missing is not None else None
             if other is None or other == path:
                 raise Failed(
                     f"{path} cannot be loaded: {problem}", expected="it loads", got=str(problem)

@@ -7,14 +7,14 @@ import struct
 from typing import Any, List, Sequence
 
 from . import native
-from .device import Driver, Gpu, devices, timed
-from .report import Failed, Json, NotRun, passed
+from .device import GpuDevice, GpuDriver, devices, timed
+from .results import Failed, Json, NotRun, passed
 
 FLOAT, SUM = 7, 0  # ncclFloat32, ncclSum
 SONAMES = {"cuda": ("libnccl.so.2",), "rocm": ("librccl.so.1",)}
 
 
-def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
+def all_reduce(found: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json:
     """Sum `count` floats over the devices. Every element of device r is r + 1."""
     if found.kind not in SONAMES:
         raise NotRun(f"no collective library with a C interface is known for {found.kind}")
@@ -77,10 +77,10 @@ def all_reduce(found: Driver, gpus: Sequence[Gpu], count: int) -> Json:
     return passed("equal sums on every device", "equal sums on every device", figures)
 
 
-class _All(Driver):
+class _All(GpuDriver):
     """All devices as one, for `timed`: waits for each of them."""
 
-    def __init__(self, found: Driver, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, found: GpuDriver, gpus: Sequence[GpuDevice]) -> None:
         self.found, self.list = found, gpus
 
     def sync(self) -> None:
@@ -93,15 +93,15 @@ def check(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
     """Call a function. Raises Failed with NCCL's message."""
     status = native.integer(library, function, *arguments)
     if status:
-        told = native.symbol(library, "ncclGetErrorString")
-        told.restype = ctypes.c_char_p
-        text = (told(status) or b"").decode("utf-8", "replace")
+        explain = native.symbol(library, "ncclGetErrorString")
+        explain.restype = ctypes.c_char_p
+        text = (explain(status) or b"").decode("utf-8", "replace")
         raise Failed(f"{function}: {text}", expected=0, got=status)
 
 
 def collective(kind: str, count: int = 1 << 24, **options: Any) -> Json:
     """All-reduce over all devices of this machine with NCCL or RCCL, and compare every element."""
-    found, gpus = devices(kind, **options)
+    driver, gpus = devices(kind, **options)
     if len(gpus) < 2:
         raise NotRun(f"a collective needs 2 devices, there is {len(gpus)}")
-    return all_reduce(found, gpus, count)
+    return all_reduce(driver, gpus, count)

@@ -11,8 +11,8 @@ import os
 from typing import Any, Dict, List, Tuple
 
 from . import device, image, kernels, libraries, native
-from .device import Driver, Gpu
-from .report import Failed, Json, NotRun, passed
+from .device import GpuDevice, GpuDriver
+from .results import Failed, Json, NotRun, passed
 
 # ze_result_t (ze_api.h): ZE_RESULT_ERROR_UNINITIALIZED, the loader finds no driver with a device
 UNINITIALIZED = 0x78000001
@@ -81,7 +81,7 @@ def platforms(devices: bool, processor: bool) -> Json:
     return passed({"clGetPlatformIDs": NO_PLATFORM}, {"clGetPlatformIDs": status})
 
 
-class OpenCl(Driver):
+class OpenCl(GpuDriver):
     """OpenCL devices of one type, with a context and an in-order queue for each one in use."""
 
     kind = "opencl"
@@ -107,9 +107,9 @@ class OpenCl(Driver):
         status = native.integer(self.library, "clGetPlatformIDs", 0, None, ctypes.byref(count))
         if status == NO_PLATFORM or not count.value:
             return
-        found = (ctypes.c_void_p * count.value)()
-        self.call("clGetPlatformIDs", count, found, None)
-        for platform in found:
+        platforms = (ctypes.c_void_p * count.value)()
+        self.call("clGetPlatformIDs", count, platforms, None)
+        for platform in platforms:
             here = ctypes.c_uint32()
             status = native.integer(
                 self.library,
@@ -133,9 +133,8 @@ class OpenCl(Driver):
             )
             for one in ids:
                 handle = ctypes.c_void_p(one)
-                if (
-                    not vendor or self._number(handle, 0x1001, ctypes.c_uint32) == vendor
-                ):  # CL_DEVICE_VENDOR_ID
+                # 0x1001: CL_DEVICE_VENDOR_ID
+                if not vendor or self._number(handle, 0x1001, ctypes.c_uint32) == vendor:
                     self.devices.append(handle)
 
     def call(self, function: str, *arguments: Any) -> None:
@@ -147,10 +146,10 @@ class OpenCl(Driver):
     def made(self, function: str, *arguments: Any) -> ctypes.c_void_p:
         """Call a function that creates an object and returns its status through its last pointer."""
         status = ctypes.c_int32()
-        found = native.symbol(self.library, function)(*arguments, ctypes.byref(status))
+        handle = native.symbol(self.library, function)(*arguments, ctypes.byref(status))
         if status.value:
             raise Failed(f"{function} fails", expected=0, got=status.value)
-        return ctypes.c_void_p(found)
+        return ctypes.c_void_p(handle)
 
     def _number(self, handle: ctypes.c_void_p, what: int, kind: Any) -> int:
         value = kind()
@@ -164,17 +163,16 @@ class OpenCl(Driver):
         )
         return int(value.value)
 
-    def gpus(self) -> List[Gpu]:
-        found = []
+    def gpus(self) -> List[GpuDevice]:
+        gpus = []
         for index, handle in enumerate(self.devices):
             name = ctypes.create_string_buffer(256)
-            self.call(
-                "clGetDeviceInfo", handle, 0x102B, ctypes.c_size_t(256), name, None
-            )  # CL_DEVICE_NAME
+            # 0x102B: CL_DEVICE_NAME
+            self.call("clGetDeviceInfo", handle, 0x102B, ctypes.c_size_t(256), name, None)
             size = self._number(handle, 0x101F, ctypes.c_uint64)  # CL_DEVICE_GLOBAL_MEM_SIZE
             units = self._number(handle, 0x1002, ctypes.c_uint32)  # CL_DEVICE_MAX_COMPUTE_UNITS
-            found.append(
-                Gpu(
+            gpus.append(
+                GpuDevice(
                     index,
                     name=name.value.decode("utf-8", "replace").strip(),
                     memory=size,
@@ -183,7 +181,7 @@ class OpenCl(Driver):
                     units=units,
                 )
             )
-        return found
+        return gpus
 
     def versions(self) -> Json:
         version = ctypes.create_string_buffer(256)
@@ -202,7 +200,7 @@ class OpenCl(Driver):
             self.queues[index] = (context, queue, {})
             # One allocation may not be larger than CL_DEVICE_MAX_MEM_ALLOC_SIZE.
             self.largest = min(
-                Driver.largest, self._number(self.devices[index], 0x1010, ctypes.c_uint64)
+                GpuDriver.largest, self._number(self.devices[index], 0x1010, ctypes.c_uint64)
             )
         self.current = index
 

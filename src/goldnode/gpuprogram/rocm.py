@@ -10,8 +10,8 @@ import subprocess
 from typing import Any, Dict, List, Tuple
 
 from . import image, kernels, libraries, native
-from .device import Driver, Gpu
-from .report import Failed, Json, passed
+from .device import GpuDevice, GpuDriver
+from .results import Failed, Json, passed
 
 NO_DEVICE = 100  # hipErrorNoDevice (hip_runtime_api.h)
 # hsa_status_t (hsa.h): result of hsa_init if /dev/kfd cannot be opened. Seen with Debian 12's 5.2.3.
@@ -61,16 +61,16 @@ def rocminfo(devices: bool, root: str = "/") -> Json:
         check=False,
     )
     # rocminfo colours its messages even without a terminal.
-    said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.decode("utf-8", "replace"))
+    output = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.decode("utf-8", "replace"))
     loaded = os.path.isdir(image.under(root, "/sys/module/amdgpu"))
-    code, sentence = (
-        (0, "HSA Agents") if devices else (1, "/dev/kfd" if loaded else "ROCk module is NOT loaded")
-    )
-    if done.returncode != code or sentence not in said:
+    code, sentence = 0, "HSA Agents"
+    if not devices:
+        code, sentence = 1, "/dev/kfd" if loaded else "ROCk module is NOT loaded"
+    if done.returncode != code or sentence not in output:
         raise Failed(
             "rocminfo",
             expected={"exit": code, "says": sentence},
-            got={"exit": done.returncode, "says": said.strip()[:200]},
+            got={"exit": done.returncode, "says": output.strip()[:200]},
         )
     return passed({"exit": code, "says": sentence}, {"exit": done.returncode, "says": sentence})
 
@@ -94,7 +94,7 @@ def device_group(root: str = "/") -> Json:
 # -- with one
 
 
-class Hip(Driver):
+class Hip(GpuDriver):
     """HIP's runtime API."""
 
     kind = "rocm"
@@ -119,12 +119,12 @@ class Hip(Driver):
                 got=status,
             )
 
-    def gpus(self) -> List[Gpu]:
+    def gpus(self) -> List[GpuDevice]:
         count = ctypes.c_int()
         self.call("hipGetDeviceCount", ctypes.byref(count))
         return [self._gpu(index) for index in range(count.value)]
 
-    def _gpu(self, index: int) -> Gpu:
+    def _gpu(self, index: int) -> GpuDevice:
         name, address, size = (
             ctypes.create_string_buffer(256),
             ctypes.create_string_buffer(32),
@@ -133,7 +133,7 @@ class Hip(Driver):
         self.call("hipDeviceGetName", name, 256, index)
         self.call("hipDeviceTotalMem", ctypes.byref(size), index)
         self.call("hipDeviceGetPCIBusId", address, 32, index)
-        return Gpu(
+        return GpuDevice(
             index,
             name=name.value.decode("utf-8", "replace"),
             memory=size.value,
@@ -188,9 +188,9 @@ class Hip(Driver):
             module, code = ctypes.c_void_p(), self._compile()
             self.call("hipModuleLoadData", ctypes.byref(module), code)
             for name in kernels.NAMES:
-                found = ctypes.c_void_p()
-                self.call("hipModuleGetFunction", ctypes.byref(found), module, name.encode())
-                self.functions[self.current, name] = found
+                entry = ctypes.c_void_p()
+                self.call("hipModuleGetFunction", ctypes.byref(entry), module, name.encode())
+                self.functions[self.current, name] = entry
         values = [
             (ctypes.c_uint32 if kind == "u32" else ctypes.c_uint64)(value)
             for kind, value in arguments
@@ -216,11 +216,9 @@ class Hip(Driver):
 
         Up to ROCm 5 the runtime itself contains the compiler's functions.
         """
-        compiler = (
-            self.library
-            if hasattr(self.library, "hiprtcCreateProgram")
-            else native.need(HIPRTC, "HIP's run-time compiler")
-        )
+        compiler = self.library
+        if not hasattr(compiler, "hiprtcCreateProgram"):
+            compiler = native.need(HIPRTC, "HIP's run-time compiler")
         program = ctypes.c_void_p()
 
         def call(function: str, *arguments: Any) -> None:
@@ -263,9 +261,8 @@ class Hip(Driver):
         )  # fmt: skip
 
     def _rocblas(self, function: str, *arguments: Any) -> None:
-        status = (
-            native.integer(self.rocblas, function, *arguments) if self.rocblas is not None else -1
-        )
+        assert self.rocblas is not None  # noqa: S101 - `precisions` names none without it
+        status = native.integer(self.rocblas, function, *arguments)
         if status:
             raise Failed(f"{function} fails", expected=0, got=status)
 

@@ -64,7 +64,7 @@ _LEFT_OF_ROOT = re.compile(ROOT_LEFTOVERS)
 def smoke_program() -> bytes | None:
     """Return the smoke runner that every image contains; None if this goldnode does not include it."""
     try:
-        from goldnode.gpuprogram.smoke import pack  # type: ignore[import-not-found,unused-ignore]
+        from goldnode.gpuprogram.smoke import pack
     except ImportError:
         return None
     return bytes(pack.program())

@@ -5,7 +5,6 @@ Exit codes of a run: 0 all passed or skipped, 2 something failed, 3 something co
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import os
 import re
@@ -14,9 +13,10 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, List, NoReturn, Optional
+from typing import Any, List, Optional
 
 from goldnode.core.errors import GoldnodeError
+from goldnode.gpuprogram.command import BAD, OK, UNKNOWN, ProgramParser
 from goldnode.prove import SCHEMA, carry, records, summary
 from goldnode.prove.changes import FIELDS
 from goldnode.prove.session import (
@@ -34,21 +34,11 @@ from goldnode.prove.steps import OWN_CLASS, STEPS
 ROOT = Path(__file__).resolve().parents[3]
 STATE = Path("/run/goldnode-prove-gpu/state.json")
 UNPACKED = Path("/run/goldnode/program")
-OK, BAD, UNKNOWN = 0, 2, 3
 
 RUN_HELP = (
     "Prove goldnode on this machine's NVIDIA GPUs. Nothing is set without --change; no GPU is ever reset, "
     "no MIG or ECC mode changed."
 )
-
-
-class ProveParser(argparse.ArgumentParser):
-    """Parser that exits with 3 on wrong usage. argparse would exit with 2, which here means a failed step."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        print(f"{self.prog}: {message}", file=sys.stderr)
-        raise SystemExit(UNKNOWN)
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -69,7 +59,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 def pack(given: List[str]) -> int:
     """Run `prove-gpu pack`: make the carry folder."""
-    parser = ProveParser(
+    parser = ProgramParser(
         prog="prove-gpu pack",
         description="Make the folder that a GPU machine without network and packages needs; at most 64 MiB.",
     )
@@ -102,7 +92,7 @@ def pack(given: List[str]) -> int:
 
 def take(given: List[str]) -> int:
     """Run `prove-gpu import`: turn the record of a run into a test case."""
-    parser = ProveParser(
+    parser = ProgramParser(
         prog="prove-gpu import", description="Copy the record of a run to tests/cases/recorded."
     )
     parser.add_argument("folder", type=Path, help="a directory that prove-gpu has written")
@@ -113,7 +103,7 @@ def take(given: List[str]) -> int:
 
 def run(given: List[str]) -> int:
     """Run `prove-gpu`: all steps."""
-    parser = ProveParser(
+    parser = ProgramParser(
         prog="prove-gpu",
         description=RUN_HELP,
         epilog="Other commands: prove-gpu pack, prove-gpu import.",

@@ -16,7 +16,8 @@ from typing import Any, Dict, List
 
 from goldnode.gpuprogram import device, linear
 from goldnode.gpuprogram.cuda import Cuda
-from goldnode.gpuprogram.report import Failed
+from goldnode.gpuprogram.results import Failed
+from goldnode.gpuprogram.work import simulated as by_library
 
 ROUND = 0.05  # seconds of work to queue on each device before waiting for it
 MOST = 600.0  # seconds; also ends a load that has lost its parent
@@ -27,7 +28,7 @@ Json = Dict[str, Any]
 class Busy:
     """One device with its matrices."""
 
-    def __init__(self, driver: Cuda, gpu: device.Gpu, size: int) -> None:
+    def __init__(self, driver: Cuda, gpu: device.GpuDevice, size: int) -> None:
         self.driver, self.gpu = driver, gpu
         driver.use(gpu.number)
         kinds = driver.precisions(gpu)
@@ -136,9 +137,5 @@ def main() -> int:
 
 def simulated(found: Json) -> bool:
     """Return whether a loaded library, or a device by its name, is simulated."""
-    from goldnode.gpuprogram import (
-        native,
-    )  # imported late, to see the libraries loaded by then
-
     names: List[str] = [str(row["name"]) for row in found.get("gpus", [])]
-    return bool(native.SIMULATED) or any(name.startswith(device.SIMULATED) for name in names)
+    return by_library() or any(name.startswith(device.SIMULATED) for name in names)

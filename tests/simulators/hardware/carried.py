@@ -20,6 +20,7 @@ from tests.simulators import accelerators
 from tests.simulators.hardware import machine
 
 from goldnode.core import program_file as nodefile
+from goldnode.gpuprogram.pack import START
 from goldnode.gpuprogram.smoke import pack as smoke
 from goldnode.prove import carry
 
@@ -48,8 +49,8 @@ if sys.argv[1:2] != ["device"]:
 sys.exit(start.main("sha256:simulated", sys.path[0]))
 """
 SMOKE = (
-    "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.gpuprogram.smoke.program import "
-    "main\nmain()\n"
+    "import sys\nsys.argv += ['--root', {root!r}]\nfrom goldnode.gpuprogram.smoke.start import "
+    "packed\npacked()\n"
 )
 
 
@@ -71,9 +72,7 @@ def folder(target: Path, root: Path, *, more: str = "", compiled: bool = True) -
         NODE.format(root=str(root), more=more),
         compiled,
     )
-    replace(
-        target / carry.SMOKE, smoke.START, smoke.sources(), SMOKE.format(root=str(root)), compiled
-    )
+    replace(target / carry.SMOKE, START, smoke.sources(), SMOKE.format(root=str(root)), compiled)
     manifest = json.loads((target / carry.MANIFEST).read_text())
     manifest["files"] = {
         name: carry.digest((target / name).read_bytes()) for name in manifest["files"]

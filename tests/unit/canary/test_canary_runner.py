@@ -17,13 +17,13 @@ import pytest
 from tests.unit.canary.conftest import Json, Start, small
 
 from goldnode.canary import pack
-from goldnode.canary.runner import child, machine, plan, site_job, work
+from goldnode.canary.runner import machine, plan, process, site_job
 from goldnode.canary.runner import start as starting
 from goldnode.canary.runner.records import JobEnded
 from goldnode.commands.schema.kinds import schema
 from goldnode.documents.canary import CanaryDocument
 from goldnode.gpuprogram import cpu, linear
-from goldnode.gpuprogram.child import process_state
+from goldnode.gpuprogram.children import EndedChild, process_state
 
 QUICK = ("discovery", "memory_bandwidth", "gemm", "host_copies", "launch_latency", "storage")
 
@@ -135,14 +135,14 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("status", "out", "state"), ANSWERS)
 def test_answers_of_a_job_process(status: int, out: bytes, state: str) -> None:
-    assert child.answer(status, out, b"last line", 1.0)["state"] == state
+    assert process.answered(EndedChild(status, out, b"last line", 1.0))["state"] == state
 
 
 def test_a_fault_of_the_program_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = work.run({"call": "cpu_jobs.gemm", "arguments": {"surprise": 1}})
+    found = process.answer({"call": "cpu_jobs.gemm", "arguments": {"surprise": 1}})
     assert found["state"] == "could_not_check"
     assert "TypeError" in found["why"]
-    wrong = work.run({"call": "cpu_jobs.discovery", "arguments": {"expected": 12345}})
+    wrong = process.answer({"call": "cpu_jobs.discovery", "arguments": {"expected": 12345}})
     assert wrong["state"] == "failed"
     assert "the class has 12345 CPUs" in wrong["why"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.unit.gpuprogram.conftest import Run, one
 
-from goldnode.gpuprogram.report import Failed
-from goldnode.gpuprogram.smoke import programs
+from goldnode.gpuprogram.results import Failed
+from goldnode.gpuprogram.smoke import compilers as runner
 
 # Says its version; fails for an argument that {refuses} names; else makes a program that prints {says}.
 NVCC = """#!/bin/sh
@@ -33,11 +33,11 @@ def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def nvcc(folder: Path, refuses: str = "nothing", says: str = "code 35") -> dict[str, Any]:
     (folder / "nvcc").write_text(NVCC.format(refuses=refuses, says=says))
     (folder / "nvcc").chmod(0o755)
-    return programs.compiles("nvcc", "12.4.131")
+    return runner.compiles("nvcc", "12.4.131")
 
 
 def test_what_gcc_makes_is_run(run: Run) -> None:
-    version = re.match(r"\d+", programs._run(["gcc", "-dumpfullversion"]))
+    version = re.match(r"\d+", runner._run(["gcc", "-dumpfullversion"]))
     assert version is not None
     described = {"name": "cpu-1-devel-debian12", "backend": "cpu", "parts": {"gcc": version[0]}}
     code, record = run("--test", "compile with gcc", image=described, PATH="/usr/bin:/bin")
@@ -72,6 +72,6 @@ def test_a_place_that_runs_no_programs_is_said(
             raise PermissionError
         return original(command, folder)
 
-    original = programs._run
-    monkeypatch.setattr(programs, "_run", refused)
+    original = runner._run
+    monkeypatch.setattr(runner, "_run", refused)
     assert nvcc(compilers)["got"]["runs"].startswith("not run: ")

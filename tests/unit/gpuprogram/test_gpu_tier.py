@@ -11,7 +11,8 @@ from tests.unit.gpuprogram.conftest import Run, one, states
 
 from goldnode.core.errors import FactsError
 from goldnode.facts import host as facts
-from goldnode.gpuprogram import device, image, linear, report
+from goldnode.gpuprogram import cuda, device, image, linear
+from goldnode.gpuprogram.results import Failed
 from goldnode.gpuprogram.smoke import pack
 
 SMALL = ("--tier", "gpu", "--size", "48", "--seconds", "0.01", "--memory-mib", "2")
@@ -122,13 +123,13 @@ def test_without_a_driver_library_device_files_fail(run: Run, tmp_path: Path) ->
 # -- the floor
 
 
-class Host(device.Driver):
+class Host(device.GpuDriver):
     """A driver whose matrix unit takes no time at all: `tflops` are what a clock of the test's own makes of it."""
 
     blas = ("fp16", "tf32")
 
     def __init__(self, name: str = "NVIDIA H200", tflops: float = 700.0) -> None:
-        self.gpu = device.Gpu(
+        self.gpu = device.GpuDevice(
             0, name=name, memory=141 << 30, address="0000:18:00.0", capability=(9, 0), units=132
         )
         self.tflops = tflops
@@ -136,7 +137,7 @@ class Host(device.Driver):
     def use(self, index: int) -> None:
         assert index == 0
 
-    def gpus(self) -> list[device.Gpu]:
+    def gpus(self) -> list[device.GpuDevice]:
         return [self.gpu]
 
     def free(self) -> int:
@@ -150,7 +151,7 @@ def measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: Host, pci_id: str = "10de:2335"
 ) -> dict[str, Any]:
     accelerators.devices(tmp_path, "cuda", 1, pci_id)
-    monkeypatch.setattr(device, "driver", lambda kind, **options: host)
+    monkeypatch.setattr(cuda, "open_driver", lambda **options: host)
     monkeypatch.setattr(
         device,
         "multiply",
@@ -168,9 +169,7 @@ def test_a_gemm_is_held_against_the_floor_of_its_model(
         {"model": "H200-SXM-141GB", "floor_tflops": {"fp16": 445.1, "tf32": 222.5}}
     ]
     assert (found["got"][0]["size"], found["why"]) == (8192, "")
-    with pytest.raises(
-        report.Failed, match="slower than the floor: GPU 0 fp16, GPU 0 tf32"
-    ) as told:
+    with pytest.raises(Failed, match="slower than the floor: GPU 0 fp16, GPU 0 tf32") as told:
         measured(monkeypatch, tmp_path, Host(tflops=400.0))
     assert told.value.result["figures"] == {"gpu0_fp16_tflops": 400.0, "gpu0_tf32_tflops": 200.0}
 

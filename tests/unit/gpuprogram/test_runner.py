@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from tests.unit.gpuprogram.conftest import Run, one, states
 
-from goldnode.gpuprogram import cpu, image, linear, report
-from goldnode.gpuprogram.child import Killer
-from goldnode.gpuprogram.smoke import pack
+from goldnode.gpuprogram import cpu, image, linear
+from goldnode.gpuprogram.children import ChildProcesses
+from goldnode.gpuprogram.results import Failed
+from goldnode.gpuprogram.smoke import pack, process, report
 
 RUNNER = Path(pack.__file__).parents[1]
 PLACE = str(RUNNER.parents[3])
@@ -63,11 +64,11 @@ def test_memory_and_sums_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(mmap, "mmap", Flips)
     monkeypatch.setattr(image, "memory", lambda root: 80 << 20)
-    with pytest.raises(report.Failed, match="memory differs"):
+    with pytest.raises(Failed, match="memory differs"):
         cpu.memory()
     monkeypatch.undo()
     monkeypatch.setattr(cpu, "exchange", lambda to, of, data: bytes(len(data)))
-    with pytest.raises(report.Failed, match="another sum"):
+    with pytest.raises(Failed, match="another sum"):
         cpu.collective(2, 64)
 
 
@@ -183,16 +184,16 @@ def test_a_broken_description_is_3(run: Run, tmp_path: Path) -> None:
 # -- children
 
 
-def faulty(tmp_path: Path, body: str) -> Killer:
-    """A killer whose tests run `body`."""
+def faulty(tmp_path: Path, body: str) -> ChildProcesses:
+    """Child processes that run `body`."""
     package = tmp_path / "goldnode/gpuprogram"
     package.mkdir(parents=True)
     for folder in (package, *list(package.parents)[:1]):
         (folder / "__init__.py").touch()
     (package / "work.py").write_text(
-        f"import ctypes, os, signal, sys, time, subprocess\ndef main():\n    {body}\n"
+        f"import ctypes, os, signal, sys, time, subprocess\ndef main(module):\n    {body}\n"
     )
-    return Killer(str(tmp_path))
+    return ChildProcesses(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -202,14 +203,16 @@ def faulty(tmp_path: Path, body: str) -> Killer:
         ("ctypes.string_at(8)", "failed", "ended by SIGSEGV"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "not_run", "killed from outside"),
         ("sys.exit('no way')", "not_run", "ended with status 1: no way"),
-        ("print('passed')", "not_run", "ended with status 0: it said nothing"),
+        ("print('passed')", "not_run", "ended with status 0: it printed nothing"),
         ('print(\'{"state": "fine"}\')', "not_run", "ended with status 0"),
     ],
 )
 def test_a_test_that_ends_badly_never_passes(
     tmp_path: Path, body: str, state: str, why: str
 ) -> None:
-    found = faulty(tmp_path, body).run({"tier": "cpu"}, 2 if "sleep" in body else 20, site=False)
+    found = process.run(
+        faulty(tmp_path, body), {"tier": "cpu"}, 2 if "sleep" in body else 20, site=False
+    )
     assert found["state"] == state
     assert why in found["why"]
 
@@ -217,13 +220,15 @@ def test_a_test_that_ends_badly_never_passes(
 def test_a_test_has_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without HOME the loader of Level Zero 1.20.6 (Debian 13) was seen to crash."""
     monkeypatch.delenv("HOME")
-    found = faulty(tmp_path, "sys.exit(os.environ['HOME'])").run({"tier": "cpu"}, 10, site=False)
+    found = process.run(
+        faulty(tmp_path, "sys.exit(os.environ['HOME'])"), {"tier": "cpu"}, 10, site=False
+    )
     assert found["why"].endswith("status 1: /")
 
 
 def test_what_a_test_started_is_killed_with_it(tmp_path: Path) -> None:
     body = f"subprocess.Popen(['sleep', '61']); open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpgid(0))); time.sleep(60)"
-    faulty(tmp_path, body).run({"tier": "cpu"}, 4, site=False)
+    process.run(faulty(tmp_path, body), {"tier": "cpu"}, 4, site=False)
     group = int((tmp_path / "pid").read_text())
     for _ in range(100):
         try:
@@ -235,12 +240,12 @@ def test_what_a_test_started_is_killed_with_it(tmp_path: Path) -> None:
 
 
 def test_after_a_process_that_cannot_be_killed_no_gpu_test_starts(tmp_path: Path) -> None:
-    killer = faulty(tmp_path, 'print(\'{"state": "passed"}\')')
-    killer.stuck = [4711]
-    found = killer.run({"tier": "gpu"}, 10, site=False)
+    children = faulty(tmp_path, 'print(\'{"state": "passed"}\')')
+    children.stuck = [4711]
+    found = process.run(children, {"tier": "gpu"}, 10, site=False)
     assert (found["state"], found["required"]) == ("not_run", True)
     assert "4711" in found["why"]
-    assert killer.run({"tier": "cpu"}, 10, site=False)["state"] == "passed"
+    assert process.run(children, {"tier": "cpu"}, 10, site=False)["state"] == "passed"
 
 
 def test_a_signal_ends_the_runner_and_its_test(

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.gpuprogram.conftest import Run, one
 
 from goldnode.gpuprogram import libraries, native
-from goldnode.gpuprogram.report import Failed
+from goldnode.gpuprogram.results import Failed
 
 SOURCE = "int cudaRuntimeGetVersion(int *version) {{ if ({status}) return {status}; *version = {number}; return 0; }}"
 

@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, Sequence, Tuple
 
 from goldnode.gpuprogram import native
-from goldnode.gpuprogram.device import Gpu
+from goldnode.gpuprogram.device import GpuDevice
 from goldnode.gpuprogram.libraries import COMPONENTS
 from goldnode.gpuprogram.nccl import FLOAT, SUM, check
 
@@ -54,7 +54,7 @@ def nccl(mib: Sequence[int] = (16, 256), samples: int = 20) -> JobResult:
 
 def _reduce(devices: Devices, library: Any, comms: Any, mib: int, samples: int) -> List[Metric]:
     count, ranks = mib * MIB // 4, len(devices.gpus)
-    places: List[Tuple[Gpu, int, int]] = []
+    places: List[Tuple[GpuDevice, int, int]] = []
     try:
         for rank, gpu in enumerate(devices.each()):
             send, receive = devices.cuda.alloc(4 * count), devices.cuda.alloc(4 * count)
@@ -107,7 +107,9 @@ def _reduce(devices: Devices, library: Any, comms: Any, mib: int, samples: int) 
     return [metric(f"allreduce_{mib}mib", "GB/s", bus)]
 
 
-def _equal(devices: Devices, places: List[Tuple[Gpu, int, int]], count: int, ranks: int) -> None:
+def _equal(
+    devices: Devices, places: List[Tuple[GpuDevice, int, int]], count: int, ranks: int
+) -> None:
     part = min(count, MIB // 4)
     wanted = struct.pack("<f", ranks * (ranks + 1) / 2) * part
     for gpu, _, receive in places:

@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from goldnode.gpuprogram import libraries, linear, native
-from goldnode.gpuprogram.device import Gpu, fitting
+from goldnode.gpuprogram.device import GpuDevice, fitting
 
 from .gpu import Devices
 from .records import NOT_RUN, Fact, JobEnded, JobResult, Metric, failed, metric, not_run, passed
@@ -106,7 +106,7 @@ def gemm(
 
 
 def _measure(
-    devices: Devices, gpu: Gpu, name: str, work: Gemm, n: int, *, samples: int, seconds: float
+    devices: Devices, gpu: GpuDevice, name: str, work: Gemm, n: int, *, samples: int, seconds: float
 ) -> List[Metric]:
     kind = PRECISIONS[name]
     out_size = n * n * (8 if kind.result == "fp64" else 4)
@@ -133,7 +133,7 @@ def _measure(
 
 def _exact(
     devices: Devices,
-    gpu: Gpu,
+    gpu: GpuDevice,
     name: str,
     once: Callable[[], None],
     n: int,

@@ -7,7 +7,7 @@ import ctypes
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from goldnode.gpuprogram.cuda import Cuda
-from goldnode.gpuprogram.device import Gpu, simulated
+from goldnode.gpuprogram.device import GpuDevice, simulated
 
 from . import kernels
 from .records import failed
@@ -23,14 +23,14 @@ class Devices:
 
     def __init__(self) -> None:
         self.cuda = Cuda()
-        self.gpus: List[Gpu] = self.cuda.gpus()
+        self.gpus: List[GpuDevice] = self.cuda.gpus()
         simulated(self.gpus)
         if not self.gpus:
             raise failed("the driver finds no device, although there are device files")
         self.watch = Watch()
         self._modules: Dict[Tuple[int, bytes], Any] = {}
 
-    def each(self) -> Iterator[Gpu]:
+    def each(self) -> Iterator[GpuDevice]:
         """Yield every device after it was made the current one."""
         for gpu in self.gpus:
             self.cuda.use(gpu.number)
@@ -113,7 +113,12 @@ class Devices:
         return took.value / 1e3
 
     def rates(
-        self, gpu: Gpu, work: Callable[[], None], amount: float, samples: int, each: float = 0.05
+        self,
+        gpu: GpuDevice,
+        work: Callable[[], None],
+        amount: float,
+        samples: int,
+        each: float = 0.05,
     ) -> List[float]:
         """Return `samples` rates: `amount` per call of `work` by its seconds, over about `each` seconds a sample.
 

@@ -8,7 +8,7 @@ import time
 from typing import Callable, Dict, Iterator, List, Set, Tuple
 
 from goldnode.gpuprogram import image
-from goldnode.gpuprogram.device import Gpu
+from goldnode.gpuprogram.device import GpuDevice
 
 from . import machine
 from .gpu import Devices, integers
@@ -117,7 +117,9 @@ def _moves(devices: Devices, size: int, to: int, left: int, right: int) -> Itera
         yield name, work, arrays * size
 
 
-def _compare(devices: Devices, gpu: Gpu, place: int, size: int, value: float, *, name: str) -> None:
+def _compare(
+    devices: Devices, gpu: GpuDevice, place: int, size: int, value: float, *, name: str
+) -> None:
     """Compare the first, middle and last MiB of a result."""
     part = min(MIB, size)
     wanted = bytes(ctypes.c_float(value)) * (part // 4)

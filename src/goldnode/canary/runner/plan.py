@@ -18,10 +18,10 @@ class Job(NamedTuple):
     name: str
     call: str
     arguments: Json
-    command: Tuple[str, ...]
     limit: float
-    site_packages: bool
-    seen: Tuple[str, ...]
+    command: Tuple[str, ...] = ()
+    site_packages: bool = False
+    seen: Tuple[str, ...] = ()
 
 
 class Request(NamedTuple):
@@ -86,7 +86,6 @@ def _job(row: Json, wanted: Request, tier: str) -> Job:
         row["name"],
         call=row[tier]["call"],
         arguments=arguments,
-        command=(),
         limit=float(row["limit"]),
         site_packages=bool(row.get("site_packages")),
         seen=tuple(row.get("seen", ())),
@@ -98,10 +97,8 @@ def _site_job(row: Json) -> Job:
         row["name"],
         call="",
         arguments={},
-        command=tuple(row["command"]),
         limit=float(row.get("limit", 300)),
-        site_packages=False,
-        seen=(),
+        command=tuple(row["command"]),
     )
 
 

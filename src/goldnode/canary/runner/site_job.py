@@ -6,17 +6,15 @@ import json
 import math
 from typing import Any, Dict, List
 
-from .records import COULD_NOT_CHECK, FAILED, PASSED, Fact, Json, Metric, metric
+from goldnode.gpuprogram.command import UNKNOWN
 
-# As of the programs of goldnode: 0 passed, 3 could not check. Any other status is a failure.
-UNKNOWN = 3
+from .records import COULD_NOT_CHECK, FAILED, PASSED, Fact, Json, Metric, metric
 
 
 def result(status: int, out: bytes, err: bytes) -> Json:
     """Return the result of a command: {state, why, facts, metrics}."""
-    if (
-        status == UNKNOWN or status < 0 or status in (126, 127)
-    ):  # 126 and 127: a shell did not start it
+    # As of the programs of goldnode 3 is could not check. 126 and 127: a shell did not start it.
+    if status in (UNKNOWN, 126, 127) or status < 0:
         return _ended(
             COULD_NOT_CHECK, f"the command ended with status {status}: {_last(err or out)}"
         )

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
-import traceback
-from typing import Any, List, NoReturn, Optional
+from typing import Any, List, Optional
 
-from goldnode.gpuprogram import image
+from goldnode.gpuprogram import command, image
+from goldnode.gpuprogram.children import ChildProcesses
+from goldnode.gpuprogram.command import BAD, OK, UNKNOWN
 
-from . import machine, plan, site_job
+from . import machine, plan, process
 from .arrivals import PERIOD, Arrivals
-from .child import Starter
 from .records import COULD_NOT_CHECK, FAILED, NOT_COUNTED, PASSED, SCHEMA, Json
 
-OK, BAD, UNKNOWN = 0, 2, 3
 NOTICED = 10.0  # seconds after which other work has been noticed
 ABOUT = (
     "Run the canary jobs on this node: does it compute what it has to, and how fast? The result is one document (goldnode.canary/1) on "
@@ -33,19 +32,10 @@ CODES = (
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """Parser that exits with 3 on wrong usage: 2 means a failed job here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        print(f"{self.prog}: {message}", file=sys.stderr)
-        raise SystemExit(UNKNOWN)
-
-
-def parser() -> Parser:
+def parser() -> command.ProgramParser:
     """Return the parser of the command line."""
-    found = Parser(prog="goldnode-canary", description=ABOUT, epilog=CODES)
-    add = found.add_argument
+    made = command.ProgramParser(prog="goldnode-canary", description=ABOUT, epilog=CODES)
+    add = made.add_argument
     add(
         "--tier",
         choices=("auto", *plan.TIERS),
@@ -72,7 +62,15 @@ def parser() -> Parser:
     add(
         "--list", action="store_true", help="print the jobs of this tier and their limits, run none"
     )
-    return found
+    return made
+
+
+def packed() -> None:
+    """Run the program of the archive that contains this module. Its digest names the runner in every result."""
+    archive = command.archive().archive
+    with open(archive, "rb") as opened:
+        digest = "sha256:" + hashlib.sha256(opened.read()).hexdigest()
+    sys.exit(main(archive, digest))
 
 
 def main(place: str, digest: str, arguments: Optional[List[str]] = None) -> int:
@@ -81,24 +79,19 @@ def main(place: str, digest: str, arguments: Optional[List[str]] = None) -> int:
     `place` is the entry that jobs add to sys.path, `digest` that of this program.
     """
     options = parser().parse_args(arguments)
+    children = ChildProcesses(place)
     try:
-        return _main(options, Starter(place), digest)
+        return _main(options, children, digest)
     finally:
         if options.remove:
             shutil.rmtree(options.remove, ignore_errors=True)
 
 
-def _main(options: argparse.Namespace, starter: Starter, digest: str) -> int:
-    def stop(number: int, _: Any) -> None:
-        starter.stop(
-            f"ended by {signal.Signals(number).name}: other work has arrived, or a person ended it"
-        )
+def _main(options: argparse.Namespace, children: ChildProcesses, digest: str) -> int:
+    def stop(number: signal.Signals) -> None:
+        children.stop(f"ended by {number.name}: other work has arrived, or a person ended it")
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)
-    if options.until_eof:
-        threading.Thread(target=_until_eof, args=(starter,), daemon=True).start()
-    try:
+    def work() -> int:
         wanted = _request(options)
         tier = plan.tier_of(wanted.tier, image.devices("cuda"))
         jobs = plan.jobs(wanted, tier)
@@ -106,43 +99,42 @@ def _main(options: argparse.Namespace, starter: Starter, digest: str) -> int:
             print("\n".join(f"{job.name:20} {job.limit:g} s" for job in jobs))
             return OK
         if wanted.watch:
-            _watch(starter)
-        document = run(starter, wanted, tier, jobs, digest)
+            _watch(children)
+        document = run(children, wanted, tier, jobs, digest)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         if options.out:
-            write(options.out, text)
+            command.write(options.out, text)
         else:
             sys.stdout.write(text)
             sys.stdout.flush()
-    except (OSError, ValueError) as problem:
-        print(f"goldnode-canary: {problem}", file=sys.stderr)
-        return UNKNOWN
-    except Exception:  # a fault of this program must not look like a failed job
-        traceback.print_exc()
-        return UNKNOWN
-    return exit_code(document)
+        return exit_code(document)
+
+    command.on_signals(stop)
+    if options.until_eof:
+        threading.Thread(target=_until_eof, args=(children,), daemon=True).start()
+    return command.guarded("goldnode-canary", work)
 
 
-def _watch(starter: Starter) -> None:
+def _watch(children: ChildProcesses) -> None:
     """End the jobs when other work is on the node, now or later."""
     arrivals = Arrivals(own_job=os.environ.get("SLURM_JOB_ID", ""))
 
     def look() -> None:
-        while not starter.stopped:
+        while not children.stopped:
             found = arrivals.work()
             if found:
-                starter.stop(f"the node is not idle: {found}")
+                children.stop(f"the node is not idle: {found}")
             time.sleep(PERIOD)
 
     if found := arrivals.work():
-        starter.stop(f"the node is not idle: {found}")
+        children.stop(f"the node is not idle: {found}")
     threading.Thread(target=look, daemon=True).start()
 
 
-def _until_eof(starter: Starter) -> None:
+def _until_eof(children: ChildProcesses) -> None:
     while os.read(0, 4096):
         pass
-    starter.stop("ended because the launcher closed standard input")
+    children.stop("ended because the launcher closed standard input")
 
 
 def _request(options: Any) -> plan.Request:
@@ -169,7 +161,7 @@ def _request(options: Any) -> plan.Request:
 
 
 def run(
-    starter: Starter, wanted: plan.Request, tier: str, jobs: List[plan.Job], digest: str
+    children: ChildProcesses, wanted: plan.Request, tier: str, jobs: List[plan.Job], digest: str
 ) -> Json:
     """Run the jobs and return the document."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -179,16 +171,16 @@ def run(
     for job in jobs:
         print(f"goldnode-canary: {job.name}", file=sys.stderr, flush=True)
         begun = time.monotonic()
-        found = one(starter, job)
+        found = process.run(children, job)
         simulated = bool(found.pop("simulated", False)) or simulated
         platform = platform or str(found["facts"].get("platform", ""))
         ended = time.monotonic()
         ends.append(ended)
         done.append({"name": job.name, "seconds": round(ended - begun, 3), **found})
-    if starter.stopped:
-        _disturbed(starter, done, ends)
+    if children.stopped:
+        _disturbed(children, done, ends)
     if not platform:
-        platform = _platform(starter, tier)
+        platform = _platform(children, tier)
     for job, row in zip(jobs, done):
         row["verified"] = plan.verified(job, tier, platform)
     values: Json = {
@@ -205,27 +197,18 @@ def run(
     }  # fmt: skip
 
 
-def _disturbed(starter: Starter, done: List[Json], ends: List[float]) -> None:
+def _disturbed(children: ChildProcesses, done: List[Json], ends: List[float]) -> None:
     """Mark jobs that passed shortly before other work was noticed: it may have slowed them down."""
     for row, ended in zip(done, ends):
-        if row["state"] == PASSED and ended > starter.stopped_at - NOTICED:
-            row.update(state=NOT_COUNTED, why=starter.stopped, metrics=[])
+        if row["state"] == PASSED and ended > children.stopped_at - NOTICED:
+            row.update(state=NOT_COUNTED, why=children.stopped, metrics=[])
 
 
-def one(starter: Starter, job: plan.Job) -> Json:
-    """Run one job and return its result."""
-    if not job.command:
-        request = {"call": job.call, "arguments": job.arguments}
-        return starter.run(request, job.limit, job.site_packages)
-    ended = starter.command(job.command, job.limit)
-    return dict(ended) if isinstance(ended, dict) else site_job.result(*ended[:3])
-
-
-def _platform(starter: Starter, tier: str) -> str:
+def _platform(children: ChildProcesses, tier: str) -> str:
     """Return the platform where no job has reported it, because discovery was not asked for."""
     call = {"gpu": "gpu_jobs.discovery", "cpu": "cpu_jobs.discovery"}[tier]
-    found = starter.run({"call": call, "arguments": {}}, 120, False)
-    return str(found["facts"].get("platform", "unknown"))
+    discovery = plan.Job("discovery", call=call, arguments={}, limit=120)
+    return str(process.run(children, discovery)["facts"].get("platform", "unknown"))
 
 
 def exit_code(document: Json) -> int:
@@ -234,16 +217,3 @@ def exit_code(document: Json) -> int:
     if FAILED in states:
         return BAD
     return UNKNOWN if states & {COULD_NOT_CHECK, NOT_COUNTED} or not states else OK
-
-
-def write(path: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    number, name = tempfile.mkstemp(prefix=".canary-", dir=os.path.dirname(os.path.abspath(path)))
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError:
-        os.unlink(name)
-        raise

@@ -84,7 +84,7 @@ def smoke(
 
     Exit status: 0 all requested tiers passed, 2 a test failed, 3 a test could not be run.
     """
-    from goldnode.gpuprogram import report
+    from goldnode.gpuprogram.smoke import report
     from goldnode.images.smoke import inside, record
     from goldnode.images.store import open_store
 

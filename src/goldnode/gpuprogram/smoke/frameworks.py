@@ -9,7 +9,7 @@ from typing import Any, List, Tuple
 
 from goldnode.gpuprogram import linear
 from goldnode.gpuprogram.libraries import numbers
-from goldnode.gpuprogram.report import Failed, Json, passed
+from goldnode.gpuprogram.results import Failed, Json, passed
 
 MODULES = {"torch": "torch", "onnxruntime": "onnxruntime", "jax": "jax"}
 ALIASES = {"pytorch": "torch", "onnxruntime-gpu": "onnxruntime", "onnx-runtime": "onnxruntime"}
@@ -27,20 +27,20 @@ def check(module: str, version: str, device: bool, cuda: str = "") -> Json:
     `cuda`: the CUDA version of the image, for which torch must be built. `device`: there is a device.
     """
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ImportError as problem:
         raise Failed(
             f"{module} cannot be imported: {problem}", expected="it imports", got=str(problem)
         ) from None
-    told = str(getattr(found, "__version__", ""))
+    reported = str(getattr(imported, "__version__", ""))
     wanted = numbers(version)
-    if numbers(told)[: len(wanted)] != wanted:
+    if numbers(reported)[: len(wanted)] != wanted:
         raise Failed(
-            f"{module} is another version than the image states", expected=version, got=told
+            f"{module} is another version than the image states", expected=version, got=reported
         )
     started = time.perf_counter()
     out, where, built = {"torch": _torch, "onnxruntime": _onnxruntime, "jax": _jax}[module](
-        found, device
+        imported, device
     )
     took = time.perf_counter() - started
     if cuda and built and numbers(built)[:2] != numbers(cuda)[:2]:
@@ -54,9 +54,9 @@ def check(module: str, version: str, device: bool, cuda: str = "") -> Json:
             expected=expected[0],
             got=[str(value) for value in out[0]],
         )
-    got = {"version": told, "on": where, "classes": linear.classes(out)}
+    got = {"version": reported, "on": where, "classes": linear.classes(out)}
     return passed(
-        {"version": version or told, "classes": linear.classes(expected)},
+        {"version": version or reported, "classes": linear.classes(expected)},
         got,
         {"milliseconds": round(took * 1e3, 1)},
     )

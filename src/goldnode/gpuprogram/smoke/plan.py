@@ -5,37 +5,35 @@ No library is called for it.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, List, NamedTuple
 
 from goldnode.gpuprogram import cuda, image, libraries
 from goldnode.gpuprogram import opencl as intel
-from goldnode.gpuprogram.report import Json
+from goldnode.gpuprogram.results import Json
 
-from . import frameworks, programs
-
-# Test -> its module.
-GPU_TESTS = {
-    "discovery": "device",
-    "gemm": "device",
-    "inference": "device",
-    "collective": "nccl",
-    "memory": "device",
-}
+from . import compilers, frameworks
 
 
 class Test(NamedTuple):
     """A test: its tier and name, its function with arguments, and its time limit in seconds.
 
-    `site`: it needs Python's installed packages.
+    `call` is the function's name below goldnode.gpuprogram. `site`: it needs Python's installed packages.
     """
 
     tier: str
     name: str
-    module: str
-    function: str
+    call: str
     arguments: Json
     limit: float = 60.0
     site: bool = False
+
+
+def _cpu_test(name: str, call: str, limit: float = 60.0, **arguments: Any) -> Test:
+    return Test("cpu", name, call, arguments, limit)
+
+
+def _gpu_test(name: str, call: str, limit: float, **arguments: Any) -> Test:
+    return Test("gpu", name, call, arguments, limit)
 
 
 class Here(NamedTuple):
@@ -61,21 +59,18 @@ class Here(NamedTuple):
 
 def plan(here: Here) -> List[Test]:
     """Return all tests of the backend, without the GPU tier if there is no device."""
+    parts = sorted(here.parts.items())
     tests = [
-        Test("cpu", f"load {part}", "libraries", "check", {"part": part, "version": version})
-        for part, version in _libraries(here)
+        _cpu_test(f"load {part}", "libraries.check", part=part, version=version)
+        for part, version in parts
+        if libraries.component(part)
     ]
     tests += [
-        Test(
-            "cpu",
-            name=f"compile with {part}",
-            module="smoke.programs",
-            function="compiles",
-            arguments={"program": part, "version": said},
-            limit=120.0,
+        _cpu_test(
+            f"compile with {part}", "smoke.compilers.compiles", 120.0, program=part, version=stated
         )
-        for part, said in sorted(here.parts.items())
-        if part in programs.PROGRAMS
+        for part, stated in parts
+        if part in compilers.COMPILERS
     ]
     tests += {"cuda": _cuda, "rocm": _rocm, "oneapi": _oneapi, "cpu": _cpu}[here.backend](here)
     tests += _frameworks(here)
@@ -86,153 +81,66 @@ def plan(here: Here) -> List[Test]:
 
 def version(here: Here, name: str) -> str:
     """Return the version of a component that the image states; empty if it states none."""
-    return next(
-        (str(said) for part, said in here.parts.items() if libraries.component(part) == name), ""
-    )
-
-
-def _libraries(here: Here) -> List[Any]:
-    return [(part, said) for part, said in sorted(here.parts.items()) if libraries.component(part)]
+    stated = (str(text) for part, text in here.parts.items() if libraries.component(part) == name)
+    return next(stated, "")
 
 
 def _cuda(here: Here) -> List[Test]:
     present = bool(here.devices)
-    tests = [
-        Test(
-            "cpu",
-            name="driver",
-            module="cuda",
-            function="driver_library",
-            arguments={"devices": present, "foreign": here.bare},
-            limit=120.0,
-        )
+    cudart = version(here, "cudart")
+    return [
+        _cpu_test("driver", "cuda.driver_library", 120.0, devices=present, foreign=here.bare),
+        _cpu_test("device count", "cuda.runtime_code", 120.0, version=cudart, devices=present),
+        _cpu_test("run-time compiler", "cuda.compiler", version=version(here, "nvrtc")),
     ]
-    tests.append(
-        Test(
-            "cpu",
-            name="device count",
-            module="cuda",
-            function="runtime_code",
-            arguments={"version": version(here, "cudart"), "devices": present},
-            limit=120.0,
-        )
-    )
-    tests.append(
-        Test("cpu", "run-time compiler", "cuda", "compiler", {"version": version(here, "nvrtc")})
-    )
-    return tests
 
 
 def _rocm(here: Here) -> List[Test]:
     present = bool(here.devices)
+    hip = version(here, "hip")
     tests = [
-        Test(
-            "cpu",
-            name="hsa",
-            module="rocm",
-            function="hsa",
-            arguments={"devices": present},
-            limit=120.0,
-        ),
-        Test(
-            "cpu",
-            name="device count",
-            module="rocm",
-            function="runtime_code",
-            arguments={"version": version(here, "hip"), "devices": present},
-            limit=120.0,
-        ),
-        Test(
-            "cpu",
-            name="rocminfo",
-            module="rocm",
-            function="rocminfo",
-            arguments={"devices": present, "root": here.root},
-            limit=120.0,
-        ),
+        _cpu_test("hsa", "rocm.hsa", 120.0, devices=present),
+        _cpu_test("device count", "rocm.runtime_code", 120.0, version=hip, devices=present),
+        _cpu_test("rocminfo", "rocm.rocminfo", 120.0, devices=present, root=here.root),
     ]
     if present:
-        tests.append(Test("cpu", "device group", "rocm", "device_group", {"root": here.root}))
+        tests.append(_cpu_test("device group", "rocm.device_group", root=here.root))
     return tests
 
 
 def _oneapi(here: Here) -> List[Test]:
     present, processor = bool(here.devices), intel.processor_runtime(here.root)
     return [
-        Test(
-            "cpu",
-            name="level zero",
-            module="opencl",
-            function="level_zero",
-            arguments={"devices": present},
-            limit=120.0,
+        _cpu_test("level zero", "opencl.level_zero", 120.0, devices=present),
+        _cpu_test(
+            "opencl platforms", "opencl.platforms", 120.0, devices=present, processor=processor
         ),
-        Test(
-            "cpu",
-            name="opencl platforms",
-            module="opencl",
-            function="platforms",
-            arguments={"devices": present, "processor": processor},
-            limit=120.0,
-        ),
-        Test(
-            "cpu",
-            name="opencl on the processor",
-            module="opencl",
-            function="on_processor",
-            arguments={"root": here.root},
-            limit=180.0,
-        ),
+        _cpu_test("opencl on the processor", "opencl.on_processor", 180.0, root=here.root),
     ]
 
 
 def _cpu(here: Here) -> List[Test]:
     return [
-        Test("cpu", "gemm", "cpu", "gemm", {"size": here.size, "seconds": here.seconds}),
-        Test("cpu", "inference", "cpu", "inference", {}),
-        Test("cpu", "collective", "cpu", "collective", {}),
-        Test(
-            "cpu",
-            name="memory",
-            module="cpu",
-            function="memory",
-            arguments={"share": here.share},
-            limit=600.0,
-        ),
+        _cpu_test("gemm", "cpu.gemm", size=here.size, seconds=here.seconds),
+        _cpu_test("inference", "cpu.inference"),
+        _cpu_test("collective", "cpu.collective"),
+        _cpu_test("memory", "cpu.memory", 600.0, share=here.share),
     ]
 
 
 def _frameworks(here: Here) -> List[Test]:
     built = version(here, "cudart") if here.backend == "cuda" else ""
+    present = bool(here.devices)
+    # With a device the framework computes on it: that takes longer, and counts for the GPU tier.
+    tier, limit = ("gpu", 600.0) if present else ("cpu", 300.0)
     tests = []
-    for part, said in sorted(here.parts.items()):
+    for part, stated in sorted(here.parts.items()):
         module = frameworks.framework(part)
         if module:
-            arguments = {"module": module, "version": said, "device": False, "cuda": built}
-            if not here.devices:
-                tests.append(
-                    Test(
-                        "cpu",
-                        name=module,
-                        module="smoke.frameworks",
-                        function="check",
-                        arguments=arguments,
-                        limit=300.0,
-                        site=True,
-                    )
-                )
-            else:
-                tests.append(
-                    Test(
-                        "gpu",
-                        name=module,
-                        module="smoke.frameworks",
-                        function="check",
-                        arguments={**arguments, "device": True},
-                        limit=600.0,
-                        site=True,
-                    )
-                )
+            arguments = {"module": module, "version": stated, "device": present, "cuda": built}
+            tests.append(
+                Test(tier, module, "smoke.frameworks.check", arguments, limit=limit, site=True)
+            )
     return tests
 
 
@@ -240,63 +148,43 @@ def _gpu(here: Here) -> List[Test]:
     kind = {"cuda": "cuda", "rocm": "rocm", "oneapi": "opencl"}[here.backend]
     component = {"cuda": "cublas", "rocm": "hip"}.get(here.backend)
     common = {"kind": kind, "version": version(here, component) if component else ""}
+    files = 0
     # With CUDA_VISIBLE_DEVICES the library reports fewer devices than there are device files.
-    files = (
-        0
-        if here.backend != "cuda" or cuda.chosen()
-        else sum(path.rpartition("nvidia")[2].isdigit() for path in here.devices)
-    )
+    if here.backend == "cuda" and not cuda.chosen():
+        files = sum(path.rpartition("nvidia")[2].isdigit() for path in here.devices)
+    gemm = {
+        "floors": list(here.floors),
+        "size": here.size,
+        "seconds": here.seconds,
+        "root": here.root,
+    }
+    # --memory-mib limits the collective too.
+    count = {"count": 1 << 16} if here.most else {}
+    share = here.share or 0.9
     # The time limits are generous: without persistence mode the first call initialises every GPU, which can
     # take most of a minute.
-    more: Dict[str, Tuple[Json, float]] = {
-        "discovery": ({"expected": here.expected, "files": files}, 120.0),
-        "gemm": (
-            {
-                "floors": list(here.floors),
-                "size": here.size,
-                "seconds": here.seconds,
-                "root": here.root,
-            },
-            300.0,
-        ),
-        "inference": ({}, 180.0),
-        "collective": ({"count": 1 << 16} if here.most else {}, 300.0),
-        "memory": ({"share": here.share or 0.9, "most": here.most}, 600.0),
-    }
     tests = [
-        Test(
-            "gpu",
-            name=name,
-            module=GPU_TESTS[name],
-            function=name,
-            arguments={**common, **more[name][0]},
-            limit=more[name][1],
-        )
-        for name in GPU_TESTS
+        _gpu_test(
+            "discovery", "device.discovery", 120.0, **common, expected=here.expected, files=files
+        ),
+        _gpu_test("gemm", "device.gemm", 300.0, **common, **gemm),
+        _gpu_test("inference", "device.inference", 180.0, **common),
+        _gpu_test("collective", "nccl.collective", 300.0, **common, **count),
+        _gpu_test("memory", "device.memory", 600.0, **common, share=share, most=here.most),
     ]
     if here.backend == "cuda":
-        tests.insert(
-            3,
-            Test(
-                "gpu",
-                name="run-time compiled",
-                module="cuda",
-                function="compiled_inference",
-                arguments={"version": version(here, "nvrtc")},
-                limit=180.0,
-            ),
-        )
+        nvrtc = version(here, "nvrtc")
+        compiled = _gpu_test("run-time compiled", "cuda.compiled_inference", 180.0, version=nvrtc)
+        tests.insert(3, compiled)
     return tests
 
 
 def backend_of(described: Json, root: str) -> str:
     """Return the backend: the image's, otherwise that of the devices here, otherwise cpu."""
-    said = described.get("backend")
-    if said in image.BACKENDS:
-        return str(said)
-    return next(
-        (name for name in image.BACKENDS if name != "cpu" and image.devices(name, root)), "cpu"
-    )
+    stated = described.get("backend")
+    if stated in image.BACKENDS:
+        return str(stated)
+    return next((name for name in image.BACKENDS if image.devices(name, root)), "cpu")
 
 
 def reason(backend: str, devices: List[str]) -> str:

@@ -13,11 +13,11 @@ from pathlib import Path
 def main() -> int:
     """Run the tests or pack the program; return the exit code."""
     if sys.argv[1:2] == ["pack"]:
+        from goldnode.gpuprogram.pack import write
         from goldnode.gpuprogram.smoke import pack
 
         target = Path(sys.argv[2] if len(sys.argv) == 3 else pack.NAME)
-        target.write_bytes(pack.program())
-        target.chmod(0o755)
+        write(target, pack.program())
         print(f"wrote {target}")
         return 0
     from goldnode.gpuprogram.smoke import start

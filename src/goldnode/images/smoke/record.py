@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from goldnode.core.errors import ImageError
-from goldnode.gpuprogram import report
+from goldnode.gpuprogram.smoke import report
 from goldnode.oci.layout import Layout, OciImage, canonical
 
 TYPE = "application/vnd.goldnode.smoke.v1+json"

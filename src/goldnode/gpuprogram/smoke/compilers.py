@@ -14,10 +14,10 @@ import tempfile
 from typing import Dict, List, NamedTuple
 
 from goldnode.gpuprogram.libraries import numbers
-from goldnode.gpuprogram.report import Failed, Json, passed
+from goldnode.gpuprogram.results import Failed, Json, passed
 
 
-class Program(NamedTuple):
+class Compiler(NamedTuple):
     """How to test a compiler.
 
     `version` and `pattern` read its version. `source` and `text` are name and content of a source file;
@@ -57,13 +57,13 @@ _HIP = (
     "__global__ void twice(float *x) { x[threadIdx.x] *= 2; }\n"
     "int main() { return 0; }\n"
 )
-PROGRAMS: Dict[str, Program] = {
-    "gcc": Program(["-dumpfullversion"], pattern=r"([\d.]+)", source="a.c", text=_C, build=["a.c", "-o", "made"], prints=r"goldnode"),
-    "nvcc": Program(
+COMPILERS: Dict[str, Compiler] = {
+    "gcc": Compiler(["-dumpfullversion"], pattern=r"([\d.]+)", source="a.c", text=_C, build=["a.c", "-o", "made"], prints=r"goldnode"),
+    "nvcc": Compiler(
         ["--version"], pattern=r"V([\d.]+)", source="a.cu", text=_CUDA, build=["a.cu", "-o", "made"], prints=r"code \d+",
         stub="libcuda.so", linked=["-DDRIVER", "a.cu", "-o", "driver", "-lcuda"],
     ),
-    "hipcc": Program(
+    "hipcc": Compiler(
         ["--version"], r"HIP version: (\d+\.\d+)", "a.hip", _HIP,
         ["--offload-arch=gfx90a", "-c", "a.hip", "-o", "made"],
     ),
@@ -73,20 +73,20 @@ PLACES = ("/usr/local/cuda/bin", "/opt/rocm/bin")
 
 def compiles(program: str, version: str) -> Json:
     """Compare the version as far as both are specified, compile, link, and run the result."""
-    known = PROGRAMS[program]
+    known = COMPILERS[program]
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *PLACES])
     path = shutil.which(program, path=search)
     if path is None:
         raise Failed(f"{program} is not there", expected="present", got="absent")
-    said = _run([path, *known.version])
-    match = re.search(known.pattern, said)
-    told = match[1] if match else ""
-    count = min(len(numbers(version)), len(numbers(told)))
-    if not told or numbers(told)[:count] != numbers(version)[:count]:
+    output = _run([path, *known.version])
+    match = re.search(known.pattern, output)
+    reported = match[1] if match else ""
+    count = min(len(numbers(version)), len(numbers(reported)))
+    if not reported or numbers(reported)[:count] != numbers(version)[:count]:
         raise Failed(
             f"{program} is another version than the image states",
             expected=version,
-            got=told or said.strip()[:120],
+            got=reported or output.strip()[:120],
         )
     with tempfile.TemporaryDirectory() as folder:
         made = os.path.join(folder, "made")
@@ -95,7 +95,7 @@ def compiles(program: str, version: str) -> Json:
         _run([path, *known.build], folder)
         if not os.path.getsize(made):
             raise Failed(f"{program} makes an empty file")
-        got = {"version": told, "compiles": known.source}
+        got = {"version": reported, "compiles": known.source}
         if known.prints:
             got["runs"] = _prints(program, made, known.prints)
         if known.stub:
@@ -114,14 +114,14 @@ def compiles(program: str, version: str) -> Json:
 
 def _prints(program: str, made: str, pattern: str) -> str:
     try:
-        said = _run([made]).strip()
+        printed = _run([made]).strip()
     except PermissionError:
         return "not run: no program may be run in the temporary directory here"
-    if not re.fullmatch(pattern, said):
+    if not re.fullmatch(pattern, printed):
         raise Failed(
-            f"what {program} makes does not say what it has to", expected=pattern, got=said[:120]
+            f"what {program} makes does not say what it has to", expected=pattern, got=printed[:120]
         )
-    return said
+    return printed
 
 
 def _run(command: List[str], folder: str = "/") -> str:
@@ -133,10 +133,10 @@ def _run(command: List[str], folder: str = "/") -> str:
         stderr=subprocess.STDOUT,
         check=False,
     )
-    said = done.stdout.decode("utf-8", "replace")
+    output = done.stdout.decode("utf-8", "replace")
     if done.returncode:
-        last = (said.strip().splitlines() or ["it said nothing"])[-1][:200]
+        last = (output.strip().splitlines() or ["it said nothing"])[-1][:200]
         raise Failed(
             f"{os.path.basename(command[0])} fails: {last}", expected=0, got=done.returncode
         )
-    return said
+    return output

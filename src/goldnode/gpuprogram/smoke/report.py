@@ -1,51 +1,17 @@
-"""Result states, the two tiers, and the summary of a record.
+"""The two tiers, and the summary of a record.
 
 The host computes the summary again by these rules: no image vouches for itself.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Tuple
 
-Json = Dict[str, Any]
+from goldnode.gpuprogram.command import BAD, OK, UNKNOWN
+from goldnode.gpuprogram.results import FAILED, NOT_RUN, PASSED, Json
 
 SCHEMA = "goldnode.smoke/1"
-PASSED, FAILED, NOT_RUN = "passed", "failed", "not_run"
 TIERS = ("cpu", "gpu")
-
-# Exit codes, as in goldnode-node check: 0 healthy, 2 drain, 3 could not check.
-OK, BAD, UNKNOWN = 0, 2, 3
-
-
-class Failed(Exception):  # noqa: N818 - its name is its meaning
-    """A test ran and got a wrong result."""
-
-    def __init__(
-        self, why: str, expected: Any = None, got: Any = None, figures: Optional[Json] = None
-    ) -> None:
-        super().__init__(why)
-        self.result = {
-            "state": FAILED,
-            "why": why,
-            "expected": expected,
-            "got": got,
-            "figures": figures or {},
-        }
-
-
-class NotRun(Exception):  # noqa: N818
-    """A test does not apply here (`required` False), or could not be run although it should have been."""
-
-    def __init__(self, why: str, required: bool = False, got: Any = None) -> None:
-        super().__init__(why)
-        self.result = {"state": NOT_RUN, "why": why, "required": required, "got": got}
-
-
-def passed(
-    expected: Any = None, got: Any = None, figures: Optional[Json] = None, why: str = ""
-) -> Json:
-    """Return the result of a test that passed."""
-    return {"state": PASSED, "why": why, "expected": expected, "got": got, "figures": figures or {}}
 
 
 def tier(tests: List[Json], why: str = "") -> Json:
@@ -78,18 +44,18 @@ def tier(tests: List[Json], why: str = "") -> Json:
 def exit_code(record: Json, required: Tuple[str, ...]) -> int:
     """Return 2 if a tier failed, 3 if a required tier or test was not run, otherwise 0."""
     tiers = record["tiers"]
-    if any(found["state"] == FAILED for found in tiers.values()):
+    if any(tier["state"] == FAILED for tier in tiers.values()):
         return BAD
     if any(
         test["state"] == NOT_RUN and test["required"]
-        for found in tiers.values()
-        for test in found["tests"]
+        for tier in tiers.values()
+        for test in tier["tests"]
     ):
         return UNKNOWN
     if any(tiers[name]["state"] != PASSED for name in required):
         return UNKNOWN
     # A run in which no tier passed proves nothing.
-    return OK if any(found["state"] == PASSED for found in tiers.values()) else UNKNOWN
+    return OK if any(tier["state"] == PASSED for tier in tiers.values()) else UNKNOWN
 
 
 def text(record: Json) -> str:
@@ -99,26 +65,27 @@ def text(record: Json) -> str:
     if record["simulated"]:
         lines.append("SIMULATED HARDWARE: this says nothing of a real device")
     width = max(
-        [len(test["name"]) for found in record["tiers"].values() for test in found["tests"]] or [0]
+        [len(test["name"]) for tier in record["tiers"].values() for test in tier["tests"]] or [0]
     )
     for name in TIERS:
         for test in record["tiers"][name]["tests"]:
             lines.append(
-                f"{name}  {test['state']:8}  {test['name']:{width}}  {_told(test)}".rstrip()
+                f"{name}  {test['state']:8}  {test['name']:{width}}  {_outcome(test)}".rstrip()
             )
     lines.append("; ".join(_sum(name, record["tiers"][name]) for name in TIERS))
-    return "\n".join(_plain(line) for line in lines)
+    return "\n".join(_printable(line) for line in lines)
 
 
-def _sum(name: str, found: Json) -> str:
-    state = found["state"].replace("_", " ")
-    count = sum(test["state"] == PASSED for test in found["tests"])
-    shown = f"{name} tier: {state}" + (f" ({count} tests)" if found["state"] == PASSED else "")
-    simulated = " on simulated hardware" if found["simulated"] else ""
-    return shown + simulated + (f", {found['why']}" if found["why"] else "")
+def _sum(name: str, tier: Json) -> str:
+    text = f"{name} tier: {tier['state'].replace('_', ' ')}"
+    if tier["state"] == PASSED:
+        text += f" ({sum(test['state'] == PASSED for test in tier['tests'])} tests)"
+    if tier["simulated"]:
+        text += " on simulated hardware"
+    return f"{text}, {tier['why']}" if tier["why"] else text
 
 
-def _told(test: Json) -> str:
+def _outcome(test: Json) -> str:
     if test["state"] == PASSED:
         figures = ", ".join(
             f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
@@ -141,6 +108,6 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 160 else shown[:157] + "..."
 
 
-def _plain(line: str) -> str:
+def _printable(line: str) -> str:
     """Return the line without control characters: names come from libraries and drivers."""
     return "".join(letter if letter.isprintable() else " " for letter in line)
