@@ -56,9 +56,9 @@ def documents(
     with node_errors():
         record = command.load(capture)
         request = arguments.request(declared, environment, class_parts(node_class))
-        found = components.components(record, request)
+        documents = components.components(record, request)
         return [
-            key.document(cache, declared.strength, found)
+            key.document(cache, declared.strength, documents)
             for cache in dict.fromkeys(declared.caches)
         ]
 

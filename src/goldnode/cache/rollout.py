@@ -98,29 +98,29 @@ def _state(stack: str, lock: Lock, catalog: Catalog) -> Mapping[str, str | None]
     """Return the components of keys that a stack and its lock decide."""
     entry = catalog.stack(stack)
     driver, system = entry.item.driver, entry.item.os
-    found: dict[str, str | None] = {
+    digests: dict[str, str | None] = {
         "host.os": f"{system.id} {system.version}",
         "host.architecture": system.architecture,
     }
     if driver is not None:
-        found |= {
+        digests |= {
             "driver.vendor": driver.vendor,
             "driver.version": lock.driver_version,
             "driver.flavour": driver.flavour,
         }
-    return found
+    return digests
 
 
 def _colds(changes: list[KeyChange]) -> list[ColdCache]:
     everywhere = tuple(change for change in changes if change.component != "host.os")
-    found = []
+    colds = []
     for cache in CACHES.values():
         strengths = tuple(
             name for name in STRENGTHS if name == "exact" or cache.portable is not None
         )
         if everywhere:
-            found.append(ColdCache(cache.name, strengths, "all", everywhere))
+            colds.append(ColdCache(cache.name, strengths, "all", everywhere))
         elif changes and cache.stubs:
             # Another release has another C library and another Python.
-            found.append(ColdCache(cache.name, strengths, "host", tuple(changes)))
-    return found
+            colds.append(ColdCache(cache.name, strengths, "host", tuple(changes)))
+    return colds

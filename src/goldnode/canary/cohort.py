@@ -50,7 +50,7 @@ class CohortSettings:
 
     def arguments(self, member: int, members: int) -> dict[str, Any]:
         """Return the arguments of the job of one member."""
-        found: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "member": member,
             "members": members,
             "address": self.address,
@@ -60,7 +60,7 @@ class CohortSettings:
             "samples": self.samples,
             "patience": self.patience,
         }
-        return found if self.backend is None else {**found, "backend": self.backend}
+        return arguments if self.backend is None else {**arguments, "backend": self.backend}
 
 
 def request(
@@ -220,8 +220,8 @@ def _why(one: CohortOutcome) -> str:
 def _named(why: str, names: Sequence[str]) -> str:
     """Return a sentence with the names of members instead of their numbers."""
 
-    def named(found: re.Match[str]) -> str:
-        numbers = [int(text) for text in found[1].split(", ")]
+    def named(match: re.Match[str]) -> str:
+        numbers = [int(text) for text in match[1].split(", ")]
         return ", ".join(
             names[number] if number < len(names) else str(number) for number in numbers
         )
@@ -233,12 +233,12 @@ def _pairs(one: CohortOutcome, names: Sequence[str]) -> dict[str, CohortPair]:
     job = one.job
     if job is None or job.state != "passed":
         return {}
-    found = {}
+    pairs = {}
     for number, name in enumerate(names):
         median, low, high = (job.facts.get(f"pair_{number}{end}") for end in ("", "_low", "_high"))
         if isinstance(median, float) and isinstance(low, float) and isinstance(high, float):
-            found[name] = CohortPair(median=median, low=low, high=high)
-    return found
+            pairs[name] = CohortPair(median=median, low=low, high=high)
+    return pairs
 
 
 def _bandwidth(outcomes: Sequence[CohortOutcome]) -> list[CohortBandwidth]:
@@ -246,8 +246,8 @@ def _bandwidth(outcomes: Sequence[CohortOutcome]) -> list[CohortBandwidth]:
     sizes: dict[int, list[list[float]]] = {}
     for one in outcomes:
         for metric in one.job.metrics if one.job is not None else ():
-            if found := _METRIC.fullmatch(metric.name):
-                sizes.setdefault(int(found[1]), []).append(metric.samples)
+            if match := _METRIC.fullmatch(metric.name):
+                sizes.setdefault(int(match[1]), []).append(metric.samples)
     rows = {
         mib: [min(values) for values in zip(*samples, strict=False)]
         for mib, samples in sizes.items()
@@ -264,12 +264,12 @@ def slow(pairs: MemberPairs, margin: float) -> set[str]:
 
     The bounds of the medians decide, so that noise names no member. A slow link of one pair names none either.
     """
-    found = set()
+    slow_nodes = set()
     for name, own in pairs.items():
         others = _without(name, pairs)
         if own and others and max(one.high for one in own.values()) < (1 - margin) * others:
-            found.add(name)
-    return found
+            slow_nodes.add(name)
+    return slow_nodes
 
 
 def _without(name: str, pairs: MemberPairs) -> float:
@@ -288,12 +288,12 @@ def sees(pairs: MemberPairs, margin: float) -> float | None:
 
     None with two members: there is one pair, and nothing to compare it with.
     """
-    found = [pair for partners in pairs.values() for pair in partners.values()]
-    if len(pairs) < FEWEST or not found:
+    measured = [pair for partners in pairs.values() for pair in partners.values()]
+    if len(pairs) < FEWEST or not measured:
         return None
     low, high = (
-        statistics.median(one.low for one in found),
-        statistics.median(one.high for one in found),
+        statistics.median(one.low for one in measured),
+        statistics.median(one.high for one in measured),
     )
     return round(1 - (1 - margin) * low / high, 3) if high else None
 
@@ -306,9 +306,9 @@ def _slow_reason(name: str, pairs: MemberPairs) -> str:
     )
 
 
-def amended(one: CohortOutcome, found: CanaryCohortDocument) -> CanaryDocument | None:
+def amended(one: CohortOutcome, document: CanaryCohortDocument) -> CanaryDocument | None:
     """Return the document of a member, in which the job of a slow member has failed: tests before a return read it."""
-    member = next(member for member in found.members if member.node == one.node)
+    member = next(member for member in document.members if member.node == one.node)
     if one.document is None or not member.slow:
         return one.document
     jobs = [
@@ -318,11 +318,14 @@ def amended(one: CohortOutcome, found: CanaryCohortDocument) -> CanaryDocument |
     return one.document.model_copy(update={"jobs": jobs})
 
 
-def store(found: CanaryCohortDocument, directory: Path = DIRECTORY) -> Path:
+def store(document: CanaryCohortDocument, directory: Path = DIRECTORY) -> Path:
     """Write the document as DIRECTORY/COHORT/STARTED.json, whole or not at all. Return the file."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", found.cohort or found.members[0].node).lstrip(".") or "_"
-    stem = found.started.replace(":", "").replace("-", "")
+    name = (
+        re.sub(r"[^A-Za-z0-9._-]", "_", document.cohort or document.members[0].node).lstrip(".")
+        or "_"
+    )
+    stem = document.started.replace(":", "").replace("-", "")
     target = directory / name / f"{stem}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, (found.model_dump_json(by_alias=True, indent=1) + "\n").encode())
+    replace_file(target, (document.model_dump_json(by_alias=True, indent=1) + "\n").encode())
     return target

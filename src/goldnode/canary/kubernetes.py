@@ -150,8 +150,8 @@ def _document(given: CanaryRun, text: str) -> CanaryDocument:
     # Standard error is in the log, too: the document is what begins with a brace.
     start = text.find("{")
     try:
-        found, _ = json.JSONDecoder().raw_decode(text, max(start, 0))
-        return CanaryDocument.model_validate_json(json.dumps(found))
+        document, _ = json.JSONDecoder().raw_decode(text, max(start, 0))
+        return CanaryDocument.model_validate_json(json.dumps(document))
     except (ValueError, ValidationError):
         last = (text.strip().splitlines() or ["it printed nothing"])[-1][:300]
         raise CanaryError(

@@ -85,14 +85,14 @@ class Quantile:
 def quantiles(metric: CanaryMetric) -> list[Quantile]:
     """Return the quantiles of a metric: the value that this share of the samples reaches or betters."""
     worst_last = sorted(metric.samples, reverse=metric.better == "higher")
-    found = []
+    rows = []
     for share in QUANTILES:
         if not worst_last:
             break
         rank = bound_rank(len(worst_last), share)
         value = worst_last[min(len(worst_last) - 1, math.ceil(share * len(worst_last)) - 1)]
-        found.append(Quantile(share, value, None if rank is None else worst_last[rank - 1]))
-    return found
+        rows.append(Quantile(share, value, None if rank is None else worst_last[rank - 1]))
+    return rows
 
 
 def bound_rank(count: int, share: float, confidence: float = CONFIDENCE) -> int | None:

@@ -150,12 +150,12 @@ class _Session:
     def document(self, out: bytes, err: bytes) -> CanaryDocument:
         """Return the document that the program printed."""
         try:
-            found = json.loads(out)
+            data = json.loads(out)
             if self.ended:
-                for job in found["jobs"]:
+                for job in data["jobs"]:
                     if job["state"] == "not_counted":
                         job["why"] = self.ended
-            return CanaryDocument.model_validate_json(json.dumps(found))
+            return CanaryDocument.model_validate_json(json.dumps(data))
         except (ValueError, KeyError, TypeError, ValidationError) as problem:
             last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[
                 -1

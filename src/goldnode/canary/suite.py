@@ -118,12 +118,12 @@ def load_suite(path: Path | None = None) -> Suite:
         return Suite(own, CanaryFile(canary=1))
     source = yamlsource.read(path, error=CanaryError)
     check_format(source, "canary", 1, CanaryError)
-    found = yamlsource.validate(CanaryFile, source, error=CanaryError)
+    declared = yamlsource.validate(CanaryFile, source, error=CanaryError)
     names = [job.name for job in own]
     for key, wanted in (
-        ("skip", found.skip),
-        ("arguments", found.arguments),
-        ("limits", found.limits),
+        ("skip", declared.skip),
+        ("arguments", declared.arguments),
+        ("limits", declared.limits),
     ):
         for position, name in enumerate(wanted):
             if name not in names:
@@ -134,7 +134,7 @@ def load_suite(path: Path | None = None) -> Suite:
                     line=source.line(where),
                     remedy=nearest(name, names),
                 )
-    for position, job in enumerate(found.jobs):
+    for position, job in enumerate(declared.jobs):
         if job.name in names:
             raise CanaryError(
                 f'there are two jobs "{job.name}"',
@@ -143,7 +143,7 @@ def load_suite(path: Path | None = None) -> Suite:
                 remedy="give the job of the site another name",
             )
         names.append(job.name)
-    left = tuple(job for job in own if job.name not in found.skip)
+    left = tuple(job for job in own if job.name not in declared.skip)
     site = tuple(
         SuiteJob(
             job.name,
@@ -153,9 +153,9 @@ def load_suite(path: Path | None = None) -> Suite:
             seen=(),
             site=True,
         )
-        for job in found.jobs
+        for job in declared.jobs
     )
-    return Suite(left + site, found)
+    return Suite(left + site, declared)
 
 
 @dataclass(frozen=True)

@@ -36,15 +36,15 @@ def compare(
 ) -> DualDocument:
     """Compare two records. Raises DualError if an array cannot be read."""
     comparison = _Comparison(a, b, tolerances)
-    found = list(comparison.arrays())
+    arrays = list(comparison.arrays())
     samples = list(comparison.samples())
     times = [row for phase in ("cold", "warm") if (row := comparison.latency(phase)) is not None]
-    reasons = list(comparison.reasons(found, samples, times))
+    reasons = list(comparison.reasons(arrays, samples, times))
     answers = [answer for answer, _ in reasons]
     answer: DualAnswer = (
         "fail" if "fail" in answers else "unknown" if "unknown" in answers else "pass"
     )
-    order = [row for row in found if row.role != "input"]
+    order = [row for row in arrays if row.role != "input"]
     moment = datetime.fromtimestamp(time.time() if now is None else now, UTC)
     return DualDocument(
         schema="goldnode.dual/1",
@@ -62,7 +62,7 @@ def compare(
         differences=list(differences(a.document, b.document)),
         first_difference=_first(order, {"within", "outside"}),
         first_divergence=_first(order, {"outside"}),
-        arrays=found,
+        arrays=arrays,
         samples=samples,
         latency=times,
     )
@@ -124,7 +124,7 @@ class _Comparison:
         )
         left, right = (floats(one) if is_float(one.dtype) else stored(one) for one in (a, b))
         margin, confidence = fraction(declared.margin), fraction(declared.confidence)
-        found = DualSamples(
+        samples = DualSamples(
             name=row.name,
             kind=declared.kind,
             draws_a=len(left),
@@ -138,11 +138,11 @@ class _Comparison:
             why="a side has no draws",
         )
         if not len(left) or not len(right) or confidence >= 1:
-            return found
+            return samples
         if any(
             is_float(one.dtype) and np.isnan(side).any() for one, side in ((a, left), (b, right))
         ):
-            return found.model_copy(update={"answer": "fail", "why": "a draw is NaN"})
+            return samples.model_copy(update={"answer": "fail", "why": "a draw is NaN"})
         of = distributions.of_values if declared.kind == "values" else distributions.of_categories
         count = len([one for one in self.a.document.arrays if one.role == "sample"])
         bounds = of(
@@ -155,7 +155,7 @@ class _Comparison:
             "high": bounds.high,
             "answer": answer,
         }
-        return found.model_copy(
+        return samples.model_copy(
             update={**figures, "why": _samples_why(bounds, margin, min(len(left), len(right)))}
         )
 
@@ -170,13 +170,13 @@ class _Comparison:
     # The answer
 
     def reasons(
-        self, found: list[DualArray], samples: list[DualSamples], times: list[DualLatency]
+        self, rows: list[DualArray], samples: list[DualSamples], times: list[DualLatency]
     ) -> Iterator[tuple[DualAnswer, str]]:
         """Yield an answer and its reason for all that decides."""
-        basis = list(self._basis(found))
+        basis = list(self._basis(rows))
         yield from basis
         if not basis:  # else every difference may come from other inputs
-            yield from _outputs(found)
+            yield from _outputs(rows)
             for one in samples:
                 yield one.answer, f"{_sampled(one.name)}: {one.why}"
         names = {row.name for row in self.b.document.arrays if row.role == "sample"}
@@ -185,16 +185,16 @@ class _Comparison:
                 yield "unknown", f"{_sampled(row.name)}: only a has it"
         yield from self._times(times)
 
-    def _basis(self, found: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
+    def _basis(self, rows: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
         """Yield why the outputs cannot be compared at all: other inputs, or other weights."""
-        inputs = [row.name for row in found if row.role == "input" and row.state != "equal"]
+        inputs = [row.name for row in rows if row.role == "input" and row.state != "equal"]
         if inputs:
             yield (
                 "unknown",
                 f"the inputs differ: {_names(inputs)}. Record b with --inputs and the record of a",
             )
         if (
-            not any(row.role == "input" for row in found)
+            not any(row.role == "input" for row in rows)
             and self.a.document.source != self.b.document.source
         ):
             yield (
@@ -221,8 +221,8 @@ class _Comparison:
                 yield row.answer, f"{name}: {row.why}"
 
 
-def _outputs(found: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
-    outputs = [row for row in found if row.role == "output"]
+def _outputs(rows: list[DualArray]) -> Iterator[tuple[DualAnswer, str]]:
+    outputs = [row for row in rows if row.role == "output"]
     if not outputs:
         yield "unknown", "the records have no outputs"
     for row in outputs:
@@ -262,35 +262,37 @@ def _samples_why(bounds: distributions.DistributionBounds, margin: float, draws:
 
 
 def _side(record: DualRecord) -> DualSide:
-    found = record.document
+    document = record.document
     return DualSide(
-        name=found.name,
+        name=document.name,
         record=record.digest,
-        started=found.started,
-        simulated=found.simulated,
-        how=found.how,
-        host=found.host,
-        image=found.image,
-        state=found.state,
-        stack=stack(found),
-        precision=found.settings.precision,
-        repeatable=found.repeatable,
-        hooks_change_output=found.hooks_change_output,
+        started=document.started,
+        simulated=document.simulated,
+        how=document.how,
+        host=document.host,
+        image=document.image,
+        state=document.state,
+        stack=stack(document),
+        precision=document.settings.precision,
+        repeatable=document.repeatable,
+        hooks_change_output=document.hooks_change_output,
     )
 
 
-def stack(found: DualRecordDocument) -> str:
+def stack(document: DualRecordDocument) -> str:
     """Return framework, device and system in one line."""
     parts = []
-    if found.framework is not None:
-        own = found.framework
+    if document.framework is not None:
+        own = document.framework
         toolkit = f" (CUDA {own.cuda})" if own.cuda else f" (HIP {own.hip})" if own.hip else ""
         parts.append(f"{own.name} {own.version}{toolkit}")
-    if found.device is not None:
+    if document.device is not None:
         parts.append(
-            f"{found.device.kind}: {found.device.name}" if found.device.name else found.device.kind
+            f"{document.device.kind}: {document.device.name}"
+            if document.device.name
+            else document.device.kind
         )
-    parts.append(found.machine.os or f"Python {found.machine.python}")
+    parts.append(document.machine.os or f"Python {document.machine.python}")
     return ", ".join(parts)
 
 
@@ -302,20 +304,20 @@ def differences(a: DualRecordDocument, b: DualRecordDocument) -> Iterator[DualDi
             yield DualDifference(what=name, a=left.get(name), b=right.get(name))
 
 
-def _facts(found: DualRecordDocument) -> Iterator[tuple[str, str | None]]:
-    content: Mapping[str, Any] = found.model_dump(
+def _facts(document: DualRecordDocument) -> Iterator[tuple[str, str | None]]:
+    content: Mapping[str, Any] = document.model_dump(
         mode="json",
         by_alias=True,
         include={"image", "state", "host", "recorder", "source", "settings", "machine"},
     )
     for part in ("framework", "device", "node"):
-        own = getattr(found, part)
+        own = getattr(document, part)
         content = {
             **content,
             part: None if own is None else own.model_dump(mode="json", by_alias=True),
         }
     yield from _leaves("", content)
-    yield "seed", str(found.seed)
+    yield "seed", str(document.seed)
 
 
 def _leaves(path: str, content: Any) -> Iterator[tuple[str, str | None]]:

@@ -79,9 +79,9 @@ def record(target: DualTarget, job: DualJob, out: Path) -> DualRecord:
         answer = _run(_words(target, job, name), job, place)
         if answer.status != 0 or answer.problem is not None:
             raise _failed(target, answer, job.limit)
-        found = store.read(place)
-        for row in found.document.arrays:
-            found.value(row)
+        recorded = store.read(place)
+        for row in recorded.document.arrays:
+            recorded.value(row)
         place.rename(out)
         return store.read(out)
     finally:
@@ -169,13 +169,13 @@ def _failed(target: DualTarget, ended: _Ended, limit: float) -> DualError:
     return ended.problem
 
 
-def _relay(source: IO[bytes], found: list[bytes]) -> None:
+def _relay(source: IO[bytes], lines: list[bytes]) -> None:
     """Pass the output of the model on to standard error, and keep its end."""
     for line in source:
         sys.stderr.buffer.write(line)
         sys.stderr.flush()
-        found.append(line[:_STDERR])
-        del found[:-20]
+        lines.append(line[:_STDERR])
+        del lines[:-20]
 
 
 def _send(out: IO[bytes], job: DualJob) -> None:
@@ -189,11 +189,11 @@ def _send(out: IO[bytes], job: DualJob) -> None:
                 for row in rows:
                     job.inputs.value(row)  # validated before another machine reads it
                     _add(archive, row.file, (job.inputs.directory / row.file).read_bytes())
-                found = {
+                files = {
                     "schema": job.inputs.document.schema_,
                     "arrays": [row.model_dump(mode="json") for row in rows],
                 }
-                _add(archive, store.RECORD, json.dumps(found).encode())
+                _add(archive, store.RECORD, json.dumps(files).encode())
     except BrokenPipeError:
         pass  # the other end reports why
 
@@ -272,11 +272,11 @@ def image_id(target: DualTarget) -> str:
         text=True,
         check=False,
     )
-    found = done.stdout.strip()
-    if done.returncode != 0 or not found:
+    identity = done.stdout.strip()
+    if done.returncode != 0 or not identity:
         last = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
         raise DualError(
             f"{target.engine} does not have the image {target.image}: {last[:200]}",
             remedy=f"fetch it: {target.engine} pull {target.image}",
         )
-    return found if found.startswith("sha256:") else f"sha256:{found}"
+    return identity if identity.startswith("sha256:") else f"sha256:{identity}"

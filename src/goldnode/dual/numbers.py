@@ -56,14 +56,14 @@ def _widened(dtype: str, bits: NDArray[Any]) -> Floats:
     if dtype == "float8_e5m2":  # the upper byte of a float16
         return (bits.astype(np.uint16) << 8).view(np.float16).astype(np.float64)
     if dtype == "float8_e4m3fn":
-        found: Floats = _E4M3[bits]
-        return found
+        widened: Floats = _E4M3[bits]
+        return widened
     return bits.astype(np.float64)
 
 
 def _e4m3() -> Floats:
     """Return the value of each byte: exponent bias 7, no infinity, and NaN where all bits after the sign are set."""
-    found = np.zeros(256)
+    values = np.zeros(256)
     for byte in range(256):
         exponent, significand = byte >> 3 & 15, byte & 7
         size = (
@@ -71,8 +71,8 @@ def _e4m3() -> Floats:
             if exponent == 0
             else (1 + significand / 8) * 2.0 ** (exponent - 7)
         )
-        found[byte] = np.nan if byte & 127 == 127 else -size if byte & 128 else size
-    return found
+        values[byte] = np.nan if byte & 127 == 127 else -size if byte & 128 else size
+    return values
 
 
 _E4M3 = _e4m3()
@@ -94,9 +94,9 @@ def _magnitudes(values: Floats, precision: str) -> Steps:
     table = np.sort(np.unique(np.abs(_of_bytes(precision))))
     table = table[np.isfinite(table)]
     middles = (table[1:] + table[:-1]) / 2
-    found = np.searchsorted(middles, sizes, side="left")
-    ties = np.append(middles, np.nan)[found] == sizes
-    numbers: Steps = (found + (ties & (found % 2 == 1))).astype(np.uint64)
+    steps = np.searchsorted(middles, sizes, side="left")
+    ties = np.append(middles, np.nan)[steps] == sizes
+    numbers: Steps = (steps + (ties & (steps % 2 == 1))).astype(np.uint64)
     return numbers
 
 

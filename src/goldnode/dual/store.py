@@ -50,30 +50,30 @@ class DualRecord:
         path = self.directory / row.file
         _regular(path, _ARRAY_BYTES)
         try:
-            found = read_npy(str(path), row.dtype)
+            array = read_npy(str(path), row.dtype)
         except (RecorderError, MemoryError, OSError) as problem:
             raise DualError(
                 f"the array {row.name} cannot be read: {problem}", file=path, remedy=_AGAIN
             ) from None
-        self._compare(row, found, path)
+        self._compare(row, array, path)
         if row.of is None:
-            return found
+            return array
         return Value(
-            found.dtype,
-            shape=found.shape,
-            data=found.data,
+            array.dtype,
+            shape=array.shape,
+            data=array.data,
             digest=row.digest,
             of=tuple(row.of),
             stride=row.stride,
         )
 
-    def _compare(self, row: DualRecordArray, found: Value, path: Path) -> None:
-        if found.shape != tuple(row.shape):
-            message = f"the array {row.name} has the shape {list(found.shape)}, and record.json has {row.shape}"
+    def _compare(self, row: DualRecordArray, array: Value, path: Path) -> None:
+        if array.shape != tuple(row.shape):
+            message = f"the array {row.name} has the shape {list(array.shape)}, and record.json has {row.shape}"
             raise DualError(message, file=path, remedy=_AGAIN)
         with path.open("rb") as file:
             digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-        whole = value(row.dtype, found.shape, found.data).digest
+        whole = value(row.dtype, array.shape, array.data).digest
         if digest != row.file_digest or (row.of is None and whole != row.digest):
             raise DualError(
                 f"the array {row.name} does not match its digest", file=path, remedy=_AGAIN
@@ -83,17 +83,17 @@ class DualRecord:
 def _regular(path: Path, limit: int) -> None:
     """Raise DualError unless a file is a regular one of at most `limit` bytes, and no link leads to it."""
     try:
-        found = path.lstat()
+        status = path.lstat()
         inside = path.parent.name != "arrays" or stat.S_ISDIR(path.parent.lstat().st_mode)
     except OSError as problem:
         raise DualError(f"cannot be read: {problem.strerror}", file=path, remedy=_AGAIN) from None
-    if not stat.S_ISREG(found.st_mode) or not inside:
+    if not stat.S_ISREG(status.st_mode) or not inside:
         raise DualError(
             "this is a link or a special file, and a record has none", file=path, remedy=_AGAIN
         )
-    if found.st_size > limit:
+    if status.st_size > limit:
         raise DualError(
-            f"this has {found.st_size} bytes, more than {limit}", file=path, remedy=_AGAIN
+            f"this has {status.st_size} bytes, more than {limit}", file=path, remedy=_AGAIN
         )
 
 
@@ -202,8 +202,8 @@ def place_new(place: Path) -> None:
         raise DualError("there is something already", file=place, remedy="name a new directory")
 
 
-def sign(found: DualRecord, key: Path | None) -> None:
+def sign(record: DualRecord, key: Path | None) -> None:
     """Sign record.json of a record with the secret key in a file; with None, nothing. Raises GoldnodeError."""
     if key is not None:
-        path = found.directory / RECORD
+        path = record.directory / RECORD
         signed_file.write(path, path.read_bytes(), key, signing.RECORD)

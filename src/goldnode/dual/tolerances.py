@@ -112,7 +112,7 @@ def _tolerance(row: TolerancesBounds, precision: str, source: str) -> DualTolera
 
 def built_in() -> DualTolerances:
     """Return the tolerances of the facts, for all precisions that have some."""
-    found = {
+    rows = {
         row["precision"]: DualTolerance(
             precision=row["precision"],
             relative=row["relative"],
@@ -132,7 +132,7 @@ def built_in() -> DualTolerances:
         outside=0.0,
         source="integers and truth values",
     )
-    return DualTolerances({**found, "exact": exact})
+    return DualTolerances({**rows, "exact": exact})
 
 
 def load(path: Path | None) -> DualTolerances:

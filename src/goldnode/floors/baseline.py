@@ -53,7 +53,7 @@ def read(path: Path, keys: Sequence[Path] = ()) -> FloorBaseline:
     data = _bytes(path, "write it with `goldnode floors learn`, or correct its name")
     keyid = signed_file.verify(path, data, keys, KIND) if keys else None
     try:
-        found = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError) as problem:
         raise FloorsError(
             f"the baseline is no JSON: {problem}",
@@ -61,7 +61,7 @@ def read(path: Path, keys: Sequence[Path] = ()) -> FloorBaseline:
             line=getattr(problem, "lineno", None),
             remedy="write it again with `goldnode floors learn`",
         ) from problem
-    schema = found.get("schema") if isinstance(found, dict) else None
+    schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise FloorsError(
             f"the file has the schema {schema}, and {SCHEMA} is expected",

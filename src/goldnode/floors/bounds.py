@@ -49,8 +49,8 @@ def lower_bound(
     values: Values, share: float = 0.5, confidence: float = CONFIDENCE
 ) -> Values | None:
     """Return a lower confidence bound of the quantile `share`; None if there are too few values for one."""
-    found = upper_bound(-values, 1 - share, confidence)
-    return None if found is None else -found
+    bound = upper_bound(-values, 1 - share, confidence)
+    return None if bound is None else -bound
 
 
 def quantile(values: Values, share: float) -> Values:

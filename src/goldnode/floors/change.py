@@ -70,15 +70,15 @@ class ChangeMetric:
 
 def metric_of(text: str) -> ChangeMetric:
     """Return the metric that a person wrote. Raises FloorsError for a quantile that there is not."""
-    name, colon, found = text.partition(":")
+    name, colon, quantile = text.partition(":")
     if not colon:
         return ChangeMetric(name)
-    if found not in SHARES:
+    if quantile not in SHARES:
         raise FloorsError(
-            f'the metric "{text}" has the quantile "{found}"',
+            f'the metric "{text}" has the quantile "{quantile}"',
             remedy=f"write one of {', '.join(SHARES)}",
         )
-    return ChangeMetric(name, found)
+    return ChangeMetric(name, quantile)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def arms_of(
             "no node has results before and after",
             remedy="name the results of the same nodes, before and after",
         )
-    states = [{node: _states(found, node) for node in both} for found in (before, after)]
+    states = [{node: _states(documents, node) for node in both} for documents in (before, after)]
     named = frozenset(control)
     unchanged = named or frozenset(node for node in both if states[0][node] == states[1][node])
     changed = frozenset(both - unchanged)
@@ -136,8 +136,8 @@ def judge(arms: ChangeArms, question: ChangeQuestion) -> SpeedReport:
     metrics = question.metrics or _all_metrics(counted)
     losses = [_losses(counted, metric, uncounted) for metric in metrics]
     comparisons = [
-        _Comparison(metric, found, arms, question, len(metrics))
-        for metric, found in zip(metrics, losses, strict=True)
+        _Comparison(metric, loss, arms, question, len(metrics))
+        for metric, loss in zip(metrics, losses, strict=True)
     ]
     rejected = holm([one.p_value for one in comparisons], question.alpha)
     return SpeedReport(
@@ -158,7 +158,7 @@ def _counted(arms: ChangeArms) -> tuple[dict[_Arm, list[MetricRow]], list[Uncoun
             groups["control", time] = [one for one in documents if one.node in arms.control]
     # Runner, platform and kind are those of the changed nodes now; each group has one digest and image.
     wanted = _usual(groups["changed", "after"], identity)
-    found: dict[_Arm, list[MetricRow]] = {}
+    counted: dict[_Arm, list[MetricRow]] = {}
     for arm, documents in groups.items():
         state = _usual(documents, lambda one: (one.class_digest, one.image))
         fit = []
@@ -168,9 +168,9 @@ def _counted(arms: ChangeArms) -> tuple[dict[_Arm, list[MetricRow]], list[Uncoun
                 fit.append(one)
             else:
                 uncounted.append(UncountedRow(one.node, None, None, why))
-        found[arm], others = rows(fit)
+        counted[arm], others = rows(fit)
         uncounted += others
-    return _same_clock(found, uncounted), uncounted
+    return _same_clock(counted, uncounted), uncounted
 
 
 def _usual(
@@ -204,17 +204,17 @@ def _difference(
 
 
 def _same_clock(
-    found: Mapping[_Arm, list[MetricRow]], uncounted: list[UncountedRow]
+    counted: Mapping[_Arm, list[MetricRow]], uncounted: list[UncountedRow]
 ) -> dict[_Arm, list[MetricRow]]:
     """Return the rows at the clock of the changed nodes before. Adds the others to `uncounted`."""
     usual: dict[object, list[float]] = {}
     device = 0.0
-    for row in found["changed", "before"]:
+    for row in counted["changed", "before"]:
         if row.clock is not None:
             usual.setdefault(row.key, []).append(row.clock)
             device = max(device, row.device_clock or 0.0)
     fit: dict[_Arm, list[MetricRow]] = {}
-    for arm, same in found.items():
+    for arm, same in counted.items():
         fit[arm] = []
         for row in same:
             clocks = usual.get(row.key)
@@ -256,14 +256,14 @@ def _losses(
 ) -> _Losses:
     """Return the loss of each node that has enough runs before and after. Adds the others to `uncounted`."""
     own = {
-        arm: [row for row in found if str(row.key) == metric.name] for arm, found in counted.items()
+        arm: [row for row in rows if str(row.key) == metric.name] for arm, rows in counted.items()
     }
     arms: dict[str, Values] = {}
     middles: tuple[list[float], list[float]] = ([], [])
     runs = 0
     for arm in ("changed", "control"):
         times = [_by_place(own.get((arm, time), ())) for time in ("before", "after")]
-        found: dict[str, list[float]] = {}
+        rows: dict[str, list[float]] = {}
         for place in sorted(set(times[0]) & set(times[1]), key=str):
             counts = [len(time[place]) for time in times]
             if min(counts) < metric.runs:
@@ -271,12 +271,12 @@ def _losses(
                 uncounted.append(UncountedRow(*place, str(metric), why))
                 continue
             speeds = [float(quantile(time[place], metric.share)) for time in times]
-            found.setdefault(place[0], []).append(_loss(speeds[0], speeds[1]))
+            rows.setdefault(place[0], []).append(_loss(speeds[0], speeds[1]))
             if arm == "changed":
                 middles[0].append(abs(speeds[0]))
                 middles[1].append(abs(speeds[1]))
                 runs += counts[1]
-        arms[arm] = np.array([float(np.median(found[node])) for node in sorted(found)])
+        arms[arm] = np.array([float(np.median(rows[node])) for node in sorted(rows)])
     first = next(iter([*own["changed", "after"], *own["changed", "before"]]), None)
     return _Losses(
         arms["changed"],
@@ -295,9 +295,9 @@ def _loss(before: float, after: float) -> float:
     return math.log(before / after) if before > 0 else math.log(after / before)
 
 
-def _by_place(found: Iterable[MetricRow]) -> dict[tuple[str, str | None], Values]:
+def _by_place(rows: Iterable[MetricRow]) -> dict[tuple[str, str | None], Values]:
     parts: dict[tuple[str, str | None], list[Values]] = {}
-    for row in found:
+    for row in rows:
         parts.setdefault((row.node, row.device), []).append(row.values)
     return {place: np.concatenate(values) for place, values in parts.items()}
 

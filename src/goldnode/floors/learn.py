@@ -184,9 +184,9 @@ def choose(documents: Sequence[CanaryDocument], settings: LearnSettings) -> Resu
             remedy="select one with --class and --platform, and keep simulated results apart",
         )
     newest: dict[ResultIdentity, tuple[int, str]] = {}
-    for found in {identity(one) for one in fit}:
-        own = [one for one in fit if identity(one) == found]
-        newest[found] = (len({one.node for one in own}), max(one.started for one in own))
+    for candidate in {identity(one) for one in fit}:
+        own = [one for one in fit if identity(one) == candidate]
+        newest[candidate] = (len({one.node for one in own}), max(one.started for one in own))
     return max(newest, key=lambda one: (newest[one], one.runner, one.class_digest or ""))
 
 
@@ -198,7 +198,7 @@ def _devices(
     by_key: dict[MetricKey, list[MetricRow]] = {}
     for row in counted:
         by_key.setdefault(row.key, []).append(row)
-    found: dict[MetricKey, list[_Device]] = {}
+    devices: dict[MetricKey, list[_Device]] = {}
     for key in sorted(by_key, key=str):
         places: dict[_Place, list[MetricRow]] = {}
         for row, why in _clocked(by_key[key]):
@@ -209,18 +209,20 @@ def _devices(
         for place in sorted(places, key=lambda one: (one[0], one[1] or "")):
             device = _Device(place, tuple(places[place]))
             if len(device.values) >= RUNS:
-                found.setdefault(key, []).append(device)
+                devices.setdefault(key, []).append(device)
             else:
                 why = f"{len(device.values)} runs count, and {RUNS} are needed"
                 left_out.append(UncountedRow(*place, str(key), why))
-    return found, left_out
+    return devices, left_out
 
 
 def _clocked(same: Sequence[MetricRow]) -> Iterator[tuple[MetricRow, str | None]]:
     """Return the rows, each with why its clock is another one than that of most."""
     clocks = [row.clock for row in same if row.clock is not None]
     devices = [row.device_clock for row in same if row.device_clock is not None]
-    usual, device = (float(np.median(found)) if found else 0.0 for found in (clocks, devices))
+    usual, device = (
+        float(np.median(frequencies)) if frequencies else 0.0 for frequencies in (clocks, devices)
+    )
     for row in same:
         yield row, other_clock(row, (usual, usual), device)
 
@@ -272,13 +274,13 @@ def _leave(
     """Return the nodes that are below the floor of the others, until none is. Raises FloorsError for too many."""
     gone: dict[str, UncountedRow] = {}
     while True:
-        found: dict[str, UncountedRow] = {}
+        below_floor: dict[str, UncountedRow] = {}
         for population in (one.without(gone) for one in populations):
             for slow in _below(population):
-                found.setdefault(slow.node, slow)
-        if not found:
+                below_floor.setdefault(slow.node, slow)
+        if not below_floor:
             break
-        gone |= found
+        gone |= below_floor
         if len(gone) > LEAVE * len(nodes):
             some = ", ".join(sorted(gone)[:_SHOWN]) + (", …" if len(gone) > _SHOWN else "")
             raise FloorsError(
@@ -315,10 +317,10 @@ def floor_of(values: Values, margin: float, sigma: float | None = None) -> float
 
 def _one_mode(population: _Population) -> list[_Population]:
     """Return populations of one mode each: the whole, or one for each address. Raises FloorsError if neither is."""
-    found = _modes(population)
-    if found is None:
+    split = _modes(population)
+    if split is None:
         return [population]
-    low = {population.devices[place].place for place in found[0]}
+    low = {population.devices[place].place for place in split[0]}
     share: dict[str | None, list[bool]] = {}
     for one in population.devices:
         share.setdefault(one.place[1], []).append(one.place in low)
@@ -328,7 +330,7 @@ def _one_mode(population: _Population) -> list[_Population]:
     )
     enough = min(len(inside) for inside in share.values()) >= CLASS_DEVICES
     if not explained or not enough:
-        raise _two_modes(population, found)
+        raise _two_modes(population, split)
     return [
         _Population(
             population.key,
@@ -341,25 +343,25 @@ def _one_mode(population: _Population) -> list[_Population]:
 
 
 def _refuse_modes(population: _Population) -> None:
-    found = _modes(population)
-    if found is not None:
-        raise _two_modes(population, found)
+    split = _modes(population)
+    if split is not None:
+        raise _two_modes(population, split)
 
 
 def _modes(population: _Population) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the places of devices in two modes; None for one mode, or for two that the margin covers."""
     values = population.values()
-    found = modes(values)
-    apart = 0.0 if found is None else found.medians[1] - found.medians[0]
-    if found is None or apart <= population.margin / 2 * abs(float(np.median(values))):
+    split = modes(values)
+    apart = 0.0 if split is None else split.medians[1] - split.medians[0]
+    if split is None or apart <= population.margin / 2 * abs(float(np.median(values))):
         return None
-    return found.low, found.high
+    return split.low, split.high
 
 
 def _two_modes(
-    population: _Population, found: tuple[tuple[int, ...], tuple[int, ...]]
+    population: _Population, split: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> FloorsError:
-    parts = [[population.devices[place] for place in places] for places in found]
+    parts = [[population.devices[place] for place in places] for places in split]
     texts = []
     for part in parts:
         middle = float(np.median([float(np.median(one.values)) for one in part]))
@@ -384,7 +386,7 @@ def _what_differs(one: Sequence[_Device], other: Sequence[_Device]) -> str:
             for part in (one, other)
         ]
         if not values[0] & values[1]:
-            first, second = (", ".join(sorted(short(value) for value in found)) for found in values)
+            first, second = (", ".join(sorted(short(value) for value in own)) for own in values)
             return f"; the first were measured with {name} {first}, the second with {second}"
     return ""
 
@@ -492,12 +494,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _pair(found: list[float] | None) -> tuple[float, float] | None:
-    return None if found is None else (found[0], found[1])
+def _pair(ends: list[float] | None) -> tuple[float, float] | None:
+    return None if ends is None else (ends[0], ends[1])
 
 
-def _range(found: Iterable[tuple[float, float] | None]) -> list[float] | None:
-    pairs = [pair for pair in found if pair is not None]
+def _range(ranges: Iterable[tuple[float, float] | None]) -> list[float] | None:
+    pairs = [pair for pair in ranges if pair is not None]
     return [min(pair[0] for pair in pairs), max(pair[1] for pair in pairs)] if pairs else None
 
 
@@ -519,8 +521,8 @@ def _reasons(left_out: Sequence[UncountedRow]) -> str:
     )
 
 
-def _left_out(found: Sequence[UncountedRow]) -> list[FloorsLeftOut]:
-    counts = Counter(found)
+def _left_out(rows: Sequence[UncountedRow]) -> list[FloorsLeftOut]:
+    counts = Counter(rows)
     ordered = sorted(
         counts, key=lambda row: (row.node, row.device or "", row.metric or "", row.why)
     )

@@ -75,13 +75,13 @@ class MetricRow:
     @property
     def device_clock(self) -> float | None:
         """Return the highest SM clock of the device over all metrics of the result; None if none was read."""
-        found = [
+        clocks = [
             metric.conditions.sm_mhz[1]
             for job in self.document.jobs
             for metric in job.metrics
             if metric.device == self.device and metric.conditions.sm_mhz is not None
         ]
-        return max(found, default=None)
+        return max(clocks, default=None)
 
 
 @dataclass(frozen=True)
@@ -167,20 +167,20 @@ def read(paths: Sequence[Path], cache: FileCache[ReadResult] | None = None) -> l
 
     In a directory, every `*.json` counts that states the schema of canary results. Equal results are read once.
     """
-    found: dict[tuple[str, ...], CanaryDocument] = {}
+    documents: dict[tuple[str, ...], CanaryDocument] = {}
     for path, named in _files(paths):
         one = (
             _cached(path, cache) if cache is not None and not named else _result(_read(path, named))
         )
         if one.document is not None:
-            found[one.order] = one.document
-    if not found:
+            documents[one.order] = one.document
+    if not documents:
         raise FloorsError(
             "there are no canary results here",
             file=paths[0] if paths else None,
             remedy="name the files or directories that `goldnode canary run` wrote",
         )
-    return [found[order] for order in sorted(found)]
+    return [documents[order] for order in sorted(documents)]
 
 
 def _cached(path: Path, cache: FileCache[ReadResult]) -> ReadResult:

@@ -101,19 +101,23 @@ def _missing(
         and row.node in wanted
         and metric.device in (None, row.device)
     }
-    found = {place for place in devices if place not in fit}
-    seen = {place[0] for place in (*found, *fit)}
+    measured = {place for place in devices if place not in fit}
+    seen = {place[0] for place in (*measured, *fit)}
     return sorted(
-        [*found, *((node, metric.device) for node in wanted if node not in seen)],
+        [*measured, *((node, metric.device) for node in wanted if node not in seen)],
         key=lambda place: (place[0], place[1] or ""),
     )
 
 
 def baseline_identity(baseline: FloorBaseline) -> ResultIdentity:
     """Return the circumstances that a result must share with a baseline."""
-    found = baseline.document
+    document = baseline.document
     return ResultIdentity(
-        found.class_, found.class_digest, found.platform, found.runner, found.simulated
+        document.class_,
+        document.class_digest,
+        document.platform,
+        document.runner,
+        document.simulated,
     )
 
 
@@ -179,7 +183,7 @@ class _Measured:
         sign = 1 if self.metric.better == "higher" else -1
         share, values = SHARES[statistic.quantile], self.values
         floor = float(oriented(np.array(statistic.floor), self.metric.better))
-        found = float(quantile(values, share))
+        expected = float(quantile(values, share))
         bound = upper_bound(values, share)
         needed = max(RUNS, runs_needed(share))
         if len(values) < needed or bound is None:
@@ -188,7 +192,7 @@ class _Measured:
         elif float(bound) < floor:
             answer = SpeedAnswer.FAILS
             reason = (
-                f"slow: {abs(found / statistic.median):.1%} of the median {statistic.median:.6g}"
+                f"slow: {abs(expected / statistic.median):.1%} of the median {statistic.median:.6g}"
             )
             if self.metric.node is not None and self.metric.results < RESULTS:
                 # Runs of one result are alike. On a real H200, healthy results differed from two others in ten metrics.
@@ -199,7 +203,7 @@ class _Measured:
                 )
         else:
             answer = SpeedAnswer.PASSES
-            reason = f"not below the floor: {abs(found / statistic.median):.1%} of the median {statistic.median:.6g}"
+            reason = f"not below the floor: {abs(expected / statistic.median):.1%} of the median {statistic.median:.6g}"
         if not self.metric.verified:
             reason += "; the job is not verified on such hardware"
         name = str(key_of(self.metric))
@@ -209,7 +213,7 @@ class _Measured:
             unit=self.metric.unit,
             answer=answer,
             runs=len(values),
-            median=rounded(sign * found),
+            median=rounded(sign * expected),
             bound=None if bound is None else rounded(sign * float(bound)),
             floor=statistic.floor,
             date=self.baseline.date,

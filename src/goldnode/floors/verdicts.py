@@ -86,10 +86,10 @@ def command(words: Iterable[str]) -> str:
     return shlex.join(words)
 
 
-def why_uncounted(found: Sequence[UncountedRow], shown: int = 2) -> str:
+def why_uncounted(uncounted: Sequence[UncountedRow], shown: int = 2) -> str:
     """Return the reasons why results did not count, the most frequent first; empty if all did."""
     reasons: dict[str, int] = {}
-    for row in found:
+    for row in uncounted:
         reasons[row.why] = reasons.get(row.why, 0) + 1
     named = sorted(reasons, key=lambda why: (-reasons[why], why))
     return "; ".join(f"{reasons[why]} not counted: {why}" for why in named[:shown])

@@ -14,11 +14,11 @@ FLOAT, SUM = 7, 0  # ncclFloat32, ncclSum
 SONAMES = {"cuda": ("libnccl.so.2",), "rocm": ("librccl.so.1",)}
 
 
-def all_reduce(found: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json:
+def all_reduce(driver: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json:
     """Sum `count` floats over the devices. Every element of device r is r + 1."""
-    if found.kind not in SONAMES:
-        raise NotRun(f"no collective library with a C interface is known for {found.kind}")
-    library = native.need(SONAMES[found.kind], "a collective library")
+    if driver.kind not in SONAMES:
+        raise NotRun(f"no collective library with a C interface is known for {driver.kind}")
+    library = native.need(SONAMES[driver.kind], "a collective library")
     size = len(gpus)
     comms = (ctypes.c_void_p * size)()
     numbers = (ctypes.c_int * size)(*(gpu.number for gpu in gpus))
@@ -26,17 +26,17 @@ def all_reduce(found: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json:
     held: List[Any] = []
     try:
         for rank, gpu in enumerate(gpus):
-            found.use(gpu.number)
+            driver.use(gpu.number)
             data = struct.pack("<f", rank + 1) * count
-            held.append((found.alloc(4 * count), found.alloc(4 * count)))
-            found.put(held[rank][0], data)
-            found.put(held[rank][1], bytes(4 * count))
+            held.append((driver.alloc(4 * count), driver.alloc(4 * count)))
+            driver.put(held[rank][0], data)
+            driver.put(held[rank][1], bytes(4 * count))
 
         def once() -> None:
             # One process calls for all devices, so the calls must be grouped, or the first one blocks.
             check(library, "ncclGroupStart")
             for rank, gpu in enumerate(gpus):
-                found.use(gpu.number)
+                driver.use(gpu.number)
                 send, receive = (ctypes.c_void_p(part) for part in held[rank])
                 check(
                     library,
@@ -51,11 +51,11 @@ def all_reduce(found: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json:
                 )
             check(library, "ncclGroupEnd")
 
-        each = timed(_All(found, gpus), once, 0.5)
+        each = timed(_All(driver, gpus), once, 0.5)
         wanted = struct.pack("<f", size * (size + 1) // 2) * count
         for rank, gpu in enumerate(gpus):
-            found.use(gpu.number)
-            if found.get(held[rank][1], 4 * count) != wanted:
+            driver.use(gpu.number)
+            if driver.get(held[rank][1], 4 * count) != wanted:
                 raise Failed(
                     f"GPU {gpu.number} has another sum",
                     expected=size * (size + 1) // 2,
@@ -63,9 +63,9 @@ def all_reduce(found: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json:
                 )
     finally:
         for rank, pair in enumerate(held):
-            found.use(gpus[rank].number)
+            driver.use(gpus[rank].number)
             for part in pair:
-                found.release(part)
+                driver.release(part)
         for comm in comms:
             library.ncclCommDestroy(ctypes.c_void_p(comm))
     # Bus bandwidth as in nccl-tests and rccl-tests: each byte crosses the links 2 (n - 1) / n times.
@@ -80,13 +80,13 @@ def all_reduce(found: GpuDriver, gpus: Sequence[GpuDevice], count: int) -> Json:
 class _All(GpuDriver):
     """All devices as one, for `timed`: waits for each of them."""
 
-    def __init__(self, found: GpuDriver, gpus: Sequence[GpuDevice]) -> None:
-        self.found, self.list = found, gpus
+    def __init__(self, driver: GpuDriver, gpus: Sequence[GpuDevice]) -> None:
+        self.driver, self.list = driver, gpus
 
     def sync(self) -> None:
         for gpu in self.list:
-            self.found.use(gpu.number)
-            self.found.sync()
+            self.driver.use(gpu.number)
+            self.driver.sync()
 
 
 def check(library: ctypes.CDLL, function: str, *arguments: Any) -> None:

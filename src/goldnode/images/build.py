@@ -79,12 +79,12 @@ def recipes(
 
     Raises ImageError, and SiteError if an image has apt's sources and the site names no address.
     """
-    found: dict[str, ImageRecipe] = {}
+    made: dict[str, ImageRecipe] = {}
     for row, lock in rows:
-        parent = found.get(row.image.parent) if row.image.parent is not None else None
+        parent = made.get(row.image.parent) if row.image.parent is not None else None
         sources = apt_sources(row.system, lock) if row.installs else ""
-        found[row.name] = recipe(row, lock, parent, tools, smoke=smoke, sources=sources)
-    return list(found.values())
+        made[row.name] = recipe(row, lock, parent, tools, smoke=smoke, sources=sources)
+    return list(made.values())
 
 
 def planned(rows: Sequence[MatrixRow], engine: engines.Engine) -> list[ImageRecipe]:
@@ -232,12 +232,12 @@ class Builder(LayerCache):
     def _tasks(
         self, todo: Sequence[ImageRecipe], wanted: Sequence[ImageRecipe]
     ) -> dict[str, _Task]:
-        found: dict[str, _Task] = {}
+        tasks: dict[str, _Task] = {}
         names = {item.digest for item in todo}
 
         def add(key: str, title: str, needs: Iterable[str], make: Callable[[], Any]) -> str:
             # Images share layers: the first one that needs a layer adds its task.
-            found.setdefault(key, _Task(key, title, tuple(dict.fromkeys(needs)), make))
+            tasks.setdefault(key, _Task(key, title, tuple(dict.fromkeys(needs)), make))
             return key
 
         def system(item: ImageRecipe) -> list[str]:
@@ -290,7 +290,7 @@ class Builder(LayerCache):
                 if one is not item and one.digest in names:
                     needs.append(f"image {one.digest}")
             add(f"image {item.digest}", item.image.name, needs, lambda item=item: self._image(item))  # type: ignore[misc]
-        return found
+        return tasks
 
     def _run(self, tasks: dict[str, _Task]) -> None:
         """Run all tasks, each after its dependencies. Skip the tasks that depend on a failed one."""
@@ -336,12 +336,12 @@ class Builder(LayerCache):
         started = time.monotonic()
         self.say(task.title, "started", 0.0)
         try:
-            found = task.make()
+            layer = task.make()
         except BaseException:
             self.say(task.title, "failed", time.monotonic() - started)
             raise
         self.say(task.title, "done", time.monotonic() - started)
-        return found
+        return layer
 
     # -- layers
 
@@ -389,14 +389,14 @@ class Builder(LayerCache):
         """
         if item is None:
             return []
-        found = self._system(item.parent)
+        layers = self._system(item.parent)
         if item.parent is None:
-            found.append(self._root(item))
+            layers.append(self._root(item))
         if item.files:
-            found.append(self._files(item))
+            layers.append(self._files(item))
         if item.step:
-            found.append(self._step(item))
-        return found
+            layers.append(self._step(item))
+        return layers
 
     def _step(self, item: ImageRecipe) -> tuple[Layer, dict[str, Any]]:
         def make() -> tuple[Layer, dict[str, Any]]:
@@ -511,18 +511,18 @@ class Builder(LayerCache):
             "Cmd": ["bash"],
             "Labels": labels,
         }
-        found = put_image(layout, below, own, settings, date, architecture=item.image.architecture)
+        image = put_image(layout, below, own, settings, date, architecture=item.image.architecture)
         built = Built(
             image=item.image.name,
             build_id=item.build_id,
             recipe=item.digest,
             lock=item.lock,
-            digest=found.digest,
+            digest=image.digest,
             tools={**item.tools},
             seconds=round(time.monotonic() - started, 2),
         )
         # The record comes last: a build with a record is complete.
-        layout.set_ref(item.ref, found)
+        layout.set_ref(item.ref, image)
         self.store.record(built)
         return built
 
@@ -601,14 +601,14 @@ def twice(
                         shutil.copyfile(first.pool / sha256 / file, target)
     other = engine.elsewhere(second.cache) if isinstance(engine, engines.Buildah) else engine
     Builder(second, other, jobs, say).build(wanted)
-    found = []
+    differences = []
     for item in wanted:
         mine, its = first.layout.image(item.ref), second.layout.image(item.ref)
         if mine.digest != its.digest:
-            found.append(BuildDifference(item.image.name, differing(mine, its)))
-    if not found:
+            differences.append(BuildDifference(item.image.name, differing(mine, its)))
+    if not differences:
         shutil.rmtree(place, ignore_errors=True)
-    return found
+    return differences
 
 
 def differing(one: OciImage, two: OciImage) -> str:
@@ -639,11 +639,11 @@ def differing(one: OciImage, two: OciImage) -> str:
 
 
 def _members(image: OciImage, number: int) -> dict[str, dict[str, Any]]:
-    found = {}
+    members = {}
     with image.layer(number) as tar:
         for place, info in enumerate(tar):
             content = tar.extractfile(info) if info.isreg() else None
-            found[info.name] = {
+            members[info.name] = {
                 "type": info.type,
                 "mode": oct(info.mode),
                 "owner": (info.uid, info.gid),
@@ -655,7 +655,7 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, Any]]:
                 if content is None
                 else hashlib.file_digest(content, "sha256").hexdigest(),  # type: ignore[arg-type]
             }
-    return found
+    return members
 
 
 def _differing_files(

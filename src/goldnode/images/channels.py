@@ -41,12 +41,12 @@ class ImageStorePlace(LocalPlace):
         self.layout = layout
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
-        found = self.layout.refs().get(local_name(self.name, line, channel))
-        return None if found is None else found.digest
+        descriptor = self.layout.refs().get(local_name(self.name, line, channel))
+        return None if descriptor is None else descriptor.digest
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
-        found = self.layout.refs().get(f"{line.repository}:{tag}")
-        return None if found is None else found.digest
+        descriptor = self.layout.refs().get(f"{line.repository}:{tag}")
+        return None if descriptor is None else descriptor.digest
 
     def whole(self, line: ChannelLine, digest: str) -> None:
         whole(self.layout, digest)
@@ -100,31 +100,31 @@ class RegistryPlace:
 
     def point(self, line: ChannelLine, channel: str, digest: str) -> None:
         target = self.repository(line)
-        found = target.manifest(digest)
-        if found is None:
+        manifest = target.manifest(digest)
+        if manifest is None:
             raise ImageError(f"{target} has no {digest}", remedy="publish the image again")
-        target.put_manifest(line.pointer(channel), found.data, found.media_type)
+        target.put_manifest(line.pointer(channel), manifest.data, manifest.media_type)
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
         target = self.repository(line)
-        found = target.manifest(tag)
-        if found is None:
+        manifest = target.manifest(tag)
+        if manifest is None:
             return None
-        config = found.document.get("config")
+        config = manifest.document.get("config")
         own = identity(json.loads(target.read_blob(Descriptor.of(config))) if config else {})
         if own.ref != f"{line.repository}:{tag}":
             raise ImageError(
-                f"{target}:{tag} is {found.digest}, which is {own.text()}: the tag was moved",
+                f"{target}:{tag} is {manifest.digest}, which is {own.text()}: the tag was moved",
                 remedy="find out who did; publish the image of that name again",
             )
-        return found.digest
+        return manifest.digest
 
     def whole(self, line: ChannelLine, digest: str) -> None:
         target = self.repository(line)
-        found = target.manifest(digest)
-        if found is None:
+        manifest = target.manifest(digest)
+        if manifest is None:
             raise ImageError(f"{target} has no {digest}", remedy="publish the image again")
-        for row in (found.document["config"], *found.document["layers"]):
+        for row in (manifest.document["config"], *manifest.document["layers"]):
             blob = Descriptor.of(row)
             # -1: the registry has the blob and does not state its size.
             if target.blob_size(blob.digest) not in (blob.size, -1):
@@ -136,15 +136,15 @@ class RegistryPlace:
         self, line: ChannelLine, digest: str, scratch: Layout, *, evidence: bool = True
     ) -> Layout:
         target = self.repository(line)
-        found = target.manifest(digest)
-        if found is None:
+        manifest = target.manifest(digest)
+        if manifest is None:
             raise ImageError(f"{target} has no {digest}", remedy="publish the image again")
         if not scratch.has(digest):
             scratch.put(
-                target.read_blob(Descriptor.of(found.document["config"])),
-                found.document["config"]["mediaType"],
+                target.read_blob(Descriptor.of(manifest.document["config"])),
+                manifest.document["config"]["mediaType"],
             )
-            scratch.put(found.data, found.media_type)
+            scratch.put(manifest.data, manifest.media_type)
         if evidence:
             pull_evidence(scratch, target, digest)
         return scratch
@@ -166,9 +166,9 @@ class RegistryPlace:
             whole(self.layout, digest)
         except ImageError:
             return False
-        target, found = self.repository(line), PublishedImage("", digest)
-        push(self.layout, digest, target, found)
-        push_evidence(self.layout, digest, target, found)
+        target, image = self.repository(line), PublishedImage("", digest)
+        push(self.layout, digest, target, image)
+        push_evidence(self.layout, digest, target, image)
         return True
 
     def turn(self) -> AbstractContextManager[None]:

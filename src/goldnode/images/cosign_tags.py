@@ -37,12 +37,12 @@ def push_tags(layout: Layout, digest: str, target: Repository) -> None:
 
 
 def _push(target: Repository, data: bytes, media_type: str) -> Descriptor:
-    found = Descriptor(media_type, digest_of(data), len(data))
+    descriptor = Descriptor(media_type, digest_of(data), len(data))
     with tempfile.NamedTemporaryFile(prefix="goldnode-cosign-") as file:
         file.write(data)
         file.flush()
-        target.push_blob(found, Path(file.name))
-    return found
+        target.push_blob(descriptor, Path(file.name))
+    return descriptor
 
 
 def _write(target: Repository, tag: str, rows: list[dict[str, Any]]) -> None:
@@ -79,10 +79,10 @@ def _write(target: Repository, tag: str, rows: list[dict[str, Any]]) -> None:
 
 def layers(target: Repository, tag: str) -> list[dict[str, Any]]:
     """Return the layers of such a tag; empty without it. Raises ImageError if it is something else."""
-    found = target.manifest(tag)
-    if found is None:
+    manifest = target.manifest(tag)
+    if manifest is None:
         return []
-    rows = found.document.get("layers")
+    rows = manifest.document.get("layers")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ImageError(
             f"{target}:{tag} has no signatures of cosign",
@@ -93,9 +93,9 @@ def layers(target: Repository, tag: str) -> list[dict[str, Any]]:
 
 def simple_signatures(target: Repository, digest: str) -> list[tuple[bytes, str]]:
     """Return payloads and signatures (base64) that cosign or goldnode attached to an image by tag."""
-    found = []
+    signatures = []
     for row in layers(target, f"{referrers_tag(digest)}.sig"):
         if row.get("mediaType") == cosign.PAYLOAD:
             value = str((row.get("annotations") or {}).get(cosign.ANNOTATION, ""))
-            found.append((target.read_blob(Descriptor.of(row), limit=1 << 20), value))
-    return found
+            signatures.append((target.read_blob(Descriptor.of(row), limit=1 << 20), value))
+    return signatures

@@ -144,9 +144,9 @@ def load_declaration(path: Path) -> Declaration:
     requirements = HashedRequirements()
     if data.requirements is not None:
         requirements = read_requirements(file.parent / data.requirements)
-    found = Declaration(data, source, requirements)
-    _check(found)
-    return found
+    declaration = Declaration(data, source, requirements)
+    _check(declaration)
+    return declaration
 
 
 def _check(declared: Declaration) -> None:
@@ -192,7 +192,7 @@ def _check(declared: Declaration) -> None:
 
 def expanded(value: str, base: dict[str, str]) -> str:
     """Return `value` with each ${NAME} replaced by the value of the base; without one, by nothing."""
-    return _VARIABLE.sub(lambda found: base.get(found[1], ""), value)
+    return _VARIABLE.sub(lambda match: base.get(match[1], ""), value)
 
 
 # Requirements files
@@ -208,7 +208,7 @@ def read_requirements(file: Path) -> HashedRequirements:
     hashes: dict[str, frozenset[str]] = {}
     places: dict[str, tuple[Path, int]] = {}
     bare: ImageError | None = None
-    for place, number, text, found in _requirements(file, (file.resolve(),)):
+    for place, number, text, digests in _requirements(file, (file.resolve(),)):
         try:
             requirement = Requirement(text)
         except InvalidRequirement as problem:
@@ -223,9 +223,9 @@ def read_requirements(file: Path) -> HashedRequirements:
             )
         lines.append(str(requirement))
         places.setdefault(canonicalize_name(requirement.name), (place, number))
-        if found:
+        if digests:
             name = canonicalize_name(requirement.name)
-            hashes[name] = hashes.get(name, frozenset()) | found
+            hashes[name] = hashes.get(name, frozenset()) | digests
         elif bare is None:
             bare = ImageError(
                 f'"{text}" has no hash, and other requirements have one',
@@ -259,8 +259,8 @@ def _not_a_requirement(text: str, problem: InvalidRequirement) -> tuple[str, str
             f'"{text}" is a path, and goldnode installs only wheels of an index',
             f"{_BUILD}, and write NAME==VERSION",
         )
-    found = f'"{text}" is not a requirement: {str(problem).splitlines()[0]}'
-    return found, "write NAME==VERSION; options of pip belong into its configuration"
+    problem_text = f'"{text}" is not a requirement: {str(problem).splitlines()[0]}'
+    return problem_text, "write NAME==VERSION; options of pip belong into its configuration"
 
 
 _HASH = re.compile(r"\s--hash[= ]\s*(?P<kind>[a-z0-9]+):(?P<value>[0-9a-f]+)(?=\s|$)")
@@ -288,9 +288,9 @@ def _requirements(
                 line=number,
                 remedy=_option_remedy(option),
             )
-        found = frozenset(row["value"] for row in _HASH.finditer(line) if row["kind"] == "sha256")
+        hashes = frozenset(row["value"] for row in _HASH.finditer(line) if row["kind"] == "sha256")
         text = _HASH.sub("", line).strip()
-        yield file, number, text, found
+        yield file, number, text, hashes
 
 
 def _logical_lines(file: Path) -> Iterator[tuple[int, str]]:

@@ -182,7 +182,7 @@ class DerivedRecipe:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings of the image's configuration, without its labels."""
-        data, found = self.declared.data, self.base.settings
+        data, base = self.declared.data, self.base.settings
         before = self.base.image.environment
         environment = {
             **before,
@@ -191,25 +191,25 @@ class DerivedRecipe:
         if self.libraries and LIBRARIES not in environment.get("LD_LIBRARY_PATH", "").split(":"):
             search = environment.get("LD_LIBRARY_PATH")
             environment["LD_LIBRARY_PATH"] = f"{search}:{LIBRARIES}" if search else LIBRARIES
-        found["Env"] = [f"{name}={value}" for name, value in sorted(environment.items())]
+        base["Env"] = [f"{name}={value}" for name, value in sorted(environment.items())]
         if data.entrypoint is not None:
-            found["Entrypoint"] = list(data.entrypoint)
+            base["Entrypoint"] = list(data.entrypoint)
             # The base's command would become arguments of this program.
-            found.pop("Cmd", None)
+            base.pop("Cmd", None)
         if data.command is not None:
-            found["Cmd"] = list(data.command)
+            base["Cmd"] = list(data.command)
         if data.user is not None:
-            found["User"] = data.user
+            base["User"] = data.user
         if data.workdir is not None:
-            found["WorkingDir"] = data.workdir
-        return found
+            base["WorkingDir"] = data.workdir
+        return base
 
     @cached_property
     def labels(self) -> dict[str, str]:
         """Labels that do not depend on the finished recipe."""
         data, base = self.declared.data, self.base.image.labels
         free = data.redistribution == "free" and base.get(f"{LABELS}redistribution") == "free"
-        found: dict[str, str] = {
+        labels: dict[str, str] = {
             **data.labels,
             "org.opencontainers.image.created": self.created,
             "org.opencontainers.image.title": data.title or data.name,
@@ -222,10 +222,10 @@ class DerivedRecipe:
             f"{LABELS}lock": self.lock.digest,
             f"{LABELS}redistribution": "free" if free else "private",
         }
-        found |= {
+        labels |= {
             LABELS + name: base[LABELS + name] for name in _OF_CONTENT if LABELS + name in base
         }
-        return found
+        return labels
 
     @property
     def created(self) -> str:
@@ -308,7 +308,7 @@ def team_files(declared: Declaration, base: DerivedBase) -> tuple[TeamFile, ...]
 
     Raises ImageError for a file that does not exist or lies outside of the declaration's directory.
     """
-    found: dict[str, TeamFile] = {}
+    files: dict[str, TeamFile] = {}
     for target, name in declared.data.files.items():
         source = declared.directory / name
         if not source.resolve().is_relative_to(declared.directory.resolve()):
@@ -324,23 +324,23 @@ def team_files(declared: Declaration, base: DerivedBase) -> tuple[TeamFile, ...]
             )
         for path, file in _below(source):
             place = _placed(declared, base, clean(f"{target}/{path}"), target)
-            found[place] = _team_file(declared, place, file, target)
-    return tuple(found[path] for path in sorted(found))
+            files[place] = _team_file(declared, place, file, target)
+    return tuple(files[path] for path in sorted(files))
 
 
 def _below(source: Path) -> list[tuple[str, Path]]:
     """Return the files of a directory with their relative paths, or the file itself with an empty one."""
     if not source.is_dir():
         return [("", source)]
-    found = []
+    places = []
     for folder, folders, names in os.walk(source):
         place = Path(folder)
         links = [name for name in folders if (place / name).is_symlink()]
         folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and name not in links)
         for name in (*names, *links):
             if not name.endswith(".pyc"):
-                found.append(((place / name).relative_to(source).as_posix(), place / name))
-    return sorted(found)
+                places.append(((place / name).relative_to(source).as_posix(), place / name))
+    return sorted(places)
 
 
 def _team_file(declared: Declaration, place: str, file: Path, target: str) -> TeamFile:
@@ -444,7 +444,7 @@ class DerivedBuilder(LayerCache):
             ROOTFS: rootfs_digest(diffs),
             "org.opencontainers.image.ref.name": item.ref.rpartition(":")[2],
         }
-        found = put_image(
+        image = put_image(
             layout, item.base.image, own, {**item.settings, "Labels": labels}, item.created
         )
         built = Built(
@@ -452,11 +452,11 @@ class DerivedBuilder(LayerCache):
             build_id=item.build_id,
             recipe=item.digest,
             lock=item.lock.digest,
-            digest=found.digest,
+            digest=image.digest,
             tools=tools(),
             seconds=round(time.monotonic() - started, 2),
         )
-        layout.set_ref(item.ref, found)
+        layout.set_ref(item.ref, image)
         self.store.write(
             lock_of_build(self.store, item.build_id), dump_derived_lock(item.lock).encode()
         )

@@ -201,8 +201,8 @@ def _verified(store: ImageStore, base: DerivedBase, options: DeriveOptions) -> s
     ref = base.identity.ref
     if not options.trust:
         return f"the signature of {ref} was not verified: no key was given with --trust or as images.public_key"
-    found = verify(store.layout, base.image.digest, options.trust, layers=False)
-    found.demand(
+    signature = verify(store.layout, base.image.digest, options.trust, layers=False)
+    signature.demand(
         f"the base {ref}",
         f"see `goldnode images verify {ref}`, sign it, or name another key with --trust",
     )
@@ -297,7 +297,9 @@ def _intent(declared: Declaration) -> str:
         {
             "base": declared.data.base,
             "requirements": list(declared.requirements.lines),
-            "hashes": {name: sorted(found) for name, found in declared.requirements.hashes.items()},
+            "hashes": {
+                name: sorted(digests) for name, digests in declared.requirements.hashes.items()
+            },
         }
     )
 
@@ -320,7 +322,7 @@ def _wheels(
     keep = old.wheels if old is not None and not options.upgrade else ()
     with Resolver() as resolver:
         try:
-            found = resolver.closure(row, base.wheels, keep)
+            wheels = resolver.closure(row, base.wheels, keep)
         except NoWheelError as problem:
             place = declared.requirements.places.get(problem.project)
             if place is None:  # required by another one
@@ -330,7 +332,7 @@ def _wheels(
             ) from None
     hashes = declared.requirements.hashes
     if hashes:
-        for wheel in found:
+        for wheel in wheels:
             if wheel.name not in hashes:
                 raise declared.error(
                     f"{wheel.name} {wheel.version} is {wheel.why}, and the requirements have no hash of it",
@@ -343,4 +345,4 @@ def _wheels(
                     "requirements",
                     remedy="find out which of the two is wrong; do not simply add the hash",
                 )
-    return found
+    return wheels

@@ -53,17 +53,17 @@ def needed(
     `locks` maps digests of locks to their owners. Raises GoldnodeError if a history cannot be read: no image
     is removed on incomplete information.
     """
-    found = NeededContent(named_here(layout, trust), locks=dict(locks or {}))
+    content = NeededContent(named_here(layout, trust), locks=dict(locks or {}))
     for name, entry in sorted(catalog.classes.items()) if catalog is not None else []:
         for image in entry.item.images:
             reference = parse_reference(image.ref)
             if reference.digest is not None:
-                found.digests.setdefault(reference.digest, f"class {name}")
+                content.digests.setdefault(reference.digest, f"class {name}")
             if reference.tag is not None:
-                found.names.setdefault(
+                content.names.setdefault(
                     f"{reference.name.rpartition('/')[2]}:{reference.tag}", f"class {name}"
                 )
-    return found
+    return content
 
 
 def collect(layout: Layout, keeps: NeededContent, how: Collection | None = None) -> Collected:
@@ -149,21 +149,21 @@ def _needed(layout: Layout, name: str | None, digest: str, keeps: NeededContent)
 
 def _reach(layout: Layout, digests: Iterable[str]) -> set[str]:
     """Return the digests of all blobs that manifests and indexes lead to."""
-    found: set[str] = set()
+    reached: set[str] = set()
     todo = list(digests)
     while todo:
         digest = todo.pop()
-        if digest in found:
+        if digest in reached:
             continue
-        found.add(digest)
+        reached.add(digest)
         if not layout.has(digest):
             continue
         document = layout.document(digest)
-        found |= {
+        reached |= {
             row["digest"] for row in (document.get("config"), *document.get("layers", [])) if row
         }
         todo += [row["digest"] for row in document.get("manifests", [])]
-    return found
+    return reached
 
 
 def collect_registry(
@@ -252,10 +252,10 @@ def collect_registry(
 
 
 def _locked(target: Repository, digest: str, keeps: NeededContent) -> str | None:
-    found = target.manifest(digest)
-    if found is None or not keeps.locks or found.media_type in INDEXES:
+    manifest = target.manifest(digest)
+    if manifest is None or not keeps.locks or manifest.media_type in INDEXES:
         return None
-    return keeps.locks.get(found.document.get("annotations", {}).get(f"{LABELS}lock", ""))
+    return keeps.locks.get(manifest.document.get("annotations", {}).get(f"{LABELS}lock", ""))
 
 
 def _publications(target: Repository, digest: str) -> Iterator[str]:
@@ -263,14 +263,14 @@ def _publications(target: Repository, digest: str) -> Iterator[str]:
     for row in target.referrers(digest)[0]:
         if (
             row.get("artifactType") == PUBLICATION
-            and (found := target.manifest(row["digest"])) is not None
+            and (manifest := target.manifest(row["digest"])) is not None
         ):
-            yield _blob(target, found.document)["published"]
+            yield _blob(target, manifest.document)["published"]
 
 
 def _blob(target: Repository, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    found = json.loads(target.read_blob(Descriptor.of(manifest["layers"][0])))
-    return found if isinstance(found, dict) else {}
+    document = json.loads(target.read_blob(Descriptor.of(manifest["layers"][0])))
+    return document if isinstance(document, dict) else {}
 
 
 def _delete(target: Repository, digest: str) -> None:
@@ -285,6 +285,6 @@ def _delete(target: Repository, digest: str) -> None:
     target.delete(digest)
     for row in rows:
         target.delete(row["digest"])
-    for found in lists:
-        if found is not None:
-            target.delete(found)
+    for listed in lists:
+        if listed is not None:
+            target.delete(listed)

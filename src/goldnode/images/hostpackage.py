@@ -45,7 +45,7 @@ def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str
     dependency other than "at least".
     """
     wanted = set(names)
-    found: dict[str, str | None] = {}
+    provided: dict[str, str | None] = {}
     for stanza in stanzas:
         for clause in f"{stanza.get('Pre-Depends', '')},{stanza.get('Depends', '')}".split(","):
             for part in clause.split("|"):
@@ -60,10 +60,10 @@ def provisions(names: Iterable[str], stanzas: Iterable[Stanza]) -> dict[str, str
                         "only be new enough",
                         remedy="take the name out of `from_host`",
                     )
-                have = found.setdefault(match[1], match[3])
+                have = provided.setdefault(match[1], match[3])
                 if match[3] is not None and (have is None or _order(match[3]) > _order(have)):
-                    found[match[1]] = match[3]
-    return found
+                    provided[match[1]] = match[3]
+    return provided
 
 
 def stated(provides: Iterable[str]) -> dict[str, str | None]:
@@ -86,11 +86,11 @@ def stand_in(names: Iterable[str]) -> Stanza:
     return stanza(tuple(f"{name} (= {_ANY})" for name in sorted(names)))
 
 
-def locked(found: Mapping[str, str | None]) -> LockedDeb:
-    """Return the lock entry of the package that provides `found`."""
+def locked(provided: Mapping[str, str | None]) -> LockedDeb:
+    """Return the lock entry of the package that provides these names."""
     provides = tuple(
         name if version is None else f"{name} (= {version})"
-        for name, version in sorted(found.items())
+        for name, version in sorted(provided.items())
     )
     data = package(provides)
     fields = stanza(provides)

@@ -108,12 +108,12 @@ class LayerCache:
                 cancelled=self.stopped.is_set,
             ), {}
 
-        found = self.kept(wheels_key(target, group), make)
+        layers = self.kept(wheels_key(target, group), make)
         # A cached layer does not imply cached outlines. Make them here: wheels run in parallel, a step does
         # not.
         for row in group:
             self.outlines(target, row)
-        return found
+        return layers
 
     def outlines(self, target: WheelTarget, row: WheelRow) -> dict[str, dict[str, Any]]:
         """Return outlines of a wheel's libraries, by path in the image.
@@ -123,15 +123,15 @@ class LayerCache:
         file, sha256, _ = row
         path = self.store.cache / "outlines" / f"{layer_key('outlines', sha256, target.row)}.json"
         with contextlib.suppress(OSError, ValueError):
-            found: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
-            return found
+            outline: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
+            return outline
         wheel = WheelSource(pooled(self.store.pool, file, sha256, ImageError), target.place)
         try:
-            found = wheel.libraries()
+            outline = wheel.libraries()
         finally:
             wheel.close()
-        self.store.write(path, canonical(found))
-        return found
+        self.store.write(path, canonical(outline))
+        return outline
 
     def checked(self, file: str, sha256: str) -> Path:
         """Return a file of the pool with verified content."""

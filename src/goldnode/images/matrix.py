@@ -381,10 +381,10 @@ class ImageMatrix:
 
     def chain(self, name: str) -> list[MatrixRow]:
         """Return the image preceded by its ancestors, the root first."""
-        found = [self.row(name)]
-        while found[0].image.parent is not None:
-            found.insert(0, self.row(found[0].image.parent))
-        return found
+        rows = [self.row(name)]
+        while rows[0].image.parent is not None:
+            rows.insert(0, self.row(rows[0].image.parent))
+        return rows
 
     def architectures(self, name: str) -> list[str]:
         """Return the names of an image for all its architectures. Raises ImageError for an unknown name."""
@@ -474,7 +474,7 @@ def _extended(document: MatrixFile, own: MatrixFile, source: YamlSource) -> Matr
 
     Raises ImageError if it declares one of these again: two meanings of a name could not be distinguished.
     """
-    found: dict[str, object] = {}
+    sections: dict[str, object] = {}
     for key in ("systems", "licences"):
         theirs, ours = getattr(document, key), getattr(own, key)
         for name in theirs.keys() & ours.keys():
@@ -484,8 +484,8 @@ def _extended(document: MatrixFile, own: MatrixFile, source: YamlSource) -> Matr
                 line=source.line((key, name)),
                 remedy="leave it out, or use another name",
             )
-        found[key] = {**ours, **theirs}
-    found["backends"] = {
+        sections[key] = {**ours, **theirs}
+    sections["backends"] = {
         name: group.model_copy(
             update={
                 "title": group.title or own.backends[name].title,
@@ -494,7 +494,7 @@ def _extended(document: MatrixFile, own: MatrixFile, source: YamlSource) -> Matr
         )
         for name, group in document.backends.items()
     }
-    return document.model_copy(update=found)
+    return document.model_copy(update=sections)
 
 
 def _policies() -> list[str]:
@@ -516,7 +516,7 @@ class _MatrixReader:
 
     def rows(self, above: Mapping[str, MatrixRow] | None = None) -> dict[str, MatrixRow]:
         """Return the images of the file. `above` are those of the matrix that it extends."""
-        found: dict[str, MatrixRow] = {}
+        rows: dict[str, MatrixRow] = {}
         above = above or {}
         policies = _policies()
         for backend, group in self.document.backends.items():
@@ -546,15 +546,15 @@ class _MatrixReader:
                             target=(name, architecture),
                             path=path,
                         )
-                        if (other := found.get(row.name) or above.get(row.name)) is not None:
+                        if (other := rows.get(row.name) or above.get(row.name)) is not None:
                             raise self.error(
                                 f'image "{row.name}" is declared twice, first on line {other.line}'
                                 + (f" of {other.file}" if row.name in above else ""),
                                 (*path, "flavours", flavour),
                                 "keep one of the two",
                             )
-                        found[row.name] = row
-        return {name: self._with_parent(row, {**above, **found}) for name, row in found.items()}
+                        rows[row.name] = row
+        return {name: self._with_parent(row, {**above, **rows}) for name, row in rows.items()}
 
     def _check_release(self, release: MatrixRelease, path: KeyPath) -> None:
         for index, name in enumerate(release.os):
@@ -791,13 +791,13 @@ def _min_driver(backend: str, version: str) -> str | None:
 
 def _ordered(rows: Mapping[str, MatrixRow], source: YamlSource) -> dict[str, MatrixRow]:
     """Return the rows with parents before children, otherwise in their order in the file."""
-    found: dict[str, MatrixRow] = {}
+    ordered: dict[str, MatrixRow] = {}
 
     def add(row: MatrixRow) -> None:
-        if row.image.parent is not None and row.image.parent not in found:
+        if row.image.parent is not None and row.image.parent not in ordered:
             add(rows[row.image.parent])
-        found.setdefault(row.name, row)
+        ordered.setdefault(row.name, row)
 
     for row in rows.values():
         add(row)
-    return found
+    return ordered

@@ -34,8 +34,8 @@ def pip_login(url: str, indexes: Sequence[str]) -> Login | None:
         if written[1] is not None:
             return written[0], written[1]
         own = written
-    if found := _netrc(asked.hostname or ""):
-        return found
+    if login := _netrc(asked.hostname or ""):
+        return login
     others = (written for index in same if (written := _written(index)) is not None)
     other = next(
         ((user, password or "") for user, password in others if own is None or own[0] == user), None

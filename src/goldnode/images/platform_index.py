@@ -127,22 +127,22 @@ def publish_index(
             raise ImageError(
                 f"{target}:{tag} {said}", remedy=f"publish it: goldnode images publish {ref}"
             )
-    found = PublishedIndex(f"{target}:{index.tag}", index.digest)
-    found.platforms = {platform: image.digest for platform, (_, image) in index.images.items()}
+    published = PublishedIndex(f"{target}:{index.tag}", index.digest)
+    published.platforms = {platform: image.digest for platform, (_, image) in index.images.items()}
     there = target.digest(index.tag)
-    found.before = there == index.digest
+    published.before = there == index.digest
     if there not in (None, index.digest):
         raise ImageError(
-            f"{found.name} is {there}, and its tag states another digest",
+            f"{published.name} is {there}, and its tag states another digest",
             remedy="find out who moved it, and delete it",
         )
-    if not found.before:
+    if not published.before:
         target.put_manifest(index.tag, index.data, INDEX)
     if target.digest(index.tag) != index.digest:
         raise ImageError(
-            f"{found.name} is not there after it was written", remedy="publish it again"
+            f"{published.name} is not there after it was written", remedy="publish it again"
         )
-    return found
+    return published
 
 
 def listed(target: Repository, tags: Mapping[str, Iterable[str]]) -> dict[str, str]:
@@ -150,11 +150,11 @@ def listed(target: Repository, tags: Mapping[str, Iterable[str]]) -> dict[str, s
 
     `tags` maps digests of the repository to their tags.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for digest, names in tags.items():
         manifest = target.manifest(digest)
         if manifest is None or manifest.media_type not in INDEXES:
             continue
         rows = json.loads(manifest.data).get("manifests", [])
-        found |= {str(row["digest"]): f"the index {next(iter(names))} lists it" for row in rows}
-    return found
+        reasons |= {str(row["digest"]): f"the index {next(iter(names))} lists it" for row in rows}
+    return reasons

@@ -107,25 +107,25 @@ class ImageProduct:
             for row in matrix.images.values()
             if name in (row.name, row.image.backend) or fnmatchcase(row.name, name)
         }
-        found: list[str] = []
+        refs: list[str] = []
         for row in (matrix.images[one] for one in sorted(rows)):
             own = [item for item in built if item.image == row.name]
             if own:
                 lock = find_lock(row).digest
-                found += [row.image.ref(item.build_id) for item in own if item.lock == lock]
-        return found or [find(layout, name)[0]]
+                refs += [row.image.ref(item.build_id) for item in own if item.lock == lock]
+        return refs or [find(layout, name)[0]]
 
     def find(self, place: ImagePlace, text: str) -> tuple[ChannelLine, str]:
         """Return line and immutable tag of `REPOSITORY:TAG`, or of the only build that a name selects."""
         repository, _, tag = text.partition(":")
         if not tag:
-            found = self.builds(text)
-            if len(found) > 1:
+            refs = self.builds(text)
+            if len(refs) > 1:
                 raise ImageError(
-                    f"{text} means {len(found)} builds: {', '.join(found)}",
+                    f"{text} means {len(refs)} builds: {', '.join(refs)}",
                     remedy="name one of them",
                 )
-            repository, _, tag = found[0].partition(":")
+            repository, _, tag = refs[0].partition(":")
         return line_of(repository, tag), tag
 
     def promote(self, place: ImagePlace, move: Move) -> MoveResult:

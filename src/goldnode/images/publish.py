@@ -179,18 +179,18 @@ def publish(
     results = judge("publish", layout, image.digest, Decisions(how.trust, how.waivers))
     refuse("publish", ref, results)
     target = registry.repository(place.repository(repository))
-    found = PublishedImage(f"{target}:{tag}", image.digest, requirements=results)
+    published = PublishedImage(f"{target}:{tag}", image.digest, requirements=results)
     with using(layout), lane(layout, f"{target}"):
-        found.before = _immutable(target, tag, image.digest)
+        published.before = _immutable(target, tag, image.digest)
         _record(layout, image.digest, tag, results, how)
-        push(layout, image.digest, target, found, mounts=how.mounts, parallel=how.parallel)
+        push(layout, image.digest, target, published, mounts=how.mounts, parallel=how.parallel)
         read_relied(
             layout,
             target,
-            [row for row in image.layers if how.full or row.digest in found.relied],
+            [row for row in image.layers if how.full or row.digest in published.relied],
             how,
         )
-        found.evidence, found.api = push_evidence(layout, image.digest, target, found)
+        published.evidence, published.api = push_evidence(layout, image.digest, target, published)
         read_back(layout, image.digest, target)
         # A registry has no compare-and-set: check the tag, write it, wait, and check it again. If another
         # publisher won the race, the last check raises.
@@ -202,23 +202,23 @@ def publish(
                 f"{target}:{tag} is not there after it was written",
                 remedy="look at the registry, and publish again",
             )
-    how.say(f"{found.name} is {found.digest}")
-    return found
+    how.say(f"{published.name} is {published.digest}")
+    return published
 
 
 def _immutable(target: Repository, tag: str, digest: str) -> bool:
     """Return whether the tag already points to the digest. Raises ImageError if it points to another one."""
-    found = target.digest(tag)
-    if found is not None and found != digest:
+    there = target.digest(tag)
+    if there is not None and there != digest:
         raise ImageError(
-            f"{target}:{tag} is {found} in the registry, and {digest} here: an immutable tag is given to "
+            f"{target}:{tag} is {there} in the registry, and {digest} here: an immutable tag is given to "
             "one content only",
             remedy=(
                 "find out who moved it or whose build is not reproducible; a changed recipe has a build id "
                 "of its own"
             ),
         )
-    return found is not None
+    return there is not None
 
 
 def _record(
@@ -252,7 +252,7 @@ def push(
     layout: Layout,
     digest: str,
     target: Repository,
-    found: PublishedImage,
+    published: PublishedImage,
     *,
     mounts: dict[str, str] | None = None,
     parallel: int = 4,
@@ -275,10 +275,10 @@ def push(
             future.cancel()
         for future in done:
             sent = future.result()
-            found.sent, found.there = found.sent + sent, found.there + (not sent)
-            found.size += futures[future].size if sent else 0
+            published.sent, published.there = published.sent + sent, published.there + (not sent)
+            published.size += futures[future].size if sent else 0
             if not sent and futures[future].digest != image.manifest["config"]["digest"]:
-                found.relied.append(futures[future].digest)
+                published.relied.append(futures[future].digest)
             # The next image of this run mounts the blob from here instead of sending it.
             known[futures[future].digest] = target.name
     # By digest only: without a tag, no user finds the image before it is verified.
@@ -286,7 +286,7 @@ def push(
 
 
 def push_evidence(
-    layout: Layout, digest: str, target: Repository, found: PublishedImage
+    layout: Layout, digest: str, target: Repository, published: PublishedImage
 ) -> tuple[int, bool]:
     """Upload everything attached to an image as referrers.
 
@@ -298,9 +298,9 @@ def push_evidence(
         for row in (manifest["config"], *manifest["layers"]):
             blob = Descriptor.of(row)
             if target.push_blob(blob, layout.path(blob.digest)):
-                found.sent, found.size = found.sent + 1, found.size + blob.size
+                published.sent, published.size = published.sent + 1, published.size + blob.size
             else:
-                found.there += 1
+                published.there += 1
         minded = (
             target.put_manifest(descriptor.digest, layout.read(descriptor.digest), MANIFEST)
             and minded

@@ -83,7 +83,7 @@ def pull(
             for row in document["layers"]
             if row["digest"] != config.digest
         }
-        found = PulledImage(
+        pulled = PulledImage(
             f"{target}:{reference}" if ":" not in reference else f"{target}@{reference}",
             manifest.digest,
             "",
@@ -92,22 +92,22 @@ def pull(
         # download.
         first = target.pull_blob(config, layout)
         own = identity(layout.document(config.digest))
-        found.ref = _ref(layout, own, manifest.digest, target)
+        pulled.ref = _ref(layout, own, manifest.digest, target)
         if ":" not in reference:
             _check_tag(target, reference, manifest, own, how.trust)
         if how.trust is not None:
-            found.signed_by = _check_trust(target, reference, manifest, how.trust)
+            pulled.signed_by = _check_trust(target, reference, manifest, how.trust)
         with ThreadPoolExecutor(how.parallel) as pool:
             for new in (first, *pool.map(lambda row: target.pull_blob(row, layout), rows.values())):
-                found.fetched, found.there = found.fetched + new, found.there + (not new)
+                pulled.fetched, pulled.there = pulled.fetched + new, pulled.there + (not new)
         with disk(layout):
             layout.put(manifest.data, manifest.media_type)
             if how.evidence:
-                found.evidence = pull_evidence(layout, target, manifest.digest)
+                pulled.evidence = pull_evidence(layout, target, manifest.digest)
             # Again: another pull may have taken the name meanwhile.
             _ref(layout, own, manifest.digest, target)
-            layout.set_ref(found.ref, manifest.descriptor)
-    return found
+            layout.set_ref(pulled.ref, manifest.descriptor)
+    return pulled
 
 
 def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
@@ -117,13 +117,13 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
     """
     count = 0
     for row in target.referrers(digest)[0]:
-        found = target.manifest(str(row.get("digest")))
-        if found is None:
+        manifest = target.manifest(str(row.get("digest")))
+        if manifest is None:
             raise ImageError(
                 f"{target} lists {row.get('digest')} as a referrer of {digest}, and does not have it",
                 remedy="publish the image again",
             )
-        document = found.document
+        document = manifest.document
         if (
             document.get("subject", {}).get("digest") != digest
             or len(document.get("layers", [])) != 1
@@ -141,7 +141,7 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
             layer_annotations=dict(layer.annotations),
         )
         if (
-            attached.digest != found.digest
+            attached.digest != manifest.digest
         ):  # another tool wrote it in a different form, so the copy would have another digest
             layout.detach(attached.digest)
             continue
@@ -150,23 +150,23 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
 
 
 def _one(target: Repository, reference: str, system: str | None) -> Manifest:
-    found = target.manifest(reference)
-    if found is None:
+    manifest = target.manifest(reference)
+    if manifest is None:
         raise ImageError(
             f"{target} has no {reference}",
             remedy=nearest(reference, target.tags()) or "look at what was published there",
         )
-    if found.media_type not in INDEXES:
-        if found.media_type not in (MANIFEST, DOCKER_MANIFEST):
-            raise ImageError(f"{target}:{reference} is a {found.media_type}, which is no image")
-        return found
+    if manifest.media_type not in INDEXES:
+        if manifest.media_type not in (MANIFEST, DOCKER_MANIFEST):
+            raise ImageError(f"{target}:{reference} is a {manifest.media_type}, which is no image")
+        return manifest
     # OCI names architectures as Go does, uname as the kernel does.
     wanted = (
         system
         or f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
     )
     offered: dict[str, str] = {}
-    for row in found.document.get("manifests", []):
+    for row in manifest.document.get("manifests", []):
         platform_of = row.get("platform") or {}
         offered[
             "/".join(
@@ -267,10 +267,10 @@ def _pointers(tag: str) -> list[tuple[str, str]]:
     names = {
         channel: tag.removesuffix(f"-{channel}") for channel in CHANNELS if channel != "stable"
     }
-    found = {channel: name for channel, name in names.items() if name != tag} or {"stable": tag}
+    tags = {channel: name for channel, name in names.items() if name != tag} or {"stable": tag}
     return [
         (name, channel)
-        for channel, name in found.items()
+        for channel, name in tags.items()
         if re.fullmatch(r"[^-:]+-[^-:]+-[^-:]+", name)
     ]
 
@@ -278,10 +278,10 @@ def _pointers(tag: str) -> list[tuple[str, str]]:
 def history_text(target: Repository, name: str) -> bytes:
     """Return the history of the line with this name in a repository; empty without one."""
     tag = ChannelLine(target.name, name).history
-    found = target.manifest(tag)
-    if found is None:
+    manifest = target.manifest(tag)
+    if manifest is None:
         return b""
-    document = found.document
+    document = manifest.document
     if document.get("artifactType") != HISTORY or len(document.get("layers", [])) != 1:
         raise ImageError(
             f"{target}:{tag} is no history of goldnode",

@@ -315,13 +315,13 @@ def _check(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> None:
 def _environment(row: MatrixRow, parent: ImageRecipe | None) -> dict[str, str]:
     """Return the environment variables that this image sets in addition to its parent's."""
     # Debian's pip refuses to install outside of a virtual environment unless this is set.
-    found: dict[str, str] = {"PIP_BREAK_SYSTEM_PACKAGES": "1"} if row.installs else {}
+    variables: dict[str, str] = {"PIP_BREAK_SYSTEM_PACKAGES": "1"} if row.installs else {}
     if row.image.backend != "cuda":
-        return {**found, **VOID} if parent is None else found
+        return {**variables, **VOID} if parent is None else variables
     version = row.image.version
     if parent is None or parent.image.backend != "cuda":
         search, _ = search_path(version)
-        found |= {
+        variables |= {
             "NVARCH": _NVARCH[row.architecture],
             "CUDA_VERSION": version,
             "NVIDIA_REQUIRE_CUDA": require.requirement(version),
@@ -335,10 +335,10 @@ def _environment(row: MatrixRow, parent: ImageRecipe | None) -> dict[str, str]:
     for name, version in sorted(row.parts.items()):
         # The parent has set the others.
         if before.get(name) != version:
-            found |= dict.fromkeys(_VERSIONS.get(name, ()), version)
+            variables |= dict.fromkeys(_VERSIONS.get(name, ()), version)
     if row.image.flavour == "devel":
-        found["LIBRARY_PATH"] = "/usr/local/cuda/lib64/stubs"
-    return found
+        variables["LIBRARY_PATH"] = "/usr/local/cuda/lib64/stubs"
+    return variables
 
 
 # NVIDIA's name of a server of this architecture; its directory below `targets/` is NAME-linux.
@@ -398,19 +398,19 @@ def _files(
     row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None
 ) -> dict[str, dict[str, Any]]:
     """Return the files that goldnode itself adds, by path: {text, mode}, {link} or {directory}."""
-    found: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {}
     for path, library in (_OPENCL[wheel.name] for wheel in lock.wheels if wheel.name in _OPENCL):
-        found[path] = {"text": f"{library}\n", "mode": 0o644}
+        files[path] = {"text": f"{library}\n", "mode": 0o644}
     if parent is None:
-        found["usr/bin/goldnode-smoke"] = {"link": f"../../{SMOKE}"}
+        files["usr/bin/goldnode-smoke"] = {"link": f"../../{SMOKE}"}
     home = row.cuda_home
     if home is None:
-        return found
+        return files
     name = home.rpartition("/")[2]  # cuda-12.4
     target = f"targets/{_NVARCH[row.architecture]}-linux"
     if parent is None or parent.image.backend != "cuda":
         _, lines = search_path(row.image.version)
-        found |= {
+        files |= {
             "usr/local/cuda": {"link": "/etc/alternatives/cuda"},
             f"usr/local/{name.partition('.')[0]}": {
                 "link": f"/etc/alternatives/{name.partition('.')[0]}"
@@ -422,7 +422,7 @@ def _files(
                 "mode": 0o644,
             },
         }
-        found |= {
+        files |= {
             f"{home[1:]}/{target}/lib": {"directory": True},
             f"{home[1:]}/{target}/include": {"directory": True},
             f"{home[1:]}/lib64": {"link": f"{target}/lib"},
@@ -434,17 +434,17 @@ def _files(
         }
     if row.image.flavour == "devel" and not _as_debs(row):
         # nvcc from a wheel searches libraries in `lib` next to its `bin` (nvcc.profile).
-        found[f"{home[1:]}/lib"] = {"link": f"{target}/lib"}
+        files[f"{home[1:]}/lib"] = {"link": f"{target}/lib"}
     if row.image.flavour == "devel" and _as_debs(row):
         # Debian's toolkit installs to /usr/bin; build systems search CUDA's own directory.
-        found |= {f"{home[1:]}/bin/{name}": {"link": f"/usr/bin/{name}"} for name in _TOOLKIT}
-        found[f"{home[1:]}/bin/nvcc"] = {"text": _NVCC, "mode": 0o755}
-        found[f"{home[1:]}/nvvm"] = {"link": "/usr/lib/cuda/nvvm"}
+        files |= {f"{home[1:]}/bin/{name}": {"link": f"/usr/bin/{name}"} for name in _TOOLKIT}
+        files[f"{home[1:]}/bin/nvcc"] = {"text": _NVCC, "mode": 0o755}
+        files[f"{home[1:]}/nvvm"] = {"link": "/usr/lib/cuda/nvvm"}
         # Stub libraries for linking without the host's driver; LIBRARY_PATH points there.
-        found[f"{home[1:]}/{target}/lib/stubs"] = {
+        files[f"{home[1:]}/{target}/lib/stubs"] = {
             "link": f"/usr/lib/{MACHINES[row.architecture]}-linux-gnu/stubs"
         }
-    return found
+    return files
 
 
 def _as_debs(row: MatrixRow) -> bool:
@@ -458,7 +458,7 @@ def _labels(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict
     image = row.image
     # The lock's date, not the clock: two builds of a recipe must be equal.
     created = dt.datetime.fromtimestamp(lock.epoch, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    found = {
+    labels = {
         "org.opencontainers.image.created": created,
         "org.opencontainers.image.title": image.name,
         "org.opencontainers.image.description": row.title,
@@ -476,15 +476,15 @@ def _labels(row: MatrixRow, lock: ImageLock, parent: ImageRecipe | None) -> dict
         f"{LABELS}parts": canonical(dict(row.parts)).decode(),
     }
     if row.licences:
-        found["org.opencontainers.image.licenses"] = " AND ".join(row.licences)
+        labels["org.opencontainers.image.licenses"] = " AND ".join(row.licences)
     if image.backend == "cuda":
-        found[f"{LABELS}min-driver"] = require.minimum_driver(image.version)
-        found[f"{LABELS}cuda-compat"] = (
+        labels[f"{LABELS}min-driver"] = require.minimum_driver(image.version)
+        labels[f"{LABELS}cuda-compat"] = (
             "none"  # no archive of ours has NVIDIA's forward-compatibility package
         )
     if parent is not None:
-        found["org.opencontainers.image.base.name"] = parent.ref
-    return found
+        labels["org.opencontainers.image.base.name"] = parent.ref
+    return labels
 
 
 def _identity(

@@ -142,17 +142,17 @@ def _holds(text: str, machine: MachineProperties, reader: Reader) -> bool | None
 
     None: the toolkit ignores it, because it does not know the property.
     """
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    condition = _CONDITION.fullmatch(text)
+    if condition is None:
         raise ImageError(
             f'"{text}" is no condition of NVIDIA_REQUIRE_CUDA',
             remedy="write PROPERTY, one of = != < <= > >=, and a value",
         )
     # Only libnvidia-container ignores the case of property names and brands.
     name, sign, wanted = (
-        found["name"].lower() if reader == "library" else found["name"],
-        found["sign"],
-        found["value"],
+        condition["name"].lower() if reader == "library" else condition["name"],
+        condition["sign"],
+        condition["value"],
     )
     if name not in (*_VERSIONS, "brand"):
         if reader == "toolkit":

@@ -103,16 +103,18 @@ def _attached(name: str, image: OciImage, given: Decisions) -> Requirement:
 
 def documents(image: OciImage, kind: str) -> list[tuple[str, Any]]:
     """Return digest and content of every attached document of a kind. The content of one that is no JSON is None."""
-    found: list[tuple[str, Any]] = []
+    documents: list[tuple[str, Any]] = []
     for descriptor, manifest in image.layout.attached(image.digest, kind):
         if manifest.get("subject", {}).get("digest") != image.digest:
             continue
         for layer in manifest["layers"]:
             try:
-                found.append((descriptor.digest, json.loads(image.layout.read(layer["digest"]))))
+                documents.append(
+                    (descriptor.digest, json.loads(image.layout.read(layer["digest"])))
+                )
             except ValueError:
-                found.append((descriptor.digest, None))
-    return found
+                documents.append((descriptor.digest, None))
+    return documents
 
 
 def _missing(name: str, what: str) -> Requirement:
@@ -259,7 +261,7 @@ def majors(
         return [Requirement("majors", "passed", "the channel leads to no other image yet")]
     unread = [one for one in (image, before) if f"{LABELS}parts" not in one.labels]
     old, new = parts(before), parts(image)
-    found: list[Requirement] = []
+    requirements: list[Requirement] = []
     for part in REQUIREMENTS.majors:
         was, now = _major(old.get(part)), _major(new.get(part))
         if unread:
@@ -268,10 +270,12 @@ def majors(
             continue  # a part that did not exist before breaks no user
         else:
             why = f"{part} goes from {old[part]} to {new.get(part, 'none')}"
-        found.append(major(part, why, approvals))
-    return found or [Requirement("majors", "passed", "cuDNN and NCCL keep their major versions")]
+        requirements.append(major(part, why, approvals))
+    return requirements or [
+        Requirement("majors", "passed", "cuDNN and NCCL keep their major versions")
+    ]
 
 
 def _major(version: str | None) -> str | None:
-    found = re.match(r"(?:\d+:)?(\d+)", version or "")
-    return found.group(1) if found else None
+    number = re.match(r"(?:\d+:)?(\d+)", version or "")
+    return number.group(1) if number else None

@@ -169,14 +169,14 @@ class Resolver:
 
     def check(self, row: MatrixRow, lock: ImageLock) -> list[MovedFile]:
         """Return the files of `lock` that its sources no longer have, or have with other content."""
-        found: list[MovedFile] = []
+        moves: list[MovedFile] = []
         if lock.debs:
             root = self._root(row.system)
             offered = root.offered(item.name for item in lock.debs)
             for deb in lock.debs:
                 if deb.made:
                     if hostpackage.locked(hostpackage.stated(deb.provides)) != deb:
-                        found.append(
+                        moves.append(
                             MovedFile(
                                 "changed",
                                 deb.name,
@@ -184,7 +184,7 @@ class Resolver:
                             )
                         )
                 else:
-                    found += moved(deb, offered)
+                    moves += moved(deb, offered)
         if lock.wheels and not self.offline:
             index = self._index(row)
             for wheel in lock.wheels:
@@ -192,19 +192,19 @@ class Resolver:
                     item.sha256 for item in index.files(wheel.name) if item.file == wheel.file
                 }
                 if not hashes:
-                    found.append(
+                    moves.append(
                         MovedFile(
                             "vanished", wheel.name, f"{wheel.file} is not in the index any more"
                         )
                     )
                 # An index that states no hash cannot show a change.
                 elif None not in hashes and wheel.sha256 not in hashes:
-                    found.append(
+                    moves.append(
                         MovedFile(
                             "changed", wheel.name, f"{wheel.file} has other bytes than were locked"
                         )
                     )
-        return found
+        return moves
 
     # Debian packages
 
@@ -270,10 +270,8 @@ class Resolver:
             **dict.fromkeys(essential, "essential"),
             **dict.fromkeys(asked, "requested"),
         }
-        found = locked_debs(root, downloads, stanzas, reasons) + (
-            [made] if made is not None else []
-        )
-        return sorted(found, key=lambda entry: entry.name)
+        debs = locked_debs(root, downloads, stanzas, reasons) + ([made] if made is not None else [])
+        return sorted(debs, key=lambda entry: entry.name)
 
     def _asked(
         self, row: MatrixRow, root: AptRoot, below: Mapping[str, Stanza]
@@ -318,16 +316,16 @@ class Resolver:
         offered: dict[tuple[str, str], Stanza] = {}
         for stanza in root.show(f"{item.name}={item.version}" for item in debs if not item.made):
             offered[stanza["Package"], stanza.get("SHA256", "")] = stanza
-        found: dict[str, Stanza] = {}
+        stanzas: dict[str, Stanza] = {}
         for item in debs:
             if item.made:
-                found[item.name] = hostpackage.stanza(item.provides)
+                stanzas[item.name] = hostpackage.stanza(item.provides)
                 continue
             kept = self._control_file(item.sha256)
             if (item.name, item.sha256) in offered:
-                found[item.name] = offered[item.name, item.sha256]
+                stanzas[item.name] = offered[item.name, item.sha256]
             elif kept.is_file():
-                found[item.name] = json.loads(kept.read_text(encoding="utf-8"))
+                stanzas[item.name] = json.loads(kept.read_text(encoding="utf-8"))
             else:
                 raise row.error(
                     f'{item.name} {item.version}, a package of the parent of "{row.name}", has left its archive',
@@ -335,8 +333,8 @@ class Resolver:
                 )
         # Archives drop old versions. Cached records let children resolve on top of a parent's lock for
         # longer.
-        self._keep_control(stanza for stanza in found.values() if "SHA256" in stanza)
-        return found
+        self._keep_control(stanza for stanza in stanzas.values() if "SHA256" in stanza)
+        return stanzas
 
     def _control_file(self, sha256: str) -> Path:
         return self.cache / "images" / "control" / f"{sha256}.json"
@@ -370,14 +368,14 @@ class Resolver:
             )
         if row.layout == "cuda":
             index = self._index(row)
-            found = [
+            wheels = [
                 self._exact(row, index, name, version)
                 for name, version in pinned(row.wheels).items()
             ]
-            _check_release(row, chain, found)
+            _check_release(row, chain, wheels)
             return [
                 _locked(item, index, "requested")
-                for item in sorted(found, key=lambda entry: entry.name)
+                for item in sorted(wheels, key=lambda entry: entry.name)
             ]
         there = {
             wheel.name: wheel.version
@@ -397,23 +395,23 @@ class Resolver:
         index = self._index(row)
         pins = {item.name: item.version for item in keep}
         try:
-            found, reasons = _closure(row, self.site, {**pins, **there})
+            wheels, reasons = _closure(row, self.site, {**pins, **there})
         except _ResolutionError:
             try:
-                found, reasons = _closure(row, self.site, there)
+                wheels, reasons = _closure(row, self.site, there)
             except _ResolutionError as problem:
                 if problem.missing is None:
                     raise
                 raise _no_wheel(row, problem.missing, index) from None
         return [
             _locked(item, index, reasons[item.name])
-            for item in sorted(found, key=lambda entry: entry.name)
+            for item in sorted(wheels, key=lambda entry: entry.name)
             if item.name not in there
         ]
 
     def _exact(self, row: MatrixRow, index: Index, name: str, version: str) -> _Wheel:
-        found = index.wheel(name, version, row.system)
-        if found is None:
+        file = index.wheel(name, version, row.system)
+        if file is None:
             known = {str(parse_wheel_filename(item.file)[1]) for item in index.files(name)}
             raise row.error(
                 f'image "{row.name}" asks for {name} {version}, of which the index has no wheel for Python '
@@ -423,11 +421,11 @@ class Resolver:
         return _Wheel(
             name,
             version=version,
-            file=found.file,
-            sha256=index.sha256(found),
-            url=found.url,
-            requires=tuple(index.requires(found)),
-            size=found.size,
+            file=file.file,
+            sha256=index.sha256(file),
+            url=file.url,
+            requires=tuple(index.requires(file)),
+            size=file.size,
         )
 
 
@@ -660,20 +658,20 @@ def _closure(
     asked = list(row.wheels)
     # Each round may add wheels with further requirements. Eight rounds end a loop that does not converge.
     for _ in range(8):
-        found = {item.name: item for item in _pip(row, site, asked, constraints)}
-        reasons, missing = _reached(row, found)
+        wheels = {item.name: item for item in _pip(row, site, asked, constraints)}
+        reasons, missing = _reached(row, wheels)
         if not missing:
-            return [found[name] for name in reasons], reasons
+            return [wheels[name] for name in reasons], reasons
         asked += missing
     raise row.error(
         f"pip leaves out {', '.join(missing)} again and again", remedy="name them as components"
     )
 
 
-def _reached(row: MatrixRow, found: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
-    """Follow the requirements of `row` through `found`.
+def _reached(row: MatrixRow, wheels: Mapping[str, _Wheel]) -> tuple[dict[str, str], list[str]]:
+    """Follow the requirements of `row` through `wheels`.
 
-    Return the reasons by name, and the requirements that no wheel in `found` fulfils.
+    Return the reasons by name, and the requirements that no wheel in `wheels` fulfils.
     """
     reasons: dict[str, str] = {}
     missing: list[str] = []
@@ -682,7 +680,7 @@ def _reached(row: MatrixRow, found: Mapping[str, _Wheel]) -> tuple[dict[str, str
     while pending:
         requirement, why = pending.pop(0)
         name = canonicalize_name(requirement.name)
-        wheel = found.get(name)
+        wheel = wheels.get(name)
         if wheel is None or not requirement.specifier.contains(wheel.version, prereleases=True):
             # Without the marker: pip would evaluate it for its own Python and skip the wheel again.
             bare = Requirement(str(requirement))
@@ -703,7 +701,7 @@ def _reached(row: MatrixRow, found: Mapping[str, _Wheel]) -> tuple[dict[str, str
 
 
 def _check_release(
-    row: MatrixRow, chain: Sequence[tuple[MatrixRow, ImageLock]], found: Sequence[_Wheel]
+    row: MatrixRow, chain: Sequence[tuple[MatrixRow, ImageLock]], wheels: Sequence[_Wheel]
 ) -> None:
     """Raise an error for a CUDA wheel with a requirement that neither the image nor its ancestors fulfil.
 
@@ -714,8 +712,8 @@ def _check_release(
         for name, component in other.components.items():
             if component.wheel is not None and name in other.parts:
                 have[canonicalize_name(component.wheel)] = other.parts[name]
-    have |= {item.name: item.version for item in found}
-    for wheel in found:
+    have |= {item.name: item.version for item in wheels}
+    for wheel in wheels:
         for text in wheel.requires:
             needed = Requirement(text)
             if needed.marker is not None and not needed.marker.evaluate(environment(row.system)):
@@ -796,8 +794,8 @@ def fetch_all(
         missing_debs, site, lambda deb: snapshot_url(site, deb.archive, days[deb.sha256])
     )
     indexes: dict[str | None, Index] = {}
-    found = list(_addresses(missing_wheels, site, indexes))
-    wanted += found
+    addresses = list(_addresses(missing_wheels, site, indexes))
+    wanted += addresses
     names = {item.sha256: item.file for item in missing_debs} | {
         wheel.sha256: wheel.file for _, wheel in missing_wheels
     }
@@ -805,7 +803,7 @@ def fetch_all(
     with writing(pool, ImageError):
         transport = PipTransport(
             [address for index in indexes.values() for address in index.addresses],
-            only={item.url for item in found},
+            only={item.url for item in addresses},
             connections=parallel,
         )
         faults = Fetcher(

@@ -53,15 +53,15 @@ class ImageStore:
 
     def built(self) -> dict[str, Built]:
         """Return the builds of this store by build id, without those whose manifest is gone."""
-        found = {}
+        images = {}
         for path in sorted(self.records.glob("*.json")):
             try:
                 row = Built(**json.loads(path.read_bytes()))
             except (OSError, ValueError, TypeError):
                 continue  # written by a newer goldnode, or removed meanwhile: a build makes it again
             if self.layout.has(row.digest):
-                found[row.build_id] = row
-        return found
+                images[row.build_id] = row
+        return images
 
     def record(self, built: Built) -> None:
         """Write the record of a build atomically."""

@@ -60,12 +60,12 @@ def pip_settings() -> dict[str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     # In ascending priority: a later section overrides an earlier one.
     for section in ("global", "install", ":env:"):
         for key, value in re.findall(rf"^{re.escape(section)}\.(\S+?)='(.*)'$", done.stdout, re.M):
-            found[key] = value.replace("\\n", " ")
-    return found
+            settings[key] = value.replace("\\n", " ")
+    return settings
 
 
 class PipTransport(Transport):
@@ -85,8 +85,8 @@ class PipTransport(Transport):
             self._settings.setdefault("acquire::https::cainfo", certificates)
 
     def login(self, url: str) -> tuple[str, str] | None:
-        found = pip_login(url, self._indexes) if self._only is None or url in self._only else None
-        return found or super().login(url)
+        login = pip_login(url, self._indexes) if self._only is None or url in self._only else None
+        return login or super().login(url)
 
 
 class Index:
@@ -121,14 +121,14 @@ class Index:
         with self._lock:
             if name in self._pages:
                 return self._pages[name]
-        found = [
+        files = [
             item for index in self.indexes for item in self._page(f"{index.rstrip('/')}/{name}/")
         ]
         for place in self.links:
-            found += [item for item in self._page(place) if _project(item.file) == name]
+            files += [item for item in self._page(place) if _project(item.file) == name]
         with self._lock:
-            self._pages[name] = found
-        return found
+            self._pages[name] = files
+        return files
 
     def wheel(self, project: str, version: str, system: MatrixSystem) -> WheelFile | None:
         """Return the wheel of this version that fits `system` best, in pip's order of tags; None
@@ -139,25 +139,25 @@ class Index:
         best: tuple[int, WheelFile] | None = None
         for item in self.files(project):
             try:
-                _, found, _, fitting = parse_wheel_filename(item.file)
+                _, release, _, fitting = parse_wheel_filename(item.file)
             except InvalidWheelFilename:
                 continue
             ranks = [rank[tag] for tag in fitting if tag in rank]
-            if found == Version(version) and ranks and (best is None or min(ranks) < best[0]):
+            if release == Version(version) and ranks and (best is None or min(ranks) < best[0]):
                 best = (min(ranks), item)
         return best[1] if best is not None else None
 
     def versions(self, project: str, system: MatrixSystem) -> list[str]:
         """Return the versions of `project` that have a wheel for `system`, newest first."""
-        accepted, found = set(tags(system)), set[Version]()
+        accepted, versions = set(tags(system)), set[Version]()
         for item in self.files(project):
             try:
                 _, version, _, fitting = parse_wheel_filename(item.file)
             except InvalidWheelFilename:
                 continue
             if not accepted.isdisjoint(fitting):
-                found.add(version)
-        return [str(version) for version in sorted(found, reverse=True)]
+                versions.add(version)
+        return [str(version) for version in sorted(versions, reverse=True)]
 
     def has_page(self, project: str) -> bool:
         """Return whether an index has a page of `project`, also one without wheels."""
@@ -226,10 +226,10 @@ class Index:
             url = Path(url).expanduser().absolute().as_uri()
         if urlsplit(url).scheme == "file":
             return _directory(url)
-        found = self._get(url, _ACCEPT)
-        if found is None:
+        page = self._get(url, _ACCEPT)
+        if page is None:
             return []
-        body, kind = found
+        body, kind = page
         return list(
             _of_json(json.loads(body), url)
             if kind.startswith("application/vnd.pypi.simple")
@@ -292,12 +292,12 @@ def platforms(system: MatrixSystem) -> list[str]:
     machine = MACHINES[system.architectures[0]]
     newest = int(system.glibc.partition(".")[2])
     old = {17: "2014", 12: "2010", 5: "1"}  # glibc 2.x -> legacy manylinux alias (PEP 600)
-    found = []
+    names = []
     for minor in range(newest, 4, -1):
-        found.append(f"manylinux_2_{minor}_{machine}")
+        names.append(f"manylinux_2_{minor}_{machine}")
         if minor in old:
-            found.append(f"manylinux{old[minor]}_{machine}")
-    return [*found, f"linux_{machine}"]
+            names.append(f"manylinux{old[minor]}_{machine}")
+    return [*names, f"linux_{machine}"]
 
 
 def _of_json(document: Any, url: str) -> Iterator[WheelFile]:
@@ -321,17 +321,17 @@ def _of_json(document: Any, url: str) -> Iterator[WheelFile]:
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[dict[str, str | None]] = []
+        self.links: list[dict[str, str | None]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "a":
-            self.found.append(dict(attrs))
+            self.links.append(dict(attrs))
 
 
 def _of_html(text: str, url: str) -> Iterator[WheelFile]:
     parser = _Links()
     parser.feed(text)
-    for link in parser.found:
+    for link in parser.links:
         address, fragment = urldefrag(urljoin(url, link.get("href") or ""))
         file = unquote(urlsplit(address).path.rpartition("/")[2])
         if file.endswith(".whl"):

@@ -66,12 +66,12 @@ def current(gpu: Mapping[str, Any], field: str) -> Any:
 
 def proposals(gpus: Mapping[str, Any]) -> List[GpuSettingChange]:
     """Return the changes to make on each GPU of a reading. Pure."""
-    found = []
+    changes = []
     for gpu in gpus.values():
         if is_fault(gpu) or is_fault(gpu.get("uuid")):
             continue
-        found += [_proposal(gpu, field) for field in FIELDS]
-    return found
+        changes += [_proposal(gpu, field) for field in FIELDS]
+    return changes
 
 
 def _proposal(gpu: Mapping[str, Any], field: str) -> GpuSettingChange:
@@ -161,14 +161,14 @@ def without_processes(gpus: Mapping[str, Any]) -> Json:
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> List[str]:
     """Return the differences between two readings, as `gpu0.power.limit: 700, was 695`."""
-    found = []
+    paths = []
     for key in sorted({*before, *after}):
         one, two, name = before.get(key), after.get(key), f"{path}.{key}" if path else f"gpu{key}"
         if isinstance(one, dict) and isinstance(two, dict):
-            found += differences(one, two, name)
+            paths += differences(one, two, name)
         elif one != two:
-            found.append(f"{name}: {two}, was {one}")
-    return found
+            paths.append(f"{name}: {two}, was {one}")
+    return paths
 
 
 # -- driver
@@ -258,9 +258,9 @@ def read_restore_file(state: Path) -> Optional[List[Json]]:
     try:
         with open(state, encoding="utf-8") as opened:
             owner = os.fstat(opened.fileno()).st_uid
-            found = json.load(opened)
-        rows = found["found"]
-        if found["schema"] != SCHEMA or not all(
+            settings = json.load(opened)
+        rows = settings["found"]
+        if settings["schema"] != SCHEMA or not all(
             item["field"] in (*FIELDS, LOCKED) and isinstance(item["uuid"], str) for item in rows
         ):
             raise ValueError("it is of another schema")
@@ -274,7 +274,7 @@ def read_restore_file(state: Path) -> Optional[List[Json]]:
         raise NotChecked(
             f"{state} belongs to another user: compare the GPUs with `nvidia-smi -q`, then remove the file"
         )
-    if found["boot_id"] != boot_id():
+    if settings["boot_id"] != boot_id():
         forget(state)  # a boot resets these settings
         return None
     return list(rows)

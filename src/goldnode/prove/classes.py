@@ -104,14 +104,14 @@ def unlike(capture: Mapping[str, Any], row: Mapping[str, Any], count: int) -> Li
     """Return the differences between a catalog class and this machine, in words."""
     system = capture.get("os") or {}
     branch = str((capture.get("driver") or {}).get("reported")).partition(".")[0]
-    found = [] if count == row["count"] else [f"{row['count']} GPUs, not {count}"]
+    reasons = [] if count == row["count"] else [f"{row['count']} GPUs, not {count}"]
     if (system.get("id"), system.get("version")) != (row["os"]["id"], row["os"]["version"]):
-        found.append(
+        reasons.append(
             f"{row['os']['id']} {row['os']['version']}, not {system.get('id')} {system.get('version')}"
         )
     if row["branch"] is not None and branch != row["branch"]:
-        found.append(f"driver {row['branch']}, not {branch}")
-    return found
+        reasons.append(f"driver {row['branch']}, not {branch}")
+    return reasons
 
 
 def document(
@@ -128,7 +128,7 @@ def document(
     ids = row.get("pci_ids") or sorted({str(board.get("pci_id")) for board in boards})
     release = (system.get("kernel") or {}).get("running")
     health = row.get("health", known["health"])
-    found: Json = {
+    class_document: Json = {
         "schema": (
             "goldnode.class/1"
         ), "class": fitting["class"] if fitting else "as_found", "backend": "cuda", "simulated": False,
@@ -156,8 +156,8 @@ def document(
             "site"
         ): {"archives": []}, "health": health, "xid": known["xid"],
     }  # fmt: skip
-    found["digest"] = document_digest(found)
-    return found
+    class_document["digest"] = document_digest(class_document)
+    return class_document
 
 
 def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: bool = False) -> Json:
@@ -172,8 +172,8 @@ def judge(document: Mapping[str, Any], capture: Mapping[str, Any], *, whole: boo
         return checking.check(Host("/", live=False), declared, captured=capture)
     counted, _ = deltas.step({}, capture)
     counted.first_of_boot = False
-    found = table.judge(declared, capture, counted) + checking.events(declared, capture, {})[0]
-    verdict = checking.summary(declared, found, time.time(), passive=False)
+    findings = table.judge(declared, capture, counted) + checking.events(declared, capture, {})[0]
+    verdict = checking.summary(declared, findings, time.time(), passive=False)
     return {
         **verdict,
         "simulated": bool(capture.get("simulated")),

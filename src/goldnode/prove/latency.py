@@ -74,7 +74,7 @@ def measure(nvml: Any, samples: int, seconds: float) -> Json:
     nvml.nvmlInit()
     init = perf_counter() - began
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    found: Json = {}
+    timings: Json = {}
     for name, call in calls(nvml).items():
         taken: List[float] = []
         end = perf_counter() + seconds
@@ -84,16 +84,16 @@ def measure(nvml: Any, samples: int, seconds: float) -> Json:
                     start = perf_counter()
                     call(handle)
                     taken.append(1e6 * (perf_counter() - start))
-            found[name] = spread(taken)
+            timings[name] = spread(taken)
         except nvml.NVMLError as problem:
-            found[name] = {"rc": problem.value, "text": str(problem)}
+            timings[name] = {"rc": problem.value, "text": str(problem)}
     began = perf_counter()
     nvml.nvmlShutdown()
     return {
         "gpus": len(handles),
         "init_us": round(1e6 * init, 1),
         "shutdown_us": round(1e6 * (perf_counter() - began), 1),
-        "calls": found,
+        "calls": timings,
     }
 
 
@@ -105,8 +105,8 @@ def main() -> int:
 
     samples, seconds = int(sys.argv[1]), float(sys.argv[2])
     try:
-        found = measure(nvml, samples, seconds)
+        timings = measure(nvml, samples, seconds)
     except nvml.NVMLError as problem:
-        found = {"error": str(problem), "rc": problem.value}
-    os.write(to, json.dumps(found).encode())
+        timings = {"error": str(problem), "rc": problem.value}
+    os.write(to, json.dumps(timings).encode())
     os._exit(0)  # skip the shutdown: a library that hangs while unloading must not block the answer

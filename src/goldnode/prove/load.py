@@ -123,19 +123,19 @@ def main() -> int:
     to = os.dup(1)
     os.dup2(2, 1)
 
-    def say(found: Json) -> None:
-        os.write(to, json.dumps(found).encode() + b"\n")
+    def say(line: Json) -> None:
+        os.write(to, json.dumps(outcome).encode() + b"\n")
 
     try:
         driver = Cuda()
-        found = work(driver, int(sys.argv[1]), say)
+        outcome = work(driver, int(sys.argv[1]), say)
     except Failed as problem:
-        found = {"error": str(problem)}
-    say({**found, "simulated": simulated(found)})
+        outcome = {"error": str(problem)}
+    say({**outcome, "simulated": simulated(outcome)})
     os._exit(0)  # skip the shutdown: a driver that hangs while unloading must not block the answer
 
 
-def simulated(found: Json) -> bool:
+def simulated(outcome: Json) -> bool:
     """Return whether a loaded library, or a device by its name, is simulated."""
-    names: List[str] = [str(row["name"]) for row in found.get("gpus", [])]
+    names: List[str] = [str(row["name"]) for row in outcome.get("gpus", [])]
     return by_library() or any(name.startswith(device.SIMULATED) for name in names)

@@ -133,20 +133,20 @@ class Redactor:
 
     def _patterns(self, text: str, free: bool) -> None:
         for kind, pattern in PATTERNS:
-            for found in re.findall(pattern, text):
-                self.add(found, kind)
+            for name in re.findall(pattern, text):
+                self.add(name, kind)
         if free:
-            for found in re.findall(INTERNET, text):
-                parts = found.split(".")
+            for name in re.findall(INTERNET, text):
+                parts = name.split(".")
                 if all(part == str(int(part)) and int(part) < 256 for part in parts) and parts[
                     0
                 ] not in (
                     "0",
                     "127",
                 ):
-                    self.add(found, "SERVER")
-            for found in re.findall(INTERNET6, text, re.I):
-                self.add(found, "SERVER")
+                    self.add(name, "SERVER")
+            for name in re.findall(INTERNET6, text, re.I):
+                self.add(name, "SERVER")
 
     def _all(self) -> Dict[str, str]:
         return {**self.keyed, **self.words, **self.names}
@@ -171,12 +171,12 @@ class Redactor:
         self._patterns(text, free)
         for place, name in sorted(self.paths.items(), key=lambda row: -len(row[0])):
             text = text.replace(place, name)
-        text = self._known().sub(lambda found: self.names[found[0].lower()], text)
+        text = self._known().sub(lambda match: self.names[match[0].lower()], text)
         if free and self.words:
             words = "|".join(re.escape(word) for word in sorted(self.words, key=len, reverse=True))
             text = re.sub(
                 rf"(?<![\w-])(?:{words})(?![\w-])",
-                lambda found: self.words[found[0].lower()],
+                lambda match: self.words[match[0].lower()],
                 text,
                 flags=re.I,
             )

@@ -66,14 +66,14 @@ class FinishedProcess(NamedTuple):
         if self.fault is not None:
             raise NotChecked(f"{what}: {self.fault}")
         try:
-            found = json.loads(self.out)
+            document = json.loads(self.out)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise NotChecked(
                 f"{what} ended with status {self.rc} and printed no JSON: {self.last()}"
             )
-        return found
+        return document
 
 
 class Children:

@@ -97,8 +97,8 @@ def leftovers(session: Session) -> StepOutcome:
 def versions(session: Session) -> StepOutcome:
     """Record the versions of goldnode, Python, kernel and system. The capture has the driver's."""
     answer = session.node("--version", limit=30)
-    found = session.versions
-    found.update(
+    versions = session.versions
+    versions.update(
         program=answer.out.decode(
             "utf-8"
         ,
@@ -114,16 +114,16 @@ def versions(session: Session) -> StepOutcome:
     except OSError:
         text = ""
     fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    found["os"] = fields.get("PRETTY_NAME", "unknown").strip('"')
-    session.output.json("versions.json", found)
+    versions["os"] = fields.get("PRETTY_NAME", "unknown").strip('"')
+    session.output.json("versions.json", versions)
     if answer.rc != 0 or answer.fault:
         return StepOutcome(
             FAILED, f"goldnode-node does not start here: {answer.fault or answer.last()}"
         )
     return StepOutcome(
         PASSED,
-        f"{found['os']}, kernel {found['kernel']}, Python {found['python']}, "
-        f"{'root' if found['root'] else 'not root'}",
+        f"{versions['os']}, kernel {versions['kernel']}, Python {versions['python']}, "
+        f"{'root' if versions['root'] else 'not root'}",
     )
 
 
@@ -136,17 +136,17 @@ def _load() -> List[float]:
 
 def capture(session: Session) -> StepOutcome:
     """Capture the idle machine."""
-    found = _capture(session, "capture.json")
-    session.capture = found
-    boards = classes.gpus(found)
-    driver = found.get("driver") or {}
+    capture = _capture(session, "capture.json")
+    session.capture = capture
+    boards = classes.gpus(capture)
+    driver = capture.get("driver") or {}
     session.versions.update(
         driver=driver.get("reported"),
         **{key: driver.get(key) for key in ("flavour", "cuda", "nvml")},
     )
     session.versions["gpus"] = [f"{row.get('name')} ({row.get('pci_id')})" for row in boards]
     session.output.json("versions.json", session.versions)
-    error = found.get("gpu_error")
+    error = capture.get("gpu_error")
     if isinstance(error, dict) and (
         "hangs" in str(error.get("text")) or "did not answer" in str(error.get("text"))
     ):
@@ -159,7 +159,9 @@ def capture(session: Session) -> StepOutcome:
             "`lspci -d 10de:`"
         )
     faults = [
-        section for section, value in found.items() if isinstance(value, dict) and "fault" in value
+        section
+        for section, value in capture.items()
+        if isinstance(value, dict) and "fault" in value
     ]
     figures = {"gpus": len(boards), "sections with a fault": len(faults)}
     detail = ", ".join(dict.fromkeys(str(row.get("name")) for row in boards))
@@ -180,16 +182,16 @@ def _capture(session: Session, name: str) -> Json:
     words = ["capture"]
     if session.chosen is not None:
         words += ["--class", str(session.temporary / "class.json")]
-    found = session.node(*words).json("goldnode-node capture")
-    session.redactor.learn(found)
-    session.simulated = session.simulated or bool(found.get("simulated"))
-    session.output.json(name, {**found, "anonymous": True})
-    return found
+    capture = session.node(*words).json("goldnode-node capture")
+    session.redactor.learn(capture)
+    session.simulated = session.simulated or bool(capture.get("simulated"))
+    session.output.json(name, {**capture, "anonymous": True})
+    return capture
 
 
 def nvidia_smi(session: Session) -> StepOutcome:
     """Compare the output of `nvidia-smi -q -x`, as goldnode parses it, with NVML."""
-    found = _need(session)
+    capture = _need(session)
     if shutil.which("nvidia-smi") is None:
         return StepOutcome(SKIPPED, "nvidia-smi is not here")
     done = session.children.run(["nvidia-smi", "-q", "-x"], session.left(SMI_LIMIT))
@@ -205,7 +207,7 @@ def nvidia_smi(session: Session) -> StepOutcome:
     session.redactor.learn(parsed)
     rows = {row.get("address"): row for row in parsed["gpus"]}
     differ, compared = [], 0
-    for gpu in classes.gpus(found):
+    for gpu in classes.gpus(capture):
         other = rows.get(gpu.get("address"), {})
         for path in ALIKE:
             one, two = _at(gpu, path), _at(other, path)
@@ -237,16 +239,16 @@ def _at(gpu: Json, path: str) -> Any:
 
 def check(session: Session) -> StepOutcome:
     """Judge the capture by the detected class, and run the check itself on this machine."""
-    found = _need(session)
+    capture = _need(session)
     own = _own_class()
-    chosen = session.chosen = classes.choose(found, session.carried.facts, own)
+    chosen = session.chosen = classes.choose(capture, session.carried.facts, own)
     (session.temporary / "class.json").write_text(json.dumps(chosen.document), encoding="utf-8")
     session.output.json(
         "class.json",
         {key: value for key, value in chosen.document.items() if key not in ("site", "serve")},
     )
     session.notes.append(f"Judged by: {chosen.why}.")
-    verdict = classes.judge(chosen.document, found)
+    verdict = classes.judge(chosen.document, capture)
     session.output.json("verdict.json", verdict)
     outcome = _hardware_outcome(verdict, chosen)
     words = ["--class", str(session.temporary / "class.json")] if own is None else []
@@ -272,10 +274,10 @@ def check(session: Session) -> StepOutcome:
 def _own_class() -> Optional[Json]:
     """Return the class document that goldnode has installed here; None if missing or unreadable."""
     try:
-        found = json.loads(OWN_CLASS.read_text(encoding="utf-8"))
+        document = json.loads(OWN_CLASS.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _hardware_outcome(verdict: Json, chosen: classes.ChosenClass) -> StepOutcome:
@@ -335,17 +337,17 @@ def _apart(verdict: Json, live: Json) -> List[str]:
 
 def policy(session: Session) -> StepOutcome:
     """Verify that the exported policy matches, and that each changed setting is detected. Sets nothing."""
-    found = _need(session)
+    capture = _need(session)
     first = session.first = changes.read(session)
     session.output.json("settings.json", changes.without_processes(first))
     exported = session.node("policy", "export", "--format", "json").json(
         "goldnode-node policy export"
     )
-    chosen = session.chosen or classes.choose(found, session.carried.facts, None)
+    chosen = session.chosen or classes.choose(capture, session.carried.facts, None)
     alike = {key: value for key, value in exported.get("policy", {}).items() if key != "overrides"}
     other, left = _other(first)
-    met = _policy(chosen.document, found, exported.get("policy", {}))
-    missed = _policy(chosen.document, found, {**alike, **other})
+    met = _policy(chosen.document, capture, exported.get("policy", {}))
+    missed = _policy(chosen.document, capture, {**alike, **other})
     differ = [row for row in met if row["outcome"] == "mismatch"]
     seen = sorted(row["id"] for row in missed if row["outcome"] == "mismatch")
     plan = _plan(session, {**chosen.document, "policy": {**alike, **other}})
@@ -419,9 +421,9 @@ def _other(gpus: Json) -> Tuple[Json, Json]:
     return other, left
 
 
-def _policy(document: Json, found: Json, declared: Json) -> List[Json]:
+def _policy(document: Json, capture: Json, declared: Json) -> List[Json]:
     """Return the findings about a policy, from a capture."""
-    rows = checking.of_record(cast("ClassDocument", {**document, "policy": declared}), found)
+    rows = checking.of_record(cast("ClassDocument", {**document, "policy": declared}), capture)
     return [
         {**row._asdict(), "evidence": list(row.evidence)}
         for row in rows
@@ -457,9 +459,9 @@ def latency(session: Session) -> StepOutcome:
     command = session.own(
         "goldnode.prove.latency", str(samples), str(seconds), append=[str(session.carried.node)]
     )
-    found = session.children.run(command, session.left(90)).json("the timing of NVML")
-    if "error" in found:
-        raise NotChecked(f"NVML cannot be used: {found['error']}")
+    timings = session.children.run(command, session.left(90)).json("the timing of NVML")
+    if "error" in timings:
+        raise NotChecked(f"NVML cannot be used: {timings['error']}")
     wall, inits = [], []
     asking = [*session.python(), str(session.carried.node), "device", "capture", "settings"]
     for _ in range(_starts(session)):
@@ -470,20 +472,20 @@ def latency(session: Session) -> StepOutcome:
         inits.append(json.loads(done.out.strip().splitlines()[-1]).get("init_ms"))
         if sum(wall) > 1e3 * ENOUGH:
             break
-    found["capture_process_ms"] = spread(wall)
-    found["capture_process_init_ms"] = [value for value in inits if value is not None]
-    found["units"] = {"calls": "µs", "capture_process": "ms"}
-    session.output.json("latency.json", found)
+    timings["capture_process_ms"] = spread(wall)
+    timings["capture_process_init_ms"] = [value for value in inits if value is not None]
+    timings["units"] = {"calls": "µs", "capture_process": "ms"}
+    session.output.json("latency.json", timings)
     slow = (
-        max((row["p50"], name) for name, row in found["calls"].items() if "p50" in row)
-        if found["gpus"]
+        max((row["p50"], name) for name, row in timings["calls"].items() if "p50" in row)
+        if timings["gpus"]
         else (0, "none")
     )
     reason = (
-        f"reading all takes {found['capture_process_ms']['p50']:.0f} ms (median of {len(wall)}); the "
+        f"reading all takes {timings['capture_process_ms']['p50']:.0f} ms (median of {len(wall)}); the "
         f"slowest call is `{slow[1]}`, {slow[0]:.0f} µs"
     )
-    return StepOutcome(PASSED, reason, found)
+    return StepOutcome(PASSED, reason, timings)
 
 
 def _starts(session: Session) -> int:
@@ -685,8 +687,8 @@ def _line(process: Any, limit: float) -> Json:
         if not data:
             return {"error": "its process ended without an answer"}
         reported += data
-    found: Json = json.loads(reported)
-    return found
+    line: Json = json.loads(reported)
+    return line
 
 
 def smoke(session: Session) -> StepOutcome:
@@ -835,13 +837,13 @@ def _not_taken(
         for gpu in meanwhile.values()
         if not changes.is_fault(gpu) and not changes.is_fault(gpu.get("uuid"))
     }
-    found = []
+    reasons = []
     for item in wanted:
         if (item.uuid, item.field) in taken:
             now = changes.current(by_uuid[item.uuid], item.field) if item.uuid in by_uuid else None
             if now != item.other:
-                found.append(f"{item.field} {item.other}, read {now}")
-    return found
+                reasons.append(f"{item.field} {item.other}, read {now}")
+    return reasons
 
 
 def _restored(session: Session, home: List[Json], before: Json) -> Tuple[str, List[str]]:

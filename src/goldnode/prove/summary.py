@@ -148,10 +148,10 @@ def _change(steps: Mapping[str, Any]) -> List[str]:
 
 
 def _findings(steps: Mapping[str, Any]) -> List[str]:
-    found = []
+    lines = []
     for name in ("check", "load"):
-        found += [
+        lines += [
             f"* {steps[name]['title']}: {_cell(line)}"
             for line in _figures(steps, name).get("wrong") or []
         ]
-    return ["## Findings", "", *found, ""] if found else []
+    return ["## Findings", "", *lines, ""] if lines else []

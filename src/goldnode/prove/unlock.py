@@ -19,12 +19,12 @@ def main() -> int:
 
     results = []
     for uuid in sys.argv[1:]:
-        found: Dict[str, Any] = {"uuid": uuid, "rc": 0, "text": "Success"}
+        outcome: Dict[str, Any] = {"uuid": uuid, "rc": 0, "text": "Success"}
         try:
             nvml.nvmlInit()
             nvml.nvmlDeviceResetGpuLockedClocks(nvml.nvmlDeviceGetHandleByUUID(uuid))
         except nvml.NVMLError as problem:
-            found.update(rc=problem.value, text=str(problem))
-        results.append(found)
+            outcome.update(rc=problem.value, text=str(problem))
+        results.append(outcome)
     os.write(to, json.dumps({"results": results}).encode())
     os._exit(0)

@@ -41,13 +41,13 @@ class Arrivals:
         for pid, name in names.items():
             if name == "slurmstepd" and pid not in own and not self._of_own_job(pid):
                 return f"a Slurm job runs on the node (process {pid})"
-        found = [
+        computing = [
             pid
             for pid in names
             if pid not in own and self._computes(pid) and not self._of_own_run(pid)
         ]
-        again = [pid for pid in found if pid in self._seen]
-        self._seen = set(found)
+        again = [pid for pid in computing if pid in self._seen]
+        self._seen = set(computing)
         if again:
             return f"another process computes on a GPU: {names[again[0]]} (process {again[0]})"
         return ""
@@ -71,19 +71,19 @@ class Arrivals:
     def _family(parents: Dict[int, int]) -> Set[int]:
         """Return this process, all of its ancestors, and its descendants."""
         me = os.getpid()
-        found, above = {me}, parents.get(me, 0)
-        while above and above not in found:
-            found.add(above)
+        family, above = {me}, parents.get(me, 0)
+        while above and above not in family:
+            family.add(above)
             above = parents.get(above, 0)
-        return found | _below({me}, parents)
+        return family | _below({me}, parents)
 
     def _of_own_job(self, pid: int) -> bool:
         """Return whether a step daemon belongs to the own job. Its command line is `slurmstepd: [JOB.STEP]`."""
         if not self.own_job:
             return False
         text = (read(under(self.root, f"/proc/{pid}/cmdline")) or "").replace("\0", " ")
-        found = re.search(r"\[(\d+)[._]", text)
-        return found is not None and found[1] == self.own_job
+        job = re.search(r"\[(\d+)[._]", text)
+        return job is not None and job[1] == self.own_job
 
     def _of_own_run(self, pid: int) -> bool:
         """Return whether a process is in the container that this process started."""
@@ -108,10 +108,10 @@ class Arrivals:
 
 def _below(pids: Set[int], parents: Dict[int, int]) -> Set[int]:
     """Return these processes and all of their descendants."""
-    found = set(pids)
+    family = set(pids)
     grown = True
     while grown:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-        found |= more
+        more = {pid for pid, parent in parents.items() if parent in family} - family
+        family |= more
         grown = bool(more)
-    return found
+    return family

@@ -198,7 +198,7 @@ def measured(place: Place, meeting: Meeting, sizes: Sequence[int], samples: int)
             timeout=limit,
         )
         link = Link(torch, dist, place, device)
-        found = {
+        facts = {
             "bus": {str(mib): link.reduce(mib, samples) for mib in sizes},
             "pairs": link.pairs(),
             **link.state(),
@@ -212,7 +212,7 @@ def measured(place: Place, meeting: Meeting, sizes: Sequence[int], samples: int)
         raise lost(store, place, _first_line(problem)) from None
     with contextlib.suppress(Exception):  # the measurement is over
         dist.destroy_process_group()
-    return found
+    return facts
 
 
 def met(dist: Any, place: Place, meeting: Meeting) -> Any:
@@ -317,7 +317,7 @@ class Link:
 
         Only the first process of a node takes part.
         """
-        found: Dict[str, List[float]] = {}
+        measured: Dict[str, List[float]] = {}
         for matches in rounds(self.place.members):
             self.dist.barrier()
             partner = next(
@@ -327,10 +327,10 @@ class Link:
             if partner is not None and not self.place.local:
                 rates = sorted(self._pair(partner))
                 low, high = (rates[at] for at in PAIR_BOUNDS)
-                found[str(partner)] = [
+                measured[str(partner)] = [
                     float(f"{rate:.6g}") for rate in (low, statistics.median(rates), high)
                 ]
-        return found
+        return measured
 
     def _pair(self, partner: int) -> List[float]:
         other = partner * self.place.processes
@@ -382,8 +382,8 @@ def _other(pair: Tuple[int, int], member: int) -> int:
 def _address(torch: Any, device: str) -> Optional[str]:
     if device == "cpu":
         return None
-    found = torch.cuda.get_device_properties(device)
-    parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    properties = torch.cuda.get_device_properties(device)
+    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     if None in parts:  # PyTorch before 2.6
         return None
     domain, bus, number = (int(part or 0) for part in parts)
@@ -395,13 +395,13 @@ def rounds(members: int, most: int = ROUNDS) -> List[List[Tuple[int, int]]]:
     seats: List[int] = list(
         range(members + members % 2)
     )  # an odd number has a seat without a member
-    found = []
+    schedule = []
     for _ in range(min(most, len(seats) - 1)):
         half = len(seats) // 2
         pairs = zip(seats[:half], reversed(seats[half:]))
-        found.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < members))
+        schedule.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < members))
         seats = [seats[0], seats[-1], *seats[1:-1]]
-    return found
+    return schedule
 
 
 def interface_to(address: str) -> Optional[str]:

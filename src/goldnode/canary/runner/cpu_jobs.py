@@ -28,14 +28,14 @@ def discovery(expected: int = 0, root: str = "/") -> JobResult:
 def timed(work: Callable[[], None], amount: float, samples: int, seconds: float) -> List[float]:
     """Return rates: `amount` per call by its seconds, over about `seconds` a sample. The first call does not count."""
     work()
-    found = []
+    times = []
     for _ in range(samples):
         begun, runs = time.perf_counter(), 0
         while not runs or time.perf_counter() - begun < seconds:
             work()
             runs += 1
-        found.append(amount * runs / (time.perf_counter() - begun))
-    return found
+        times.append(amount * runs / (time.perf_counter() - begun))
+    return times
 
 
 def memory_bandwidth(mib: int = 64, samples: int = 20, seconds: float = 0.1) -> JobResult:
@@ -107,10 +107,10 @@ def gemm(
     if threads:
         # Read by OpenBLAS when it is loaded.
         os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
-    found = cpu.blas()
-    if found is None:
+    chosen = cpu.blas()
+    if chosen is None:
         return _interpreted(samples, seconds)
-    name, library = found
+    name, library = chosen
     metrics: List[Metric] = []
     for kind in ("fp32", "fp64"):
         left, right = linear.matrix_a(size, size, kind), linear.matrix_b(size, size, kind)

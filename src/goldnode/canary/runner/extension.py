@@ -126,8 +126,8 @@ def _nvcc(devices: Devices, architectures: Sequence[str], own: Dict[int, str]) -
     version = subprocess.run(
         [program, "--version"], capture_output=True, text=True, check=False
     ).stdout
-    found = re.search(r"\bV(\d+(?:\.\d+)+)", version)
-    return found[1] if found else "its version cannot be read"
+    match = re.search(r"\bV(\d+(?:\.\d+)+)", version)
+    return match[1] if match else "its version cannot be read"
 
 
 def processor(samples: int = 5, compiler: Optional[str] = None) -> JobResult:

@@ -122,13 +122,13 @@ def _measure(
         rates = devices.rates(gpu, once, 2 * n**3 / 1e12, samples, seconds)
         conditions = devices.watch.take(gpu.address)
         _exact(devices, gpu=gpu, name=name, once=once, n=n, places=(left, right, out))  # hot
-    found = [
+    metrics = [
         metric(f"gemm_{name}", "ms", [cold * 1e3], gpu.address, cold=True),
         metric(f"gemm_{name}", "TFLOP/s", rates, gpu.address),
     ]
-    found[1]["conditions"] = conditions
-    found[0]["name"] += "_first"
-    return found
+    metrics[1]["conditions"] = conditions
+    metrics[0]["name"] += "_first"
+    return metrics
 
 
 def _exact(
@@ -180,9 +180,9 @@ def factors(name: str, n: int) -> Tuple[bytes, bytes]:
 
 def upper(data: bytes) -> bytes:
     """Return FP32 numbers as BF16: their upper halves, exact for small integers."""
-    found = bytearray(len(data) // 2)
-    found[0::2], found[1::2] = data[2::4], data[3::4]
-    return bytes(found)
+    halves = bytearray(len(data) // 2)
+    halves[0::2], halves[1::2] = data[2::4], data[3::4]
+    return bytes(halves)
 
 
 def random_numbers(kind: Precision, count: int) -> bytes:
@@ -305,16 +305,16 @@ class Fp8:
             ctypes.byref(most),
             ctypes.c_size_t(8),
         )
-        found, count = _Heuristic(), ctypes.c_int()
+        heuristic, count = _Heuristic(), ctypes.c_int()
         left, right, out = self.layouts
         check(
             self.library, "cublasLtMatmulAlgoGetHeuristic", self.handle, self.description, left, right, out, out, preference, 1,
-            ctypes.byref(found), ctypes.byref(count),
+            ctypes.byref(heuristic), ctypes.byref(count),
         )  # fmt: skip
         self.library.cublasLtMatmulPreferenceDestroy(preference)
         if not count.value:
             raise not_run("cuBLASLt has no FP8 algorithm for this device")
-        return found
+        return heuristic
 
     def __call__(self, left: int, right: int, out: int) -> None:
         """Compute out = left^T right."""

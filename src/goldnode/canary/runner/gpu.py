@@ -45,11 +45,11 @@ class Devices:
                 "cuModuleLoadData", ctypes.byref(module), code or kernels.SOURCE.encode()
             )
             self._modules[key] = module
-        found = ctypes.c_void_p()
+        entry = ctypes.c_void_p()
         self.cuda.call(
-            "cuModuleGetFunction", ctypes.byref(found), self._modules[key], name.encode()
+            "cuModuleGetFunction", ctypes.byref(entry), self._modules[key], name.encode()
         )
-        return found
+        return entry
 
     def launcher(
         self, function: Any, blocks: int, *arguments: Any, threads: int = kernels.THREADS

@@ -151,8 +151,8 @@ def host_copies(mib: int = 256, samples: int = 20, root: str = "/") -> JobResult
 
 
 def _nodes(root: str, allowed: Set[int]) -> List[Tuple[int, Set[int]]]:
-    found = [(node, cpus & allowed) for node, cpus in machine.numa_nodes(root)]
-    return [(node, cpus) for node, cpus in found if cpus] or [(0, allowed)]
+    nodes = [(node, cpus & allowed) for node, cpus in machine.numa_nodes(root)]
+    return [(node, cpus) for node, cpus in nodes if cpus] or [(0, allowed)]
 
 
 def _copies(devices: Devices, host: int, place: int, size: int) -> Iterator[Tuple[str, Work]]:
@@ -198,11 +198,11 @@ def launch_latency(samples: int = 2000) -> JobResult:
 
 
 def _times(work: Work, wait: Work, samples: int) -> List[float]:
-    found = []
+    times = []
     clock = time.perf_counter
     for _ in range(samples):
         begun = clock()
         work()
         wait()
-        found.append((clock() - begun) * 1e6)
-    return found
+        times.append((clock() - begun) * 1e6)
+    return times

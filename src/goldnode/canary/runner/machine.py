@@ -26,29 +26,29 @@ def node_name() -> str:
 def processor(root: str = "/") -> str:
     """Return the model of the CPUs."""
     text = read(under(root, "/proc/cpuinfo")) or ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return " ".join(found[1].split()) if found else os.uname().machine
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return " ".join(match[1].split()) if match else os.uname().machine
 
 
 def cpu_list(text: str) -> Set[int]:
     """Return the CPUs of a list as the kernel writes it: 0-3,8."""
-    found: Set[int] = set()
+    cpus: Set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if first.isdigit() and (not last or last.isdigit()):
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def numa_nodes(root: str = "/") -> List[Tuple[int, Set[int]]]:
     """Return the NUMA nodes that have CPUs, each with its CPUs."""
-    found = []
+    nodes = []
     for path in glob.glob(under(root, "/sys/devices/system/node/node[0-9]*/cpulist")):
         number = os.path.basename(os.path.dirname(path))[4:]
         cpus = cpu_list(read(path) or "")
         if number.isdigit() and cpus:
-            found.append((int(number), cpus))
-    return sorted(found)
+            nodes.append((int(number), cpus))
+    return sorted(nodes)
 
 
 def numa_of(address: str, root: str = "/") -> Optional[int]:
@@ -73,7 +73,7 @@ def quota(root: str = "/") -> Optional[float]:
 
 def file_system(path: str, root: str = "/") -> str:
     """Return the type of the file system that holds a path, by the longest mount point."""
-    best, found = "", "unknown"
+    best, kind = "", "unknown"
     real = os.path.realpath(path)
     for line in (read(under(root, "/proc/self/mounts")) or "").splitlines():
         fields = line.split()
@@ -82,8 +82,8 @@ def file_system(path: str, root: str = "/") -> str:
         # proc(5): blanks in mount points are octal escapes.
         place = fields[1].replace("\\040", " ").rstrip("/") or "/"
         if (real + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best):
-            best, found = place, fields[2]
-    return found
+            best, kind = place, fields[2]
+    return kind
 
 
 def facts(root: str = "/") -> Dict[str, Fact]:

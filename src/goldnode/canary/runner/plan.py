@@ -41,8 +41,8 @@ class Request(NamedTuple):
 
 def table() -> List[Json]:
     """Return the rows of jobs.json."""
-    found: List[Json] = json.loads(pkgutil.get_data(__package__ or "", "jobs.json") or b"[]")
-    return found
+    rows: List[Json] = json.loads(pkgutil.get_data(__package__ or "", "jobs.json") or b"[]")
+    return rows
 
 
 def request(data: Any) -> Request:
@@ -72,10 +72,10 @@ def jobs(wanted: Request, tier: str) -> List[Job]:
         if name not in known:
             raise ValueError(f"there is no job {name}. Choose of: {', '.join(known)}")
     on_request = {row["name"] for row in rows if row.get("on_request")}
-    found = [_job(row, wanted, tier) for row in rows if tier in row] + own
+    chosen = [_job(row, wanted, tier) for row in rows if tier in row] + own
     return [
         job._replace(limit=float(wanted.limits.get(job.name, job.limit)))
-        for job in found
+        for job in chosen
         if (job.name in wanted.names if wanted.names else job.name not in on_request)
     ]
 

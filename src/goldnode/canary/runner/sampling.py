@@ -46,20 +46,20 @@ class Watch:
         if isinstance(mask, int):
             names = set(self._collect.bits(mask))
             self.reasons |= names
-            found = self._outside.setdefault(address, set())
-            if found is not None:
-                found |= names & OUTSIDE
+            reasons = self._outside.setdefault(address, set())
+            if reasons is not None:
+                reasons |= names & OUTSIDE
 
     def take(self, address: Optional[str]) -> Conditions:
         """Return what was read since the last call, and begin again."""
-        found = unread()
+        conditions = unread()
         if address:
-            found["sm_mhz"] = self._ranges.pop((address, "sm_mhz"), None)
-            found["temperature_c"] = self._ranges.pop((address, "temperature_c"), None)
-            found["power_w"] = self._ranges.pop((address, "power_w"), None)
+            conditions["sm_mhz"] = self._ranges.pop((address, "sm_mhz"), None)
+            conditions["temperature_c"] = self._ranges.pop((address, "temperature_c"), None)
+            conditions["power_w"] = self._ranges.pop((address, "power_w"), None)
             outside = self._outside.pop(address, None)
-            found["throttled"] = None if outside is None else sorted(outside)
-        return found
+            conditions["throttled"] = None if outside is None else sorted(outside)
+        return conditions
 
     def facts(self) -> Dict[str, Any]:
         """Return all clock reasons that were seen, or why there are none."""

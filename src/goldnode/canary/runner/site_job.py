@@ -47,9 +47,9 @@ def _printed(out: bytes) -> Any:
     text = out.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
         return [], {}
-    found = json.loads(text)
+    document = json.loads(text)
     metrics: List[Metric] = []
-    for row in found.get("metrics", []):
+    for row in document.get("metrics", []):
         samples = [float(value) for value in row["samples"]]
         if not all(math.isfinite(value) for value in samples):
             raise ValueError(f"metric {row['name']} has a sample that is no finite number")
@@ -68,7 +68,7 @@ def _printed(out: bytes) -> Any:
         metrics.append(one)
     facts: Dict[str, Fact] = {
         str(name): value
-        for name, value in found.get("facts", {}).items()
+        for name, value in document.get("facts", {}).items()
         if value is None or isinstance(value, (str, int, float, bool))
     }
     return metrics, facts

@@ -121,13 +121,13 @@ def _watch(children: ChildProcesses) -> None:
 
     def look() -> None:
         while not children.stopped:
-            found = arrivals.work()
-            if found:
-                children.stop(f"the node is not idle: {found}")
+            other_work = arrivals.work()
+            if other_work:
+                children.stop(f"the node is not idle: {other_work}")
             time.sleep(PERIOD)
 
-    if found := arrivals.work():
-        children.stop(f"the node is not idle: {found}")
+    if other_work := arrivals.work():
+        children.stop(f"the node is not idle: {other_work}")
     threading.Thread(target=look, daemon=True).start()
 
 
@@ -144,20 +144,20 @@ def _request(options: Any) -> plan.Request:
         try:
             with open(options.request, encoding="utf-8") as opened:
                 data = json.load(opened)
-            found = plan.request(data)
+            wanted = plan.request(data)
         except (ValueError, TypeError) as problem:
             raise ValueError(f"{options.request}: {problem}") from None
     else:
-        found = plan.request(data)
+        wanted = plan.request(data)
     if options.tier != "auto":
-        found = found._replace(tier=options.tier)
+        wanted = wanted._replace(tier=options.tier)
     if options.job:
-        found = found._replace(names=tuple(options.job))
+        wanted = wanted._replace(names=tuple(options.job))
     if options.limit:
-        found = found._replace(
-            limits={row["name"]: options.limit for row in [*plan.table(), *found.site]}
+        wanted = wanted._replace(
+            limits={row["name"]: options.limit for row in [*plan.table(), *wanted.site]}
         )
-    return found
+    return wanted
 
 
 def run(
@@ -171,12 +171,12 @@ def run(
     for job in jobs:
         print(f"goldnode-canary: {job.name}", file=sys.stderr, flush=True)
         begun = time.monotonic()
-        found = process.run(children, job)
-        simulated = bool(found.pop("simulated", False)) or simulated
-        platform = platform or str(found["facts"].get("platform", ""))
+        outcome = process.run(children, job)
+        simulated = bool(outcome.pop("simulated", False)) or simulated
+        platform = platform or str(outcome["facts"].get("platform", ""))
         ended = time.monotonic()
         ends.append(ended)
-        done.append({"name": job.name, "seconds": round(ended - begun, 3), **found})
+        done.append({"name": job.name, "seconds": round(ended - begun, 3), **outcome})
     if children.stopped:
         _disturbed(children, done, ends)
     if not platform:

@@ -128,4 +128,4 @@ def _metadata(folder: str, files: int, end: str) -> List[Metric]:
             begun = time.perf_counter()
             work(name)
             times[step].append((time.perf_counter() - begun) * 1e6)
-    return [metric(f"storage_{step}{end}", "us", found) for step, found in times.items()]
+    return [metric(f"storage_{step}{end}", "us", samples) for step, samples in times.items()]

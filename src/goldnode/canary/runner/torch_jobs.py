@@ -168,9 +168,9 @@ def _devices(torch: Any, on: str) -> List[Tuple[Any, Optional[str]]]:
 
 
 def _address(torch: Any, index: int) -> Optional[str]:
-    found = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(index)
     bus, domain, device = (
-        getattr(found, f"pci_{part}_id", None) for part in ("bus", "domain", "device")
+        getattr(properties, f"pci_{part}_id", None) for part in ("bus", "domain", "device")
     )
     if bus is None or domain is None or device is None:  # PyTorch before 2.6
         return f"cuda:{index}"

@@ -84,6 +84,7 @@ def smoke(
 
     Exit status: 0 all requested tiers passed, 2 a test failed, 3 a test could not be run.
     """
+    from goldnode.gpuprogram.command import BAD, OK, UNKNOWN
     from goldnode.gpuprogram.smoke import report
     from goldnode.images.smoke import inside, record
     from goldnode.images.store import open_store
@@ -114,9 +115,9 @@ def smoke(
             click.echo(report.text(result))
     emit(form, {"records": records})
     codes = {result["exit_code"] for result in records.values()}
-    if report.BAD in codes:
-        sys.exit(report.BAD)
-    sys.exit(report.OK if codes == {report.OK} else report.UNKNOWN)
+    if BAD in codes:
+        sys.exit(BAD)
+    sys.exit(OK if codes == {OK} else UNKNOWN)
 
 
 def digest_of(store: ImageStore, name: str) -> str:

@@ -38,9 +38,9 @@ def record(options: CommandOptions, writer: RecordWriter) -> Json:
         out = tempfile.mkdtemp(prefix="goldnode-dual-")
         try:
             seconds.append(_run(options, out))
-            found = list(arrays(out))
-            digests.append([one.digest for _, _, one in found])
-            for role, name, one in found if number == 0 else ():
+            values = list(arrays(out))
+            digests.append([one.digest for _, _, one in values])
+            for role, name, one in values if number == 0 else ():
                 writer.add(role, name, one)
         finally:
             shutil.rmtree(out, ignore_errors=True)
@@ -89,7 +89,7 @@ def arrays(directory: str) -> List[Tuple[str, str, Value]]:
 
     A name may begin with its role: `layer-01-conv.npy`, `sample-tokens.json`. Without one it is an output.
     """
-    found = []
+    values = []
     for name in sorted(os.listdir(directory)):
         path = os.path.join(directory, name)
         stem, kind = os.path.splitext(name)
@@ -98,10 +98,10 @@ def arrays(directory: str) -> List[Tuple[str, str, Value]]:
         role, _, rest = stem.partition("-")
         role, label = (role, rest) if role in ROLES and rest else ("output", stem)
         if kind == ".npy":
-            found.append((role, label, read_npy(path)))
+            values.append((role, label, read_npy(path)))
         else:
-            found += [(role, full, one) for full, one in flattened(label, _json(path, name))]
-    return sorted(found, key=lambda row: ROLES.index(row[0]))
+            values += [(role, full, one) for full, one in flattened(label, _json(path, name))]
+    return sorted(values, key=lambda row: ROLES.index(row[0]))
 
 
 def _json(path: str, name: str) -> Any:

@@ -143,10 +143,11 @@ def torch_device(torch: Any, name: str) -> Json:
             "capability": None,
             "memory": None,
         }
-    found = torch.cuda.get_device_properties(torch.device(name))
+    properties = torch.cuda.get_device_properties(torch.device(name))
     return {
         "kind": "rocm" if getattr(torch.version, "hip", None) else "cuda",
-        "name": found.name,
-        "capability": getattr(found, "gcnArchName", None) or f"{found.major}.{found.minor}",
-        "memory": found.total_memory,
+        "name": properties.name,
+        "capability": getattr(properties, "gcnArchName", None)
+        or f"{properties.major}.{properties.minor}",
+        "memory": properties.total_memory,
     }

@@ -108,9 +108,9 @@ class Recording:
                 return {key: put(f"{name}.{key}", below) for key, below in one.items()}
             if isinstance(one, (tuple, list)):
                 return type(one)(put(f"{name}.{index}", below) for index, below in enumerate(one))
-            found = left[name]
-            kind = getattr(self.torch, found.dtype)
-            return self.torch.frombuffer(bytearray(found.data), dtype=kind).reshape(found.shape)
+            value = left[name]
+            kind = getattr(self.torch, value.dtype)
+            return self.torch.frombuffer(bytearray(value.data), dtype=kind).reshape(value.shape)
 
         return tuple(put(f"input.{index}", one) for index, one in enumerate(given))
 
@@ -125,35 +125,35 @@ class Recording:
             self.model = self.model.eval().to(device=self.options.device, dtype=kind)
         self.given = self._moved(self.given, kind)
 
-    def _moved(self, found: Any, kind: Any) -> Any:
-        if isinstance(found, dict):
-            return {key: self._moved(one, kind) for key, one in found.items()}
-        if isinstance(found, (tuple, list)):
-            return type(found)(self._moved(one, kind) for one in found)
-        if self.torch is not None and isinstance(found, self.torch.Tensor):
-            return found.to(
-                device=self.options.device, dtype=kind if found.is_floating_point() else None
+    def _moved(self, inputs: Any, kind: Any) -> Any:
+        if isinstance(inputs, dict):
+            return {key: self._moved(one, kind) for key, one in inputs.items()}
+        if isinstance(inputs, (tuple, list)):
+            return type(inputs)(self._moved(one, kind) for one in inputs)
+        if self.torch is not None and isinstance(inputs, self.torch.Tensor):
+            return inputs.to(
+                device=self.options.device, dtype=kind if inputs.is_floating_point() else None
             )
-        return found
+        return inputs
 
     # Runs
 
     def call(self) -> Any:
         """Run the model once, to the end of its work on the device."""
         if self.torch is None:
-            found = self.model(*self.given)
+            output = self.model(*self.given)
         else:
             with self.torch.no_grad():
-                found = self.model(*self.given)
-        self._wait(found)
-        return found
+                output = self.model(*self.given)
+        self._wait(output)
+        return output
 
-    def _wait(self, found: Any) -> None:
+    def _wait(self, output: Any) -> None:
         kind = "cpu" if self.torch is None else self.torch.device(self.options.device).type
         if kind != "cpu":
             getattr(self.torch, kind).synchronize()
-        elif hasattr(found, "block_until_ready"):  # JAX
-            found.block_until_ready()
+        elif hasattr(output, "block_until_ready"):  # JAX
+            output.block_until_ready()
 
     def timed(self) -> float:
         """Run the model once and return the seconds."""
@@ -164,12 +164,12 @@ class Recording:
     def steps(self) -> Tuple[List[Step], Optional[List[Value]]]:
         """Return (name, class, value) of each step in the order of execution, and the outputs of that run."""
         if hasattr(self.file, "steps"):
-            found: List[Step] = [
+            steps: List[Step] = [
                 (full, None, one)
                 for name, step in self.file.steps(self.model, *self.given)
                 for full, one in flattened(str(name), step)
             ]
-            return found, None
+            return steps, None
         return self._hooked() if self.module else ([], None)
 
     def _hooked(self) -> Tuple[List[Step], Optional[List[Value]]]:
@@ -181,10 +181,10 @@ class Recording:
                 calls[name] += 1
                 label = name if calls[name] == 1 else f"{name}@{calls[name]}"
                 try:
-                    found = list(flattened(label, output))
+                    values = list(flattened(label, output))
                 except RecorderError:
                     return  # a module between modules may return any object
-                rows.extend((full, type(module).__name__, one) for full, one in found)
+                rows.extend((full, type(module).__name__, one) for full, one in values)
 
             return saw
 
@@ -204,14 +204,14 @@ class Recording:
         """Return draws of a sampled output, each with a seed of its own; None if the file has none."""
         if not hasattr(self.file, "sample"):
             return None
-        found: List[Any] = []
+        outputs: List[Any] = []
         for draw in range(draws):
             seed = self.options.seed + draw
             self._seed(seed)
             with contextlib.nullcontext() if self.torch is None else self.torch.no_grad():
                 one = self.file.sample(self.model, seed)
-            found.append(one.item() if hasattr(one, "item") else one)
-        return list(flattened("sample", found))
+            outputs.append(one.item() if hasattr(one, "item") else one)
+        return list(flattened("sample", outputs))
 
 
 def _torch() -> Any:
@@ -241,9 +241,9 @@ def record(options: ModelOptions, writer: RecordWriter) -> Json:
     for name, one in run.named:
         writer.add("input", name, one)
     begin = time.perf_counter()
-    found = run.call()
+    output = run.call()
     cold = time.perf_counter() - begin
-    outputs = list(flattened("output", found))
+    outputs = list(flattened("output", output))
     again = list(flattened("output", run.call()))
     for _ in range(options.warmup):
         run.call()

@@ -100,18 +100,18 @@ def _write(given: argparse.Namespace, place: str) -> None:
     writer = RecordWriter(place, given.max_bytes, given.elements)
     started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     if given.model:
-        found = model.record(_model(given), writer)
-        found["latency"]["cold"] += [_cold() for _ in range(given.cold - 1)]
+        recorded = model.record(_model(given), writer)
+        recorded["latency"]["cold"] += [_cold() for _ in range(given.cold - 1)]
     else:
         options = command.CommandOptions(
             given.words, given.seed, min(given.runs, 1000), given.timeout
         )
-        found = command.record(options, writer)
+        recorded = command.record(options, writer)
     machine = environment.machine()
     node = machine.pop("node")
     writer.finish(
         {
-            **found,
+            **recorded,
             "name": given.name or (given.model or given.words[0]).rpartition("/")[2],
             "simulated": bool(node and node["simulated"]),
             "recorder": environment.program_digest(),
@@ -151,14 +151,14 @@ def inputs(directory: str) -> List[Tuple[str, Value]]:
                 f"{directory} is a record of {document['schema']}, and {SCHEMA} is expected"
             )
         rows = [row for row in document["arrays"] if row["role"] == "input"]
-        found = []
+        arrays = []
         for row in rows:
             file_name = os.path.basename(row["file"])
             one = read_npy(os.path.join(directory, "arrays", file_name), row["dtype"])
             if one.digest != row["digest"]:
                 raise RecorderError(f"input {row['name']} of {directory} does not match its digest")
-            found.append((str(row["name"]), one))
-        return found
+            arrays.append((str(row["name"]), one))
+        return arrays
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise RecorderError(f"{directory} is no record that can be read: {problem}") from None
 

@@ -93,41 +93,41 @@ def thinned(given: Value, limit: int) -> Value:
 # From objects of a framework
 
 
-def flattened(name: str, found: Any) -> Iterator[Tuple[str, Value]]:
+def flattened(name: str, nested: Any) -> Iterator[Tuple[str, Value]]:
     """Yield the arrays of a result with their names. Raises RecorderError if it has something else."""
-    if isinstance(found, dict):
-        for key in found:
-            yield from flattened(f"{name}.{key}", found[key])
-    elif isinstance(found, (tuple, list)) and not _numbers(found):
-        for index, one in enumerate(found):
+    if isinstance(nested, dict):
+        for key in nested:
+            yield from flattened(f"{name}.{key}", nested[key])
+    elif isinstance(nested, (tuple, list)) and not _numbers(nested):
+        for index, one in enumerate(nested):
             yield from flattened(f"{name}.{index}", one)
-    elif found is not None:
-        yield name, of(found)
+    elif nested is not None:
+        yield name, of(nested)
 
 
-def _numbers(found: Any) -> bool:
-    while isinstance(found, (tuple, list)) and found:
-        found = found[0]
-    return isinstance(found, (int, float))
+def _numbers(nested: Any) -> bool:
+    while isinstance(nested, (tuple, list)) and nested:
+        nested = nested[0]
+    return isinstance(nested, (int, float))
 
 
-def of(found: Any) -> Value:
+def of(given: Any) -> Value:
     """Return a tensor of PyTorch, an array of another framework, or nested lists of numbers as an array."""
-    if hasattr(found, "data_ptr") and hasattr(found, "element_size"):
-        return _of_torch(found)
-    if isinstance(found, (bool, int, float, list, tuple)):
-        return _of_lists(found)
-    if hasattr(found, "__array__"):
+    if hasattr(given, "data_ptr") and hasattr(given, "element_size"):
+        return _of_torch(given)
+    if isinstance(given, (bool, int, float, list, tuple)):
+        return _of_lists(given)
+    if hasattr(given, "__array__"):
         numpy = importlib.import_module("numpy")  # where a framework has such arrays, it is there
-        whole = numpy.asarray(found)
+        whole = numpy.asarray(given)
         name = str(whole.dtype)
         data = whole.astype(whole.dtype.newbyteorder("<"), copy=False).tobytes()
         return value(name, tuple(int(size) for size in whole.shape), data)
-    raise RecorderError(f"a result is a {type(found).__name__}, and no array")
+    raise RecorderError(f"a result is a {type(given).__name__}, and no array")
 
 
-def _of_torch(found: Any) -> Value:
-    there = found.detach()
+def _of_torch(tensor: Any) -> Value:
+    there = tensor.detach()
     if getattr(there, "is_sparse", False) or getattr(there, "is_quantized", False):
         raise RecorderError(
             "a tensor is sparse or quantized: return to_dense() or dequantize() of it"
@@ -138,13 +138,13 @@ def _of_torch(found: Any) -> Value:
     return value(str(there.dtype).rpartition(".")[2], tuple(there.shape), data)
 
 
-def _of_lists(found: Any) -> Value:
+def _of_lists(nested: Any) -> Value:
     shape = []
-    one = found
+    one = nested
     while isinstance(one, (list, tuple)):
         shape.append(len(one))
         one = one[0] if one else 0.0
-    numbers = list(_leaves(found, shape))
+    numbers = list(_leaves(nested, shape))
     if all(isinstance(number, bool) for number in numbers) and numbers:
         return value("bool", tuple(shape), bytes(numbers))
     if all(isinstance(number, int) for number in numbers) and numbers:
@@ -155,15 +155,15 @@ def _of_lists(found: Any) -> Value:
     return value("float64", tuple(shape), array("d", numbers).tobytes())
 
 
-def _leaves(found: Any, shape: Any) -> Iterator[Any]:
+def _leaves(nested: Any, shape: Any) -> Iterator[Any]:
     if not shape:
-        if not isinstance(found, (int, float)):
-            raise RecorderError(f"a list has {str(found)[:40]!r}, and only numbers are expected")
-        yield found
+        if not isinstance(nested, (int, float)):
+            raise RecorderError(f"a list has {str(nested)[:40]!r}, and only numbers are expected")
+        yield nested
         return
-    if not isinstance(found, (list, tuple)) or len(found) != shape[0]:
+    if not isinstance(nested, (list, tuple)) or len(nested) != shape[0]:
         raise RecorderError("the parts of a nested list differ in length")
-    for one in found:
+    for one in nested:
         yield from _leaves(one, shape[1:])
 
 
@@ -210,8 +210,8 @@ def read_npy(path: str, dtype: Optional[str] = None) -> Value:
 
 def _header(name: str, text: bytes) -> Tuple[str, Tuple[int, ...]]:
     try:
-        found = ast.literal_eval(text.decode("latin-1").strip())
-        descr, order, shape = found["descr"], found["fortran_order"], found["shape"]
+        header = ast.literal_eval(text.decode("latin-1").strip())
+        descr, order, shape = header["descr"], header["fortran_order"], header["shape"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise RecorderError(f"the header of {name} cannot be read") from None
     if not isinstance(descr, str) or descr not in _BY_DESCR:

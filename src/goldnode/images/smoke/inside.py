@@ -98,9 +98,11 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
         return record.missing(
             backend or "cpu", f"goldnode-smoke ended with status {status}: {last}"
         )
-    found = record.read(out, backend)
+    reported = record.read(out, backend)
     return (
-        found if native else record.emulated(found, emulation.tools()[emulation.tool(architecture)])
+        reported
+        if native
+        else record.emulated(reported, emulation.tools()[emulation.tool(architecture)])
     )
 
 
@@ -174,18 +176,18 @@ def _loaded(client: Any, image: OciImage) -> Iterator[str]:
     from docker.errors import APIError
 
     before = {row["Id"]: row.get("RepoTags") or [] for row in client.api.images(all=True)}
-    found = str(image.manifest["config"]["digest"])
-    if found not in before:
-        found = _load(client, image)
-    if found in before and not (
-        before[found] and all(tag.startswith(f"{_OURS}:") for tag in before[found])
+    image_id = str(image.manifest["config"]["digest"])
+    if image_id not in before:
+        image_id = _load(client, image)
+    if image_id in before and not (
+        before[image_id] and all(tag.startswith(f"{_OURS}:") for tag in before[image_id])
     ):
-        yield found
+        yield image_id
         return
     tag = f"{image.digest[7:19]}-{secrets.token_hex(4)}"
-    client.api.tag(found, _OURS, tag=tag, force=True)
+    client.api.tag(image_id, _OURS, tag=tag, force=True)
     try:
-        yield found
+        yield image_id
     finally:
         with contextlib.suppress(APIError):
             client.images.remove(f"{_OURS}:{tag}")
@@ -328,8 +330,8 @@ def _folder(image: OciImage, folder: str) -> str:
         return real
     # A layer may omit the directories of its files. Those that it contains must not lead out of the image.
     parts = folder.split("/")
-    found = [image.members.get("/".join(parts[: count + 1])) for count in range(len(parts))]
-    if ".." in parts or any(member is not None and not member.info.isdir() for member in found):
+    members = [image.members.get("/".join(parts[: count + 1])) for count in range(len(parts))]
+    if ".." in parts or any(member is not None and not member.info.isdir() for member in members):
         raise ImageError(
             f"the image has files in {folder}, which leads out of it",
             remedy="build the image again",

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from goldnode.core.errors import ImageError
+from goldnode.gpuprogram.command import BAD, OK
+from goldnode.gpuprogram.results import FAILED, NOT_RUN, PASSED
 from goldnode.gpuprogram.smoke import report
 from goldnode.oci.layout import Layout, OciImage, canonical
 
 TYPE = "application/vnd.goldnode.smoke.v1+json"
-STATES = (report.PASSED, report.FAILED, report.NOT_RUN)
+STATES = (PASSED, FAILED, NOT_RUN)
 
 Json = dict[str, Any]
 
@@ -27,14 +29,14 @@ def read(data: bytes, backend: str | None = None) -> Json:
     `backend` is that of the image's label. Raises ImageError for invalid output, and for another backend.
     """
     try:
-        found = json.loads(data)
-        if found["schema"] != report.SCHEMA:
-            raise ValueError(f"its schema is {found['schema']!r}")
+        document = json.loads(data)
+        if document["schema"] != report.SCHEMA:
+            raise ValueError(f"its schema is {document['schema']!r}")
         tiers = {}
         for name in report.TIERS:
-            tests = [_test(test) for test in found["tiers"][name]["tests"]]
-            tiers[name] = report.tier(tests, str(found["tiers"][name]["why"]))
-        told = str(found["backend"])
+            tests = [_test(test) for test in document["tiers"][name]["tests"]]
+            tiers[name] = report.tier(tests, str(document["tiers"][name]["why"]))
+        told = str(document["backend"])
     except (ValueError, KeyError, TypeError) as problem:
         raise ImageError(
             f"the output of the image's goldnode-smoke is not a record: {problem}",
@@ -48,10 +50,10 @@ def read(data: bytes, backend: str | None = None) -> Json:
     record: Json = {
         "schema": report.SCHEMA,
         "backend": told,
-        "image": None if found.get("image") is None else str(found["image"]),
-        "build_id": None if found.get("build_id") is None else str(found["build_id"]),
+        "image": None if document.get("image") is None else str(document["image"]),
+        "build_id": None if document.get("build_id") is None else str(document["build_id"]),
         "parts_without_a_test": sorted(
-            str(part) for part in found.get("parts_without_a_test") or []
+            str(part) for part in document.get("parts_without_a_test") or []
         ),
         "simulated": any(tier["simulated"] for tier in tiers.values()),
         "tiers": tiers,
@@ -79,7 +81,7 @@ def missing(backend: str, why: str) -> Json:
     tests = [
         {
             "name": "start",
-            "state": report.NOT_RUN,
+            "state": NOT_RUN,
             "required": True,
             "why": why,
             "expected": None,
@@ -114,7 +116,7 @@ def emulated(record: Json, emulator: str) -> Json:
 def summed(record: Json, required: tuple[str, ...]) -> Json:
     """Return the record with its status and exit code."""
     code = report.exit_code(record, required)
-    status = {report.OK: report.PASSED, report.BAD: report.FAILED}.get(code, report.NOT_RUN)
+    status = {OK: PASSED, BAD: FAILED}.get(code, NOT_RUN)
     return {**record, "status": status, "exit_code": code}
 
 
@@ -137,12 +139,10 @@ def evidence(record: Json, earlier: Mapping[str, Any] | None = None) -> Json:
             tests = [{**test, "figures": {}} for test in tests]
         tiers[name] = {**now, "tests": tests}
         before = (earlier or {}).get("tiers", {}).get(name)
-        if before and before["state"] != report.NOT_RUN and now["state"] != report.FAILED:
-            weaker = now["state"] == report.NOT_RUN or (
-                now["simulated"] and not before["simulated"]
-            )
+        if before and before["state"] != NOT_RUN and now["state"] != FAILED:
+            weaker = now["state"] == NOT_RUN or (now["simulated"] and not before["simulated"])
             if weaker and not any(
-                test["required"] for test in now["tests"] if test["state"] == report.NOT_RUN
+                test["required"] for test in now["tests"] if test["state"] == NOT_RUN
             ):
                 tiers[name] = {**before, "earlier": True}
     simulated = any(tier["simulated"] for tier in tiers.values())
@@ -159,9 +159,11 @@ def attached(layout: Layout, digest: str) -> Json | None:
     """Return the smoke record of an image; None without a readable one."""
     for _, manifest in layout.attached(digest, TYPE):
         try:
-            found = json.loads(layout.read(manifest["layers"][0]["digest"]))
-            if found["schema"] == report.SCHEMA and set(found["tiers"]) == set(report.TIERS):
-                return dict(found)
+            statement = json.loads(layout.read(manifest["layers"][0]["digest"]))
+            if statement["schema"] == report.SCHEMA and set(statement["tiers"]) == set(
+                report.TIERS
+            ):
+                return dict(statement)
         except (ValueError, KeyError, TypeError, IndexError):
             continue
     return None
