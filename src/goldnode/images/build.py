@@ -503,7 +503,7 @@ class Builder(LayerCache):
         own.append((step_of(item.image.name), write_layer(layout, with_directories(entries))))
         below = self.made_image(item.parent) if item.parent is not None else None
         date = item.labels["org.opencontainers.image.created"]
-        labels = dict(item.all_labels)
+        labels = item.all_labels
         if below is not None:
             labels["org.opencontainers.image.base.digest"] = below.digest
         settings = {
@@ -512,15 +512,7 @@ class Builder(LayerCache):
             "Labels": labels,
         }
         image = put_image(layout, below, own, settings, date, architecture=item.image.architecture)
-        built = Built(
-            image=item.image.name,
-            build_id=item.build_id,
-            recipe=item.digest,
-            lock=item.lock,
-            digest=image.digest,
-            tools={**item.tools},
-            seconds=round(time.monotonic() - started, 2),
-        )
+        built = item.record(image.digest, item.lock, item.tools, started)
         # The record comes last: a build with a record is complete.
         layout.set_ref(item.ref, image)
         self.store.record(built)

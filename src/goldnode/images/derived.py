@@ -7,7 +7,6 @@ one is a pure function of the declaration, its lock, the files and the tools: tw
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 import re
 import shutil
@@ -25,6 +24,7 @@ from goldnode.core.files import sha256_of
 from goldnode.evidence.contents import Contents
 from goldnode.images.build import BuildDifference, differing
 from goldnode.images.declaration import Declaration, expanded
+from goldnode.images.identified import IdentifiedRecipe
 from goldnode.images.imagelock import DerivedLock, dump_derived_lock
 from goldnode.images.layercache import (
     LayerCache,
@@ -56,8 +56,8 @@ from goldnode.oci.layers import (
     with_directories,
     write_layer,
 )
-from goldnode.oci.layout import OciImage, canonical, clean, digest_of
-from goldnode.oci.model import BUILD_ID_LENGTH, LABELS, Built, ImageSpec
+from goldnode.oci.layout import OciImage, clean
+from goldnode.oci.model import LABELS, Built, ImageSpec
 
 # Increase it when the same inputs are built in a different way.
 DERIVED = 1
@@ -141,7 +141,7 @@ class TeamFile:
 
 
 @dataclass(frozen=True)
-class DerivedRecipe:
+class DerivedRecipe(IdentifiedRecipe):
     """Everything that determines a derived image, and its hash.
 
     `libraries`: wheels put libraries into a directory that the base's linker does not search.
@@ -250,21 +250,6 @@ class DerivedRecipe:
             "labels": self.labels,
         }
 
-    @cached_property
-    def digest(self) -> str:
-        """`sha256:…` of the document."""
-        return digest_of(canonical(self.document))
-
-    @property
-    def build_id(self) -> str:
-        """The beginning of the digest; the suffix of the immutable tag."""
-        return self.digest.removeprefix("sha256:")[:BUILD_ID_LENGTH]
-
-    @property
-    def ref(self) -> str:
-        """Reference in the store: `recsys/trainer:2.1-cuda12.4-debian12-BUILDID`."""
-        return self.image.ref(self.build_id)
-
     @property
     def image_json(self) -> bytes:
         """The image's description of itself, at /usr/lib/goldnode/image.json."""
@@ -282,8 +267,6 @@ class DerivedRecipe:
             "base": {"name": self.base.identity.ref, "digest": self.base.image.digest},
             "lock": self.lock.digest,
             "resolved": self.lock.resolved,
-            "build_id": self.build_id,
-            "recipe": self.digest,
             "wheels": [
                 *base.get("wheels", ()),
                 *(
@@ -297,7 +280,7 @@ class DerivedRecipe:
                 ),
             ],
         }
-        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+        return self.description(document)
 
 
 # Files
@@ -437,25 +420,11 @@ class DerivedBuilder(LayerCache):
         entries = with_directories([LayerEntry.text(IDENTITY, item.image_json, item.lock.epoch)])
         own.append((step_of(item.image.name), write_layer(layout, entries)))
         diffs = [*item.base.image.config["rootfs"]["diff_ids"], *(layer.diff for _, layer in own)]
-        labels = {
-            **item.labels,
-            f"{LABELS}build-id": item.build_id,
-            f"{LABELS}recipe": item.digest,
-            ROOTFS: rootfs_digest(diffs),
-            "org.opencontainers.image.ref.name": item.ref.rpartition(":")[2],
-        }
+        labels = {**item.all_labels, ROOTFS: rootfs_digest(diffs)}
         image = put_image(
             layout, item.base.image, own, {**item.settings, "Labels": labels}, item.created
         )
-        built = Built(
-            image=item.image.name,
-            build_id=item.build_id,
-            recipe=item.digest,
-            lock=item.lock.digest,
-            digest=image.digest,
-            tools=tools(),
-            seconds=round(time.monotonic() - started, 2),
-        )
+        built = item.record(image.digest, item.lock.digest, tools(), started)
         layout.set_ref(item.ref, image)
         self.store.write(
             lock_of_build(self.store, item.build_id), dump_derived_lock(item.lock).encode()

@@ -21,7 +21,6 @@ sources of the NVIDIA container images).
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,14 +29,15 @@ from typing import Any
 from goldnode.core.errors import ImageError
 from goldnode.facts.workload import key
 from goldnode.images import require
+from goldnode.images.identified import IdentifiedRecipe
 from goldnode.images.imagelock import ImageLock
 from goldnode.images.layercache import WheelTarget, wheel_groups
 from goldnode.images.matrix import MatrixRow
 from goldnode.oci import emulation
 from goldnode.oci.engines import root_start
 from goldnode.oci.layers import LEVEL, MEMBER, WheelLayout
-from goldnode.oci.layout import canonical, digest_of
-from goldnode.oci.model import AMD64, BUILD_ID_LENGTH, LABELS, MACHINES, ImageSpec
+from goldnode.oci.layout import canonical
+from goldnode.oci.model import AMD64, LABELS, MACHINES, ImageSpec
 
 # Increase it when the same inputs are built in a different way.
 RECIPE = 1
@@ -112,7 +112,7 @@ ROOT_HOOK = (
 
 
 @dataclass(frozen=True)
-class ImageRecipe:
+class ImageRecipe(IdentifiedRecipe):
     """Everything that determines an image's content, and its hash.
 
     `debs` are (name, file, sha256) of the packages that this image installs, `wheels` are (file, sha256,
@@ -184,26 +184,6 @@ class ImageRecipe:
             ),
         }
 
-    @cached_property
-    def digest(self) -> str:
-        """`sha256:…` of the document."""
-        return digest_of(canonical(self.document))
-
-    @property
-    def build_id(self) -> str:
-        """The beginning of the digest; the suffix of the immutable tag."""
-        return self.digest.removeprefix("sha256:")[:BUILD_ID_LENGTH]
-
-    @property
-    def tag(self) -> str:
-        """The immutable tag."""
-        return self.image.immutable_tag(self.build_id)
-
-    @property
-    def ref(self) -> str:
-        """Reference in the store's layout: `cuda:12.4.1-runtime-debian12-BUILDID`."""
-        return self.image.ref(self.build_id)
-
     @property
     def containerfile(self) -> str:
         """Containerfile of the system layer; its build contexts are `parent` and `step`."""
@@ -213,21 +193,10 @@ class ImageRecipe:
             f"FROM parent\nRUN --mount=type=bind,from=step,target={STEP} sh {STEP}/script {STEP}\n"
         )
 
-    @cached_property
-    def all_labels(self) -> dict[str, str]:
-        """All labels, including those that depend on the finished recipe."""
-        return {
-            **self.labels,
-            f"{LABELS}build-id": self.build_id,
-            f"{LABELS}recipe": self.digest,
-            "org.opencontainers.image.ref.name": self.tag,
-        }
-
     @property
     def image_json(self) -> bytes:
         """The image's description of itself, at /usr/lib/goldnode/image.json."""
-        document = {**self.identity, "build_id": self.build_id, "recipe": self.digest}
-        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+        return self.description(self.identity)
 
 
 def recipe(
