@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from goldnode.canary import session
 from goldnode.canary.session import CanaryRun
@@ -101,15 +101,9 @@ def run(runs: Sequence[CanaryRun]) -> list[CohortOutcome]:
     for one in runs:
         busy = one.arrived() if one.arrived is not None else ""
         if busy:
-            return [
-                CohortOutcome(
-                    other.node,
-                    error=f"left alone: {busy}"
-                    if other is one
-                    else f"not started: {one.node} is busy",
-                )
-                for other in runs
-            ]
+            reasons = {other.node: f"not started: {one.node} is busy" for other in runs}
+            reasons[one.node] = f"left alone: {busy}"
+            return [CohortOutcome(other.node, error=reasons[other.node]) for other in runs]
     with ThreadPoolExecutor(len(runs)) as threads:
         return list(threads.map(_outcome, runs))
 
@@ -128,9 +122,15 @@ class _Judged:
     failed: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     slow: set[str] = field(default_factory=set)
-    clear: set[str] = field(
-        default_factory=set
-    )  # members about which there is a sentence, or nothing to report
+    # Members about which there is a sentence, or nothing to report.
+    clear: set[str] = field(default_factory=set)
+
+    @property
+    def answer(self) -> Literal["passed", "failed", "could_not_check"]:
+        """Answer for the cohort: a failure outweighs what could not be checked."""
+        if self.failed:
+            return "failed"
+        return "could_not_check" if self.unknown else "passed"
 
 
 def judge(
@@ -165,7 +165,7 @@ def judge(
         started=first.started if first else moment(),
         how=how,
         backend=settings.backend or "auto",
-        answer="failed" if judged.failed else "could_not_check" if judged.unknown else "passed",
+        answer=judged.answer,
         reasons=judged.failed + judged.unknown,
         bandwidth=bandwidth,
         sees=sees(pairs, settings.margin) if bandwidth else None,

@@ -72,17 +72,19 @@ def compared(pair: ArrayPair, a: Value, b: Value, tolerance: DualTolerance) -> D
     count = int(judged.outside.size)
     outside = int(judged.outside.sum())
     equal = pair.a.digest == pair.b.digest
-    within = outside <= tolerance.outside * count
-    state: DualState = "equal" if equal else "within" if within else "outside"
+    state: DualState = "within" if outside <= tolerance.outside * count else "outside"
+    if equal:
+        state = "equal"
+    why = None
+    if state == "outside":
+        why = f"{outside} of {count} elements are outside of the tolerance"
     worst = int(np.argmax(judged.excess)) if count and (outside or not equal) else None
     return DualArray(
         role=pair.a.role,
         name=pair.a.name,
         module=pair.a.module,
         state=state,
-        why=None
-        if state != "outside"
-        else f"{outside} of {count} elements are outside of the tolerance",
+        why=why,
         shape=pair.a.of or pair.a.shape,
         compared=count,
         outside=outside,

@@ -41,9 +41,8 @@ def compare(
     times = [row for phase in ("cold", "warm") if (row := comparison.latency(phase)) is not None]
     reasons = list(comparison.reasons(arrays, samples, times))
     answers = [answer for answer, _ in reasons]
-    answer: DualAnswer = (
-        "fail" if "fail" in answers else "unknown" if "unknown" in answers else "pass"
-    )
+    worst_first: tuple[DualAnswer, ...] = ("fail", "unknown", "pass")
+    answer = next((one for one in worst_first if one in answers), worst_first[-1])
     order = [row for row in arrays if row.role != "input"]
     moment = datetime.fromtimestamp(time.time() if now is None else now, UTC)
     return DualDocument(
@@ -284,14 +283,15 @@ def stack(document: DualRecordDocument) -> str:
     parts = []
     if document.framework is not None:
         own = document.framework
-        toolkit = f" (CUDA {own.cuda})" if own.cuda else f" (HIP {own.hip})" if own.hip else ""
+        toolkit = ""
+        if own.cuda:
+            toolkit = f" (CUDA {own.cuda})"
+        elif own.hip:
+            toolkit = f" (HIP {own.hip})"
         parts.append(f"{own.name} {own.version}{toolkit}")
     if document.device is not None:
-        parts.append(
-            f"{document.device.kind}: {document.device.name}"
-            if document.device.name
-            else document.device.kind
-        )
+        device = document.device
+        parts.append(f"{device.kind}: {device.name}" if device.name else device.kind)
     parts.append(document.machine.os or f"Python {document.machine.python}")
     return ", ".join(parts)
 

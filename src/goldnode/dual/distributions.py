@@ -31,7 +31,9 @@ class DistributionBounds:
 
     def answer(self, margin: float) -> DualAnswer:
         """Return pass, fail or unknown (inconclusive)."""
-        return "fail" if self.low > margin else "pass" if self.high <= margin else "unknown"
+        if self.low > margin:
+            return "fail"
+        return "pass" if self.high <= margin else "unknown"
 
 
 def of_values(a: NDArray[Any], b: NDArray[Any], confidence: float) -> DistributionBounds:

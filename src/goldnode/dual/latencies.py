@@ -123,12 +123,9 @@ def _answer(
     if low is not None and low > 1 + margin:
         return "fail", f"slower by at least {low - 1:.1%}, and {margin:.1%} is declared"
     if high is not None and high <= 1 + margin:
-        return (
-            "pass",
-            f"slower by at most {high - 1:.1%}"
-            if high > 1
-            else f"faster by at least {1 - high:.1%}",
-        )
+        if high > 1:
+            return "pass", f"slower by at most {high - 1:.1%}"
+        return "pass", f"faster by at least {1 - high:.1%}"
     if low is None or high is None:
         return "unknown", "inconclusive: too few runs for a bound"
     return "unknown", f"inconclusive: the ratio is between {low:.3f} and {high:.3f}"

@@ -66,12 +66,12 @@ def _e4m3() -> Floats:
     values = np.zeros(256)
     for byte in range(256):
         exponent, significand = byte >> 3 & 15, byte & 7
-        size = (
-            significand * 2.0**-9
-            if exponent == 0
-            else (1 + significand / 8) * 2.0 ** (exponent - 7)
-        )
-        values[byte] = np.nan if byte & 127 == 127 else -size if byte & 128 else size
+        size = (1 + significand / 8) * 2.0 ** (exponent - 7)
+        if exponent == 0:
+            size = significand * 2.0**-9
+        if byte & 127 == 127:
+            size = np.nan
+        values[byte] = -size if byte & 128 else size
     return values
 
 

@@ -119,12 +119,8 @@ def read(directory: Path, keys: Sequence[Path] = ()) -> DualRecord:
     for row in document.arrays:
         _consistent(row, path)
     names = [(row.role, row.name) for row in document.arrays]
-    twice = (
-        next((name for name in names if names.count(name) > 1), None)
-        if len(set(names)) < len(names)
-        else None
-    )
-    if twice:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
         raise DualError(f"two arrays are named {twice[0]} {twice[1]}", file=path, remedy=_AGAIN)
     return DualRecord(directory, document, f"sha256:{hashlib.sha256(data).hexdigest()}")
 

@@ -126,8 +126,10 @@ def _kind(simulated: bool) -> str:
 
 
 def short(digest: str | None) -> str:
-    """Return the begin of a digest."""
-    return "none" if digest is None else digest if len(digest) <= 20 else f"{digest[:19]}…"
+    """Return the beginning of a digest."""
+    if digest is None:
+        return "none"
+    return digest if len(digest) <= 20 else f"{digest[:19]}…"
 
 
 def identity(document: CanaryDocument) -> ResultIdentity:

@@ -148,7 +148,11 @@ def system_key(item: ImageRecipe | None) -> str:
     """Return the key of all system layers up to this image. The engine's parent image is named after it."""
     if item is None:
         return ""
-    own = root_key(item) if item.parent is None else step_key(item) if item.step else None
+    own = None
+    if item.parent is None:
+        own = root_key(item)
+    elif item.step:
+        own = step_key(item)
     # An image that adds no system layer has the same engine parent as its own parent.
     if own is None and not item.files:
         return system_key(item.parent)
@@ -272,11 +276,9 @@ class Builder(LayerCache):
         def wheels(item: ImageRecipe) -> list[str]:
             keys = []
             for group in item.groups:
-                title = (
-                    group[0][0].split("-")[0].replace("_", "-")
-                    if len(group) == 1
-                    else f"{len(group)} wheels of {item.image.name}"
-                )
+                title = f"{len(group)} wheels of {item.image.name}"
+                if len(group) == 1:
+                    title = group[0][0].split("-")[0].replace("_", "-")
                 work = lambda group=group: self.wheels(item.wheel_target, group)  # noqa: E731
                 keys.append(add(wheels_key(item.wheel_target, group), title, (), work))
             return keys
@@ -634,7 +636,10 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, Any]]:
     members = {}
     with image.layer(number) as tar:
         for place, info in enumerate(tar):
-            content = tar.extractfile(info) if info.isreg() else None
+            content = None
+            if info.isreg():
+                opened = tar.extractfile(info)
+                content = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]
             members[info.name] = {
                 "type": info.type,
                 "mode": oct(info.mode),
@@ -643,9 +648,7 @@ def _members(image: OciImage, number: int) -> dict[str, dict[str, Any]]:
                 "size": info.size,
                 "link": info.linkname,
                 "place in the layer": place,
-                "content": None
-                if content is None
-                else hashlib.file_digest(content, "sha256").hexdigest(),  # type: ignore[arg-type]
+                "content": content,
             }
     return members
 

@@ -187,10 +187,10 @@ def put_image(
     `settings` are Env, Labels and so on of the configuration. The labels are the manifest's annotations, too.
     `architecture` is for an image without `below`.
     """
+    if below is not None:
+        architecture = below.config.get("architecture", AMD64)
     config = {
-        "architecture": below.config.get("architecture", AMD64)
-        if below is not None
-        else architecture,
+        "architecture": architecture,
         "os": "linux",
         "created": date,
         "config": dict(settings),

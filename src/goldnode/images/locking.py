@@ -124,11 +124,9 @@ def _same(result: ImageLockResult, old: ImageLock, *, tools: bool) -> ImageLockR
     update: dict[str, object] = {"resolved": result.lock.resolved}
     if not tools:
         update["tools"] = result.lock.tools
-    return (
-        ImageLockResult(result.row, old, old, False)
-        if old.model_copy(update=update) == result.lock
-        else ImageLockResult(result.row, result.lock, old, True)
-    )
+    if old.model_copy(update=update) == result.lock:
+        return ImageLockResult(result.row, old, old, False)
+    return ImageLockResult(result.row, result.lock, old, True)
 
 
 def _tools() -> dict[str, str]:
@@ -157,11 +155,9 @@ def _kept(row: MatrixRow, out: Path | None) -> ImageLock | None:
 
     Return None for a missing or edited lock.
     """
-    path = (
-        out / lock_name(row.name)
-        if out is not None and (out / lock_name(row.name)).is_file()
-        else lock_file(row, to_write=True)
-    )
+    path = out / lock_name(row.name) if out is not None else None
+    if path is None or not path.is_file():
+        path = lock_file(row, to_write=True)
     if path is None:
         return None
     try:
@@ -172,12 +168,9 @@ def _kept(row: MatrixRow, out: Path | None) -> ImageLock | None:
 
 def _place(row: MatrixRow) -> Path:
     path = lock_file(row, to_write=True)
-    places = (
-        lock_directories(row, to_write=True)
-        if path is None
-        else own_lock_places(path.parent, "containers")
-    )
-    return places[0]
+    if path is None:
+        return lock_directories(row, to_write=True)[0]
+    return own_lock_places(path.parent, "containers")[0]
 
 
 def line(result: ImageLockResult) -> str:

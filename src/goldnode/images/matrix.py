@@ -593,11 +593,9 @@ class _MatrixReader:
     ) -> Iterator[tuple[str, Architecture]]:
         """Yield the OS and architecture of each image of a flavour."""
         own = release.flavours[flavour].architectures
-        place = (
-            (*path, "architectures")
-            if own is None
-            else (*path, "flavours", flavour, "architectures")
-        )
+        place = (*path, "architectures")
+        if own is not None:
+            place = (*path, "flavours", flavour, "architectures")
         for system in self._systems(release, flavour, path):
             known = self.document.systems[system].architectures
             for index, name in enumerate(release.architectures if own is None else own):
@@ -640,11 +638,9 @@ class _MatrixReader:
                 "component", name, release.components, (*place, "components", *where, index)
             )
             component = release.components[name]
-            version = (
-                component.version.get(system)
-                if isinstance(component.version, dict)
-                else component.version
-            )
+            version = component.version
+            if isinstance(version, dict):
+                version = version.get(system)
             packages = _of(component.debs, system)
             # A component that exists as both is a wheel, unless the release prefers debs on this OS.
             as_deb = bool(packages) and (
@@ -690,6 +686,11 @@ class _MatrixReader:
                 place,
                 "use small letters, digits and dots",
             )
+        terms = {self.document.licences[name].redistribution for name in licences}
+        vendor = None
+        # Only a flavour without a parent is the vendor's image itself.
+        if release.source is not None and item.parent is None:
+            vendor = release.source.vendor
         return MatrixRow(
             image=image,
             # Only this architecture: requests to apt and pip, and so their digest, do not depend on others.
@@ -705,16 +706,11 @@ class _MatrixReader:
             components={name: release.components[name] for name in _of(item.components, system)},
             purity=group.purity or "",
             licences=tuple(dict.fromkeys(self.document.licences[name].title for name in licences)),
-            redistribution="private"
-            if any(self.document.licences[name].redistribution == "private" for name in licences)
-            else "free",
+            redistribution="private" if "private" in terms else "free",
             min_driver=_min_driver(backend, release.version),
             exercised=release.exercised if item.exercised is None else item.exercised,
             installs=item.installs,
-            # Only a flavour without a parent is the vendor's image itself.
-            vendor=release.source.vendor
-            if release.source is not None and item.parent is None
-            else None,
+            vendor=vendor,
             index=next(iter(indexes), None),
             note=release.note,
             file=self.source.file,
@@ -725,11 +721,9 @@ class _MatrixReader:
         stands_on = release.flavours[flavour].parent
         if stands_on is None:
             return None
-        return (
-            f"{backend}-{release.version}-{stands_on}-{word}"
-            if stands_on in release.flavours
-            else f"{stands_on}-{word}"
-        )
+        if stands_on in release.flavours:
+            return f"{backend}-{release.version}-{stands_on}-{word}"
+        return f"{stands_on}-{word}"
 
     def _with_parent(self, row: MatrixRow, rows: Mapping[str, MatrixRow]) -> MatrixRow:
         """Return the row with the parts, licences and terms of its ancestors added."""

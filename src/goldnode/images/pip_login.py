@@ -51,7 +51,9 @@ def _written(parts: SplitResult) -> tuple[str, str | None] | None:
     """Return user and password of an address; the password is None if there is only a user name."""
     login, at, _ = parts.netloc.rpartition("@")
     user, colon, password = login.partition(":")
-    return (unquote(user), unquote(password) if colon else None) if at else None
+    if not at:
+        return None
+    return unquote(user), unquote(password) if colon else None
 
 
 def _shared(path: str, index: str) -> int:

@@ -153,8 +153,8 @@ class ImageRecipe(IdentifiedRecipe):
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The recipe as JSON. Equal images have equal documents."""
-        return {
+        """Recipe as JSON. Equal images have equal documents."""
+        document: dict[str, Any] = {
             "recipe": RECIPE,
             "image": self.image.name,
             "parent": self.parent.digest if self.parent is not None else None,
@@ -176,13 +176,11 @@ class ImageRecipe(IdentifiedRecipe):
             "script": SCRIPT,
             "hooks": [root_start(self.image.architecture), ROOT_HOOK],
             "leftovers": [LEFTOVERS, ROOT_LEFTOVERS],
-            # Recipes of amd64 are older than this key.
-            **(
-                {"architecture": self.image.architecture}
-                if self.image.architecture != AMD64
-                else {}
-            ),
         }
+        # Recipes of amd64 are older than this key.
+        if self.image.architecture != AMD64:
+            document["architecture"] = self.image.architecture
+        return document
 
     @property
     def containerfile(self) -> str:

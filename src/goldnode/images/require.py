@@ -64,11 +64,9 @@ def requirement(version: str) -> str:
         if native and key(native) >= wanted and (oldest := facts.oldest_of_branch().get(branch))
     ]
     condition = "driver>=" + ".".join(str(part) for part in least)
-    return (
-        condition
-        if any(oldest < least for oldest in natives)
-        else f"cuda>={minor(version)} {condition}"
-    )
+    if any(oldest < least for oldest in natives):
+        return condition
+    return f"cuda>={minor(version)} {condition}"
 
 
 @dataclass(frozen=True)
@@ -169,12 +167,10 @@ def _holds(text: str, machine: MachineProperties, reader: Reader) -> bool | None
             )
         if machine.brand is None:
             return False
-        same = (
-            machine.brand.lower() == wanted.lower()
-            if reader == "library"
-            else machine.brand == wanted
-        )
-        return same == (sign == "=")
+        brand = machine.brand
+        if reader == "library":
+            brand, wanted = brand.lower(), wanted.lower()
+        return (brand == wanted) == (sign == "=")
     if not _NUMBERS.fullmatch(wanted):
         raise ImageError(f'"{wanted}" in "{text}" is no version', remedy="write numbers with dots")
     have: str | None = {"cuda": machine.cuda, "driver": machine.driver, "arch": machine.arch}[name]

@@ -147,10 +147,8 @@ class Resolver:
             tools=emulation.used(self.tools, row.architecture),
             archives=[
                 LockedArchive(id=item.id, suite=item.suite, components=list(item.components))
-                for item in root.sources
-            ]
-            if debs
-            else [],
+                for item in (root.sources if debs else ())
+            ],
             debs=debs,
             wheels=wheels,
         )
@@ -260,11 +258,11 @@ class Resolver:
         self._keep_control(stanzas.values())
         graph = DependencyGraph({**below, **stanzas})
         asked = [name for name in row.debs if name in stanzas]
-        essential = (
-            [name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"]
-            if "?essential" in row.debs
-            else []
-        )
+        essential: list[str] = []
+        if "?essential" in row.debs:
+            essential = [
+                name for name, stanza in stanzas.items() if stanza.get("Essential") == "yes"
+            ]
         reasons = {
             **graph.reached([*asked, *essential]),
             **dict.fromkeys(essential, "essential"),
@@ -732,11 +730,9 @@ def _check_parts(row: MatrixRow, lock: ImageLock) -> None:
     versions = {item.name: item.version for item in lock.debs}
     for name, component in row.components.items():
         expected = row.parts.get(name)
-        packages = (
-            component.debs.get(row.image.os, ())
-            if isinstance(component.debs, dict)
-            else component.debs
-        )
+        packages = component.debs
+        if isinstance(packages, dict):
+            packages = packages.get(row.image.os, ())
         for package in packages if expected is not None else ():
             if package not in versions:
                 continue
@@ -858,11 +854,9 @@ def _addresses(
             item for item in named if item.sha256 is None
         ]
         if not fitting:
-            what = (
-                "has other bytes in the index than were locked"
-                if named
-                else "is not in the index any more"
-            )
+            what = "is not in the index any more"
+            if named:
+                what = "has other bytes in the index than were locked"
             raise row.error(f"{wheel.file} {what}", remedy=f"run `goldnode images lock {row.name}`")
         yield FileToFetch(
             wheel.sha256,

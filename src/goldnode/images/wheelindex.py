@@ -230,11 +230,9 @@ class Index:
         if page is None:
             return []
         body, kind = page
-        return list(
-            _of_json(json.loads(body), url)
-            if kind.startswith("application/vnd.pypi.simple")
-            else _of_html(body.decode(), url)
-        )
+        if kind.startswith("application/vnd.pypi.simple"):
+            return list(_of_json(json.loads(body), url))
+        return list(_of_html(body.decode(), url))
 
     def _get(self, url: str, accept: str) -> tuple[bytes, str] | None:
         """Return the content of `url` and its content type; None if the page does not exist."""

@@ -111,4 +111,6 @@ def verified(job: Job, tier: str, platform: str) -> bool:
 
 def tier_of(asked: str, devices: Sequence[str]) -> str:
     """Return the tier: as asked, otherwise `gpu` where device files are."""
-    return asked if asked in TIERS else ("gpu" if devices else "cpu")
+    if asked in TIERS:
+        return asked
+    return "gpu" if devices else "cpu"

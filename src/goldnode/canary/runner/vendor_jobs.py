@@ -108,10 +108,9 @@ def _dcgm_rows(root: Any) -> Iterator[Tuple[str, str, str]]:
 
 def _texts(value: Any) -> str:
     """Return warnings: a text, a list of texts, or a list of objects with a text `warning`, by the version of DCGM."""
-    rows = value if isinstance(value, list) else [value] if value else []
-    return "; ".join(
-        str(row.get("warning", row)) if isinstance(row, dict) else str(row) for row in rows
-    )
+    rows = value if isinstance(value, list) else [value]
+    texts = [row.get("warning", row) if isinstance(row, dict) else row for row in rows if row]
+    return "; ".join(map(str, texts))
 
 
 def judged_nvbandwidth(status: int, out: str, err: str) -> JobResult:

@@ -84,7 +84,9 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
     native = architecture not in MACHINES or emulation.native(architecture)
     if not native:
         words = (*_EMULATED, *words)
-    run = _docker if chosen(engine if native else "chroot") == "docker" else _chroot
+    # The emulator of this machine runs in a chroot.
+    way = chosen(engine if native else "chroot")
+    run = _docker if way == "docker" else _chroot
     try:
         status, out, err = run(image, words, ask)
     except subprocess.TimeoutExpired:
@@ -92,18 +94,14 @@ def smoke(image: OciImage, ask: Ask | None = None, engine: Engine = "auto") -> r
             backend or "cpu", f"it did not end within {ask.limit:g} s and was killed"
         )
     if not out.strip():
-        last = (err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1][
-            :300
-        ]
+        lines = err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"]
         return record.missing(
-            backend or "cpu", f"goldnode-smoke ended with status {status}: {last}"
+            backend or "cpu", f"goldnode-smoke ended with status {status}: {lines[-1][:300]}"
         )
     reported = record.read(out, backend)
-    return (
-        reported
-        if native
-        else record.emulated(reported, emulation.tools()[emulation.tool(architecture)])
-    )
+    if native:
+        return reported
+    return record.emulated(reported, emulation.tools()[emulation.tool(architecture)])
 
 
 def chosen(engine: Engine) -> str:

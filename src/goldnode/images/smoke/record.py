@@ -104,12 +104,10 @@ def missing(backend: str, why: str) -> Json:
 def emulated(record: Json, emulator: str) -> Json:
     """Return the record of a run in which `emulator` executed the image's programs, labelled so."""
     label = f"emulated by {emulator}"
-    tiers = {
-        name: {**tier, "why": "; ".join(filter(None, (tier["why"], label)))}
-        if tier["tests"]
-        else tier
-        for name, tier in record["tiers"].items()
-    }
+    tiers = dict(record["tiers"])
+    for name, tier in tiers.items():
+        if tier["tests"]:
+            tiers[name] = {**tier, "why": "; ".join(filter(None, (tier["why"], label)))}
     return {**record, "emulated": emulator, "tiers": tiers}
 
 
