@@ -16,10 +16,6 @@ from numpy.typing import NDArray
 
 from goldnode.documents.dual import DualAnswer
 
-CATEGORIES = (
-    100_000  # most distinct values kept in memory; more have no useful confidence interval anyway
-)
-
 
 @dataclass(frozen=True)
 class DistributionBounds:

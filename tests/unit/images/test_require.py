@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.images.nvidia_require import MachineProperties, Reader, admits
 
 from goldnode.compat.model import CompatHost, Workload
 from goldnode.compat.rules_workload import cuda_driver, image_requirement
@@ -10,14 +11,7 @@ from goldnode.core.errors import ImageError
 from goldnode.facts import host as facts
 from goldnode.facts import workload as facts_workload
 from goldnode.facts.host import load
-from goldnode.images.require import (
-    MachineProperties,
-    Reader,
-    admits,
-    admitted,
-    minimum_driver,
-    requirement,
-)
+from goldnode.images.require import minimum_driver, requirement
 
 CUDAS = tuple(facts_workload.cudas())
 DRIVERS = tuple(
@@ -150,13 +144,3 @@ def test_what_is_not_known(reader: Reader) -> None:
 def test_what_cannot_be_read(value: str) -> None:
     with pytest.raises(ImageError):
         admits(value, MachineProperties("550.54.14", "12.4", brand="tesla"))
-
-
-def test_an_environment() -> None:
-    machine = MachineProperties("550.54.14", "12.4")
-    assert admitted({"NVIDIA_REQUIRE_CUDA": "cuda>=12.4", "CUDA_VERSION": "12.4.1"}, machine)
-    assert not admitted(
-        {"NVIDIA_REQUIRE_CUDA": "cuda>=12.4", "NVIDIA_REQUIRE_OWN": "driver>=580"}, machine
-    )
-    assert admitted({"NVIDIA_REQUIRE_CUDA": "cuda>=13", "NVIDIA_DISABLE_REQUIRE": "true"}, machine)
-    assert admitted({}, machine)
