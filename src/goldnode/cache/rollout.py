@@ -58,6 +58,7 @@ def cold(
     Reads the locks of both stacks. `locks` are further ones, for states whose lock has been replaced. Raises LockError
     if one of these cannot be read.
     """
+    # By digest: the name of a stack leads to its current lock alone.
     given = {lock.digest: lock for lock in map(load_lock, locks)}
     states = []
     for name, end in (("from", document.from_), ("to", document.to)):
@@ -76,6 +77,7 @@ def cold(
     before, after = states
     changes = [
         KeyChange(name, before.get(name), after.get(name))
+        # A component that one state lacks has changed as well.
         for name in sorted(set(before) | set(after))
         if before.get(name) != after.get(name)
     ]
@@ -112,6 +114,7 @@ def _state(stack: str, lock: Lock, catalog: Catalog) -> Mapping[str, str | None]
 
 
 def _colds(changes: list[KeyChange]) -> list[ColdCache]:
+    # Keys of programs in a container have the release of their image, not that of the host.
     everywhere = tuple(change for change in changes if change.component != "host.os")
     colds = []
     for cache in CACHES.values():

@@ -99,6 +99,7 @@ class CohortOutcome:
 def run(runs: Sequence[CanaryRun]) -> list[CohortOutcome]:
     """Run on all members at the same time. If one of them is busy, none is started."""
     for one in runs:
+        # All are asked before any is started: half a cohort would wait for the rest.
         busy = one.arrived() if one.arrived is not None else ""
         if busy:
             reasons = {other.node: f"not started: {one.node} is busy" for other in runs}
@@ -146,6 +147,7 @@ def judge(
     pairs = {one.node: _pairs(one, names) for one in outcomes}
     bandwidth = [] if judged.failed or judged.unknown else _bandwidth(outcomes)
     if bandwidth:
+        # Only where all members have measured: a failed member explains slow partners.
         judged.slow |= slow(pairs, settings.margin)
         judged.failed += [_slow_reason(name, pairs) for name in names if name in judged.slow]
         for one in bandwidth:
@@ -249,6 +251,7 @@ def _bandwidth(outcomes: Sequence[CohortOutcome]) -> list[CohortBandwidth]:
             if match := _METRIC.fullmatch(metric.name):
                 sizes.setdefault(int(match[1]), []).append(metric.samples)
     rows = {
+        # An all-reduce is as fast as its slowest member.
         mib: [min(values) for values in zip(*samples, strict=False)]
         for mib, samples in sizes.items()
     }
@@ -267,6 +270,7 @@ def slow(pairs: MemberPairs, margin: float) -> set[str]:
     slow_nodes = set()
     for name, own in pairs.items():
         others = _without(name, pairs)
+        # Even with its best partner: a slow partner or link must not name this member.
         if own and others and max(one.high for one in own.values()) < (1 - margin) * others:
             slow_nodes.add(name)
     return slow_nodes
@@ -295,6 +299,7 @@ def sees(pairs: MemberPairs, margin: float) -> float | None:
         statistics.median(one.low for one in measured),
         statistics.median(one.high for one in measured),
     )
+    # A member is named when its upper bound is below the margin of the others' lower bounds.
     return round(1 - (1 - margin) * low / high, 3) if high else None
 
 
@@ -321,6 +326,7 @@ def amended(one: CohortOutcome, document: CanaryCohortDocument) -> CanaryDocumen
 def store(document: CanaryCohortDocument, directory: Path = DIRECTORY) -> Path:
     """Write the document as DIRECTORY/COHORT/STARTED.json, whole or not at all. Return the file."""
     name = (
+        # The name of a cohort is the site's, and may hold a slash or begin with a dot.
         re.sub(r"[^A-Za-z0-9._-]", "_", document.cohort or document.members[0].node).lstrip(".")
         or "_"
     )

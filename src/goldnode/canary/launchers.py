@@ -61,6 +61,7 @@ def engine_run(
         command=words,
         request=request,
         arrived=arrived,
+        # The engine's client may be killed without its container.
         cancel=_run([words[0], "rm", "--force", name]),
     )
 
@@ -77,6 +78,7 @@ def engine_words(
 
     Containers with the same `own_run` are no work for each other.
     """
+    # --interactive: the program comes through standard input. --init reaps children of killed jobs.
     words = [options.engine, "run", "--rm", "--interactive", "--init", "--name", name]
     words += [
         "--network",

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,11 +117,4 @@ def _term(number: int, count: int, share: float) -> float:
         - math.lgamma(count - number + 1)
         + number * math.log(share)
         + (count - number) * math.log1p(-share)
-    )
-
-
-def counted(documents: Sequence[CanaryDocument]) -> bool:
-    """Return whether every job of every document passed or does not apply."""
-    return all(
-        job.state in ("passed", "not_run") for document in documents for job in document.jobs
     )

@@ -71,6 +71,7 @@ def compared(pair: ArrayPair, a: Value, b: Value, tolerance: DualTolerance) -> D
     judged = _exact(a, b) if tolerance.precision == "exact" else _floating(a, b, tolerance)
     count = int(judged.outside.size)
     outside = int(judged.outside.sum())
+    # Digests cover the whole arrays, also the elements that the records left out.
     equal = pair.a.digest == pair.b.digest
     state: DualState = "within" if outside <= tolerance.outside * count else "outside"
     if equal:
@@ -105,6 +106,7 @@ def _common(a: Value, b: Value) -> tuple[Value, Value, str | None]:
     """Return both arrays with the elements that both have: every n-th, if both left some out."""
     if a.stride == b.stride:
         return a, b, None
+    # The record that has more elements is thinned to those of the other.
     fine, coarse = (a, b) if a.stride < b.stride else (b, a)
     step, rest = divmod(coarse.stride, fine.stride)
     if rest:
@@ -141,12 +143,14 @@ class _Judged:
 def _exact(a: Value, b: Value) -> _Judged:
     left, right = stored(a), stored(b)
     differ: Mask = np.asarray(left != right)
+    # float64: a difference of two unsigned integers would wrap around.
     apart = np.abs(left.astype(np.float64) - right.astype(np.float64))
     most = float(apart.max()) if apart.size else None
     return _Judged(
         left,
         right=right,
         outside=differ,
+        # 1: an element that differs is worse than any that is equal.
         excess=np.where(differ, 1 + apart, 0.0),
         max_absolute=most,
         max_relative=None,
@@ -168,11 +172,13 @@ def _floating(a: Value, b: Value, tolerance: DualTolerance) -> _Judged:
     with np.errstate(all="ignore"):
         apart = np.abs(left - right)
         bound = tolerance.absolute + tolerance.relative * np.abs(left)
+        # Record a is the reference.
         relative = apart / np.abs(left)
         far = apart > bound
         if tolerance.ulp is not None:
             far &= steps > np.uint64(tolerance.ulp)
         outside: Mask = (both & far) | odd
+        # Any element outside of its bound is worse than one within: the latter is below 1.
         excess = np.where(outside, 1 + apart - bound, apart / (1 + apart))
         excess = np.nan_to_num(np.where(odd, np.inf, np.where(both, excess, 0.0)))
         size = float(np.linalg.norm(left[both]))

@@ -33,6 +33,7 @@ _DOCUMENT_BYTES = 64 << 20
 _ARRAY_BYTES = 1 << 30
 _TOTAL_BYTES = 4 << 30
 _MEMBER = re.compile(r"record\.json(\.dsse)?|arrays/[0-9]{5}\.npy")
+# record.json, its signature, and 4096 arrays.
 _MEMBERS = 4098
 _AGAIN = "record it again with `goldnode dual record`"
 
@@ -48,6 +49,7 @@ class DualRecord:
     def value(self, row: DualRecordArray) -> Value:
         """Read one array. Raises DualError unless it is what record.json names."""
         path = self.directory / row.file
+        # Size and type before it is opened: a FIFO would block, a device would never end.
         _regular(path, _ARRAY_BYTES)
         try:
             array = read_npy(str(path), row.dtype)
@@ -73,6 +75,7 @@ class DualRecord:
             raise DualError(message, file=path, remedy=_AGAIN)
         with path.open("rb") as file:
             digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        # The digest of a thinned array is that of the whole one, which is not here.
         whole = value(row.dtype, array.shape, array.data).digest
         if digest != row.file_digest or (row.of is None and whole != row.digest):
             raise DualError(
@@ -84,6 +87,7 @@ def _regular(path: Path, limit: int) -> None:
     """Raise DualError unless a file is a regular one of at most `limit` bytes, and no link leads to it."""
     try:
         status = path.lstat()
+        # The folder of the arrays may be a link, too.
         inside = path.parent.name != "arrays" or stat.S_ISDIR(path.parent.lstat().st_mode)
     except OSError as problem:
         raise DualError(f"cannot be read: {problem.strerror}", file=path, remedy=_AGAIN) from None
@@ -107,6 +111,7 @@ def read(directory: Path, keys: Sequence[Path] = ()) -> DualRecord:
     data = path.read_bytes()
     if keys:
         if signed_file.envelope_of(path).exists():
+            # An envelope has the document in base64.
             _regular(signed_file.envelope_of(path), 2 * _DOCUMENT_BYTES)
         signed_file.verify(path, data, keys, signing.RECORD)
     try:
@@ -129,6 +134,7 @@ def _consistent(row: DualRecordArray, path: Path) -> None:
     if row.dtype not in TYPES:
         message = f"the array {row.name} has the type {row.dtype}, and one of {', '.join(TYPES)} is expected"
         raise DualError(message, file=path, remedy=_AGAIN)
+    # A shape is a claim until it is compared with the file: it must not reserve memory.
     count = math.prod(row.shape)
     if count * TYPES[row.dtype][1] > _ARRAY_BYTES:
         raise DualError(
@@ -168,6 +174,7 @@ def unpack(source: IO[bytes], place: Path, name: Path | str) -> None:
                 inside = member.name.removeprefix("./")
                 if member.isdir() and inside.rstrip("/") in ("", ".", "arrays"):
                     continue
+                # By the header, before anything is written.
                 total += member.size
                 if not member.isreg() or not _MEMBER.fullmatch(inside) or inside in seen:
                     raise DualError(
@@ -182,6 +189,7 @@ def unpack(source: IO[bytes], place: Path, name: Path | str) -> None:
                     )
                 content = archive.extractfile(member)
                 assert content is not None  # noqa: S101 - a regular file has content
+                # x: never through a link, and never over another member.
                 with (place / inside).open("xb") as out:
                     shutil.copyfileobj(content, out)
     except (tarfile.TarError, EOFError, OSError) as problem:

@@ -89,6 +89,7 @@ class DualTolerances:
 
     def of(self, role: str, name: str, precision: str) -> DualTolerance | None:
         """Return the bounds of an array; None if there are none for its precision."""
+        # The bounds of an array replace those of its precision: the first pattern that fits counts.
         for row, source in self.arrays:
             if row.role in (None, role) and fnmatch.fnmatchcase(name, row.name):
                 return _tolerance(row, precision, source)
@@ -102,6 +103,7 @@ class DualTolerances:
 def _tolerance(row: TolerancesBounds, precision: str, source: str) -> DualTolerance:
     return DualTolerance(
         precision=precision,
+        # Without a relative or absolute bound the ULPs alone decide.
         relative=row.relative or 0.0,
         absolute=row.absolute or 0.0,
         ulp=row.ulp,
@@ -124,6 +126,7 @@ def built_in() -> DualTolerances:
         for row in facts.load("tolerances.yml")["tolerances"]
         if row["precision"] in PRECISIONS
     }
+    # The facts have bounds of floating point alone.
     exact = DualTolerance(
         precision="exact",
         relative=0.0,
@@ -146,6 +149,7 @@ def load(path: Path | None) -> DualTolerances:
         name: _tolerance(row, name, path.name) for name, row in file.precisions.items()
     }
     return DualTolerances(
+        # A site states the precisions that it changes.
         precisions={**own.precisions, **changed},
         arrays=tuple((row, path.name) for row in file.arrays),
         samples=tuple(file.samples),

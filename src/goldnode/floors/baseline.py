@@ -51,16 +51,20 @@ def write(document: FloorsDocument, path: Path, key: Path | None) -> None:
 def read(path: Path, keys: Sequence[Path] = ()) -> FloorBaseline:
     """Read a baseline; with `keys`, files of public keys, one of them must have signed it. Raises GoldnodeError."""
     data = _bytes(path, "write it with `goldnode floors learn`, or correct its name")
+    # Before it is parsed: nothing of an unsigned file is looked at.
     keyid = signed_file.verify(path, data, keys, KIND) if keys else None
     try:
         content = json.loads(data)
+    # RecursionError: brackets without an end.
     except (ValueError, RecursionError) as problem:
         raise FloorsError(
             f"the baseline is no JSON: {problem}",
             file=path,
+            # Only JSONDecodeError has a line.
             line=getattr(problem, "lineno", None),
             remedy="write it again with `goldnode floors learn`",
         ) from problem
+    # First the schema, so that a file of another kind is named as such.
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise FloorsError(

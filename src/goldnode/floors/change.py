@@ -139,6 +139,7 @@ def judge(arms: ChangeArms, question: ChangeQuestion) -> SpeedReport:
         _Comparison(metric, loss, arms, question, len(metrics))
         for metric, loss in zip(metrics, losses, strict=True)
     ]
+    # Several metrics are tested: each must not have its own chance of a false alarm.
     rejected = holm([one.p_value for one in comparisons], question.alpha)
     return SpeedReport(
         tuple(
@@ -161,6 +162,7 @@ def _counted(arms: ChangeArms) -> tuple[dict[_Arm, list[MetricRow]], list[Uncoun
     counted: dict[_Arm, list[MetricRow]] = {}
     for arm, documents in groups.items():
         state = _usual(documents, lambda one: (one.class_digest, one.image))
+        # A result of another version or image than most of its arm is no part of the question.
         fit = []
         for one in documents:
             why = _difference(one, wanted, state)
@@ -212,6 +214,7 @@ def _same_clock(
     for row in counted["changed", "before"]:
         if row.clock is not None:
             usual.setdefault(row.key, []).append(row.clock)
+            # 0: the device does not report its clock.
             device = max(device, row.device_clock or 0.0)
     fit: dict[_Arm, list[MetricRow]] = {}
     for arm, same in counted.items():
@@ -271,6 +274,7 @@ def _losses(
                 uncounted.append(UncountedRow(*place, str(metric), why))
                 continue
             speeds = [float(quantile(time[place], metric.share)) for time in times]
+            # Nodes are the unit of the test: the median of a node's devices is its loss.
             rows.setdefault(place[0], []).append(_loss(speeds[0], speeds[1]))
             if arm == "changed":
                 middles[0].append(abs(speeds[0]))
@@ -340,43 +344,55 @@ class _Comparison:
 
     def share(self, loss: float) -> float:
         """Return a loss as a share of the speed before: of a throughput lost, of a latency added."""
-        return 1 - math.exp(-loss) if self.losses.better == "higher" else math.exp(loss) - 1
+        # 1 - exp(-loss), or exp(loss) - 1
+        return self.sign * (math.exp(self.sign * loss) - 1)
+
+    @property
+    def sign(self) -> int:
+        """Return the direction of a loss: down for a throughput, up for a latency."""
+        return -1 if self.losses.better == "higher" else 1
 
     @property
     def margin(self) -> float:
         """Return the margin as a logarithm."""
-        sign = -1 if self.losses.better == "higher" else 1
-        return sign * math.log(1 + sign * self.question.margin)
+        return self.sign * math.log(1 + self.sign * self.question.margin)
 
     def verdict(self, lost: bool, uncounted: Sequence[UncountedRow]) -> SpeedVerdict:
         """Return the verdict. `lost`: Holm's procedure found a loss."""
-        before = self.losses.before
-        sign = -1 if self.losses.better == "higher" else 1
         answer, reason, bounds, seen = self._answer(lost, uncounted)
-        high = None if bounds is None or bounds.high is None else self.share(bounds.high)
+        loss: tuple[float | None, ...] = (None, None, None)
+        if bounds is not None:
+            loss = (bounds.estimate, bounds.low, bounds.high)
+        estimate, low, high = (None if one is None else self.share(one) for one in loss)
         return SpeedVerdict(
             subject=self._subject(),
             metric=str(self.metric),
             unit=self.losses.unit,
             answer=answer,
             runs=self.losses.runs,
-            median=None if self.losses.after is None else rounded(self.losses.after),
-            bound=None if before is None or high is None else rounded(before * (1 + sign * high)),
-            floor=None if before is None else rounded(before * (1 + sign * self.question.margin)),
+            median=_rounded(self.losses.after),
+            bound=self._after(high),
+            floor=self._after(self.question.margin),
             date=self.losses.date,
             repeat=command([*self.question.repeat, "--metric", _written(self.metric)]),
             reason=reason,
             details=(
                 ("changed_nodes", len(self.losses.changed)),
                 ("control_nodes", None if self.control is None else len(self.control)),
-                ("median_before", before),
-                ("loss", None if bounds is None else rounded(self.share(bounds.estimate))),
-                ("loss_at_least", _share(self, None if bounds is None else bounds.low)),
-                ("loss_at_most", _share(self, None if bounds is None else bounds.high)),
+                ("median_before", self.losses.before),
+                ("loss", _rounded(estimate)),
+                ("loss_at_least", _rounded(low)),
+                ("loss_at_most", _rounded(high)),
                 ("margin", self.question.margin),
-                ("loss_seen", _share(self, seen)),
+                ("loss_seen", None if seen is None else rounded(self.share(seen))),
             ),
         )
+
+    def _after(self, loss: float | None) -> float | None:
+        """Return the speed that a loss, given as a share, leaves of the speed before."""
+        if loss is None or self.losses.before is None:
+            return None
+        return rounded(self.losses.before * (1 + self.sign * loss))
 
     def _answer(
         self, lost: bool, uncounted: Sequence[UncountedRow]
@@ -397,6 +413,7 @@ class _Comparison:
         loss = f"loss {self.share(bounds.estimate):.1%}"
         at_most = "" if bounds.high is None else f", at most {self.share(bounds.high):.1%}"
         limit = f"margin {self.question.margin:.1%}"
+        # Not losing is shown by the bound, not by the lack of a significant loss.
         if bounds.high is not None and bounds.high < self.margin:
             return SpeedAnswer.PASSES, f"{loss}{at_most}, {limit}; {power}", bounds, seen
         if lost:
@@ -421,8 +438,8 @@ class _Comparison:
         return f"{len(self.losses.changed)} changed nodes ({control})"
 
 
-def _share(one: _Comparison, loss: float | None) -> float | None:
-    return None if loss is None else rounded(one.share(loss))
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else rounded(value)
 
 
 def _written(metric: ChangeMetric) -> str:

@@ -174,6 +174,7 @@ def choose(documents: Sequence[CanaryDocument], settings: LearnSettings) -> Resu
             remedy="correct --class or --platform",
         )
     kinds = sorted({(one.class_ or "", one.platform, one.simulated) for one in fit})
+    # Only a person knows which kind is meant; the versions of one kind are chosen below.
     if len(kinds) > 1:
         names = "; ".join(
             f"class {name or 'none'} on {platform}{', simulated' if simulated else ''}"
@@ -186,6 +187,7 @@ def choose(documents: Sequence[CanaryDocument], settings: LearnSettings) -> Resu
     newest: dict[ResultIdentity, tuple[int, str]] = {}
     for candidate in {identity(one) for one in fit}:
         own = [one for one in fit if identity(one) == candidate]
+        # The number of nodes decides before the date: one new node must not replace a fleet.
         newest[candidate] = (len({one.node for one in own}), max(one.started for one in own))
     return max(newest, key=lambda one: (newest[one], one.runner, one.class_digest or ""))
 
@@ -220,6 +222,7 @@ def _clocked(same: Sequence[MetricRow]) -> Iterator[tuple[MetricRow, str | None]
     """Return the rows, each with why its clock is another one than that of most."""
     clocks = [row.clock for row in same if row.clock is not None]
     devices = [row.device_clock for row in same if row.device_clock is not None]
+    # Medians: a few devices with another clock do not shift them.
     usual, device = (
         float(np.median(frequencies)) if frequencies else 0.0 for frequencies in (clocks, devices)
     )
@@ -239,6 +242,7 @@ def _class_metrics(
     """Return the floors of a class, and the nodes that leave. Adds to `left_out`."""
     populations: list[_Population] = []
     for key, group in devices.items():
+        # With few devices the spread of a class is unknown.
         if len(group) < CLASS_DEVICES:
             why = f"{len(group)} devices have enough runs, and {CLASS_DEVICES} are needed"
             left_out += [UncountedRow(*one.place, str(key), why) for one in group]
@@ -273,6 +277,7 @@ def _leave(
 ) -> set[str]:
     """Return the nodes that are below the floor of the others, until none is. Raises FloorsError for too many."""
     gone: dict[str, UncountedRow] = {}
+    # Without the slow nodes the spread is smaller, and so the floor higher: again, until all are above it.
     while True:
         below_floor: dict[str, UncountedRow] = {}
         for population in (one.without(gone) for one in populations):
@@ -281,6 +286,7 @@ def _leave(
         if not below_floor:
             break
         gone |= below_floor
+        # More than a few slow nodes are what the class is like, or a fault of all: a person decides.
         if len(gone) > LEAVE * len(nodes):
             some = ", ".join(sorted(gone)[:_SHOWN]) + (", …" if len(gone) > _SHOWN else "")
             raise FloorsError(
@@ -324,10 +330,12 @@ def _one_mode(population: _Population) -> list[_Population]:
     share: dict[str | None, list[bool]] = {}
     for one in population.devices:
         share.setdefault(one.place[1], []).append(one.place in low)
+    # Two modes may have a cause within each node: its slots differ. Then each address has one mode.
     low_shares = {device: np.mean(inside) for device, inside in share.items()}
     explained = (
         all(max(one, 1 - one) >= _ONE_MODE for one in low_shares.values()) and len(low_shares) > 1
     )
+    # Each half needs as many devices as a population of its own.
     enough = min(len(inside) for inside in share.values()) >= CLASS_DEVICES
     if not explained or not enough:
         raise _two_modes(population, split)
@@ -380,6 +388,7 @@ def _two_modes(
 
 def _what_differs(one: Sequence[_Device], other: Sequence[_Device]) -> str:
     """Return what the results themselves state of the difference between two groups."""
+    # These may differ within one class; all else that results state is equal here.
     for name in ("image", "how"):
         values = [
             {getattr(row.document, name) for device in part for row in device.rows}
@@ -425,6 +434,7 @@ def _own_spread(device: _Device, share: float) -> float:
             return between
     if share == 0.5:
         return float(robust_spread(device.values))
+    # The tail of one device: its error is how uncertain the quantile itself is.
     low = lower_bound(device.values, share)
     error = 0.0 if low is None else (float(quantile(device.values, share)) - float(low)) / _NORMAL
     return max(between, error)
@@ -477,6 +487,7 @@ def _statistic(
         sigma = float(robust_spread(values))
         bounds = lower_bound(values), upper_bound(values)
     low, high = (None if one is None else rounded(sign * float(one)) for one in bounds)
+    # Of a time less is better: the lower bound of the turned value is the upper one of the value.
     if sign < 0:
         low, high = high, low
     return FloorsStatistic(

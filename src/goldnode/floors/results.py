@@ -106,6 +106,7 @@ class ResultIdentity:
 
     def difference(self, other: ResultIdentity) -> str | None:
         """Return why a result of `other` does not count here; None if it counts."""
+        # The most telling difference first.
         if other.simulated != self.simulated:
             return f"it is {_kind(other.simulated)}, and the others are {_kind(self.simulated)}"
         if other.class_ != self.class_:
@@ -161,6 +162,7 @@ def _result(document: CanaryDocument | None) -> ReadResult:
 
 
 def _order(one: CanaryDocument) -> tuple[str, ...]:
+    # The whole document at the end: two results of one second stay two, equal ones become one.
     return (one.node, one.started, one.boot_id, one.model_dump_json())
 
 
@@ -192,11 +194,6 @@ def _cached(path: Path, cache: FileCache[ReadResult]) -> ReadResult:
         return _result(_read(path, named=False))
 
 
-def ordered(documents: Iterable[CanaryDocument]) -> list[CanaryDocument]:
-    """Return results in the order of node and time."""
-    return sorted(documents, key=_order)
-
-
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Return the files, each with whether a person has named it."""
     for path in paths:
@@ -209,6 +206,7 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 def _read(path: Path, named: bool) -> CanaryDocument | None:
     """Return a result; None for a document of another schema in a directory."""
     try:
+        # Before it is read: a directory may hold anything.
         if path.stat().st_size > _LARGEST:
             raise FloorsError(f"the file is larger than {_LARGEST >> 20} MiB", file=path)
         data = path.read_bytes()
@@ -253,6 +251,7 @@ def rows(documents: Iterable[CanaryDocument]) -> tuple[list[MetricRow], list[Unc
     left_out: list[UncountedRow] = []
     for document in documents:
         for job in document.jobs:
+            # A job that failed may have measured before: its metrics do not count either.
             why = job_problem(job)
             if why is not None:
                 left_out.append(UncountedRow(document.node, None, None, why))

@@ -48,6 +48,7 @@ def judge(
 
     Raises FloorsError for a metric that the baseline does not have, and for a node without a result.
     """
+    # A name that does not exist would be judged as "nothing is slow".
     check_names("metric", question.metrics, {str(key_of(one)) for one in baseline.document.metrics})
     check_names("result of node", question.nodes, {one.node for one in documents})
     own = baseline_identity(baseline)
@@ -79,6 +80,7 @@ def judge(
         for place in sorted(fit, key=lambda one: (one[0], one[1] or "")):
             verdicts += _verdicts(_Measured(place, fit[place], metric, baseline, question))
         verdicts += [
+            # No data is no pass: such a device has a verdict, too.
             _Measured(place, [], metric, baseline, question).missing(uncounted)
             for place in _missing(metric, nodes, fit, uncounted)
         ]
@@ -180,10 +182,12 @@ class _Measured:
         return node if device is None else f"{node} {device}"
 
     def verdict(self, statistic: FloorsStatistic) -> SpeedVerdict:
+        # `oriented` negates values of which less is better, so that slow is small.
         sign = 1 if self.metric.better == "higher" else -1
         share, values = SHARES[statistic.quantile], self.values
         floor = float(oriented(np.array(statistic.floor), self.metric.better))
         expected = float(quantile(values, share))
+        # Above this bound the true quantile is unlikely: only a bound below the floor shows a slow device.
         bound = upper_bound(values, share)
         needed = max(RUNS, runs_needed(share))
         if len(values) < needed or bound is None:
@@ -257,6 +261,7 @@ def _verdicts(measured: _Measured) -> list[SpeedVerdict]:
     """Return the verdict on the median, and on p95 and p99 where the runs bound them."""
     first, *others = measured.metric.statistics
     runs = len(measured.values)
+    # The median is always judged, even if only to report that too few runs count.
     return [measured.verdict(first)] + [
         measured.verdict(one) for one in others if runs >= runs_needed(SHARES[one.quantile])
     ]

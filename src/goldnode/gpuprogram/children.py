@@ -154,8 +154,8 @@ def printed(ended: EndedChild, states: Collection[str]) -> Dict[str, Any]:
         answer: Dict[str, Any] = json.loads(ended.out)
         if answer["state"] in states:
             return answer
-    lines = ended.err.decode("utf-8", "replace").strip().splitlines()
-    last = lines[-1][:300] if lines else "it printed nothing"
+    lines = ended.err.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"]
+    last = lines[-1][:300]
     # SIGKILL comes from outside, usually from the OOM killer: no verdict on the image or node.
     if ended.status == -signal.SIGKILL:
         raise NoResultError(

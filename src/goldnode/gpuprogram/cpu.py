@@ -153,7 +153,7 @@ def _product(library: ctypes.CDLL, left: Any, right: Any) -> List[List[float]]:
 
 
 def collective(ranks: int = 0, count: int = 1 << 15) -> Json:
-    """All-reduce `count` doubles over `ranks` processes, and compare every element.
+    """Sum `count` doubles over `ranks` processes, and compare every element.
 
     The processes form a ring of sockets and return their results in shared memory.
     """

@@ -9,7 +9,7 @@ import glob
 import json
 import os
 import re
-from typing import Any, List, Optional
+from typing import List, Optional
 
 from .results import Json
 
@@ -22,7 +22,7 @@ def under(root: str, path: str) -> str:
     return path if root in ("", "/") else root.rstrip("/") + path
 
 
-def read(path: str) -> Any:
+def read(path: str) -> Optional[str]:
     """Return a file's text, stripped; None if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as opened:
@@ -51,6 +51,7 @@ def parts(image: Json) -> Json:
     A part may be a version, or an object with `version`.
     """
     versions = {}
+    # The file may be of an image that goldnode did not build.
     stated = image.get("parts")
     for name, value in (stated if isinstance(stated, dict) else {}).items():
         version = value.get("version") if isinstance(value, dict) else value
@@ -88,8 +89,7 @@ def devices(backend: str, root: str = "/") -> List[str]:
 
 def vendor(path: str, root: str = "/") -> Optional[str]:
     """Return the PCI vendor of a DRM device file, from sysfs."""
-    number = read(under(root, f"/sys/class/drm/{os.path.basename(path)}/device/vendor"))
-    return None if number is None else str(number)
+    return read(under(root, f"/sys/class/drm/{os.path.basename(path)}/device/vendor"))
 
 
 def pci_id(address: str, root: str = "/") -> Optional[str]:
@@ -110,6 +110,7 @@ def memory(root: str = "/") -> int:
     match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
     available = int(match[1]) * 1024 if match else 0
     # Control group v2, then v1.
+    # A container sees the memory of the whole host in /proc/meminfo.
     for most, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         (

@@ -250,7 +250,7 @@ def numbers(version: str) -> Numbers:
 def sonames(name: str, version: str = "") -> List[str]:
     """Return the sonames that a component may have: only that of `version` if it determines one."""
     known = COMPONENTS[name]
-    major = str(numbers(version)[0]) if numbers(version) else ""
+    major = "".join(map(str, numbers(version)[:1]))
     wanted = known.odd.get(major, major)
     names = [wanted] if wanted in known.majors else list(known.majors)
     return [*(f"{known.stem}.so.{number}" for number in names), *known.others]

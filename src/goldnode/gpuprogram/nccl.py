@@ -100,7 +100,7 @@ def check(library: ctypes.CDLL, function: str, *arguments: Any) -> None:
 
 
 def collective(kind: str, count: int = 1 << 24, **options: Any) -> Json:
-    """All-reduce over all devices of this machine with NCCL or RCCL, and compare every element."""
+    """Sum over all devices of this machine with NCCL or RCCL, and compare every element."""
     driver, gpus = devices(kind, **options)
     if len(gpus) < 2:
         raise NotRun(f"a collective needs 2 devices, there is {len(gpus)}")

@@ -33,8 +33,8 @@ def apt_sources(
     A site's `snapshot` of an archive is used with the day of the lock, so that apt installs what fits the
     image's packages. Raises SiteError if no address is known.
     """
-    catalog = catalog if catalog is not None else load_catalog()
-    site = site if site is not None else load_site()
+    catalog = catalog or load_catalog()
+    site = site or load_site()
     release = OperatingSystem.model_validate(
         {
             "id": system.id,

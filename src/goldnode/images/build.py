@@ -81,7 +81,7 @@ def recipes(
     """
     made: dict[str, ImageRecipe] = {}
     for row, lock in rows:
-        parent = made.get(row.image.parent) if row.image.parent is not None else None
+        parent = made.get(row.image.parent or "")
         sources = apt_sources(row.system, lock) if row.installs else ""
         made[row.name] = recipe(row, lock, parent, tools, smoke=smoke, sources=sources)
     return list(made.values())
@@ -323,9 +323,8 @@ class Builder(LayerCache):
                             self.made[task.key] = future.result()
                             continue
                         failed[task.key] = problem
-                        if not isinstance(
-                            problem, ImageError
-                        ):  # a full disk or a bug of goldnode: start no further task
+                        # A full disk or a bug of goldnode: start no further task.
+                        if not isinstance(problem, ImageError):
                             waiting.clear()
             except BaseException:
                 # Ctrl-C: tasks in other threads poll this event and stop.

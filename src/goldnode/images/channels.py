@@ -41,11 +41,13 @@ class ImageStorePlace(LocalPlace):
         self.layout = layout
 
     def pointer(self, line: ChannelLine, channel: str) -> str | None:
-        descriptor = self.layout.refs().get(local_name(self.name, line, channel))
-        return None if descriptor is None else descriptor.digest
+        return self._digest(local_name(self.name, line, channel))
 
     def published(self, line: ChannelLine, tag: str) -> str | None:
-        descriptor = self.layout.refs().get(f"{line.repository}:{tag}")
+        return self._digest(f"{line.repository}:{tag}")
+
+    def _digest(self, ref: str) -> str | None:
+        descriptor = self.layout.refs().get(ref)
         return None if descriptor is None else descriptor.digest
 
     def whole(self, line: ChannelLine, digest: str) -> None:

@@ -48,10 +48,12 @@ def _push(target: Repository, data: bytes, media_type: str) -> Descriptor:
 def _write(target: Repository, tag: str, rows: list[dict[str, Any]]) -> None:
     """Ensure that `rows` are among the layers of a tag, and read that back."""
     for turn in range(target.registry.tries):
+        # Read again in each turn: cosign may have added a layer meanwhile.
         have = layers(target, tag)
         missing = [row for row in rows if row not in have]
         if not missing:
             return
+        # Back off, so that the other writer can finish.
         if turn:
             time.sleep(target.registry.pause * turn)
         merged = [*have, *missing]
@@ -70,6 +72,7 @@ def _write(target: Repository, tag: str, rows: list[dict[str, Any]]) -> None:
             "layers": merged,
         }
         target.put_manifest(tag, canonical(manifest), MANIFEST)
+    # Read back: the last turn may have lost the race.
     if any(row not in layers(target, tag) for row in rows):
         raise ImageError(
             f"signatures of {target}:{tag} are not there after they were written",
@@ -96,6 +99,7 @@ def simple_signatures(target: Repository, digest: str) -> list[tuple[bytes, str]
     signatures = []
     for row in layers(target, f"{referrers_tag(digest)}.sig"):
         if row.get("mediaType") == cosign.PAYLOAD:
+            # The signature is in the annotation, the payload that it signs is the blob.
             value = str((row.get("annotations") or {}).get(cosign.ANNOTATION, ""))
             signatures.append((target.read_blob(Descriptor.of(row), limit=1 << 20), value))
     return signatures

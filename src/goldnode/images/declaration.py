@@ -114,7 +114,7 @@ class Declaration:
 
     @property
     def file(self) -> Path:
-        """The file itself."""
+        """Path of the file."""
         return self.source.file
 
     @property
@@ -132,6 +132,7 @@ def load_declaration(path: Path) -> Declaration:
     file = path / DECLARATION if path.is_dir() else path
     source = yamlsource.read(file, error=ImageError)
     check_format(source, "derive", 1, ImageError)
+    # Keys that people try: the general error for an unknown key would not tell them where to go.
     for key in ("packages", "apt", "debs"):
         if isinstance(source.data, dict) and key in source.data:
             raise ImageError(
@@ -142,6 +143,7 @@ def load_declaration(path: Path) -> Declaration:
             )
     data = yamlsource.validate(DeriveFile, source, error=ImageError)
     requirements = HashedRequirements()
+    # Its path is relative to the declaration, as those of `files`.
     if data.requirements is not None:
         requirements = read_requirements(file.parent / data.requirements)
     declaration = Declaration(data, source, requirements)
@@ -159,6 +161,7 @@ def _check(declared: Declaration) -> None:
                 remedy="leave it out: it follows from the build",
             )
     for name in declared.data.env:
+        # These describe the libraries of the base, which stay.
         if name in _OF_BASE:
             raise declared.error(
                 f"{name} describes the base",

@@ -85,7 +85,7 @@ class DerivedBase:
 
     @cached_property
     def identity(self) -> ImageIdentity:
-        """Its identity."""
+        """Return its identity."""
         return identity(self.image.config)
 
     @property
@@ -100,7 +100,7 @@ class DerivedBase:
 
     @property
     def python(self) -> str:
-        """Its Python, `3.11`."""
+        """Return its version of Python, `3.11`."""
         return str(self.contents.image.get("python", ""))
 
     @property
@@ -126,7 +126,7 @@ class TeamFile:
 
     @property
     def row(self) -> list[Any]:
-        """As the recipe lists it."""
+        """Return the row of the recipe."""
         return [self.path, self.mode, self.sha256, self.link]
 
     def entry(self, epoch: int) -> LayerEntry:
@@ -165,7 +165,7 @@ class DerivedRecipe(IdentifiedRecipe):
 
     @cached_property
     def image(self) -> ImageSpec:
-        """The image as evidence names it."""
+        """Return the image as evidence names it."""
         data, base = self.declared.data, self.base.identity
         runtime = ".".join(base.runtime.split(".")[:2]) if base.runtime[:1].isdigit() else ""
         return ImageSpec(
@@ -234,7 +234,7 @@ class DerivedRecipe(IdentifiedRecipe):
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The recipe as JSON. Equal images have equal documents."""
+        """Return the recipe as JSON. Equal images have equal documents."""
         return {
             "derived": DERIVED,
             "image": self.image.name,
@@ -252,7 +252,7 @@ class DerivedRecipe(IdentifiedRecipe):
 
     @property
     def image_json(self) -> bytes:
-        """The image's description of itself, at /usr/lib/goldnode/image.json."""
+        """Return the image's description of itself, at /usr/lib/goldnode/image.json."""
         base = self.base.contents.image
         inherited = ("os", "python", "cuda_home", "min_driver", "purity")
         document: dict[str, Any] = {

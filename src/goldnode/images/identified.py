@@ -21,22 +21,22 @@ class IdentifiedRecipe:
 
     @cached_property
     def digest(self) -> str:
-        """`sha256:…` of the document."""
+        """Return `sha256:…` of the document."""
         return digest_of(canonical(self.document))
 
     @property
     def build_id(self) -> str:
-        """The beginning of the digest; the suffix of the immutable tag."""
+        """Return the beginning of the digest, which is the suffix of the immutable tag."""
         return self.digest.removeprefix("sha256:")[:BUILD_ID_LENGTH]
 
     @property
     def ref(self) -> str:
-        """Reference in the store: `cuda:12.4.1-runtime-debian12-BUILDID`."""
+        """Return the reference in the store: `cuda:12.4.1-runtime-debian12-BUILDID`."""
         return self.image.ref(self.build_id)
 
     @property
     def all_labels(self) -> dict[str, str]:
-        """All labels, including those that depend on the finished recipe."""
+        """Return all labels, including those that depend on the finished recipe."""
         return {
             **self.labels,
             f"{LABELS}build-id": self.build_id,

@@ -162,12 +162,14 @@ def find_lock(row: MatrixRow) -> ImageLock:
             f'image "{row.name}" has no lock{why}', remedy=f"run `goldnode images lock {row.name}`"
         )
     lock = load_lock(path)
+    # A copied file would else lock another image than its name states.
     if lock.image != row.name:
         raise ImageError(
             f'this is the lock of "{lock.image}", not of "{row.name}"',
             file=path,
             remedy="rename the file",
         )
+    # The matrix has changed since: the lock answers another question.
     if lock.intent != intent_digest(row):
         raise ImageError(
             f"this lock is stale: the matrix asks for something else since {lock.resolved}",

@@ -51,7 +51,7 @@ class WheelTarget:
 
     @property
     def row(self) -> list[str | None]:
-        """As keys and recipes list it."""
+        """Return the row of keys and recipes."""
         return [self.place.python, self.place.home, self.place.target]
 
 

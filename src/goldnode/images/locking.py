@@ -39,6 +39,7 @@ def lock_images(
     matrix = load_matrix(matrix_file)
     rows = matrix.select(patterns, exercised=True)
     free = {row.name for row in rows if upgrade and (not patterns or _named(row, patterns))}
+    # Also locks of another intent: their versions are the ones to keep when it is resolved again.
     kept = {row.name: _kept(row, out) for row in rows}
     done: dict[str, ImageLock] = {}
     with Resolver(offline=offline, site=site, tools=_tools()) as resolver:
@@ -68,9 +69,10 @@ def lock_images(
             else:
                 result = resolver.lock(row, chain, keep=None if row.name in free else lock)
                 if lock is not None and result.changed:
+                    # Only a new date is no change: a lock must not differ in every run.
                     result = _same(result, lock, tools=row.name in free)
             done[row.name] = result.lock
-            place = out if out is not None else _place(row)
+            place = out or _place(row)
             # With `out`, unchanged locks are written too, so that the directory is complete.
             if result.changed or not (place / lock_name(row.name)).is_file():
                 write_lock(result.lock, place)
@@ -91,6 +93,7 @@ def check_images(
     """
     matrix = load_matrix(matrix_file)
     rows = matrix.select(patterns, exercised=True)
+    # Each image has an entry, also one without a problem.
     problems: dict[str, list[str]] = {row.name: [] for row in rows}
     locks: dict[str, ImageLock] = {}
     for row in rows:
@@ -100,7 +103,7 @@ def check_images(
             problems[row.name].append(str(error))
             continue
         parent = row.image.parent
-        if not _stands_on(lock, locks.get(parent) if parent is not None else None):
+        if not _stands_on(lock, locks.get(parent or "")):
             problems[row.name].append(f"it was made on an earlier lock of {parent}")
     with Resolver(offline=offline, site=site) as resolver:
         asked = [(row, locks[row.name]) for row in rows if row.name in locks]
@@ -111,9 +114,9 @@ def check_images(
 
 def _stands_on(lock: ImageLock, parent: ImageLock | None) -> bool:
     """Return whether `lock` was made on this lock of its parent."""
-    return (lock.parent.lock if lock.parent is not None else None) == (
-        parent.digest if parent is not None else None
-    )
+    if lock.parent is None or parent is None:
+        return lock.parent is None and parent is None
+    return lock.parent.lock == parent.digest
 
 
 def _same(result: ImageLockResult, old: ImageLock, *, tools: bool) -> ImageLockResult:

@@ -332,7 +332,7 @@ class MatrixRow:
 
     @property
     def name(self) -> str:
-        """The image's name, its identifier everywhere."""
+        """Return the image's name, its identifier everywhere."""
         return self.image.name
 
     @property
@@ -521,12 +521,14 @@ class _MatrixReader:
         policies = _policies()
         for backend, group in self.document.backends.items():
             if group.title is None or group.purity is None:
+                # A site's matrix inherits both (`_extended`): only a new backend can lack one.
                 lacking = "title" if group.title is None else "purity"
                 raise self.error(
                     f'backend "{backend}" has no {lacking}',
                     ("backends", backend),
                     f"give it `{lacking}`",
                 )
+            # Else the image would be built, and refused only by its inspection.
             if group.purity not in policies:
                 raise self.error(
                     f'there is no policy "{group.purity}" in purity.yml',
@@ -546,6 +548,7 @@ class _MatrixReader:
                             target=(name, architecture),
                             path=path,
                         )
+                        # A name means one image, also where a site extends goldnode's matrix.
                         if (other := rows.get(row.name) or above.get(row.name)) is not None:
                             raise self.error(
                                 f'image "{row.name}" is declared twice, first on line {other.line}'
@@ -554,6 +557,7 @@ class _MatrixReader:
                                 "keep one of the two",
                             )
                         rows[row.name] = row
+        # Parents last: a flavour may stand before its parent in the file.
         return {name: self._with_parent(row, {**above, **rows}) for name, row in rows.items()}
 
     def _check_release(self, release: MatrixRelease, path: KeyPath) -> None:

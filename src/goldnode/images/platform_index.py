@@ -41,13 +41,14 @@ class PlatformIndex:
 
     @property
     def data(self) -> bytes:
-        """The document, in a fixed order."""
+        """Return the document, in a fixed order."""
         manifests = []
         for platform, (_, image) in sorted(self.images.items()):
             system, _, architecture = platform.partition("/")
             size = len(image.layout.read(image.digest))
             row = Descriptor(MANIFEST, image.digest, size).document()
             manifests.append({**row, "platform": {"architecture": architecture, "os": system}})
+        # No date and no builder: equal images must give an equal index.
         annotations = {f"{LABELS}{key}": value for key, value in self.about.items()}
         return canonical(
             {
@@ -65,7 +66,7 @@ class PlatformIndex:
 
     @property
     def tag(self) -> str:
-        """The tag of this content alone: `1-base-debian12-index-DIGEST`."""
+        """Return the tag of this content alone: `1-base-debian12-index-DIGEST`."""
         parts = (*(self.about[key] for key in ("runtime", "flavour", "os")), "index")
         return "-".join((*parts, self.digest.partition(":")[2][:BUILD_ID_LENGTH]))
 
@@ -122,6 +123,7 @@ def publish_index(
     for ref, image in index.images.values():
         tag = ref.partition(":")[2]
         there = target.digest(tag)
+        # An index never lists an image that another publisher put under this tag.
         if there != image.digest:
             said = "is not there" if there is None else f"is {there} there, and {image.digest} here"
             raise ImageError(
@@ -130,6 +132,7 @@ def publish_index(
     published = PublishedIndex(f"{target}:{index.tag}", index.digest)
     published.platforms = {platform: image.digest for platform, (_, image) in index.images.items()}
     there = target.digest(index.tag)
+    # The tag ends with the beginning of the digest, so goldnode never writes another content there.
     published.before = there == index.digest
     if there not in (None, index.digest):
         raise ImageError(
@@ -138,6 +141,7 @@ def publish_index(
         )
     if not published.before:
         target.put_manifest(index.tag, index.data, INDEX)
+    # Another writer may have replaced it meanwhile: registries have no compare-and-set.
     if target.digest(index.tag) != index.digest:
         raise ImageError(
             f"{published.name} is not there after it was written", remedy="publish it again"

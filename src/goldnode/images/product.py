@@ -62,6 +62,7 @@ class ImageProduct:
         """Return the repositories of the registry that are collected."""
         if self._named:
             return self._named
+        # A derived image has a repository of its own, named in its label.
         images = (self.store.image(name) for name in self.store.refs())
         return (
             *BACKENDS,
@@ -75,6 +76,7 @@ class ImageProduct:
             raise ImageError(
                 "no registry is named", remedy="name it with --to, or in GOLDNODE_REGISTRY"
             )
+        # A local registry may answer over plain HTTP only: `reached` finds out.
         place = reached(registry_address(self.location.to))
         yield place, Registry(place.host, RegistryOptions(place.plain_http, self.location.ca))
 
@@ -109,9 +111,11 @@ class ImageProduct:
         }
         refs: list[str] = []
         for row in (matrix.images[one] for one in sorted(rows)):
+            # Its lock is read only where there is a build: a pattern also selects rows without a lock.
             own = [item for item in built if item.image == row.name]
             if own:
                 lock = find_lock(row).digest
+                # A build of an earlier lock is no answer to the name of its row.
                 refs += [row.image.ref(item.build_id) for item in own if item.lock == lock]
         return refs or [find(layout, name)[0]]
 
@@ -144,6 +148,7 @@ class ImageProduct:
         rows = load_matrix().images.values()
         return sorted(
             {
+                # A line is read from a tag, so any build id will do.
                 str(line_of(row.image.backend, row.image.immutable_tag("0" * BUILD_ID_LENGTH)))
                 for row in rows
             }

@@ -140,9 +140,8 @@ def pull_evidence(layout: Layout, target: Repository, digest: str) -> int:
             annotations=document.get("annotations"),
             layer_annotations=dict(layer.annotations),
         )
-        if (
-            attached.digest != manifest.digest
-        ):  # another tool wrote it in a different form, so the copy would have another digest
+        # Another tool wrote it in a different form, so the copy would have another digest.
+        if attached.digest != manifest.digest:
             layout.detach(attached.digest)
             continue
         count += 1

@@ -153,7 +153,7 @@ class ImageRecipe(IdentifiedRecipe):
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Recipe as JSON. Equal images have equal documents."""
+        """Return the recipe as JSON. Equal images have equal documents."""
         document: dict[str, Any] = {
             "recipe": RECIPE,
             "image": self.image.name,
@@ -193,7 +193,7 @@ class ImageRecipe(IdentifiedRecipe):
 
     @property
     def image_json(self) -> bytes:
-        """The image's description of itself, at /usr/lib/goldnode/image.json."""
+        """Return the image's description of itself, at /usr/lib/goldnode/image.json."""
         return self.description(self.identity)
 
 

@@ -103,18 +103,17 @@ def _attached(name: str, image: OciImage, given: Decisions) -> Requirement:
 
 def documents(image: OciImage, kind: str) -> list[tuple[str, Any]]:
     """Return digest and content of every attached document of a kind. The content of one that is no JSON is None."""
-    documents: list[tuple[str, Any]] = []
+    rows: list[tuple[str, Any]] = []
+    # A document that cannot be read is kept as None: it must refuse, not disappear.
     for descriptor, manifest in image.layout.attached(image.digest, kind):
         if manifest.get("subject", {}).get("digest") != image.digest:
             continue
         for layer in manifest["layers"]:
             try:
-                documents.append(
-                    (descriptor.digest, json.loads(image.layout.read(layer["digest"])))
-                )
+                rows.append((descriptor.digest, json.loads(image.layout.read(layer["digest"]))))
             except ValueError:
-                documents.append((descriptor.digest, None))
-    return documents
+                rows.append((descriptor.digest, None))
+    return rows
 
 
 def _missing(name: str, what: str) -> Requirement:
@@ -139,6 +138,7 @@ def _passed(name: str, kind: str, image: OciImage) -> Requirement:
         return _missing(name, f"{name} record")
     evidence = tuple(digest for digest, _ in rows)
     for _, data in rows:
+        # Every record counts: a later good one does not outweigh a failed one.
         if not isinstance(data, dict) or data.get("passed") is not True:
             return Requirement(
                 name,
@@ -176,6 +176,7 @@ def _smoke(tier: str, image: OciImage) -> Requirement:
             states.append((digest, "failed", "it cannot be read"))
         elif isinstance(row, dict):
             state, why = str(row.get("state")), str(row.get("why") or "")
+            # A simulator shows that the test works, not that the image does.
             if state == "passed" and row.get("simulated", data.get("simulated")):
                 state, why = "not_run", "it was simulated"
             elif state == "passed" and data.get("emulated"):
@@ -223,6 +224,7 @@ def _signature(image: OciImage, trust: Sequence[SSlibKey]) -> Requirement:
         )
     rows = verify.signed(attached, image.digest, trust)
     own = [row for row in rows if row.what == "signature"]
+    # One trusted signature is enough: others may be of keys that this site does not know.
     good = next((row for row in own if row.state == "ok"), None)
     if good is None:
         return Requirement("signature", "failed", own[0].detail, evidence, _REMEDY["signature"])
@@ -261,7 +263,7 @@ def majors(
         return [Requirement("majors", "passed", "the channel leads to no other image yet")]
     unread = [one for one in (image, before) if f"{LABELS}parts" not in one.labels]
     old, new = parts(before), parts(image)
-    requirements: list[Requirement] = []
+    changed: list[Requirement] = []
     for part in REQUIREMENTS.majors:
         was, now = _major(old.get(part)), _major(new.get(part))
         if unread:
@@ -270,10 +272,8 @@ def majors(
             continue  # a part that did not exist before breaks no user
         else:
             why = f"{part} goes from {old[part]} to {new.get(part, 'none')}"
-        requirements.append(major(part, why, approvals))
-    return requirements or [
-        Requirement("majors", "passed", "cuDNN and NCCL keep their major versions")
-    ]
+        changed.append(major(part, why, approvals))
+    return changed or [Requirement("majors", "passed", "cuDNN and NCCL keep their major versions")]
 
 
 def _major(version: str | None) -> str | None:

@@ -102,10 +102,10 @@ class Resolver:
         today: dt.date | None = None,
         tools: Mapping[str, str] | None = None,
     ) -> None:
-        self.catalog = catalog if catalog is not None else load_catalog()
-        self.site = site if site is not None else load_site()
+        self.catalog = catalog or load_catalog()
+        self.site = site or load_site()
         self.offline = offline
-        self.cache = cache if cache is not None else cache_directory()
+        self.cache = cache or cache_directory()
         self.today = today or dt.datetime.now(tz=dt.UTC).date()
         self.tools = tools or {}
         self._stack = contextlib.ExitStack()
@@ -785,7 +785,7 @@ def fetch_all(
     ]
     if not missing_debs and not missing_wheels:
         return 0
-    site = site if site is not None else load_site()
+    site = site or load_site()
     wanted = wanted_debs(
         missing_debs, site, lambda deb: snapshot_url(site, deb.archive, days[deb.sha256])
     )

@@ -119,6 +119,7 @@ def open_store(path: Path | None = None) -> ImageStore:
     Create the store if it does not exist.
     """
     if path is None:
+        # An empty variable counts as none.
         named = os.environ.get(VARIABLE)
         path = Path(named).expanduser() if named else DEFAULT
     return ImageStore(path)

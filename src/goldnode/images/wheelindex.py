@@ -119,11 +119,13 @@ class Index:
         """
         name = canonicalize_name(project)
         with self._lock:
+            # Not held during the request: other projects are queried meanwhile.
             if name in self._pages:
                 return self._pages[name]
         files = [
             item for index in self.indexes for item in self._page(f"{index.rstrip('/')}/{name}/")
         ]
+        # A page of find-links lists wheels of many projects.
         for place in self.links:
             files += [item for item in self._page(place) if _project(item.file) == name]
         with self._lock:
@@ -165,6 +167,7 @@ class Index:
         return any(
             self._get(page, _ACCEPT) is not None
             for page in pages
+            # A directory of wheels has no page for each project.
             if urlsplit(page).scheme != "file"
         )
 
@@ -172,6 +175,7 @@ class Index:
         """Return the Requires-Dist lines of a wheel; empty unless the index serves its metadata
         separately.
         """
+        # PEP 658: the index states whether it serves the metadata as a file of its own.
         if not item.metadata:
             return []
         text = self._get(f"{item.url}.metadata", "*/*")

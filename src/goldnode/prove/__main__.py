@@ -215,19 +215,30 @@ def finish(session: Session) -> int:
     now = dt.datetime.now(tz=dt.timezone.utc)
     chosen = session.chosen
     record: Any = {
-        "schema": SCHEMA, "time": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "simulated": session.simulated,
+        "schema": SCHEMA,
+        "time": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "simulated": session.simulated,
         "seconds": round(60 * session.settings.minutes - (session.deadline - time.monotonic()), 1),
-        "options": {(
-            "change"
-        ): session.settings.change, (
-            "locked_clocks"
-        ): session.settings.locked_clocks, "short": session.settings.short},
-        "versions": session.versions, "notes": session.notes, "counts": counts, "steps": session.steps,
-        "class": None if chosen is None else {(
-            "kind"
-        ): chosen.kind, "name": chosen.document.get("class"), "model": chosen.model, "why": chosen.why},
-        "redacted": session.redactor.report(), "leaking": [],
-    }  # fmt: skip
+        "options": {
+            "change": session.settings.change,
+            "locked_clocks": session.settings.locked_clocks,
+            "short": session.settings.short,
+        },
+        "versions": session.versions,
+        "notes": session.notes,
+        "counts": counts,
+        "steps": session.steps,
+        "class": None
+        if chosen is None
+        else {
+            "kind": chosen.kind,
+            "name": chosen.document.get("class"),
+            "model": chosen.model,
+            "why": chosen.why,
+        },
+        "redacted": session.redactor.report(),
+        "leaking": [],
+    }
     record["files"] = sorted({*session.output.written, "record.json", "summary.md"})
     session.output.json("record.json", record)
     session.output.text("summary.md", summary.page(session.redactor.json(record)))

@@ -136,15 +136,19 @@ def collect() -> Json:
         ):
             continue
         platform = catalog.platforms[item.platform].item if item.platform is not None else None
-        classes.append({
-            "class": name, (
-                "model"
-            ): item.gpu.model, (
-                "count"
-            ): item.gpu.count, "os": {"id": stack.os.id, "version": stack.os.version},
-            "branch": stack.driver.branch, "nvswitch": platform is not None and platform.nvswitch,
-            "baseline": item.baseline.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
-        })  # fmt: skip
+        classes.append(
+            {
+                "class": name,
+                "model": item.gpu.model,
+                "count": item.gpu.count,
+                "os": {"id": stack.os.id, "version": stack.os.version},
+                "branch": stack.driver.branch,
+                "nvswitch": platform is not None and platform.nvswitch,
+                "baseline": item.baseline.model_dump(
+                    mode="json", exclude_none=True, exclude_defaults=True
+                ),
+            }
+        )
     return {"models": models, "health": health_facts(None), "xid": xid.table(), "classes": classes}
 
 

@@ -129,33 +129,49 @@ def document(
     release = (system.get("kernel") or {}).get("running")
     health = row.get("health", known["health"])
     class_document: Json = {
-        "schema": (
-            "goldnode.class/1"
-        ), "class": fitting["class"] if fitting else "as_found", "backend": "cuda", "simulated": False,
+        "schema": ("goldnode.class/1"),
+        "class": fitting["class"] if fitting else "as_found",
+        "backend": "cuda",
+        "simulated": False,
         "gate": "report",
         "os": {
-            "id": str(system.get("id")), "version": str(system.get("version")), "codename": "",
+            "id": str(system.get("id")),
+            "version": str(system.get("version")),
+            "codename": "",
             "architecture": {"aarch64": "arm64"}.get(platform.machine(), "amd64"),
         },
-        "stack": {"name": "as found", "exercised": "none", "end_of_life": None, "limits": [], "waiver": None},
+        "stack": {
+            "name": "as found",
+            "exercised": "none",
+            "end_of_life": None,
+            "limits": [],
+            "waiver": None,
+        },
         "lock": {"digest": None, "resolved": None},
         "gpu": {
-            "vendor": "nvidia", "model": model or str(boards[0].get("name") if boards else "unknown"),
-            "count": fitting["count"] if fitting else len(boards), (
-                "pci_ids"
-            ): ids, "architecture": row.get("architecture"),
+            "vendor": "nvidia",
+            "model": model or str(boards[0].get("name") if boards else "unknown"),
+            "count": fitting["count"] if fitting else len(boards),
+            "pci_ids": ids,
+            "architecture": row.get("architecture"),
         },
-        "platform": {(
-            "name"
-        ): None, "nvswitch": bool(fitting["nvswitch"] if fitting else capture.get("nvswitches"))},
+        "platform": {
+            "name": None,
+            "nvswitch": bool(fitting["nvswitch"] if fitting else capture.get("nvswitches")),
+        },
         "kernel": {"release": str(release), "image": "", "headers": ""},
-        "driver": None, (
-            "runtime"
-        ): None, "modules": [], "blacklist": [], "fence": [], "packages": [], "policy": {},
-        "baseline": fitting["baseline"] if fitting else {}, (
-            "site"
-        ): {"archives": []}, "health": health, "xid": known["xid"],
-    }  # fmt: skip
+        "driver": None,
+        "runtime": None,
+        "modules": [],
+        "blacklist": [],
+        "fence": [],
+        "packages": [],
+        "policy": {},
+        "baseline": fitting["baseline"] if fitting else {},
+        "site": {"archives": []},
+        "health": health,
+        "xid": known["xid"],
+    }
     class_document["digest"] = document_digest(class_document)
     return class_document
 

@@ -88,9 +88,13 @@ class Children:
     ) -> subprocess.Popen[bytes]:
         """Start a program with pipes. The caller must call :meth:`end`."""
         process = subprocess.Popen(
-            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
             env={**os.environ, **(environment or {}), "LC_ALL": "C"},
-        )  # fmt: skip
+        )
         self.running.append(process)
         return process
 
@@ -311,12 +315,17 @@ class Session:
             outcome = StepOutcome(
                 UNCHECKED, f"a fault of prove-gpu: {type(problem).__name__}: {problem}"
             )
-        self.steps.append({
-            "name": name, (
-                "title"
-            ): title, "status": outcome.status, "reason": outcome.reason, "figures": outcome.figures,
-            "seconds": round(time.monotonic() - began, 2), "files": sorted(set(self.output.written) - files),
-        })  # fmt: skip
+        self.steps.append(
+            {
+                "name": name,
+                "title": title,
+                "status": outcome.status,
+                "reason": outcome.reason,
+                "figures": outcome.figures,
+                "seconds": round(time.monotonic() - began, 2),
+                "files": sorted(set(self.output.written) - files),
+            }
+        )
         print(
             f"  {outcome.status}"
             + (f": {self.redactor.text(outcome.reason)}" if outcome.reason else ""),

@@ -41,6 +41,7 @@ def timed(work: Callable[[], None], amount: float, samples: int, seconds: float)
 def memory_bandwidth(mib: int = 64, samples: int = 20, seconds: float = 0.1) -> JobResult:
     """Copy memory with one thread on each CPU of this process. Every byte counts twice: it is read and written."""
     threads = len(os.sched_getaffinity(0))
+    # Two buffers for each thread, and half of the memory stays free.
     mib = min(mib, max(1, image.memory() // MIB // (4 * threads)))
     pairs = [
         (
@@ -119,6 +120,7 @@ def gemm(
         cpu.call(library, kind=kind, m=size, n=size, k=size, left=left, right=right, out=out)
         cold = (time.perf_counter() - begun) * 1e3
         _right(out.raw, size, kind)
+        # NaN reveals elements that the next runs do not write.
         out.raw = b"\xff" * len(out.raw)
 
         def work(
@@ -167,6 +169,7 @@ def start_latency(samples: int = 200, program: str = "/bin/true") -> JobResult:
         os.waitpid(pid, 0)
         times.append((time.perf_counter() - begun) * 1e6)
     return passed(
+        # The first five starts warm the caches; the very first is reported, as cold.
         [metric("start", "us", times[:1], cold=True), metric("start", "us", times[5:])],
         {"program": program},
     )

@@ -28,6 +28,7 @@ def cuda(architectures: Sequence[str] = (), samples: int = 5) -> JobResult:
     devices = Devices()
     library = native.need(libraries.sonames("nvrtc"), "NVRTC")
     own = {gpu.number: "".join(str(part) for part in gpu.capability) for gpu in devices.gpus}
+    # A class may list architectures that no device here has: these are compiled, and not run.
     wanted = list(dict.fromkeys([*architectures, *own.values()]))
     facts: Dict[str, Fact] = {"architectures": ", ".join(wanted)}
     metrics: List[Metric] = []
@@ -60,6 +61,7 @@ def compiled(library: Any, architecture: str) -> bytes:
         None,
     )
     try:
+        # sm_ gives device code. compute_ would give PTX, which the driver compiles.
         options = (ctypes.c_char_p * 1)(f"--gpu-architecture=sm_{architecture}".encode())
         status = native.integer(library, "nvrtcCompileProgram", program, 1, options)
         if status:

@@ -33,6 +33,7 @@ def discovery(expected: int = 0, model: str = "", root: str = "/") -> JobResult:
     }
     for gpu in devices.gpus:
         begun = time.perf_counter()
+        # The first use creates the primary context, which initializes the device.
         devices.cuda.use(gpu.number)
         metrics.append(
             metric(
@@ -66,6 +67,7 @@ def memory_bandwidth(mib: int = 1024, samples: int = 20) -> JobResult:
     devices = Devices()
     metrics: List[Metric] = []
     for gpu in devices.each():
+        # A quarter for each of the three arrays.
         size = min(mib * MIB, devices.cuda.free() // 4) // BLOCK_BYTES * BLOCK_BYTES
         with devices.memory(size, size, size) as (to, left, right):
             for name, work, amount in _moves(devices, size, to, left, right):
@@ -81,6 +83,7 @@ def memory_bandwidth(mib: int = 1024, samples: int = 20) -> JobResult:
 def _moves(devices: Devices, size: int, to: int, left: int, right: int) -> Iterator[Move]:
     """Yield (name, function, bytes) of each kind of transfer, with arrays of 1.0 and 2.0."""
     cuda, words = devices.cuda, ctypes.c_size_t(size // 4)
+    # float32: 1.0 and 2.0
     for place, bits in ((left, 0x3F800000), (right, 0x40000000)):
         cuda.call("cuMemsetD32_v2", ctypes.c_uint64(place), ctypes.c_uint32(bits), words)
 
@@ -134,12 +137,14 @@ def host_copies(mib: int = 256, samples: int = 20, root: str = "/") -> JobResult
     metrics: List[Metric] = []
     facts: Dict[str, Fact] = {}
     size = mib * MIB
+    # The launcher may have given this process some of the CPUs.
     before = os.sched_getaffinity(0)
     for node, cpus in _nodes(root, before):
         os.sched_setaffinity(0, cpus)
         try:
             for gpu in devices.each():
                 facts[f"gpu{gpu.number}_numa_node"] = machine.numa_of(gpu.address, root)
+                # Page-locked memory comes from the NUMA node of the CPUs that this process may use.
                 with devices.pinned(size) as host, devices.memory(size) as (place,):
                     for name, work in _copies(devices, host, place, size):
                         rates = devices.rates(gpu, work, size / 1e9, samples)
@@ -169,6 +174,7 @@ def _copies(devices: Devices, host: int, place: int, size: int) -> Iterator[Tupl
         )
 
     yield "h2d", h2d
+    # What comes back must not be what was there before.
     ctypes.memset(host, 0, size)
     yield "d2h", d2h
     if ctypes.string_at(host, MIB) != b"\1" * MIB:

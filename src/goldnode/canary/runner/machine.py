@@ -53,8 +53,9 @@ def numa_nodes(root: str = "/") -> List[Tuple[int, Set[int]]]:
 
 def numa_of(address: str, root: str = "/") -> Optional[int]:
     """Return the NUMA node of a PCI function; None if the kernel knows none."""
-    text = read(under(root, f"/sys/bus/pci/devices/{address}/numa_node")) if address else None
-    return int(text) if text is not None and text.isdigit() else None
+    text = read(under(root, f"/sys/bus/pci/devices/{address}/numa_node")) or ""
+    # The kernel writes -1 where it knows none.
+    return int(text) if address and text.isdigit() else None
 
 
 def quota(root: str = "/") -> Optional[float]:

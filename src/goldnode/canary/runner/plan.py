@@ -67,6 +67,7 @@ def jobs(wanted: Request, tier: str) -> List[Job]:
     """
     rows = table()
     own = [_site_job(row) for row in wanted.site if row.get("tier") in (None, tier)]
+    # Names of both tiers: a request for a fleet may name jobs that this node has no tier for.
     known = [*(row["name"] for row in rows), *(row["name"] for row in wanted.site)]
     for name in [*wanted.names, *wanted.arguments, *wanted.limits]:
         if name not in known:
@@ -81,6 +82,7 @@ def jobs(wanted: Request, tier: str) -> List[Job]:
 
 
 def _job(row: Json, wanted: Request, tier: str) -> Job:
+    # Arguments of a site replace those of the table one by one.
     arguments = {**row[tier].get("arguments", {}), **wanted.arguments.get(row["name"], {})}
     return Job(
         row["name"],

@@ -75,8 +75,8 @@ def _printed(out: bytes) -> Any:
 
 
 def _last(text: bytes) -> str:
-    lines = text.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it printed nothing"
+    lines = text.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"]
+    return lines[-1][:300]
 
 
 def _ended(state: str, why: str) -> Json:

@@ -132,6 +132,7 @@ def _watch(children: ChildProcesses) -> None:
 
 
 def _until_eof(children: ChildProcesses) -> None:
+    # Only the end of the input counts: the launcher closed it, or died.
     while os.read(0, 4096):
         pass
     children.stop("ended because the launcher closed standard input")
@@ -172,6 +173,7 @@ def run(
         print(f"goldnode-canary: {job.name}", file=sys.stderr, flush=True)
         begun = time.monotonic()
         outcome = process.run(children, job)
+        # One simulated library marks the whole document.
         simulated = bool(outcome.pop("simulated", False)) or simulated
         platform = platform or str(outcome["facts"].get("platform", ""))
         ended = time.monotonic()
@@ -190,6 +192,7 @@ def run(
         "image": None,
         "how": "local",
     }
+    # The launcher knows class, image and the way; the node cannot.
     values.update(wanted.values)
     return {
         "schema": SCHEMA, "simulated": simulated, "platform": platform, "runner": digest, "started": started,

@@ -39,6 +39,7 @@ def storage(
 
 @contextlib.contextmanager
 def _folder(place: str, mib: int) -> Iterator[str]:
+    # Twice the size: the test must not fill a file system that others use.
     if shutil.disk_usage(place).free < 2 * mib * MIB:
         raise OSError(f"{place} has less than {2 * mib} MiB free")
     folder = tempfile.mkdtemp(prefix="goldnode-canary-", dir=place)
@@ -50,12 +51,14 @@ def _folder(place: str, mib: int) -> Iterator[str]:
 
 def _write(path: str, mib: int) -> List[float]:
     """Write the file in eight parts, each until it is on the medium. Return the rates."""
+    # Random: a medium that compresses must not be faster than with real data.
     data = random.Random(5).getrandbits(8 * MIB).to_bytes(MIB, "little")  # noqa: S311 - content of a file
     rates = []
     with open(path, "wb", buffering=0) as opened:
         for part in range(8):
             begun = time.perf_counter()
             for block in range(mib // 8):
+                # Each block begins with its number, so that a read of another block is seen.
                 opened.write((part * (mib // 8) + block).to_bytes(8, "little") + data[8:])
             os.fsync(opened.fileno())
             rates.append(mib // 8 * MIB / 1e6 / (time.perf_counter() - begun))
@@ -66,6 +69,7 @@ def _reads(path: str, mib: int, samples: int, end: str, facts: Dict[str, Fact]) 
     number, direct = _open(path)
     facts[f"direct_io{end}"] = direct
     try:
+        # O_DIRECT needs a buffer that is aligned to the blocks of the medium; mmap gives whole pages.
         with mmap.mmap(-1, MIB) as area, memoryview(area) as view:
             rates, size = [], mib * MIB
             part = max(1, mib // 8)
@@ -81,6 +85,7 @@ def _reads(path: str, mib: int, samples: int, end: str, facts: Dict[str, Fact]) 
                 rates.append(part * MIB / 1e6 / (time.perf_counter() - begun))
             times, choice = [], random.Random(3)  # noqa: S311 - positions in a file
             _forget(number, direct)
+            # One block each: this is the time of a seek, not the rate.
             for _ in range(50 * samples):
                 at = choice.randrange(size // BLOCK) * BLOCK
                 begun = time.perf_counter()

@@ -157,5 +157,4 @@ def _unknown(why: str) -> JobEnded:
 
 
 def _last(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][:200] if lines else "nothing"
+    return (text.strip().splitlines() or ["nothing"])[-1][:200]

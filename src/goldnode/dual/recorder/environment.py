@@ -46,6 +46,7 @@ def machine() -> Json:
         "boot_id": _line("/proc/sys/kernel/random/boot_id"),
         "drivers": {
             name: text
+            # Files of the kernel modules: no driver is called, which could hang.
             for name, path in (
                 ("nvidia", "/proc/driver/nvidia/version"),
                 ("amdgpu", "/sys/module/amdgpu/version"),

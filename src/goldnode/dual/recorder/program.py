@@ -101,6 +101,7 @@ def _write(given: argparse.Namespace, place: str) -> None:
     started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     if given.model:
         recorded = model.record(_model(given), writer)
+        # The first cold run was in this process; each other needs a process of its own.
         recorded["latency"]["cold"] += [_cold() for _ in range(given.cold - 1)]
     else:
         options = command.CommandOptions(
@@ -119,6 +120,7 @@ def _write(given: argparse.Namespace, place: str) -> None:
             "how": given.how,
             "host": given.host,
             "image": given.image,
+            # Without a rollout the lock of the node names its state.
             "state": given.state or (node and node["lock"]),
             "node": node,
             "machine": machine,
@@ -153,6 +155,7 @@ def inputs(directory: str) -> List[Tuple[str, Value]]:
         rows = [row for row in document["arrays"] if row["role"] == "input"]
         arrays = []
         for row in rows:
+            # The other record may come from elsewhere: no path leads out of its folder.
             file_name = os.path.basename(row["file"])
             one = read_npy(os.path.join(directory, "arrays", file_name), row["dtype"])
             if one.digest != row["digest"]:
@@ -165,6 +168,7 @@ def inputs(directory: str) -> List[Tuple[str, Value]]:
 
 def _cold() -> float:
     """Return the seconds of the first run of a new process with the same arguments."""
+    # The same command again, so that the same files and options are used.
     own = [sys.executable, *_own(), *sys.argv[1:]]
     done = subprocess.run([*own[:-1], own[-1], "--time-cold"], stdout=subprocess.PIPE, check=False)
     try:

@@ -21,6 +21,7 @@ def tier(tests: List[Json], why: str = "") -> Json:
     tests passed, and at least one test did; `why` then lists the tests that were not run.
     """
     failed = [test["name"] for test in tests if test["state"] == FAILED]
+    # A test that does not apply here is no gap; one that is required is.
     missing = [test["name"] for test in tests if test["state"] == NOT_RUN and test["required"]]
     done = [test["name"] for test in tests if test["state"] == PASSED]
     if failed:
@@ -31,8 +32,8 @@ def tier(tests: List[Json], why: str = "") -> Json:
         state, why = NOT_RUN, why or "there was nothing to run"
     else:
         state = PASSED
-        rest = [test["name"] for test in tests if test["state"] == NOT_RUN]
-        why = "not run: " + ", ".join(rest) if rest else ""
+        rest = ", ".join(test["name"] for test in tests if test["state"] == NOT_RUN)
+        why = rest and "not run: " + rest
     return {
         "state": state,
         "why": why,
@@ -110,4 +111,5 @@ def _short(value: Any) -> str:
 
 def _printable(line: str) -> str:
     """Return the line without control characters: names come from libraries and drivers."""
+    # An escape sequence in a device's name must not reach the terminal.
     return "".join(letter if letter.isprintable() else " " for letter in line)

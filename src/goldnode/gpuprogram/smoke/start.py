@@ -196,6 +196,7 @@ def run(options: Any, children: ChildProcesses, floors: Any) -> Json:
         "parts_without_a_test": _untested(parts, tests),
         "tiers": tiers,
     }
+    # The GPU tier is required where a device is: without a result of it nothing is known of the GPU.
     required = options.require or [
         name for name in TIERS if asked[name] and (name == "cpu" or (devices and backend != "cpu"))
     ]
@@ -233,6 +234,7 @@ def own_floors(path: str) -> Any:
         with open(path, encoding="utf-8") as opened:
             floors = json.load(opened)
         for row in floors:
+            # Read once for their presence: a wrong file must not fail in the middle of the tests.
             row["model"], row["pci_ids"], row["floor_tflops"].items()
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise ValueError(

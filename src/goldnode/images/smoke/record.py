@@ -34,6 +34,7 @@ def read(data: bytes, backend: str | None = None) -> Json:
             raise ValueError(f"its schema is {document['schema']!r}")
         tiers = {}
         for name in report.TIERS:
+            # No image vouches for itself: its own summary is not looked at.
             tests = [_test(test) for test in document["tiers"][name]["tests"]]
             tiers[name] = report.tier(tests, str(document["tiers"][name]["why"]))
         told = str(document["backend"])
@@ -42,6 +43,7 @@ def read(data: bytes, backend: str | None = None) -> Json:
             f"the output of the image's goldnode-smoke is not a record: {problem}",
             remedy="build the image again",
         ) from problem
+    # Else an image could pass as another backend, whose tests are fewer.
     if backend is not None and told != backend:
         raise ImageError(
             f"the image's goldnode-smoke tested {told}, and the image is labelled {backend}",
@@ -68,6 +70,7 @@ def _test(test: Any) -> Json:
         or not isinstance(test["required"], bool)
     ):
         raise ValueError(f"the test {test.get('name')!r} has no state")
+    # Known keys alone: whatever else the image printed is not attached.
     kept: Json = {key: test.get(key) for key in ("name", "state", "required", "expected", "got")}
     kept["why"] = str(test.get("why") or "")
     kept["figures"] = test["figures"] if isinstance(test.get("figures"), dict) else {}
