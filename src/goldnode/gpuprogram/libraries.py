@@ -283,14 +283,14 @@ def check(part: str, version: str) -> Json:
         return passed(
             {"loads": soname},
             {"loads": soname},
-            why="the library does not tell its version" if version else "",
+            why="the library does not report its version" if version else "",
         )
     reported = known.version(library)
     if not reported:
         return passed(
             {"loads": soname},
             {"loads": soname},
-            why="the library tells its version only where a driver is",
+            why="the library reports its version only where a driver is",
         )
     version_text = ".".join(str(number) for number in reported)
     compared = min(len(reported), len(numbers(version)), known.compared)

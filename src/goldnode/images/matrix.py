@@ -557,7 +557,7 @@ class _MatrixReader:
                                 "keep one of the two",
                             )
                         rows[row.name] = row
-        # Parents last: a flavour may stand before its parent in the file.
+        # Parents last: a flavour may come before its parent in the file.
         return {name: self._with_parent(row, {**above, **rows}) for name, row in rows.items()}
 
     def _check_release(self, release: MatrixRelease, path: KeyPath) -> None:

@@ -12,12 +12,12 @@ from tests.unit.gpuprogram.conftest import Run, one
 from goldnode.gpuprogram.results import Failed
 from goldnode.gpuprogram.smoke import compilers as runner
 
-# Says its version; fails for an argument that {refuses} names; else makes a program that prints {says}.
+# Says its version; fails for an argument that {refuses} names; else makes a program that prints {prints}.
 NVCC = """#!/bin/sh
 [ "$1" = --version ] && {{ echo 'Cuda compilation tools, release 12.4, V12.4.131'; exit 0; }}
 case " $* " in *" {refuses} "*) echo 'ld: cannot find {refuses}'; exit 1 ;; esac
 while [ "$1" != -o ]; do shift; done
-printf '#!/bin/sh\\necho "{says}"\\n' > "$2"
+printf '#!/bin/sh\\necho "{prints}"\\n' > "$2"
 chmod 755 "$2"
 """
 
@@ -30,8 +30,8 @@ def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def nvcc(folder: Path, refuses: str = "nothing", says: str = "code 35") -> dict[str, Any]:
-    (folder / "nvcc").write_text(NVCC.format(refuses=refuses, says=says))
+def nvcc(folder: Path, refuses: str = "nothing", prints: str = "code 35") -> dict[str, Any]:
+    (folder / "nvcc").write_text(NVCC.format(refuses=refuses, prints=prints))
     (folder / "nvcc").chmod(0o755)
     return runner.compiles("nvcc", "12.4.131")
 
@@ -60,8 +60,8 @@ def test_a_cuda_program_is_linked_and_run_and_another_linked_with_the_stub_of_th
     assert nvcc(compilers)["got"]["stub"] == "links with libcuda.so"
     with pytest.raises(Failed, match="nvcc fails: ld: cannot find -lcuda"):
         nvcc(compilers, refuses="-lcuda")
-    with pytest.raises(Failed, match="does not say what it has to"):
-        nvcc(compilers, says="")
+    with pytest.raises(Failed, match="prints something else"):
+        nvcc(compilers, prints="")
 
 
 def test_a_place_that_runs_no_programs_is_said(

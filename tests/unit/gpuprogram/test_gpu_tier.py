@@ -169,9 +169,9 @@ def test_a_gemm_is_held_against_the_floor_of_its_model(
         {"model": "H200-SXM-141GB", "floor_tflops": {"fp16": 445.1, "tf32": 222.5}}
     ]
     assert (found["got"][0]["size"], found["why"]) == (8192, "")
-    with pytest.raises(Failed, match="slower than the floor: GPU 0 fp16, GPU 0 tf32") as told:
+    with pytest.raises(Failed, match="slower than the floor: GPU 0 fp16, GPU 0 tf32") as raised:
         measured(monkeypatch, tmp_path, Host(tflops=400.0))
-    assert told.value.result["figures"] == {"gpu0_fp16_tflops": 400.0, "gpu0_tf32_tflops": 200.0}
+    assert raised.value.result["figures"] == {"gpu0_fp16_tflops": 400.0, "gpu0_tf32_tflops": 200.0}
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_what_is_required_and_was_not_run_is_no_success(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         (["--backend", "tpu"], "invalid choice"),
         (["--memory-share", "1.5"], "more than 0 and at most 1"),
@@ -167,10 +167,10 @@ def test_what_is_required_and_was_not_run_is_no_success(run: Run) -> None:
         (["--floors", "/nowhere"], "No such file"),
     ],
 )
-def test_a_wrong_use_is_3(run: Run, words: list[str], said: str) -> None:
+def test_a_wrong_use_is_3(run: Run, words: list[str], text: str) -> None:
     code, record = run(*words)
     assert code == 3
-    assert said in record["stderr"]
+    assert text in record["stderr"]
 
 
 def test_a_broken_description_is_3(run: Run, tmp_path: Path) -> None:

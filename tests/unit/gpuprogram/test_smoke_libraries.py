@@ -16,7 +16,7 @@ SOURCE = "int cudaRuntimeGetVersion(int *version) {{ if ({status}) return {statu
 
 
 @pytest.mark.parametrize(
-    ("soname", "part", "status", "number", "said"),
+    ("soname", "part", "status", "number", "stated"),
     [
         # 11.8.89 as it is without a driver, and without a device
         ("libcudart.so.11.0", "11.8.89", 35, 0, "only where a driver is"),
@@ -35,7 +35,7 @@ def test_cudart_says_its_version(
     part: str,
     status: int,
     number: int,
-    said: str | None,
+    stated: str | None,
 ) -> None:
     path = tmp_path / soname
     text = SOURCE.format(status=status, number=number)
@@ -47,13 +47,13 @@ def test_cudart_says_its_version(
     )
     monkeypatch.setattr(native, "which", lambda names: soname if soname in names else None)
     monkeypatch.setattr(native, "load", lambda _: ctypes.CDLL(str(path)))
-    if said is None:
+    if stated is None:
         with pytest.raises(Failed):
             libraries.check("cudart", part)
         return
     found = libraries.check("cudart", part)
     assert found["state"] == "passed"
-    assert said in (found["why"] or found["got"]["version"])
+    assert stated in (found["why"] or found["got"]["version"])
     assert found["got"]["loads"] == soname
 
 

@@ -119,7 +119,9 @@ def _prints(program: str, made: str, pattern: str) -> str:
         return "not run: no program may be run in the temporary directory here"
     if not re.fullmatch(pattern, printed):
         raise Failed(
-            f"what {program} makes does not say what it has to", expected=pattern, got=printed[:120]
+            f"the program that {program} makes prints something else",
+            expected=pattern,
+            got=printed[:120],
         )
     return printed
 
@@ -135,7 +137,7 @@ def _run(command: List[str], folder: str = "/") -> str:
     )
     output = done.stdout.decode("utf-8", "replace")
     if done.returncode:
-        last = (output.strip().splitlines() or ["it said nothing"])[-1][:200]
+        last = (output.strip().splitlines() or ["it printed nothing"])[-1][:200]
         raise Failed(
             f"{os.path.basename(command[0])} fails: {last}", expected=0, got=done.returncode
         )

@@ -64,7 +64,7 @@ def text(record: Json) -> str:
     where = record.get("image") or "no goldnode image"
     lines = [f"goldnode-smoke: backend {record['backend']}, {where}"]
     if record["simulated"]:
-        lines.append("SIMULATED HARDWARE: this says nothing of a real device")
+        lines.append("SIMULATED HARDWARE: no result about a real device")
     width = max(
         [len(test["name"]) for tier in record["tiers"].values() for test in tier["tests"]] or [0]
     )

@@ -19,8 +19,8 @@ from .report import SCHEMA, TIERS
 FLOORS = "goldnode/gpuprogram/smoke/floors.json"
 
 ABOUT = (
-    "Run what this image or node is for: libraries load and say what they have to, and its devices compute "
-    "what they have to."
+    "Test what this image or node is for: its libraries load and report the right versions, and its devices "
+    "compute the right results."
 )
 CODES = (
     "Exit code 0: passed. 2: a test failed. 3: something that is required could not be run, a wrong use, "
