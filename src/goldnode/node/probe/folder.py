@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from .values import error_fault, unread
+from .values import error_fault, number_of, read_open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,18 +50,7 @@ class Folder:
             handle = os.open(name, FLAGS, dir_fd=self.handle)
         except OSError as problem:
             return error_fault(problem)
-        try:
-            data = os.read(handle, most)
-            while most > PAGE and 0 < len(data) < most:  # a longer one comes page by page
-                more = os.read(handle, most - len(data))
-                if not more:
-                    break
-                data += more
-            return data
-        except OSError as problem:
-            return error_fault(problem)
-        finally:
-            os.close(handle)
+        return read_open(handle, most, whole=most <= PAGE)
 
     def text(self, name: str, most: int = PAGE) -> Union[str, Fault]:
         """Return the content of a text file without surrounding white space, or its fault."""
@@ -70,15 +59,7 @@ class Folder:
 
     def number(self, name: str) -> Union[int, Fault]:
         """Return the integer in a file, or its fault."""
-        text = self.text(name)
-        if not isinstance(text, str):
-            return text
-        try:
-            if len(text) > 20:  # more than 64 bits
-                raise ValueError
-            return int(text, 16 if text[:2] in ("0x", "0X") else 10)
-        except ValueError:
-            return unread(f"{name} holds no number: {text[:40]!r}")
+        return number_of(name, self.text(name))
 
     def target(self, name: str) -> Optional[str]:
         """Return the last component of a symbolic link's target; None if it is not a link."""

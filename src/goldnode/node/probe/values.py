@@ -55,6 +55,38 @@ def known(value: Any) -> bool:
     return value is not None and not is_fault(value)
 
 
+def read_open(handle: int, most: int, *, whole: bool = False) -> Union[bytes, Fault]:
+    """Return the first `most` bytes of an open file, or its fault, and close it.
+
+    `whole`: the file comes in one read, as an attribute of sysfs does; that saves a second one.
+    """
+    try:
+        data = os.read(handle, most)
+        # /proc gives a page at a time.
+        while not whole and 0 < len(data) < most:
+            more = os.read(handle, most - len(data))
+            if not more:
+                break
+            data += more
+        return data
+    except OSError as problem:
+        return error_fault(problem)
+    finally:
+        os.close(handle)
+
+
+def number_of(name: str, text: Union[str, Fault]) -> Union[int, Fault]:
+    """Return the integer in the text of a file (decimal, or hexadecimal with 0x), or a fault."""
+    if not isinstance(text, str):
+        return text
+    try:
+        if len(text) > 20:  # more than 64 bits
+            raise ValueError
+        return int(text, 16 if text[:2] in ("0x", "0X") else 10)
+    except ValueError:
+        return unread(f"{name} holds no number: {text[:40]!r}")
+
+
 class Files:
     """The files of a node under a root directory. `root` is "" for the machine itself, so that paths join by addition."""
 
@@ -67,19 +99,7 @@ class Files:
             handle = os.open(self.root + name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as problem:
             return error_fault(problem)
-        try:
-            data = os.read(handle, most)
-            # /proc gives a page at a time.
-            while 0 < len(data) < most:
-                more = os.read(handle, most - len(data))
-                if not more:
-                    break
-                data += more
-            return data
-        except OSError as problem:
-            return error_fault(problem)
-        finally:
-            os.close(handle)
+        return read_open(handle, most)
 
     def text(self, name: str, most: int = MOST) -> Union[str, Fault]:
         """Return the content of a small text file without surrounding white space, or its fault."""
@@ -88,16 +108,7 @@ class Files:
 
     def number(self, name: str) -> Union[int, Fault]:
         """Return the integer in a file (decimal, or hexadecimal with 0x), or its fault."""
-        text = self.text(name)
-        if not isinstance(text, str):
-            return text
-        try:
-            return int(text, 0)
-        except ValueError:
-            try:
-                return int(text)  # with leading zeros
-            except ValueError:
-                return unread(f"{name} holds no number: {text[:40]!r}")
+        return number_of(name, self.text(name))
 
     def names(self, folder: str) -> List[str]:
         """Return the sorted names in a folder; empty if it does not exist or cannot be read."""
